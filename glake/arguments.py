@@ -1,10 +1,12 @@
-"""Arguments of several calls, checked: whole numbers, sizes, devices."""
+"""Arguments of several calls, checked: whole numbers, sizes, texts, paths, devices."""
 
 from __future__ import annotations
 
 import operator
+import os
 import re
 import sys
+from collections.abc import Collection
 from typing import Any
 
 from glake import config
@@ -48,6 +50,38 @@ def size(name: str, value: Any) -> int:
     if bytes_ < 0:
         raise InvalidArgument(f"{name} of {bytes_} bytes: 0 or more")
     return bytes_
+
+
+def text(name: str, value: Any) -> str:
+    """A string that UTF-8 can encode, as the core takes it.
+
+    Raises:
+        WrongType: not a string.
+        InvalidArgument: a string with half a character (a lone surrogate).
+    """
+    if not isinstance(value, str):
+        raise WrongType(f"{name} is a string, not a {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{name} {value!r}: UTF-8 cannot encode it") from None
+    return value
+
+
+def word(name: str, value: Any, words: Collection[str | None]) -> Any:
+    """One of these words. InvalidArgument for anything else."""
+    if not (value is None or isinstance(value, str)) or value not in words:
+        shown = ", ".join(str(each) if each is None else repr(each) for each in words)
+        raise InvalidArgument(f"{name} is one of {shown}, not {value!r}")
+    return value
+
+
+def path(name: str, value: Any) -> str:
+    """A file's path, of a string or an os.PathLike. WrongType for anything else."""
+    found = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(found, str):
+        raise WrongType(f"{name} is a path, not a {type(value).__name__}")
+    return found
 
 
 def address(value: Any) -> int:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from glake import _C
-from glake.arguments import device_number
-from glake.errors import Corrupted, GlakeError, InvalidArgument, WrongType
+from glake.arguments import device_number, text
+from glake.errors import Corrupted, GlakeError, InvalidArgument
 
 if TYPE_CHECKING:
     from glake.typing import Device
@@ -58,11 +58,9 @@ def tag(name: str) -> Iterator[None]:
 
     Raises:
         WrongType: the name is not a string.
-        InvalidArgument: the name has a NUL.
+        InvalidArgument: the name has a NUL, or UTF-8 cannot encode it.
     """
-    if not isinstance(name, str):
-        raise WrongType(f"a tag is a string, not {name!r}")
-    if "\0" in name:
+    if "\0" in text("a tag", name):
         raise InvalidArgument(f"a tag ends at a NUL, and {name!r} has one")
     outer: str | None = getattr(_now, "tag", None)
     _now.tag = name

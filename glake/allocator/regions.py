@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from glake import _C
-from glake.arguments import device_number, size
+from glake.arguments import device_number, size, text
 from glake.errors import GlakeError, InvalidArgument, InvalidDevice, RegionRefused, WrongType
 from glake.hints import did_you_mean
 
@@ -256,9 +256,7 @@ def paused_pools() -> set[tuple[int, tuple[int, int]]]:
 
 
 def _pool(name: str) -> tuple[int, int]:
-    if not isinstance(name, str):
-        raise WrongType(f"a region's name is a string, not {name!r}")
-    pool = _C.region_pool(name)
+    pool = _C.region_pool(text("a region's name", name))
     _names[pool] = name
     return pool
 

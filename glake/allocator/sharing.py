@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from glake.arguments import address, device_number
-from glake.errors import InvalidArgument
+from glake.arguments import address, device_number, text, word
 
 if TYPE_CHECKING:
     from glake.typing import Device
@@ -36,9 +35,7 @@ def contiguous(kind: str = "vmm") -> Iterator[None]:
     """
     from glake import _C
 
-    if kind not in _KINDS:
-        raise InvalidArgument(f"no memory is of kind {kind!r}; it is one of {', '.join(_KINDS)}")
-    before = _C.set_kind(_KINDS[kind])
+    before = _C.set_kind(_KINDS[word("the kind of memory", kind, _KINDS)])
     try:
         yield
     finally:
@@ -128,11 +125,12 @@ def open_shared(handle: str, device: Device = 0) -> tuple[int, int]:
         InvalidArgument: the text is not a handle, or is this process's own.
         InvalidPointer: the block or its process is gone.
         InvalidDevice: the block is on another GPU.
+        WrongType: `handle` is not a string.
         DriverError: the driver refused a call.
     """
     from glake import _C
 
-    return _C.ipc_open(handle, device_number(device))
+    return _C.ipc_open(text("a shared block's handle", handle), device_number(device))
 
 
 def close_shared(ptr: int) -> None:
@@ -143,10 +141,11 @@ def close_shared(ptr: int) -> None:
 
     Raises:
         InvalidPointer: nothing is open there.
+        WrongType: `ptr` is not an address.
         DriverError: the driver refused; the block stays open.
         MemoryOwed: the block is closed, but the driver refused to take something back. That is
             tried again at the next open_shared() and at the end.
     """
     from glake import _C
 
-    _C.ipc_close(ptr)
+    _C.ipc_close(address(ptr))

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from glake import _C
-from glake.errors import InvalidArgument
+from glake import _C, arguments
+from glake.errors import FileFailed, InvalidArgument
 
 ACTIONS = (
     "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map",
@@ -49,13 +49,15 @@ def record_memory_history(
     if enabled is None:
         _C.record_history(0, _NEVER, True)
         return
-    if enabled not in _ENTRIES or stacks not in STACKS or max_entries < 1:
+    most = arguments.whole(max_entries)
+    if most is None or most < 1:
         raise InvalidArgument(
-            f"record_memory_history(enabled={enabled!r}, max_entries={max_entries!r}, "
-            f"stacks={stacks!r}): enabled is 'all', 'state' or None, max_entries at least 1, "
-            "stacks 'python', 'all' or None"
+            f"record_memory_history: max_entries is a whole number from 1 on, not {max_entries!r}"
         )
-    entries = _ENTRIES[enabled] or min(max_entries, sys.maxsize)
+    arguments.word("record_memory_history: enabled", enabled, (*_ENTRIES, None))
+    arguments.word("record_memory_history: stacks", stacks, STACKS)
+    arguments.flag("record_memory_history: clear_history", clear_history)
+    entries = _ENTRIES[enabled] or min(most, sys.maxsize)
     when = _NEVER if stacks is None else _STATE if enabled == "state" else _ALL
     _C.record_history(entries, when, clear_history, stacks == "all")
 
@@ -88,10 +90,17 @@ def dump_snapshot(path: str | Path = "dump_snapshot.pickle") -> None:
 
     Raises:
         GlakeError: as of snapshot().
-        OSError: the file cannot be written.
+        WrongType: `path` is not a path.
+        FileFailed: the file cannot be written.
     """
-    with open(path, "wb") as file:
-        pickle.dump(snapshot(), file)
+    name = arguments.path("a snapshot's file", path)
+    found = snapshot()
+    try:
+        with open(name, "wb") as file:
+            pickle.dump(found, file)
+    except (OSError, ValueError) as error:  # a ValueError: no file has such a name
+        number, why = getattr(error, "errno", None), getattr(error, "strerror", None)
+        raise FileFailed(number, f"cannot write a snapshot: {why or error}", name) from None
 
 
 def _segments(device: int) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glake import _C
+from glake import _C, arguments
 from glake.arguments import device_number
 from glake.errors import GlakeError, TransferClosed
 
@@ -78,9 +78,12 @@ def step(device: Device = 0) -> None:
 class TraceRecording:
     """A recording that glake.record_trace() began; a context manager, which ends it."""
 
+    _under_way: Callable[[], TraceRecording | None] = staticmethod(lambda: None)
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        _C.trace(os.fspath(path))
+        self.path = Path(arguments.path("a trace", path))
+        _C.trace(arguments.text("a trace's path", str(self.path)))
+        TraceRecording._under_way = weakref.ref(self)
 
     def __enter__(self) -> TraceRecording:
         return self
@@ -89,12 +92,13 @@ class TraceRecording:
         self.stop()
 
     def stop(self) -> None:
-        """Ends the recording, if it has not ended; the file is then whole.
+        """Ends the recording; the file is then whole. Does nothing if a later one has ended it.
 
         Raises:
             GlakeError: a forked child.
         """
-        _C.trace(None)
+        if TraceRecording._under_way() is self:
+            _C.trace(None)
 
 
 def record_trace(path: str | os.PathLike[str]) -> TraceRecording:
@@ -107,6 +111,7 @@ def record_trace(path: str | os.PathLike[str]) -> TraceRecording:
         path: of the trace (docs/trace-format.md).
 
     Raises:
+        WrongType: `path` is not a path.
         GlakeError: the file cannot be written, or this is a forked child.
     """
     return TraceRecording(path)

@@ -165,7 +165,7 @@ def _map(trace: Any, result: ReplayResult, event: int, pieces: int) -> MemoryMap
         layout_at=event,
     )
     return (
-        summarise(again.layout.regions, pieces) if again.layout and again.layout.regions else None
+        summarise(again.layout.segments, pieces) if again.layout and again.layout.segments else None
     )
 
 

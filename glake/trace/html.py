@@ -348,7 +348,7 @@ def _layout_text(layout: MemoryMap) -> str:
         else "nothing free"
     )
     return (
-        f"{size(layout.physical)} held in {counted(layout.regions, 'region')}: "
+        f"{size(layout.physical)} held in {counted(layout.segments, 'segment')}: "
         f"{size(layout.live)} in {counted(layout.blocks, 'block')}{pending}, {free}"
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from glake.trace.replay import LayoutBlock, Region
+from glake.trace.replay import LayoutBlock, LayoutSegment
 
 UNIT = 512
 """Bytes of one unit of a tape: what both glake and PyTorch's allocator round to."""
@@ -19,15 +19,15 @@ _FINEST_PIECES = 1 << 15
 
 @dataclass(frozen=True)
 class MemoryMap:
-    """Sums over a policy's regions, in bytes. ``largest_free`` is the longest run of free bytes in
-    one region, ``holes`` the number of such runs, and ``free_by_stream`` the bytes free on each
-    stream. ``tape`` is for drawing: the regions end to end, see :func:`summarise`."""
+    """Sums over a policy's segments, in bytes. ``largest_free`` is the longest run of free bytes in
+    one segment, ``holes`` the number of such runs, and ``free_by_stream`` the bytes free on each
+    stream. ``tape`` is for drawing: the segments end to end, see :func:`summarise`."""
 
     physical: int
     live: int
     pending: int
     free: int
-    regions: int
+    segments: int
     blocks: int
     holes: int
     largest_free: int
@@ -53,25 +53,25 @@ class _Sums:
             self.pending += size
 
 
-def _pieces(region: Region) -> Iterator[tuple[int, int, int | None]]:
-    """(bytes, state, stream) of a region's blocks; what no block covers is free."""
+def _pieces(segment: LayoutSegment) -> Iterator[tuple[int, int, int | None]]:
+    """(bytes, state, stream) of a segment's blocks; what no block covers is free."""
     at = 0
-    for block in region.blocks:
+    for block in segment.blocks:
         if block.offset > at:
             yield block.offset - at, FREE, None
         yield block.bytes, _STATES[block.state], block.stream
         at = block.offset + block.bytes
-    if at < region.bytes:
-        yield region.bytes - at, FREE, None
+    if at < segment.bytes:
+        yield segment.bytes - at, FREE, None
 
 
-def _tape(regions: Sequence[Region], cell: int) -> list[Any]:
-    """Per region its name and a flat list of integers: a run of blocks is 4 x units + state, and
+def _tape(segments: Sequence[LayoutSegment], cell: int) -> list[Any]:
+    """Per segment its name and a flat list of integers: a run of blocks is 4 x units + state, and
     after a MIXED one (blocks smaller than a cell, added up) its live and its pending units."""
     tape: list[Any] = []
-    for region in regions:
+    for segment in segments:
         runs: list[list[int]] = []  # [state, total, live, pending], in bytes
-        for size, state, _ in _pieces(region):
+        for size, state, _ in _pieces(segment):
             live, pending = size * (state == LIVE), size * (state == PENDING)
             last = runs[-1] if runs else None
             small = size < cell
@@ -90,12 +90,12 @@ def _tape(regions: Sequence[Region], cell: int) -> list[Any]:
             flat.append(4 * (total // UNIT) + state)
             if state == MIXED:
                 flat += (live // UNIT, pending // UNIT)
-        tape.append([region.name, flat])
+        tape.append([segment.name, flat])
     return tape
 
 
-def summarise(regions: Sequence[Region], most_pieces: int = 4000) -> MemoryMap:
-    """Adds up the regions of a replay's layout.
+def summarise(segments: Sequence[LayoutSegment], most_pieces: int = 4000) -> MemoryMap:
+    """Adds up the segments of a replay's layout.
 
     The tape keeps every block until there are more than ``most_pieces`` runs; then neighbours
     smaller than a cell, doubled until they fit, are added up. Raises KeyError for a state that is
@@ -103,9 +103,9 @@ def summarise(regions: Sequence[Region], most_pieces: int = 4000) -> MemoryMap:
     """
     sums = _Sums()
     free_by_stream: dict[int, int] = {}
-    for region in regions:
+    for segment in segments:
         run = 0
-        for size, state, stream in _pieces(region):
+        for size, state, stream in _pieces(segment):
             sums.add(size, state)
             sums.blocks += state != FREE
             if state == FREE:
@@ -116,18 +116,18 @@ def summarise(regions: Sequence[Region], most_pieces: int = 4000) -> MemoryMap:
                     free_by_stream[stream] = free_by_stream.get(stream, 0) + size
             else:
                 run = 0
-    physical = sum(region.bytes for region in regions)
+    physical = sum(segment.bytes for segment in segments)
     cell = max(physical // _FINEST_PIECES, UNIT)
-    tape = _tape(regions, cell)
+    tape = _tape(segments, cell)
     while _length(tape) > most_pieces and cell < physical:
         cell *= 2
-        tape = _tape(_merge_small(regions, cell), cell)
+        tape = _tape(_merge_small(segments, cell), cell)
     return MemoryMap(
         physical=physical,
         live=sums.live,
         pending=sums.pending,
         free=sums.free,
-        regions=len(regions),
+        segments=len(segments),
         blocks=sums.blocks,
         holes=sums.holes,
         largest_free=sums.largest_free,
@@ -140,10 +140,10 @@ def _length(tape: Sequence[Any]) -> int:
     return sum(1 + len(flat) for _, flat in tape)
 
 
-def _merge_small(regions: Sequence[Region], cell: int) -> list[Region]:
-    """Neighbouring regions smaller than a cell as one region of that many."""
-    merged: list[Region] = []
-    group: list[Region] = []
+def _merge_small(segments: Sequence[LayoutSegment], cell: int) -> list[LayoutSegment]:
+    """Neighbouring segments smaller than a cell as one segment of that many."""
+    merged: list[LayoutSegment] = []
+    group: list[LayoutSegment] = []
 
     def close() -> None:
         if len(group) == 1:
@@ -151,18 +151,18 @@ def _merge_small(regions: Sequence[Region], cell: int) -> list[Region]:
         elif group:
             blocks: list[LayoutBlock] = []
             base = 0
-            for region in group:
-                blocks += [replace(each, offset=base + each.offset) for each in region.blocks]
-                base += region.bytes
-            merged.append(Region(f"{len(group)} small regions", base, blocks))
+            for segment in group:
+                blocks += [replace(each, offset=base + each.offset) for each in segment.blocks]
+                base += segment.bytes
+            merged.append(LayoutSegment(f"{len(group)} small segments", base, blocks))
         group.clear()
 
-    for region in regions:
-        if region.bytes >= cell:
+    for segment in segments:
+        if segment.bytes >= cell:
             close()
-            merged.append(region)
+            merged.append(segment)
             continue
-        group.append(region)
+        group.append(segment)
         if sum(each.bytes for each in group) >= cell:
             close()
     close()

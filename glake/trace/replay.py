@@ -102,7 +102,7 @@ class OutOfMemory:
 
 @dataclass(frozen=True)
 class LayoutBlock:
-    """A stretch of a region: offset and size in bytes, state and stream.
+    """A stretch of a segment: offset and size in bytes, state and stream.
 
     The state is ``live``, ``free`` or ``pending`` (freed, and kept until recorded streams are
     done); the stream is 0 for idle memory of no stream.
@@ -115,7 +115,7 @@ class LayoutBlock:
 
 
 @dataclass(frozen=True)
-class Region:
+class LayoutSegment:
     """A contiguous stretch of mapped memory, tiled by its blocks in address order."""
 
     name: str
@@ -125,11 +125,11 @@ class Region:
 
 @dataclass(frozen=True)
 class Layout:
-    """What a device held after event ``event``: every physical byte in one region, once. Empty for
+    """What a device held after event ``event``: every physical byte in one segment, once. Empty for
     a policy that places nothing (``bound``)."""
 
     event: int
-    regions: list[Region]
+    segments: list[LayoutSegment]
 
 
 @dataclass(frozen=True)
@@ -230,14 +230,16 @@ def load_trace(path: str | os.PathLike[str], name: str = "") -> Any:
     return parsed(path, _native().parse_trace, name=name)
 
 
-def _layout(event: int | None, regions: list[dict[str, Any]] | None) -> Layout | None:
-    if event is None or regions is None:
+def _layout(event: int | None, segments: list[dict[str, Any]] | None) -> Layout | None:
+    if event is None or segments is None:
         return None
     return Layout(
         event,
         [
-            Region(each["name"], each["bytes"], [LayoutBlock(*block) for block in each["blocks"]])
-            for each in regions
+            LayoutSegment(
+                each["name"], each["bytes"], [LayoutBlock(*block) for block in each["blocks"]]
+            )
+            for each in segments
         ],
     )
 

@@ -9,18 +9,20 @@ All rates are GB/s (1e9 bytes per second).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
 from glake import extras
 from glake._C import CapacityGraph
+from glake.arguments import whole
 from glake.errors import GlakeError, InvalidArgument
 from glake.platforms import for_people
 from glake.transfer.place import Place, PlatformLike, ends, graph_of
 
 RELAYS = 2  # GPUs in a row on one path
+_MOST_RELAYS = 16  # the GPUs of the largest platform
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def bound(
     """
     graph = scaled(graph_of(platform), scales)
     both = ends(graph, src, dst, host)
-    return _Flow(graph, [both], set(barred(graph, exclude)), relays).solve(fair=False)
+    return _Flow(graph, [both], set(barred(graph, exclude)), _most_relays(relays)).solve(fair=False)
 
 
 def joint_bound(
@@ -91,14 +93,29 @@ def joint_bound(
         GlakeError: as of bound().
     """
     graph = scaled(graph_of(platform), scales)
-    demands = [ends(graph, src, dst, host) for src, dst in copies]
-    flow = _Flow(graph, demands, set(barred(graph, exclude)), relays)
+    demands = [ends(graph, src, dst, host) for src, dst in _pairs(copies)]
+    flow = _Flow(graph, demands, set(barred(graph, exclude)), _most_relays(relays))
     return Joint(total=flow.solve(fair=False), fair=flow.solve(fair=True))
+
+
+def _pairs(copies: Iterable[tuple[object, object]]) -> list[tuple[object, object]]:
+    given = list(copies) if isinstance(copies, (list, tuple, set, Iterator)) else [copies]
+    for pair in given:
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+            raise InvalidArgument(f"copies {pair!r}: a list of (src, dst)")
+    return [(src, dst) for src, dst in given]
+
+
+def _most_relays(relays: int) -> int:
+    most = whole(relays)
+    if most is None or not 0 <= most <= _MOST_RELAYS:
+        raise InvalidArgument(f"relays {relays!r}: a whole number from 0 to {_MOST_RELAYS}")
+    return most
 
 
 def scaled(graph: CapacityGraph, scales: Mapping[str, float] | None) -> CapacityGraph:
     """The graph with some edges at a factor of their rate. InvalidArgument: no such edge."""
-    if not scales:
+    if scales is None:
         return graph
     if not isinstance(scales, Mapping):
         raise InvalidArgument(f"scales {scales!r}: factors by edge, such as {{'cuda:0>N': 0.5}}")

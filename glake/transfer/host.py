@@ -49,6 +49,10 @@ def pinned(shape: int | tuple[int, ...], dtype: npt.DTypeLike | torch.dtype = "u
     if type(asked).__module__ == "torch":
         import torch
 
+        if not isinstance(asked, torch.dtype):
+            raise InvalidArgument(
+                f"dtype is one of torch's or NumPy's, not a {type(asked).__name__}"
+            )
         if count == 0:
             return torch.empty(extents, dtype=asked)
         memory, _ = pinned_block(count * asked.itemsize)

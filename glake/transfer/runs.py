@@ -202,7 +202,8 @@ def block_addresses(blocks: Any, index: Any = None, write: bool = False) -> tupl
         whole = buffer_of(Raw(blocks.address, blocks.bytes, blocks.device))
         count, stride = _numbers(blocks)
         size = whole.bytes
-        if count < 0 or (abs(stride) < size and count > 1):
+        far = abs(stride) * max(count, 1) >= 1 << 63
+        if count < 0 or far or (abs(stride) < size and count > 1):
             raise InvalidArgument(f"{blocks}: {count} blocks of {size} bytes every {stride} bytes")
     else:
         whole = buffer_of(blocks, write)
@@ -214,7 +215,10 @@ def block_addresses(blocks: Any, index: Any = None, write: bool = False) -> tupl
         count, stride, size = whole.shape[0], whole.strides[0], inner.bytes
         if write and stride == 0 and count > 1:
             raise InvalidArgument(f"{whole} is expanded: all its blocks are one place in memory")
-    chosen = np.arange(count, dtype=np.int64) if index is None else np.asarray(index)
+    try:
+        chosen = np.arange(count, dtype=np.int64) if index is None else np.asarray(index)
+    except ValueError:  # lists of different lengths in a list
+        raise InvalidArgument("index: expected whole numbers in one dimension") from None
     if chosen.ndim != 1 or (chosen.dtype.kind not in "iu" and chosen.size):
         raise InvalidArgument(
             f"index: expected whole numbers in one dimension, not {chosen.dtype} {chosen.shape}"

@@ -1,5 +1,6 @@
-// Modules and their functions. simcuda runs one kernel, glake_copy_blocks, whose code it takes as
-// read. Others are refused, or counted where simcuda stands in for CUDA's driver.
+// Modules and their functions. simcuda runs one kernel, glake_copy_blocks, by code of its own: it
+// does not interpret the PTX. Others are refused, or counted where simcuda stands in for CUDA's
+// driver.
 #pragma once
 
 #include <map>
@@ -16,7 +17,7 @@ struct Driver;
 struct Stream;
 // What simcuda_launch does (runtime.h).
 CUresult launch_uncomputed(Driver* driver, Stream* stream, const char* name);
-// Why a kernel was refused on this thread last, for cuGetErrorString; null: none was since.
+// Why this thread's last kernel was refused, for cuGetErrorString; null: it was not.
 const char* refused_kernel();
 
 class Kernels {

@@ -22,8 +22,8 @@ Known::Range Known::take(Ranges::iterator at) {
   return taken;
 }
 
-// Where all together are too many the oldest go, those of large writes first: a script acts on
-// small ones.
+// Drops ranges when there are too many: those of large writes first, the oldest first. Scripts
+// act on small values.
 void Known::keep(int device, uint64_t address, const char* begin, size_t bytes) {
   auto& order = bytes > kLongest ? large_ : small_;
   for (size_t at = 0; at < bytes; at += kLongest) {

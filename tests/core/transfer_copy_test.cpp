@@ -8,6 +8,7 @@
 
 using test::Buffer;
 using test::Call;
+using test::kForever;
 using test::kKiB;
 using test::kMiB;
 using test::kPageable;
@@ -190,6 +191,85 @@ TEST(refusals) {
   GIVES(GLAKE_INVALID_ARGUMENT, glake_transfer_open("", ""));
   CHECK(test::finish(Call({{a.at(), host.at(), 2 * kMiB}}, GLAKE_ASK, GLAKE_ASK).start()) != "");
   CHECK(test::number_in(test::transfer_stats(), "running") == 0);
+}
+
+// Of programs that were compiled with an older or a newer glake.h.
+TEST(requests_of_other_sizes) {
+  test::running() = "requests of other sizes";
+  Node node("dgx_a100", {{"memory", "64MiB"}});
+  Buffer dst(0, kMiB), src(kPinned, kMiB);
+  src.fill(3);
+  Call call(dst, 0, src, 0, 4096);
+  struct {
+    glake_copy_request request;
+    unsigned char more[64];
+  } longer = {};
+  auto start = [&](size_t size) {
+    longer.request = call.request;
+    longer.request.size = size;
+    return glake_copy_start(&longer.request);
+  };
+  constexpr size_t kOldest = offsetof(glake_copy_request, also_stream);
+  for (const size_t size : {kOldest, sizeof(glake_copy_request), sizeof longer}) {
+    dst.fill(1);
+    test::finish(start(size));
+    CHECK(dst.holds(3, 0, 4096, 0));
+  }
+  // An older caller has no second stream, whatever lies behind its request.
+  call.request.also_ordered = 1;
+  call.request.also_device = 99;
+  test::finish(start(kOldest));
+  call.request.also_ordered = 0;
+  // A newer one must not ask for what this library does not know.
+  longer.more[63] = 1;
+  for (const size_t size : {size_t{0}, kOldest - 1, sizeof longer, size_t{4097}, SIZE_MAX}) {
+    CHECK(start(size) == 0);
+    CHECK_TEXT(glake_last_error(nullptr, 0) == GLAKE_INVALID_ARGUMENT, test::last_error());
+  }
+  test::finish(start(sizeof longer - 1));
+}
+
+// The paths as structs are those of the JSON, of copies by threads and of those in a stream.
+TEST(visited_paths) {
+  test::running() = "visited paths";
+  Node node("dgx_a100", {{"memory", "256MiB"}});
+  struct Seen {
+    uint64_t bytes = 0;
+    int paths = 0, relayed = 0;
+    std::vector<std::string> each;
+  };
+  const auto visit = [](void* self, const glake_copy_path* path) {
+    auto* seen = static_cast<Seen*>(self);
+    seen->bytes += path->bytes;
+    seen->paths += 1;
+    seen->relayed += path->relayed;
+    seen->each.push_back(std::string("\"path\": \"") + path->name +
+                         "\", \"bytes\": " + std::to_string(path->bytes));
+    CHECK(glake_device_count() > 0);  // it may call glake
+  };
+  constexpr size_t kBytes = 33 * kMiB;
+  Buffer dst(0, kBytes), src(kPinned, kBytes);
+  for (const bool ordered : {false, true}) {
+    Call call(dst, 0, src, 0, kBytes);
+    if (ordered) call.on(nullptr, 0);
+    const uint64_t id = call.flags(GLAKE_COPY_RELAYED).start();
+    OK(glake_copy_wait(id, kForever));
+    Seen seen;
+    OK(glake_copy_visit_paths(id, &seen, visit));
+    CHECK_TEXT(seen.bytes == kBytes && seen.paths > 1, test::result_of(id));
+    CHECK_TEXT(seen.relayed > 0, test::result_of(id));
+    const std::string json = test::result_of(id);
+    for (const std::string& shown : seen.each) CHECK_TEXT(json.find(shown) != json.npos, json);
+    GIVES(GLAKE_INVALID_ARGUMENT, glake_copy_visit_paths(id, &seen, nullptr));
+    OK(glake_copy_release(id));
+    GIVES(GLAKE_INVALID_ARGUMENT, glake_copy_visit_paths(id, &seen, visit));
+  }
+  Seen none;
+  const uint64_t plain = Call(dst, 0, src, 0, 64).flags(GLAKE_COPY_TRACKED).start();
+  OK(glake_copy_wait(plain, kForever));
+  OK(glake_copy_visit_paths(plain, &none, visit));
+  CHECK(none.paths == 0);
+  OK(glake_copy_release(plain));
 }
 
 // Where nothing vouches for the addresses, every part is looked into, at any size.

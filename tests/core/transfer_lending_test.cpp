@@ -69,7 +69,7 @@ TEST(refusals) {
   test::running() = "refusals";
   const double parts[] = {0.5, 0.5};
   CHECK(glake_transfer_lend(0, parts, 2) == GLAKE_TRANSFER_CLOSED);
-  CHECK(glake_transfer_demands_event() == -1);
+  CHECK(glake_transfer_demands_event() == -GLAKE_TRANSFER_CLOSED);
   Node node(kPreset);
   CHECK(glake_transfer_lend(0, parts, 2) == GLAKE_INVALID_ARGUMENT);
   CHECK(glake_transfer_lend(0, nullptr, 2) == GLAKE_INVALID_ARGUMENT);

@@ -131,12 +131,12 @@ class Client {
   uint32_t ticket_ = 0;
 };
 
-Order order_of(Order::Kind kind, int gpu = 0, uint64_t region = 0, uint64_t at = 0, uint64_t to = 0,
+Order order_of(Order::Kind kind, int gpu = 0, uint64_t memory = 0, uint64_t at = 0, uint64_t to = 0,
                uint64_t bytes = 0) {
   Order order;
   order.kind = kind;
   order.gpu = gpu;
-  order.region = region;
+  order.memory = memory;
   order.at = at;
   order.to = to;
   order.bytes = bytes;
@@ -167,7 +167,7 @@ void serves(const Service& service) {
   std::memset(memory, 7, kMiB / 2);
   client.granted(order_of(Order::kOpen, 0));
   client.granted(order_of(Order::kOpen, 1));
-  client.granted(order_of(Order::kRegion, 0, 5, 0, 0, kMiB), file.get());
+  client.granted(order_of(Order::kShare, 0, 5, 0, 0, kMiB), file.get());
   client.granted(order_of(Order::kIn, 0, 5, 0, 4096, kMiB / 2));
   client.granted(across(0, 4096, 1, 512, kMiB / 2));
   client.granted(order_of(Order::kOut, 1, 5, kMiB / 2, 512, kMiB / 2));
@@ -240,13 +240,13 @@ TEST(numbers_out_of_range) {
   client.granted(order_of(Order::kOpen, 0));
   client.granted(order_of(Order::kOpen, 0));  // again: the same buffer
   const Descriptor file = file_of(kMiB);
-  client.granted(order_of(Order::kRegion, 0, 1, 0, 0, kMiB), file.get());
-  client.refused(order_of(Order::kRegion, 0, 1, 0, 0, kMiB), "is there", file.get());
+  client.granted(order_of(Order::kShare, 0, 1, 0, 0, kMiB), file.get());
+  client.refused(order_of(Order::kShare, 0, 1, 0, 0, kMiB), "is there", file.get());
   for (Order::Kind kind : {Order::kIn, Order::kOut}) {
     client.refused(order_of(kind, 0, 2, 0, 0, 512), "not there");
     client.refused(order_of(kind, 1, 1, 0, 0, 512), "no buffer");
     for (uint64_t at : {kMiB - 511, kMiB, kHuge, kHuge - 511}) {
-      client.refused(order_of(kind, 0, 1, at, 0, 512), "region's end");
+      client.refused(order_of(kind, 0, 1, at, 0, 512), "end of host memory");
     }
     for (uint64_t to : {kClientBuffer - 511, kClientBuffer, kHuge, kHuge - 511}) {
       client.refused(order_of(kind, 0, 1, 0, to, 512), "buffer's end");
@@ -270,7 +270,7 @@ TEST(descriptors_of_other_things) {
   Service service("descriptors of other things");
   Client client(service);
   CHECK(client.greet());
-  const Order region = order_of(Order::kRegion, 0, 1, 0, 0, kMiB);
+  const Order share = order_of(Order::kShare, 0, 1, 0, 0, kMiB);
   const size_t files = open_files();
   {
     int pipe[2];
@@ -278,19 +278,19 @@ TEST(descriptors_of_other_things) {
     const Descriptor in(pipe[0]), out(pipe[1]), none(open("/dev/null", O_RDWR | O_CLOEXEC));
     const Descriptor unsealed = file_of(kMiB, 0), grows = file_of(kMiB, F_SEAL_SHRINK);
     const Descriptor shorter = file_of(kMiB / 2), longer = file_of(2 * kMiB);
-    client.refused(region, "no such file");
+    client.refused(share, "no such file");
     for (const Descriptor* other : {&in, &none}) {
-      client.refused(region, "host memory for two processes", other->get());
+      client.refused(share, "host memory for two processes", other->get());
     }
     for (const Descriptor* other : {&unsealed, &grows, &shorter, &longer}) {
-      client.refused(region, "not sealed, or not of", other->get());
+      client.refused(share, "not sealed, or not of", other->get());
     }
     // Beside an order that takes none.
     client.granted(order_of(Order::kOpen, 0), longer.get());
-    client.refused(order_of(Order::kRegion, 0, 1, 0, 0, 0), "not sealed, or not of",
+    client.refused(order_of(Order::kShare, 0, 1, 0, 0, 0), "not sealed, or not of",
                    file_of(0).get());
   }
-  client.refused(region, "no such file");
+  client.refused(share, "no such file");
   // The relay's buffer keeps what it exports, if anything.
   CHECK_TEXT(open_files() <= files + 1, std::to_string(open_files()));
 }
@@ -301,12 +301,12 @@ TEST(too_much_of_something) {
   CHECK(client.greet());
   client.granted(order_of(Order::kOpen, 0));
   const Descriptor page = file_of(4 * kKiB);
-  uint64_t regions = 0;
-  for (Answer answer{}; answer.failed == 0; ++regions) {
-    CHECK(regions < 2000);
-    CHECK(client.ask(order_of(Order::kRegion, 0, regions, 0, 0, 4 * kKiB), &answer, page.get()));
+  uint64_t shared = 0;
+  for (Answer answer{}; answer.failed == 0; ++shared) {
+    CHECK(shared < 2000);
+    CHECK(client.ask(order_of(Order::kShare, 0, shared, 0, 0, 4 * kKiB), &answer, page.get()));
   }
-  client.refused(order_of(Order::kRegion, 0, regions, 0, 0, 4 * kKiB), "too many", page.get());
+  client.refused(order_of(Order::kShare, 0, shared, 0, 0, 4 * kKiB), "too many", page.get());
   std::vector<std::unique_ptr<Client>> others;  // until a GPU's room for buffers is used
   for (Answer answer{}; answer.failed == 0;) {
     CHECK(others.size() < 64);
@@ -361,7 +361,7 @@ TEST(copies_end_before_the_goodbye) {
   CHECK(memory != MAP_FAILED);
   CHECK(client.greet());
   client.granted(order_of(Order::kOpen));
-  client.granted(order_of(Order::kRegion, 0, 1, 0, 0, kBytes), file.get());
+  client.granted(order_of(Order::kShare, 0, 1, 0, 0, kBytes), file.get());
   // What comes out of the buffer is not what is in memory, so that late writes show.
   std::memset(memory, 9, kBytes);
   for (int i = 0; i < 50; ++i) client.order(order_of(Order::kOut, 0, 1, 0, 0, kBytes));
@@ -384,7 +384,7 @@ TEST(a_gpu_is_lost) {
   for (Client* each : {&first, &second}) CHECK(each->greet());
   const Descriptor file = file_of(kMiB);
   first.granted(order_of(Order::kOpen, 1));
-  first.granted(order_of(Order::kRegion, 0, 1, 0, 0, kMiB), file.get());
+  first.granted(order_of(Order::kShare, 0, 1, 0, 0, kMiB), file.get());
   CHECK(simcuda_fail_copy("host", "g1", 1, CUDA_ERROR_LAUNCH_FAILED, 1) == 0);
   first.refused(order_of(Order::kIn, 1, 1, 0, 0, kMiB), "719");
   CHECK(service.wait_for_loss().find("start it again") != std::string::npos);
@@ -416,10 +416,10 @@ TEST(random_orders) {
       order.gpu = static_cast<int32_t>(dice.chance(90) ? dice(0, kGpus - 1) : dice(0, 99)) - 1 +
                   static_cast<int32_t>(dice.chance(95));
       order.peer = static_cast<int32_t>(dice(0, kGpus));
-      order.region = dice(0, 3);
+      order.memory = dice(0, 3);
       order.at = number(kMiB);
       order.to = number(kClientBuffer);
-      order.bytes = order.kind == Order::kRegion ? kMiB : number(kMiB / 4);
+      order.bytes = order.kind == Order::kShare ? kMiB : number(kMiB / 4);
       client.send(&order, sizeof order, dice.chance(30) ? file.get() : -1);
       for (Answer answer; there && asked - answered > dice(0, 20); ++answered) {
         there = client.hear(&answer);

@@ -18,23 +18,26 @@ def trace_of(*lines: str):
     return _C.parse_trace("t", ["\n".join(lines).encode()])
 
 
-def regions_of(result):
+def segments_of(result):
     assert result.layout is not None
     return [
-        (region.name, [(b.offset // MIB, b.bytes // MIB, b.state, b.stream) for b in region.blocks])
-        for region in result.layout.regions
+        (
+            segment.name,
+            [(b.offset // MIB, b.bytes // MIB, b.state, b.stream) for b in segment.blocks],
+        )
+        for segment in result.layout.segments
     ]
 
 
 def test_every_policy_has_a_layout_or_places_nothing():
     assert policies() == ["glake", "compact", "native", "expandable", "gmlake", "bound"]
     empty = replay(trace_of("a 0 512 0"), "bound", layout_at=0)
-    assert empty.layout is not None and empty.layout.regions == []
+    assert empty.layout is not None and empty.layout.segments == []
 
 
 @pytest.mark.parametrize("policy", PLACING)
 @pytest.mark.parametrize("name", ["gpt-varying", "fsdp-streams"])
-def test_regions_hold_every_physical_byte_once(name, policy):
+def test_segments_hold_every_physical_byte_once(name, policy):
     trace = load_trace(TRACES / f"{name}.trace.gz")
     capacity = int(trace.peak_live_bytes * (1.4 if policy in ("native", "gmlake") else 1.02))
     options = {"complete_after": 512, "capacity": capacity, "timeline_points": trace.events}
@@ -45,16 +48,16 @@ def test_regions_hold_every_physical_byte_once(name, policy):
         result = replay(trace, policy, layout_at=event, **options)
         layout = result.layout
         assert layout is not None and layout.event == event
-        assert sum(region.bytes for region in layout.regions) == result.timeline.physical[event]
+        assert sum(segment.bytes for segment in layout.segments) == result.timeline.physical[event]
         live = 0
-        for region in layout.regions:
+        for segment in layout.segments:
             at = 0
-            for block in region.blocks:
+            for block in segment.blocks:
                 assert block.offset == at and block.bytes > 0
                 assert block.state in ("live", "free", "pending")
                 at += block.bytes
                 live += block.bytes if block.state == "live" else 0
-            assert at == region.bytes
+            assert at == segment.bytes
         assert live >= result.timeline.live[event]
         assert live <= result.timeline.physical[event]
 
@@ -65,7 +68,7 @@ def test_live_blocks_are_shown_with_their_streams(policy):
     result = replay(trace_of(*lines), policy, layout_at=8)
     shown = sorted(
         (size, stream)
-        for _, blocks in regions_of(result)
+        for _, blocks in segments_of(result)
         for _, size, state, stream in blocks
         if state == "live"
     )
@@ -75,7 +78,7 @@ def test_live_blocks_are_shown_with_their_streams(policy):
 def test_native_segments():
     lines = [f"a 0 {30 * MIB} 0", "f 0", f"a 1 {8 * MIB} 0", f"a 2 {5 * MIB} 1", "r 1 1", "f 1"]
     result = replay(trace_of(*lines), "native", complete_after=NEVER, layout_at=5)
-    assert regions_of(result) == [
+    assert segments_of(result) == [
         ("large", [(0, 8, "pending", 0), (8, 22, "free", 0)]),
         ("large", [(0, 5, "live", 1), (5, 15, "free", 1)]),
     ]
@@ -85,7 +88,7 @@ def test_expandable_segments_show_what_is_mapped():
     lines = [f"a {i} {20 * MIB} 0" for i in range(3)]
     lines += ["f 1", f"a 9 {40 * MIB} 1"]  # the middle goes for stream 1's sake
     result = replay(trace_of(*lines), "expandable", capacity=80 * MIB, layout_at=4)
-    assert regions_of(result) == [
+    assert segments_of(result) == [
         ("large", [(0, 20, "live", 0)]),
         ("large", [(0, 20, "live", 0)]),
         ("large", [(0, 40, "live", 1)]),
@@ -95,12 +98,12 @@ def test_expandable_segments_show_what_is_mapped():
 def test_gmlake_shows_a_stitched_block_where_its_memory_is():
     lines = [f"a 0 {300 * MIB} 0", f"a 1 {256 * MIB} 0", "f 0", "f 1", f"a 2 {512 * MIB} 0"]
     live = replay(trace_of(*lines), "gmlake", layout_at=4)
-    assert regions_of(live) == [
+    assert segments_of(live) == [
         ("large", [(0, 300, "live", 0)]),
         ("large", [(0, 212, "live", 0), (212, 44, "free", 0)]),
     ]
     held = replay(trace_of(*lines, "r 2 1", "f 2"), "gmlake", complete_after=NEVER, layout_at=6)
-    assert [blocks[0][2] for _, blocks in regions_of(held)] == ["pending", "pending"]
+    assert [blocks[0][2] for _, blocks in segments_of(held)] == ["pending", "pending"]
 
 
 @pytest.mark.parametrize("policy", ["glake", "compact"])
@@ -109,7 +112,7 @@ def test_glake_shows_a_stitched_block_once(policy):
     lines = [f"a {i} {16 * MIB} 0" for i in range(8)] + [f"f {i}" for i in range(0, 8, 2)]
     result = replay(trace_of(*lines, f"a 9 {64 * MIB} 0"), policy, capacity=128 * MIB, layout_at=12)
     assert result.oom is None
-    blocks = [block for _, region in regions_of(result) for block in region]
+    blocks = [block for _, segment in segments_of(result) for block in segment]
     assert sorted(size for _, size, state, _ in blocks if state == "live") == [16] * 4 + [64]
     assert sum(size for _, size, _, _ in blocks) == 128
 

@@ -13,8 +13,8 @@ from glake.trace.memory_map import FREE, LIVE, MIXED, UNIT, summarise
 from glake.trace.replay import (
     DriverTime,
     LayoutBlock,
+    LayoutSegment,
     OutOfMemory,
-    Region,
     ReplayResult,
     StepCost,
     Timeline,
@@ -69,13 +69,13 @@ def test_trees_of_hostile_tags_stay_small_and_lose_nothing():
     assert tree.children[-1].name.endswith(" smaller)")
 
 
-def region(name, *blocks):
+def segment(name, *blocks):
     """Blocks as (bytes, state), end to end."""
     at, placed = 0, []
     for nbytes, state in blocks:
         placed.append(LayoutBlock(at, nbytes, state, 0))
         at += nbytes
-    return Region(name, at, placed)
+    return LayoutSegment(name, at, placed)
 
 
 def drawn(tape):
@@ -97,13 +97,13 @@ def drawn(tape):
 
 
 def test_layout_sums_and_holes():
-    first = region("a", (4 * MIB, "live"), (MIB, "free"), (MIB, "free"), (MIB, "pending"))
-    second = region("b", (3 * MIB, "free"), (MIB, "live"))
+    first = segment("a", (4 * MIB, "live"), (MIB, "free"), (MIB, "free"), (MIB, "pending"))
+    second = segment("b", (3 * MIB, "free"), (MIB, "live"))
     second = dataclasses.replace(second, bytes=second.bytes + 2 * MIB)  # uncovered: free
     layout = summarise([first, second])
     assert layout.physical == 13 * MIB
     assert (layout.live, layout.pending, layout.free) == (5 * MIB, MIB, 7 * MIB)
-    assert (layout.regions, layout.blocks, layout.holes) == (2, 3, 3)
+    assert (layout.segments, layout.blocks, layout.holes) == (2, 3, 3)
     assert layout.largest_free == 3 * MIB
     assert drawn(layout.tape) == (13 * MIB, 5 * MIB, MIB)
 
@@ -111,14 +111,14 @@ def test_layout_sums_and_holes():
 @pytest.mark.parametrize("most", [60, 400, 4000])
 def test_tapes_shrink_to_their_limit_and_keep_every_byte(most):
     states = ["live", "free", "live", "pending"]
-    regions = [
-        region(f"r{i}", *[(UNIT * (1 + (i * j) % 40), states[j % 4]) for j in range(50)])
+    segments = [
+        segment(f"r{i}", *[(UNIT * (1 + (i * j) % 40), states[j % 4]) for j in range(50)])
         for i in range(60)
     ]
-    layout = summarise(regions, most)
+    layout = summarise(segments, most)
     assert sum(1 + len(flat) for _, flat in layout.tape) <= most
     assert drawn(layout.tape) == (layout.physical, layout.live, layout.pending)
-    assert layout.live == sum(b.bytes for r in regions for b in r.blocks if b.state == "live")
+    assert layout.live == sum(b.bytes for r in segments for b in r.blocks if b.state == "live")
 
 
 def test_spans_of_set_up_and_steps(tmp_path):

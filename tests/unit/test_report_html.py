@@ -187,7 +187,7 @@ def test_maps_hold_what_the_replay_held_at_the_jobs_peak(full):
             complete_after=wanted["complete_after"],
             layout_at=trace.peak_live_event if oom is None else oom["event"] - 1,
         )
-        held = sum(region.bytes for region in again.layout.regions)
+        held = sum(segment.bytes for segment in again.layout.segments)
         assert sum(piece for piece, _ in pieces(each["tape"], unit)) == held
         assert held <= wanted["peak_physical_bytes"]
         live = sum(live for _, live in pieces(each["tape"], unit))

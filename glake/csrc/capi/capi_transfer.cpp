@@ -1,4 +1,8 @@
 // The C interface of transfers.
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
 #include "capi/capi_call.h"
 #include "glake/glake.h"
 #include "process/transfer_use.h"
@@ -13,6 +17,29 @@ namespace {
 
 std::mutex door_mutex;
 std::shared_ptr<glake::transfer::RelayDoor> door;  // of this process, where it is the service
+
+// The request of a caller that was compiled with a shorter or a longer glake_copy_request. What a
+// shorter one lacks is 0; what a longer one has more must be 0. Throws Error.
+glake_copy_request as_here(const glake_copy_request& given) {
+  constexpr size_t kLeast = offsetof(glake_copy_request, also_stream), kMost = 4096;
+  if (given.size < kLeast || given.size > kMost) {
+    throw glake::Error(GLAKE_INVALID_ARGUMENT,
+                       "glake_copy_request.size is " + std::to_string(given.size) +
+                           ": it is sizeof(glake_copy_request), from " + std::to_string(kLeast) +
+                           " to " + std::to_string(kMost));
+  }
+  const auto* bytes = reinterpret_cast<const unsigned char*>(&given);
+  for (size_t i = sizeof given; i < given.size; ++i) {
+    if (bytes[i] == 0) continue;
+    throw glake::Error(GLAKE_INVALID_ARGUMENT, "glake_copy_request has a field at byte " +
+                                                   std::to_string(i) + " that this libglake, " +
+                                                   glake_version() + ", does not have");
+  }
+  glake_copy_request here{};
+  std::memcpy(&here, bytes, std::min(given.size, sizeof here));
+  here.size = sizeof here;
+  return here;
+}
 
 // How a wait ended, as the status of the call.
 void require_end(int end, std::string text) {
@@ -39,7 +66,7 @@ uint64_t glake_copy_start(const glake_copy_request* request) {
   api_call([&] {
     require(request != nullptr, "glake_copy_start needs a request");
     TransferUse use;
-    id = use->begin(*request);
+    id = request->size == sizeof *request ? use->begin(*request) : use->begin(as_here(*request));
   });
   return id;
 }
@@ -91,6 +118,19 @@ size_t glake_copy_result(uint64_t id, char* json, size_t capacity) {
   size_t length = 0;
   api_call([&] { length = copy_out(TransferUse()->copy(id)->result(), json, capacity); });
   return length;
+}
+
+int glake_copy_visit_paths(uint64_t id, void* self,
+                           void (*visit)(void* self, const glake_copy_path* path)) {
+  return api_call([&] {
+    require(visit != nullptr, "glake_copy_visit_paths needs a function");
+    const std::vector<glake::transfer::CarriedPath> paths = TransferUse()->copy(id)->paths();
+    glake::Alone outside(false);  // the caller's function may call glake
+    for (const auto& path : paths) {
+      const glake_copy_path shown = {path.name.c_str(), path.bytes, path.relayed ? 1 : 0};
+      visit(self, &shown);
+    }
+  });
 }
 
 size_t glake_transfer_stats(char* json, size_t capacity) {
@@ -195,8 +235,8 @@ size_t glake_transfer_demands(char* json, size_t capacity) {
 
 int glake_transfer_demands_event(void) {
   int event = -1;
-  api_call([&] { event = TransferUse()->demands_event(); });
-  return event;
+  const int code = api_call([&] { event = TransferUse()->demands_event(); });
+  return code == GLAKE_OK ? event : -code;
 }
 
 int glake_register_host(void* base, size_t bytes, int background) {

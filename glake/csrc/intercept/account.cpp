@@ -4,7 +4,6 @@
 
 #include <cerrno>
 
-#include "base/json.h"
 #include "base/json_text.h"
 
 namespace glake::intercept {
@@ -39,21 +38,10 @@ void Account::carried(uint64_t bytes) {
   carried_.bytes += bytes;
 }
 
-void Account::ended(const std::string& result) {
+void Account::ended(const std::map<std::string, uint64_t>& bytes_by_path, bool relayed) {
   std::lock_guard<std::mutex> guard(mutex_);
-  try {
-    const topology::Json told = topology::Json::parse(result);
-    bool relayed = false;
-    for (const topology::Json& path : told.at("paths").items()) {
-      const auto bytes = static_cast<uint64_t>(path.at("bytes").number());
-      if (bytes == 0) continue;
-      paths_[path.at("path").text()] += bytes;
-    }
-    relayed = result.find("\"relayed\": true") != std::string::npos;
-    relayed_ += relayed ? 1 : 0;
-  } catch (const topology::JsonError&) {
-    paths_["not told"] += 0;  // the copy is over either way
-  }
+  for (const auto& [name, bytes] : bytes_by_path) paths_[name] += bytes;
+  relayed_ += relayed ? 1 : 0;
 }
 
 void Account::failed() {

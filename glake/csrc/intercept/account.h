@@ -13,8 +13,8 @@ class Account {
  public:
   void left(Reason reason, uint64_t bytes);
   void carried(uint64_t bytes);
-  // The engine's JSON result of a carried copy that is over.
-  void ended(const std::string& result);
+  // A carried copy is over, and went over these paths.
+  void ended(const std::map<std::string, uint64_t>& bytes_by_path, bool relayed);
   void failed();
   bool empty();
   std::string json();

@@ -186,6 +186,22 @@ std::vector<Carrier::FlightPtr> Carrier::flights(const std::function<bool(const 
   return found;
 }
 
+// Adds the paths of a copy that is over to the report.
+void Carrier::account_for(uint64_t id) {
+  struct Seen {
+    std::map<std::string, uint64_t> bytes;
+    bool relayed = false;
+  } seen;
+  const bool known = engine_.visit_paths(id, &seen, [](void* self, const glake_copy_path* path) {
+    if (path->bytes == 0) return;
+    auto* all = static_cast<Seen*>(self);
+    all->bytes[path->name] += path->bytes;
+    all->relayed = all->relayed || path->relayed != 0;
+  });
+  if (!known) seen.bytes["not told"] = 0;  // the copy is over either way
+  account_.ended(seen.bytes, seen.relayed);
+}
+
 // Sees to the end of one that is over; with `wait`, when it is.
 void Carrier::settle(const FlightPtr& flight, bool wait) {
   std::unique_lock<std::mutex> own(flight->mutex, std::defer_lock);
@@ -207,7 +223,7 @@ void Carrier::settle(const FlightPtr& flight, bool wait) {
           static_cast<unsigned long long>(flight->bytes), why.c_str(), kSticky);
     }
   }
-  account_.ended(engine_.result(flight->id));
+  account_for(flight->id);
   engine_.release(flight->id);
   flight->settled = true;
   std::lock_guard<std::mutex> guard(mutex_);

@@ -81,6 +81,7 @@ class Carrier {
   SideStream* side_stream(int device);
   std::vector<FlightPtr> flights(const std::function<bool(const Flight&)>& wanted);
   void settle(const FlightPtr& flight, bool wait);
+  void account_for(uint64_t id);
 
   Engine engine_;
   Account account_;

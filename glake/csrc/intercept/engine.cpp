@@ -92,7 +92,8 @@ bool Engine::load(std::string* why) {
          take("glake_transfer_lend", &api_.lend) && take("glake_copy_start", &api_.start) &&
          take("glake_copy_wait", &api_.wait) && take("glake_copy_done", &api_.done) &&
          take("glake_copy_release", &api_.release) && take("glake_copy_progress", &api_.progress) &&
-         take("glake_copy_result", &api_.result) && take("glake_last_error", &api_.last_error) &&
+         take("glake_copy_visit_paths", &api_.visit_paths) &&
+         take("glake_last_error", &api_.last_error) &&
          take("glake_device_count", &api_.device_count) &&
          take("glake_driver_path", &api_.driver_path);
 }
@@ -124,13 +125,6 @@ bool Engine::open(std::string* why) {
 void Engine::close() {
   if (mine_) api_.transfer_close();
   mine_ = false;
-}
-
-std::string Engine::result(uint64_t id) {
-  std::string text(api_.result(id, nullptr, 0) + 1, '\0');
-  const size_t length = api_.result(id, &text[0], text.size());
-  text.resize(length < text.size() ? length : 0);
-  return text;
 }
 
 bool Engine::routed(uint64_t id) {

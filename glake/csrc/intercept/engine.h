@@ -21,7 +21,10 @@ class Engine {
   int wait(uint64_t id, uint64_t timeout_ns) { return api_.wait(id, timeout_ns); }
   bool over(uint64_t id) { return api_.done(id) != 0; }  // with an error, too
   void release(uint64_t id) { api_.release(id); }
-  std::string result(uint64_t id);
+  // The paths of a copy. False: glake does not know it any more.
+  bool visit_paths(uint64_t id, void* self, void (*visit)(void*, const glake_copy_path*)) {
+    return api_.visit_paths(id, self, visit) == GLAKE_OK;
+  }
   bool routed(uint64_t id);  // more than one plain copy of the driver's
   std::string error();
 
@@ -36,7 +39,7 @@ class Engine {
     int (*done)(uint64_t);
     int (*release)(uint64_t);
     int (*progress)(uint64_t, uint64_t*, uint64_t*);
-    size_t (*result)(uint64_t, char*, size_t);
+    int (*visit_paths)(uint64_t, void*, void (*)(void*, const glake_copy_path*));
     int (*last_error)(char*, size_t);
     int (*device_count)();
     const char* (*driver_path)();

@@ -1,5 +1,5 @@
-// Records are reused, never returned to the system, so a stale pointer's lookup reads no freed
-// memory.
+// Records of blocks. They are reused, and never returned to the system: so looking up a stale
+// pointer reads no freed memory.
 #pragma once
 
 #include <vector>

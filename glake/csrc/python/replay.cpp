@@ -78,10 +78,10 @@ const char* state_name(BlockState state) {
 
 py::object layout_of(const ReplayResult& result) {
   if (!result.layout) return py::none();
-  py::list regions;
-  for (const Region& region : *result.layout) {
+  py::list segments;
+  for (const LayoutSegment& segment : *result.layout) {
     py::list blocks;
-    for (const LayoutBlock& block : region.blocks) {
+    for (const LayoutBlock& block : segment.blocks) {
       py::list each;
       each.append(block.offset);
       each.append(block.bytes);
@@ -90,12 +90,12 @@ py::object layout_of(const ReplayResult& result) {
       blocks.append(each);
     }
     py::dict each;
-    each["name"] = region.name;
-    each["bytes"] = region.bytes;
+    each["name"] = segment.name;
+    each["bytes"] = segment.bytes;
     each["blocks"] = blocks;
-    regions.append(each);
+    segments.append(each);
   }
-  return std::move(regions);
+  return std::move(segments);
 }
 
 py::dict to_dict(const Trace& trace, const ReplayResult& result,

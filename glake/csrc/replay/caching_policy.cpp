@@ -205,7 +205,7 @@ std::string CachingPolicy::describe_oom(uint64_t bytes, uint32_t stream) const {
          " of it on other streams), the largest idle block of this stream " + size_text(largest);
 }
 
-// A region per stretch of mapped memory.
+// A segment per stretch of mapped memory.
 Layout CachingPolicy::layout() const {
   Layout out;
   for (const Block& first : blocks_) {
@@ -218,17 +218,17 @@ Layout CachingPolicy::layout() const {
       }
       if (!open) out.push_back({block->address, block->small ? "small" : "large", 0, {}});
       open = true;
-      Region& region = out.back();
+      LayoutSegment& segment = out.back();
       const Block* owner = block->part_of != nullptr ? block->part_of : block;
       const BlockState state = owner->held     ? BlockState::kLive
                                : owner->idle() ? BlockState::kFree
                                                : BlockState::kPending;
-      region.blocks.push_back({region.bytes, block->bytes, state, block->stream});
-      region.bytes += block->bytes;
+      segment.blocks.push_back({segment.bytes, block->bytes, state, block->stream});
+      segment.bytes += block->bytes;
     }
   }
   std::sort(out.begin(), out.end(),
-            [](const Region& a, const Region& b) { return a.address < b.address; });
+            [](const LayoutSegment& a, const LayoutSegment& b) { return a.address < b.address; });
   return out;
 }
 

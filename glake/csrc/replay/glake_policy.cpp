@@ -223,13 +223,13 @@ Layout GlakePolicy::layout() const {
     const BlockState state = block->state == GLAKE_ACTIVE          ? BlockState::kLive
                              : block->state == GLAKE_AWAITING_FREE ? BlockState::kPending
                                                                    : BlockState::kFree;
-    Region& region = walk.out.back();
-    region.blocks.push_back({block->address - region.address, block->bytes, state,
-                             walk.policy.number_of(block->stream)});
+    LayoutSegment& segment = walk.out.back();
+    segment.blocks.push_back({block->address - segment.address, block->bytes, state,
+                              walk.policy.number_of(block->stream)});
   };
   require_core(glake_visit_memory(kDevice, &walk, on_segment, on_block), "walk over the memory");
   std::sort(walk.out.begin(), walk.out.end(),
-            [](const Region& a, const Region& b) { return a.address < b.address; });
+            [](const LayoutSegment& a, const LayoutSegment& b) { return a.address < b.address; });
   return walk.out;
 }
 

@@ -35,7 +35,7 @@ class GlakePolicy : public Policy {
   DriverCalls calls() const override;
   DriverCalls growth_calls(uint64_t bytes) const override;
   std::string oom_message() const override { return oom_message_; }
-  // A stitched block is a region of its own; the memory under it is left out where it comes from.
+  // A stitched block is a segment of its own; the memory under it is left out where it comes from.
   Layout layout() const override;
   // The core's own check, and no violation on the simulator's ledger.
   void check() const override;

@@ -29,22 +29,22 @@ enum class BlockState : uint8_t { kLive, kFree, kPending };
 
 // `pending`: freed by the job, and kept from everybody until recorded streams are done with it.
 struct LayoutBlock {
-  uint64_t offset = 0;  // in the region
+  uint64_t offset = 0;  // in the segment
   uint64_t bytes = 0;
   BlockState state = BlockState::kFree;
   uint32_t stream = 0;  // 0 for idle memory that belongs to no stream
 };
 
 // A contiguous stretch of physical memory, tiled by blocks in address order.
-struct Region {
+struct LayoutSegment {
   uint64_t address = 0;
   std::string name;
   uint64_t bytes = 0;
   std::vector<LayoutBlock> blocks;
 };
 
-// What a device holds at one moment, in address order: every physical byte in one region, once.
-using Layout = std::vector<Region>;
+// What a device holds at one moment, in address order: every physical byte in one segment, once.
+using Layout = std::vector<LayoutSegment>;
 
 class Policy {
  public:

@@ -164,29 +164,30 @@ uint64_t Engine::start(Request request) {
 uint64_t Engine::start_planned(Request request, bool possible) {
   const bool in_order = request.ordered && enqueue_ && scheduler_.knows_links();
   const Bytes bytes = request.parts.total();
-  std::vector<Expected> next;  // the first is this one
+  Outlook outlook;
   if (in_order) {
     const Bursts::Burst burst = bursts_.begin({request.demand(), bytes}, driver_.now_ns());
-    if (burst.known) next = scheduler_.expect(request, runner_.demands(), burst.next);
+    outlook = scheduler_.look_ahead(request, runner_.demands(), burst);
   }
-  const bool joint = !next.empty();
-  if (!joint) next.push_back({scheduler_.plan_alone(request), bytes});
-  const TransferPlan plan = std::move(next.front().plan);
-  next.erase(next.begin());
+  const bool any = outlook.way == Outlook::Way::kAny;
+  const TransferPlan plan = any ? scheduler_.plan_alone(request) : outlook.plan;
   const double ns = expected_ns(plan, bytes, scheduler_.copy_ns());
   const bool wanted = (request.flags & (kRelayed | kChecksum)) != 0;
+  const auto worthwhile = [&] {
+    if (!any) return outlook.way == Outlook::Way::kJoint;
+    return scheduler_.worthwhile(request, plan) ||
+           scheduler_.pays_beside(request, runner_.demands());
+  };
   const bool simple = possible && !request.pageable && !wanted && !told(remote_, request) &&
-                      !scheduler_.worthwhile(request, plan) &&
-                      (joint || !scheduler_.pays_beside(request, runner_.demands())) &&
-                      !kernel_pays(request, plan);
+                      !worthwhile() && !kernel_pays(request, plan);
   uint64_t id = 0;
   if (simple) {
     id = plain(request, false);
-    scheduler_.note_plain(request, plan.plain, !next.empty());
+    scheduler_.note_plain(request, plan.plain, !outlook.next.empty());
   } else if (request.ordered && enqueue_) {
     std::vector<TransferPlan> plans{plan};
-    if (!joint) plans = scheduler_.plans_beside(request, runner_.demands());
-    id = start_ordered(std::move(request), std::move(plans), next, possible);
+    if (any) plans = scheduler_.plans_beside(request, runner_.demands());
+    id = start_ordered(std::move(request), std::move(plans), outlook, possible);
   } else {
     id = start_held(std::move(request), plan, possible);
   }
@@ -209,7 +210,7 @@ uint64_t Engine::start_held(Request request, const TransferPlan& plan, bool poss
 // between the copies, so the caller waits for those: a stream that is held for a thread may wait
 // for ever (simcuda/driver/driver_lock.h).
 uint64_t Engine::start_ordered(Request request, std::vector<TransferPlan> plans,
-                               const std::vector<Expected>& next, bool possible) {
+                               const Outlook& outlook, bool possible) {
   // So do those of relays that are not this process's to chain to its streams.
   const bool waits =
       told(remote_, request) || std::any_of(plans.begin(), plans.end(),
@@ -222,10 +223,10 @@ uint64_t Engine::start_ordered(Request request, std::vector<TransferPlan> plans,
     // How long many blocks take as plain copies, kernels_pay() knows.
     const bool either = possible && (request.flags & kRelayed) == 0 && request.parts.count() == 1;
     const Rate rate = plans.front().plain;
-    const uint64_t id = enqueued_.begin(request, std::move(plans), next, either);
+    const uint64_t id = enqueued_.begin(request, std::move(plans), outlook, either);
     if (id != 0) return id;
     const uint64_t made = plain(request, false);
-    scheduler_.note_plain(request, rate, !next.empty());
+    scheduler_.note_plain(request, rate, !outlook.next.empty());
     return made;
   }
   const char* const why = "too many transfers in streams' order are under way";

@@ -24,7 +24,9 @@ extern "C" {
 #define GLAKE_API __attribute__((visibility("default")))
 
 /* The version of this header; glake_version() tells the library's. A program runs with a library of
- * the same major and minor version. */
+ * the same major and minor version: every symbol has the version GLAKE_<major>.<minor>, so the
+ * loader refuses another. A struct that callers fill and that may grow begins with its size. A
+ * struct that glake shows to a caller's function may get more fields at its end. */
 #define GLAKE_VERSION_MAJOR 0
 #define GLAKE_VERSION_MINOR 1
 #define GLAKE_VERSION_PATCH 0
@@ -410,7 +412,7 @@ typedef struct glake_copy_part {
 
 /* A batch is one transfer; its parts are all between the same two places. */
 typedef struct glake_copy_request {
-  size_t size; /* sizeof(glake_copy_request), as compiled */
+  size_t size; /* sizeof(glake_copy_request), as the caller was compiled */
   const glake_copy_part* parts;
   size_t count;
   int dst_device, src_device; /* a GPU, GLAKE_HOST or GLAKE_ASK */
@@ -454,6 +456,16 @@ GLAKE_API int glake_copy_progress(uint64_t id, uint64_t* done, uint64_t* total);
 /* JSON, as glake_stats: bytes, time, bytes and chunks of each path, refusals, and chunks that were
  * sent again. */
 GLAKE_API size_t glake_copy_result(uint64_t id, char* json, size_t capacity);
+
+/* A path of a copy, and the bytes that have arrived over it. */
+typedef struct glake_copy_path {
+  const char* name; /* "cpu>cuda:1>cuda:0"; valid during the call that shows the path */
+  uint64_t bytes;
+  int relayed; /* 1: over a relay */
+} glake_copy_path;
+/* Calls `visit` for each path of the copy. A plain copy has none. */
+GLAKE_API int glake_copy_visit_paths(uint64_t id, void* self,
+                                     void (*visit)(void* self, const glake_copy_path* path));
 /* Of the engine: copies and bytes so far, paths and their states. */
 GLAKE_API size_t glake_transfer_stats(char* json, size_t capacity);
 /* How a copy of `bytes` would go: its paths with their rates (GB/s), and the paths that are
@@ -481,7 +493,8 @@ GLAKE_API int glake_time_copies(const glake_timed_copy* copies, size_t count, ui
 GLAKE_API int glake_transfer_lend(uint32_t relays, const double* factors, size_t count);
 /* JSON: the GPUs in use, and the ends (GPU, socket, GPU, socket) of all transfers under way. */
 GLAKE_API size_t glake_transfer_demands(char* json, size_t capacity);
-/* An eventfd that becomes readable when these change. The engine owns it. -1 on failure. */
+/* An eventfd that becomes readable when these change. The engine owns it. A negative glake_status
+ * on failure. */
 GLAKE_API int glake_transfer_demands_event(void);
 
 /* Relays on GPUs of the node that this process's driver does not show: the relay service that

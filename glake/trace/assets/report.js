@@ -313,13 +313,13 @@
 
   const STATES = ["free", "live", "freed, work pending", "small blocks"];
 
-  // A tape's pieces as {at, size, state, live, pending, region} in bytes.
+  // A tape's pieces as {at, size, state, live, pending, segment} in bytes.
   function pieces(tape, unit) {
     const found = [];
     let at = 0;
-    for (const [region, flat] of tape) {
+    for (const [segment, flat] of tape) {
       for (let i = 0, first = true; i < flat.length; i++, first = false) {
-        const piece = { at, size: Math.floor(flat[i] / 4) * unit, state: flat[i] % 4, region, first };
+        const piece = { at, size: Math.floor(flat[i] / 4) * unit, state: flat[i] % 4, segment, first };
         if (piece.state === 3) { piece.live = flat[++i] * unit; piece.pending = flat[++i] * unit; }
         found.push(piece);
         at += piece.size;
@@ -382,7 +382,7 @@
       const offset = Math.floor((at.clientY - box.top) / (high + gap)) * job.row + (x / (box.width - left)) * job.row;
       if (x < 0 || offset < 0 || offset >= total) return hideTip();
       const piece = found[before(starts, offset)];
-      const rows = [["region", piece.region], [STATES[piece.state], size(piece.size)], ["at", size(piece.at)]];
+      const rows = [["segment", piece.segment], [STATES[piece.state], size(piece.size)], ["at", size(piece.at)]];
       if (piece.state === 3) {
         rows.push(["live", size(piece.live)], ["pending", size(piece.pending)], ["free", size(piece.size - piece.live - piece.pending)]);
       }

@@ -80,7 +80,7 @@ class _Maker:
             self._both(f"s{a}", f"s{b}", across)
 
     def _host_links(self, own: float) -> None:
-        """Straight to the socket, or in twos or fours behind a switch with a link of one or two."""
+        """Straight to the socket, or behind a switch as fast as the link of one GPU or of two."""
         dice = self._dice
         group = 1 if self._kind == "coherent" else dice.choice((1, 1, 2, 2, 4))
         up = own * dice.choice((1.0, 1.0, 2.0))

@@ -57,8 +57,7 @@ class Outcome:
     paths: list[dict[str, Any]] = field(default_factory=list)
     refusals: list[dict[str, str]] = field(default_factory=list)
     relayed: bool = False  # of glake: some of it over another GPU
-    calls_us: float = 0  # of glake: its driver calls' time, in all threads, but for the next
-    questions_us: float = 0  # asking whether copies are done
+    calls_us: float = 0.0  # of glake: all its driver calls, in whichever thread, until all is done
 
     @property
     def total_ns(self) -> float:
@@ -93,11 +92,8 @@ def _timed(
     machine: Machine,
     copies: Sequence[Ends],
     start: Callable[[Ends], tuple[float, list[int]]],
-    wait: Callable[[], object] = lambda: None,
 ) -> list[float]:
-    """Starts all, then waits; `start` returns what its driver calls cost, in us, and the events of
-    its end.
-    """
+    """Starts all; `start` returns what its driver calls cost, in us, and the events of its end."""
     base = machine.record(copies[0].gpu, machine.stream(copies[0].gpu, "clock"), "begin")
     machine.synchronize(base)
     submitted = 0.0
@@ -108,7 +104,6 @@ def _timed(
             cost, events = start(copy)
             submitted += cost * 1e3
             ended.append((submitted, events))
-        wait()
         for _, events in ended:
             for event in events:
                 machine.synchronize(event)
@@ -123,14 +118,11 @@ def _timed(
 def ours(machine: Machine, case: Case, copies: Sequence[Ends]) -> Outcome:
     """glake's engine, which is open."""
     ids: list[int] = []
-    spent: list[tuple[float, float]] = []  # on all calls and on questions: before, and after
     on_clock = config.read().copy_order == "enqueued"  # calls take their time there
 
     def start(copy: Ends) -> tuple[float, list[int]]:
         stream = copy.stream(machine)
         parts = np.array([copy.dst, copy.src, copy.size], np.uint64)
-        if not spent:
-            spent.append(_spent())
         before = simcuda.cost_us()
         simcuda.configure("call_time", int(on_clock))
         ids.append(_C.copy_start(parts, copy.to, copy.of, [(copy.gpu, stream)]))
@@ -138,15 +130,9 @@ def ours(machine: Machine, case: Case, copies: Sequence[Ends]) -> Outcome:
         cost = 0.0 if on_clock else simcuda.cost_us() - before
         return cost, [machine.record(copy.gpu, stream, f"end {copy.number}")]
 
-    def wait() -> None:
-        # Of copies in held streams it is the engine's threads that ask; the caller sleeps.
-        for each in ids if on_clock else ():
-            _C.copy_wait(each)
-        spent.append(_spent())
-
-    outcome = Outcome(_timed(machine, copies, start, wait))
-    every, asked = (after - before for before, after in zip(*spent, strict=True))
-    outcome.calls_us, outcome.questions_us = every - asked, asked
+    spent = simcuda.cost_us()
+    outcome = Outcome(_timed(machine, copies, start))
+    outcome.calls_us = simcuda.cost_us() - spent
     for each, copy, ns in zip(ids, copies, outcome.times, strict=True):
         _C.copy_wait(each)
         told = _C.copy_result(each)
@@ -159,12 +145,6 @@ def ours(machine: Machine, case: Case, copies: Sequence[Ends]) -> Outcome:
             _plain_path(outcome, case, copy, ns)
     outcome.refusals = list({each["path"]: each for each in outcome.refusals}.values())
     return outcome
-
-
-def _spent() -> tuple[float, float]:
-    """Modelled us of all driver calls so far, and of those that ask whether work is done."""
-    asked = ("cuEventQuery", "cuStreamQuery")
-    return simcuda.cost_us(), sum(simcuda.cost_us(name) for name in asked)
 
 
 def _plain_path(outcome: Outcome, case: Case, copy: Ends, ns: float) -> None:

@@ -63,7 +63,7 @@ def _cells(row: Row, named: tuple[str, str]) -> list[str]:
         *(_rate(row[name]) for name in ("bound", "plain", "equal_split")),
         *(ratio(name) for name in ("bound", "plain", "equal_split")),
         marked(f"{row['jain']:.3f}", "jain") if "jain" in row else "",
-        marked(f"{row['core']:.2f}", "core"),
+        marked(f"{row['core_per_path']:.2f}", "core_per_path"),
     ]
 
 

@@ -29,9 +29,9 @@ from glake.transfer.nodes.address import Address, watch
 from glake.transfer.nodes.backend import Backend
 from glake.transfer.nodes.carrier import Carrier
 from glake.transfer.nodes.channel import Channel, greet
+from glake.transfer.nodes.exposed import Exposed
 from glake.transfer.nodes.messages import Join, Refused
 from glake.transfer.nodes.peer import Peer
-from glake.transfer.nodes.region import Region
 from glake.transfer.nodes.serving import Serving
 from glake.transfer.nodes.stats import Counters
 
@@ -100,7 +100,7 @@ class Node:
         self._family = handle.family()
         self._counters = Counters()
         self._lock = threading.Lock()
-        self._regions: dict[str, Region] = {}
+        self._exposed: dict[str, Exposed] = {}
         self._links: dict[int, Channel] = {}
         self._strangers: set[socket.socket] = set()  # that have not said who they are
         self._users: list[threading.Thread] = []
@@ -143,11 +143,11 @@ class Node:
             raise InvalidArgument(f"name {name!r}: a printable text of 1 to 200 characters")
         found = buffer_of(memory, write=arguments.flag("writable", writable))
         flat.require(found)
-        region = Region(name, found, flat.gpu_of(found), writable)
+        exposed = Exposed(name, found, flat.gpu_of(found), writable)
         with self._lock:
-            if name in self._regions:
+            if name in self._exposed:
                 raise InvalidArgument(f"{name!r} is exposed already: hide() it first")
-            self._regions[name] = region
+            self._exposed[name] = exposed
 
     def hide(self, name: str) -> None:
         """Ends expose(). Once it returns, nobody reads or writes the memory.
@@ -161,10 +161,10 @@ class Node:
         """
         self._require_open()
         with self._lock:
-            region = self._regions.pop(name, None)
-        if region is None:
+            exposed = self._exposed.pop(name, None)
+        if exposed is None:
             raise InvalidArgument(f"nothing is exposed as {name!r}")
-        region.hide(self._timeout)
+        exposed.hide(self._timeout)
 
     def connect(self, address: str, timeout: float | None = None) -> Peer:
         """Connects to another node, which may start to listen in the meantime.
@@ -221,7 +221,7 @@ class Node:
             for stranger in self._strangers:
                 with contextlib.suppress(OSError):
                     stranger.shutdown(socket.SHUT_RDWR)
-            regions, self._regions = list(self._regions.values()), {}
+            hidden, self._exposed = list(self._exposed.values()), {}
         self._unlisten()
         for channel in links:
             channel.close()
@@ -229,8 +229,8 @@ class Node:
         for thread in list(self._users):
             thread.join()
         self._serving.shutdown(wait=True)
-        for region in regions:
-            region.hide(0)
+        for each in hidden:
+            each.hide(0)
         self._carrier.close()
         atexit.unregister(self.close)
 
@@ -375,12 +375,12 @@ class Node:
         metadata = theirs.bytes()
         return self._carrier.join(metadata), metadata, min(theirs.chunk, self._carrier.block)
 
-    def _find(self, name: str) -> Region:
+    def _find(self, name: str) -> Exposed:
         with self._lock:
-            region = self._regions.get(name)
-        if region is None:
+            exposed = self._exposed.get(name)
+        if exposed is None:
             raise InvalidArgument(f"nothing is exposed as {name!r}")
-        return region
+        return exposed
 
 
 def _threads(count: int, name: str) -> ThreadPoolExecutor:

@@ -13,6 +13,7 @@ from glake.errors import BadMessage, GlakeError, InvalidArgument, PeerLost
 from glake.transfer.nodes import messages
 from glake.transfer.nodes.carrier import Carrier, checksum, require_checksum
 from glake.transfer.nodes.channel import Channel
+from glake.transfer.nodes.exposed import Exposed
 from glake.transfer.nodes.messages import (
     Ask,
     Done,
@@ -24,7 +25,6 @@ from glake.transfer.nodes.messages import (
     Take,
     Told,
 )
-from glake.transfer.nodes.region import Region
 
 _MOST_AT_ONCE = 512  # requests of one connection
 
@@ -54,7 +54,7 @@ class Serving:
         carrier: Carrier,
         name: str,
         threads: ThreadPoolExecutor,
-        find: Callable[[str], Region],
+        find: Callable[[str], Exposed],
         timeout: float,
     ) -> None:
         self._channel, self._carrier, self._name = channel, carrier, name
@@ -130,8 +130,8 @@ class Serving:
 
     def _done(self, request: Any) -> Any:
         if isinstance(request, Ask):
-            region = self._find(request.name)
-            return Told(request.id, region.memory.bytes, region.writable)
+            exposed = self._find(request.name)
+            return Told(request.id, exposed.memory.bytes, exposed.writable)
         if isinstance(request, Stage):
             return self._stage(request)
         if isinstance(request, Take):
@@ -144,16 +144,16 @@ class Serving:
         return Done(request.id)
 
     def _stage(self, request: Stage) -> Staged:
-        region = self._find(request.name)
+        exposed = self._find(request.name)
         slot = self._slot(request)
         try:
-            address = region.begin(request.offset, request.bytes, write=False)
+            address = exposed.begin(request.offset, request.bytes, write=False)
             try:
                 self._carrier.copy(
-                    region.gpu, slot, address, request.bytes, checked=request.checked
+                    exposed.gpu, slot, address, request.bytes, checked=request.checked
                 )
             finally:
-                region.end()
+                exposed.end()
             crc = checksum(slot, request.bytes) if request.checked else -1
             self._lend(slot, request)
         except BaseException:
@@ -162,9 +162,9 @@ class Serving:
         return Staged(request.id, slot, crc)
 
     def _take(self, request: Take) -> Done:
-        region = self._find(request.name)
-        region.begin(request.offset, request.bytes, write=True)  # refused before bytes are sent
-        region.end()
+        exposed = self._find(request.name)
+        exposed.begin(request.offset, request.bytes, write=True)  # refused before bytes are sent
+        exposed.end()
         slots, slot = self._carrier.serving, self._slot(request)
         try:
             self._carrier.fetch(
@@ -188,13 +188,13 @@ class Serving:
         take = lent.request
         assert isinstance(take, Take)
         try:
-            region = self._find(take.name)
-            address = region.begin(take.offset, take.bytes, write=True)
+            exposed = self._find(take.name)
+            address = exposed.begin(take.offset, take.bytes, write=True)
             try:
                 checked = take.checksum >= 0
-                self._carrier.copy(region.gpu, address, lent.slot, take.bytes, checked=checked)
+                self._carrier.copy(exposed.gpu, address, lent.slot, take.bytes, checked=checked)
             finally:
-                region.end()
+                exposed.end()
         finally:
             self._carrier.serving.give_back(lent.slot)
         return Done(request.id)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from glake import config
+from glake import arguments, config
 from glake.errors import InvalidOption, InvalidPlatform
 from glake.platform_file import load_platforms, preset_file, read_file
 from glake.platforms import Platform
@@ -23,7 +23,7 @@ def from_preset(name: str) -> Topology:
 
 def from_file(path: str | Path, name: str | None = None) -> Topology:
     """A platform of a file: the one called `name`, or the only one. InvalidPlatform."""
-    platforms = read_file(Path(path))
+    platforms = read_file(Path(arguments.path("a platforms file", path)))
     if name is None:
         if len(platforms) > 1:
             raise InvalidPlatform(
@@ -87,7 +87,7 @@ def _simulated(options: config.Config) -> Topology:
 
 
 def _chosen(platforms: Mapping[str, Platform], name: str, where: str) -> Platform:
-    if name not in platforms:
+    if arguments.text("a platform's name", name) not in platforms:
         raise InvalidOption(
             f"no platform {name!r} in {where}: there are {', '.join(platforms)}{_file_hint(name)}"
         )

@@ -7,10 +7,9 @@
 //   LAUNCH_TO_DEVICE(name)   the same where the result goes to device memory; unsupported where it
 //                            would go to the host, which would read what nobody computed
 //   HARMLESS(name, reason)   does nothing here, and the reason says why that is right; success
-//   UNSUPPORTED(name)        nobody looked at it, or it cannot be had: the library's "not
-//   supported",
-//                            and its name once on stderr and in simcuda_missing()
-//   UNSUPPORTED_POINTER(name)  the same for one that returns a pointer: null
+//   UNSUPPORTED(name)        not written: returns the library's status for "not supported", and
+//                            tells the name once on stderr and in simcuda_missing()
+//   UNSUPPORTED_POINTER(name)  the same for a function that returns a pointer: it returns null
 //
 // A source that defines the library says STANDIN_LIBRARY (its name), STANDIN_UNSUPPORTED (a value)
 // and, where it has launches, STANDIN_LAUNCH, then includes its list between kinds.h and no more.

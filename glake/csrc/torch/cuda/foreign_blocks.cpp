@@ -57,7 +57,7 @@ void* ForeignBlocks::take(const ForeignRequest& request, const Context& context)
   Splits splits;
   remove_free(at, &splits);
   ForeignBlock& block = at->second;
-  // Of large blocks a rest of 1 MiB or less stays with the block.
+  // A large block keeps a rest of 1 MiB or less.
   const size_t rest = block.bytes - request.bytes;
   if (request.split && (large ? rest > kSmallLimit : rest >= kAlignment)) {
     block.bytes = request.bytes;
@@ -119,7 +119,7 @@ void ForeignBlocks::give(void* ptr, ForeignBlock& block, bool capturing) {
   }
 }
 
-// An event on each stream that was recorded; a block whose event cannot be had stays awaited.
+// Records an event on each stream that uses the block. If that fails, the block stays pending.
 void ForeignBlocks::mark(char* where, ForeignBlock& block) {
   OnDevice on(block.segment->device);
   for (cudaStream_t stream : block.recorded) {

@@ -15,7 +15,7 @@
   (TORCH_VERSION_MAJOR > (major) ||     \
    (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
 
-// `override` from the minor that brought the virtual function on: before it, ours is merely unused.
+// `override` in the minors that have the virtual function. In older ones nothing calls ours.
 #if GLAKE_TORCH_SINCE(2, 12)
 #define GLAKE_OVERRIDE_2_12 override
 #else

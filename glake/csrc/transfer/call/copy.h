@@ -2,10 +2,18 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "driver/driver.h"
 
 namespace glake::transfer {
+
+// The bytes of a copy that have arrived over one path.
+struct CarriedPath {
+  std::string name;
+  Bytes bytes = 0;
+  bool relayed = false;
+};
 
 class Copy {
  public:
@@ -25,6 +33,8 @@ class Copy {
   virtual void progress(Bytes* done, Bytes* total) = 0;
   // As JSON.
   virtual std::string result() = 0;
+  // None: a plain copy.
+  virtual std::vector<CarriedPath> paths() { return {}; }
 };
 
 }  // namespace glake::transfer

@@ -389,10 +389,6 @@ void place_host(Driver& driver, const topology::Topology* topology, Request* req
 
 Request make_request(Driver& driver, Allocator& allocator, const topology::Topology* topology,
                      const glake_copy_request& given, int context) {
-  if (given.size != sizeof(glake_copy_request)) {
-    bad("glake_copy_request has " + std::to_string(sizeof(glake_copy_request)) +
-        " bytes here, the caller's " + std::to_string(given.size));
-  }
   if ((given.flags & ~(kDirect | kRelayed | kTracked | kChecksum | kChecked)) != 0)
     bad("unknown copy flags");
   if ((given.flags & kDirect) != 0 && (given.flags & kChecksum) != 0) {

@@ -13,7 +13,7 @@ namespace glake::transfer {
 namespace {
 
 constexpr uint64_t kSlice = 50'000;  // ns between two looks for orders while copies are under way
-constexpr size_t kMostRegions = 256, kMostFlights = 1024;
+constexpr size_t kMostShared = 256, kMostFlights = 1024;
 constexpr int kQuestions = 4;  // each failed copy of a stream fails one
 
 [[noreturn]] void bad(const std::string& text) { throw Error(GLAKE_INVALID_ARGUMENT, text); }
@@ -78,16 +78,16 @@ void RelayWorker::obey(const Order& order, Descriptor descriptor) {
     switch (order.kind) {
       case Order::kOpen:
         return open(order);
-      case Order::kRegion: {
-        if (regions_.size() >= kMostRegions) bad("too many regions of host memory");
-        if (regions_.count(order.region) != 0) bad("a region that is there");
-        regions_[order.region] = std::make_unique<SharedMemory>(driver_, gpus_.any(), order.bytes,
-                                                                std::move(descriptor));
+      case Order::kShare: {
+        if (shared_.size() >= kMostShared) bad("too many pieces of host memory");
+        if (shared_.count(order.memory) != 0) bad("host memory that is there");
+        shared_[order.memory] = std::make_unique<SharedMemory>(driver_, gpus_.any(), order.bytes,
+                                                               std::move(descriptor));
         return answer(order.ticket, "");
       }
       case Order::kForget: {
         drain();
-        regions_.erase(order.region);
+        shared_.erase(order.memory);
         return answer(order.ticket, "");
       }
       case Order::kIn:
@@ -138,10 +138,10 @@ Address RelayWorker::in_buffer(int gpu, Bytes at, Bytes bytes) {
   return buffer.at() + at;
 }
 
-Address RelayWorker::in_region(const Order& order) {
-  const auto found = regions_.find(order.region);
-  if (found == regions_.end()) bad("a region that is not there");
-  if (!found->second->holds_part(order.at, order.bytes)) bad("beyond a region's end");
+Address RelayWorker::in_shared(const Order& order) {
+  const auto found = shared_.find(order.memory);
+  if (found == shared_.end()) bad("host memory that is not there");
+  if (!found->second->holds_part(order.at, order.bytes)) bad("beyond the end of host memory");
   return found->second->at() + order.at;
 }
 
@@ -163,7 +163,7 @@ void RelayWorker::copy(const Order& order) {
   const Bytes bytes = order.bytes;
   const bool across = order.kind == Order::kAcross;
   const Address here = in_buffer(order.gpu, across ? order.at : order.to, bytes);
-  const Address other = across ? in_buffer(order.peer, order.to, bytes) : in_region(order);
+  const Address other = across ? in_buffer(order.peer, order.to, bytes) : in_shared(order);
   const Way way = across ? kAway : order.kind == Order::kIn ? kInward : kOutward;
   const EventId event = event_on(&gpu, order.gpu);
   const StreamHandle stream = gpu.streams[way][gpu.turn[way]++ % kFlows];
@@ -240,7 +240,7 @@ void RelayWorker::release() {
       }
     }
   }
-  regions_.clear();
+  shared_.clear();
   open_.clear();
 }
 

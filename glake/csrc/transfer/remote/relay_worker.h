@@ -47,7 +47,7 @@ class RelayWorker {
   void copy(const Order& order);
   Gpu& known(int gpu);
   Address in_buffer(int gpu, Bytes at, Bytes bytes);
-  Address in_region(const Order& order);
+  Address in_shared(const Order& order);
   EventId event_on(Gpu* gpu, int number);
   void look();
   void answer(uint32_t ticket, const std::string& why, Bytes bytes = 0, int descriptor = -1);
@@ -59,7 +59,7 @@ class RelayWorker {
   Descriptor socket_;
   bool greeted_ = false, gone_ = false;
   std::map<int, Gpu> open_;
-  std::map<uint64_t, std::unique_ptr<SharedMemory>> regions_;
+  std::map<uint64_t, std::unique_ptr<SharedMemory>> shared_;
   std::vector<Flight> flights_;
   std::atomic<bool> over_{false};
   std::thread thread_;

@@ -84,47 +84,47 @@ Address RemoteGpus::allocate_host(Bytes bytes, int device) {
   auto memory = std::make_unique<SharedMemory>(driver_, device, bytes);
   const Address at = memory->at();
   std::lock_guard<std::mutex> guard(mutex_);
-  regions_[at] = {std::move(memory), ++last_region_, {}};
+  shared_[at] = {std::move(memory), ++last_id_, {}};
   return at;
 }
 
 void RemoteGpus::free_host(Address at) {
-  Region region;
+  Shared shared;
   {
     std::lock_guard<std::mutex> guard(mutex_);
-    const auto found = regions_.find(at);
-    if (found == regions_.end()) {
+    const auto found = shared_.find(at);
+    if (found == shared_.end()) {
       throw Error(GLAKE_INVALID_POINTER, hex(at) + " is no host memory shared with the service");
     }
-    region = std::move(found->second);
-    regions_.erase(found);
+    shared = std::move(found->second);
+    shared_.erase(found);
   }
-  const LinkPtr link = region.known_to.lock();
+  const LinkPtr link = shared.known_to.lock();
   if (link == nullptr || !link->alive()) return;
   try {
-    link->forget(region.id);
+    link->forget(shared.id);
   } catch (const Error&) {  // it is gone, and its mapping with it
   }
 }
 
 bool RemoteGpus::reaches(Address at, Bytes bytes) {
   std::lock_guard<std::mutex> guard(mutex_);
-  auto found = regions_.upper_bound(at);
-  return found != regions_.begin() && std::prev(found)->second.memory->holds(at, bytes);
+  auto found = shared_.upper_bound(at);
+  return found != shared_.begin() && std::prev(found)->second.memory->holds(at, bytes);
 }
 
-std::pair<uint64_t, Bytes> RemoteGpus::region_of(const LinkPtr& link, Address at, Bytes bytes) {
+std::pair<uint64_t, Bytes> RemoteGpus::shared_at(const LinkPtr& link, Address at, Bytes bytes) {
   std::lock_guard<std::mutex> guard(mutex_);
-  auto found = regions_.upper_bound(at);
-  if (found == regions_.begin() || !std::prev(found)->second.memory->holds(at, bytes)) {
+  auto found = shared_.upper_bound(at);
+  if (found == shared_.begin() || !std::prev(found)->second.memory->holds(at, bytes)) {
     throw Error(GLAKE_COPY_REFUSED, hex(at) + " is no host memory shared with the relay service");
   }
-  Region& region = std::prev(found)->second;
-  if (region.known_to.lock() != link) {
-    link->share(region.id, *region.memory);
-    region.known_to = link;
+  Shared& shared = std::prev(found)->second;
+  if (shared.known_to.lock() != link) {
+    link->share(shared.id, *shared.memory);
+    shared.known_to = link;
   }
-  return {region.id, at - region.memory->at()};
+  return {shared.id, at - shared.memory->at()};
 }
 
 // Sizes are powers of two, so that one transfer's serve the next.
@@ -140,7 +140,7 @@ Address RemoteGpus::lend_stage(Bytes bytes, int device) {
   }
   const Address at = allocate_host(bytes, device);
   std::lock_guard<std::mutex> guard(mutex_);
-  stages_[bytes].reserve(regions_.size());  // so that giving it back cannot fail
+  stages_[bytes].reserve(shared_.size());  // so that giving it back cannot fail
   return at;
 }
 
@@ -152,11 +152,11 @@ void RemoteGpus::give_stage(Address at, Bytes bytes) noexcept {
 RemoteFlight RemoteGpus::begin(const Hop& hop, Address to, Address from, Bytes bytes) {
   RemoteFlight flight{link_or_throw(), {}};
   if (hop.from.host()) {
-    const auto [region, at] = region_of(flight.link, from, bytes);
-    flight.copy = flight.link->in(hop.to.gpu, to, region, at, bytes);
+    const auto [shared, at] = shared_at(flight.link, from, bytes);
+    flight.copy = flight.link->in(hop.to.gpu, to, shared, at, bytes);
   } else if (hop.to.host()) {
-    const auto [region, at] = region_of(flight.link, to, bytes);
-    flight.copy = flight.link->out(hop.from.gpu, from, region, at, bytes);
+    const auto [shared, at] = shared_at(flight.link, to, bytes);
+    flight.copy = flight.link->out(hop.from.gpu, from, shared, at, bytes);
   } else {
     flight.copy = flight.link->across(hop.from.gpu, from, hop.to.gpu, to, bytes);
   }
@@ -169,15 +169,15 @@ void RemoteGpus::close() {
   link_ = nullptr;
   old_.clear();
   for (const auto& [bytes, spare] : stages_) {
-    for (const Address at : spare) regions_.erase(at);
+    for (const Address at : spare) shared_.erase(at);
   }
   stages_.clear();
   std::lock_guard<std::mutex> left(left_mutex);
-  for (auto& [at, region] : regions_) {  // callers may have it still
-    region.memory->unpin();
-    left_memory()[at] = std::move(region.memory);
+  for (auto& [at, shared] : shared_) {  // callers may have it still
+    shared.memory->unpin();
+    left_memory()[at] = std::move(shared.memory);
   }
-  regions_.clear();
+  shared_.clear();
 }
 
 bool RemoteGpus::free_left(Address at) {

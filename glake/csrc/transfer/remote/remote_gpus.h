@@ -70,7 +70,7 @@ class RemoteGpus {
   void close();
 
  private:
-  struct Region {
+  struct Shared {
     std::unique_ptr<SharedMemory> memory;
     uint64_t id = 0;
     std::weak_ptr<RemoteLink> known_to;
@@ -80,7 +80,7 @@ class RemoteGpus {
   LinkPtr link();
   LinkPtr link_or_throw();
   // The service's name of host memory, which it is told of if need be.
-  std::pair<uint64_t, Bytes> region_of(const LinkPtr& link, Address at, Bytes bytes);
+  std::pair<uint64_t, Bytes> shared_at(const LinkPtr& link, Address at, Bytes bytes);
 
   Driver& driver_;
   const int local_;
@@ -88,8 +88,8 @@ class RemoteGpus {
   std::mutex mutex_;  // of what follows
   LinkPtr link_;
   std::vector<LinkPtr> old_;  // whose buffers are still lent
-  std::map<Address, Region> regions_;
-  uint64_t last_region_ = 0;
+  std::map<Address, Shared> shared_;
+  uint64_t last_id_ = 0;
   std::map<Bytes, std::vector<Address>> stages_;  // spare ones, by size
 };
 

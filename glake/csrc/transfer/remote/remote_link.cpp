@@ -97,7 +97,7 @@ void RemoteLink::take_answers() {
       return;
     }
     const auto found = tickets_.find(answer.ticket);
-    if (found == tickets_.end()) continue;  // of a region, which nobody waits for
+    if (found == tickets_.end()) continue;  // of shared memory, which nobody waits for
     found->second.over = true;
     found->second.bytes = answer.bytes;
     found->second.descriptor = std::move(descriptor);
@@ -216,20 +216,20 @@ bool RemoteLink::give_back(Address at, Bytes bytes) {
 }
 
 // Orders are obeyed one after the other: copies may follow at once, and fail if this did.
-void RemoteLink::share(uint64_t region, const SharedMemory& memory) {
+void RemoteLink::share(uint64_t id, const SharedMemory& memory) {
   Order order;
-  order.kind = Order::kRegion;
-  order.region = region;
+  order.kind = Order::kShare;
+  order.memory = id;
   order.bytes = memory.bytes();
   const uint32_t ticket = send(order, memory.descriptor());
   Lock lock(mutex_);
   tickets_.erase(ticket);
 }
 
-void RemoteLink::forget(uint64_t region) {
+void RemoteLink::forget(uint64_t id) {
   Order order;
   order.kind = Order::kForget;
-  order.region = region;
+  order.memory = id;
   await(send(order));
 }
 
@@ -248,16 +248,16 @@ Order RemoteLink::copy_order(uint32_t kind, int gpu, Address buffer, Bytes bytes
   return order;
 }
 
-RemoteCopy RemoteLink::in(int gpu, Address buffer, uint64_t region, Bytes at, Bytes bytes) {
+RemoteCopy RemoteLink::in(int gpu, Address buffer, uint64_t shared, Bytes at, Bytes bytes) {
   Order order = copy_order(Order::kIn, gpu, buffer, bytes);
-  order.region = region;
+  order.memory = shared;
   order.at = at;
   return {send(order)};
 }
 
-RemoteCopy RemoteLink::out(int gpu, Address buffer, uint64_t region, Bytes at, Bytes bytes) {
+RemoteCopy RemoteLink::out(int gpu, Address buffer, uint64_t shared, Bytes at, Bytes bytes) {
   Order order = copy_order(Order::kOut, gpu, buffer, bytes);
-  order.region = region;
+  order.memory = shared;
   order.at = at;
   return {send(order)};
 }

@@ -41,12 +41,12 @@ class RemoteLink {
   bool give_back(Address at, Bytes bytes);  // false: not of this connection
 
   // Host memory as the service knows it from now on, and no more.
-  void share(uint64_t region, const SharedMemory& memory);
-  void forget(uint64_t region);
+  void share(uint64_t id, const SharedMemory& memory);
+  void forget(uint64_t id);
 
   // Begins a copy; throws Error if the service is gone.
-  RemoteCopy in(int gpu, Address buffer, uint64_t region, Bytes at, Bytes bytes);
-  RemoteCopy out(int gpu, Address buffer, uint64_t region, Bytes at, Bytes bytes);
+  RemoteCopy in(int gpu, Address buffer, uint64_t shared, Bytes at, Bytes bytes);
+  RemoteCopy out(int gpu, Address buffer, uint64_t shared, Bytes at, Bytes bytes);
   RemoteCopy across(int gpu, Address from, int peer, Address to, Bytes bytes);
   // How it is; once told that it is over, it is forgotten.
   RemoteCopy::State state(RemoteCopy copy, std::string* why);

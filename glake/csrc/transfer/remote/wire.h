@@ -18,16 +18,16 @@ struct Order {
   enum Kind : uint32_t {
     kHello,   // at: the version. The first one
     kOpen,    // a buffer on `gpu`: its descriptor comes with the answer
-    kRegion,  // host memory `region` of `bytes`: its descriptor comes with the order
-    kForget,  // host memory `region`: no copy of it is under way
-    kIn,      // `bytes` from host memory `region` at `at` to the buffer on `gpu` at `to`
+    kShare,   // host memory `memory` of `bytes`: its descriptor comes with the order
+    kForget,  // host memory `memory`: no copy of it is under way
+    kIn,      // `bytes` from host memory `memory` at `at` to the buffer on `gpu` at `to`
     kOut,     // the other way
     kAcross,  // from the buffer on `gpu` at `at` to the one on `peer` at `to`
   };
   uint32_t kind = kHello;
   uint32_t ticket = 0;  // the answer has it, too
   int32_t gpu = 0, peer = 0;
-  uint64_t region = 0, at = 0, to = 0, bytes = 0;
+  uint64_t memory = 0, at = 0, to = 0, bytes = 0;
 };
 
 struct Answer {

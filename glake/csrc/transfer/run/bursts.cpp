@@ -45,9 +45,8 @@ Bursts::Burst Bursts::begin(const Copy& copy, uint64_t now) {
   const Known& known = found->second;
   const size_t count = current.copies.size();
   if (known.right < known.wrong || !same(current.copies, known.copies, count)) return {};
-  if (known.copies.size() < 2) return {};
   const auto next = known.copies.begin() + static_cast<std::ptrdiff_t>(count);
-  return {true, {next, known.copies.end()}};
+  return {true, known.copies.size(), {next, known.copies.end()}};
 }
 
 void Bursts::begun(uint64_t now, double ns) {

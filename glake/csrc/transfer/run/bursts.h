@@ -24,8 +24,9 @@ class Bursts {
 
   // What is known of the burst that a copy belongs to.
   struct Burst {
-    bool known = false;      // there are others
-    std::vector<Copy> next;  // should begin right after it
+    bool known = false;      // it came before; else nothing is
+    size_t copies = 0;       // of all of it
+    std::vector<Copy> next;  // should begin right after this one
   };
   // One begins now, of this thread.
   Burst begin(const Copy& copy, uint64_t now);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "transfer/call/copy.h"
 #include "transfer/run/enqueued_transfers.h"
@@ -23,6 +24,7 @@ class EnqueuedCopy final : public Copy {
   void release() override { owner_.release(id_); }
   void progress(Bytes* done, Bytes* total) override;
   std::string result() override { return owner_.result(transfer_); }
+  std::vector<CarriedPath> paths() override { return owner_.paths(transfer_); }
 
  private:
   Driver& driver_;

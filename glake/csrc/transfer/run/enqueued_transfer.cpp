@@ -293,6 +293,14 @@ Bytes EnqueuedTransfer::landed() const {
   return over() && error_.empty() ? request.parts.total() : 0;
 }
 
+std::vector<CarriedPath> EnqueuedTransfer::carried_paths() const {
+  std::vector<CarriedPath> found;
+  for (const auto& path : paths_) {
+    found.push_back({path->path.path.name, path->bytes, path->path.path.hops.size() > 1});
+  }
+  return found;
+}
+
 std::string EnqueuedTransfer::json() const {
   const bool done = over(), failed = done && !error_.empty();
   JsonText out;

@@ -71,6 +71,7 @@ class EnqueuedTransfer {
   Bytes landed() const;
   uint64_t time_ns() const { return time_ns_; }
   std::string json() const;
+  std::vector<CarriedPath> carried_paths() const;
 
  private:
   Carried* add_path(const PlannedPath& path);

@@ -27,13 +27,13 @@ bool EnqueuedTransfers::has_room() {
 }
 
 uint64_t EnqueuedTransfers::begin(const Request& request, std::vector<TransferPlan> plans,
-                                  const std::vector<Expected>& next, bool possible) {
-  PlannedPath direct = scheduler_.direct_plan(request).paths[0];
+                                  const Outlook& outlook, bool possible) {
+  PlannedPath direct = scheduler_.direct_plan(request.src, request.dst).paths[0];
   auto transfer = std::make_shared<EnqueuedTransfer>(tools_, by_socket(request), std::move(direct));
   const void* const key = transfer.get();
   try {
     const Scheduler::Chosen chosen =
-        scheduler_.share_out(key, transfer->request, plans, next, possible);
+        scheduler_.share_out(key, transfer->request, plans, outlook, possible);
     if (chosen.shares.empty()) return 0;
     transfer->enqueue(std::move(plans[chosen.plan]), chosen.shares, chosen.alone);
   } catch (...) {
@@ -136,6 +136,12 @@ std::string EnqueuedTransfers::result(const Ptr& transfer) {
   done(transfer);
   std::lock_guard<std::mutex> guard(mutex_);
   return transfer->json();
+}
+
+std::vector<CarriedPath> EnqueuedTransfers::paths(const Ptr& transfer) {
+  done(transfer);
+  std::lock_guard<std::mutex> guard(mutex_);
+  return transfer->carried_paths();
 }
 
 size_t EnqueuedTransfers::under_way() {

@@ -29,14 +29,15 @@ class EnqueuedTransfers {
   bool has_room();
   // By one of these plans; `next` should begin right after it. Returns its id; 0: a plain copy does
   // better, where it is `possible`. Throws Error when nothing was enqueued.
-  uint64_t begin(const Request& request, std::vector<TransferPlan> plans,
-                 const std::vector<Expected>& next, bool possible);
+  uint64_t begin(const Request& request, std::vector<TransferPlan> plans, const Outlook& outlook,
+                 bool possible);
   Ptr find(uint64_t id);  // throws Error
   int wait(const Ptr& transfer, uint64_t timeout_ns, std::string* text);
   bool done(const Ptr& transfer);
   void release(uint64_t id);
   Bytes landed(const Ptr& transfer);
   std::string result(const Ptr& transfer);
+  std::vector<CarriedPath> paths(const Ptr& transfer);
   size_t under_way();
   // Those who wait return; the copies go on.
   void stop_waits() { stopped_ = true; }

@@ -175,7 +175,7 @@ bool FlowForecast::idle(uint64_t now) {
   return running_.empty();
 }
 
-double FlowForecast::end_ns(uint64_t now, std::vector<Flow> flows) {
+double FlowForecast::end_ns(uint64_t now, std::vector<Flow> flows, bool others_too) {
   advance(now);
   std::vector<Running> others = running_;
   std::vector<Flow*> all;
@@ -183,8 +183,10 @@ double FlowForecast::end_ns(uint64_t now, std::vector<Flow> flows) {
   for (Running& one : others) all.push_back(&one.flow);
   double passed = 0;
   for (int event = 0; event < kMostEvents; ++event) {
+    const auto awaited =
+        all.begin() + static_cast<std::ptrdiff_t>(others_too ? all.size() : flows.size());
     const bool open =
-        std::any_of(flows.begin(), flows.end(), [](const Flow& flow) { return flow.bytes > 0; });
+        std::any_of(all.begin(), awaited, [](const Flow* flow) { return flow->bytes > 0; });
     const std::vector<Rate> fair = rates(all);
     const double ns = open ? next_change(all, fair) : kNever;
     if (ns == kNever) break;

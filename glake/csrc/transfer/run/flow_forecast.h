@@ -43,8 +43,8 @@ class FlowForecast {
   // Fills in the bytes of each path, so that those of a pool end together. Returns in how many ns
   // all are done.
   double share(uint64_t now, const std::vector<Pool>& pools, std::vector<Flow>* paths);
-  // In how many ns all of these are done.
-  double end_ns(uint64_t now, std::vector<Flow> flows);
+  // In how many ns all of these are done; and what runs, with `others_too`.
+  double end_ns(uint64_t now, std::vector<Flow> flows, bool others_too = false);
   // For how many ns the busiest limit would have work, with these beside what runs.
   double busiest(const std::vector<Flow>& flows) const;
   // Whether nothing runs.

@@ -60,4 +60,13 @@ std::string RoutedCopy::result() {
   return transfer_->json(driver_.now_ns());
 }
 
+std::vector<CarriedPath> RoutedCopy::paths() {
+  Runner::Lock lock(runner_.mutex());
+  std::vector<CarriedPath> found;
+  for (const auto& run : transfer_->runs) {
+    found.push_back({run->name(), run->landed, run->relayed()});
+  }
+  return found;
+}
+
 }  // namespace glake::transfer

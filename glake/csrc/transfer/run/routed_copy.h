@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "transfer/buffers/devices.h"
 #include "transfer/call/copy.h"
@@ -27,6 +28,7 @@ class RoutedCopy final : public Copy {
   void release() override;
   void progress(Bytes* done, Bytes* total) override;
   std::string result() override;
+  std::vector<CarriedPath> paths() override;
 
  private:
   Driver& driver_;

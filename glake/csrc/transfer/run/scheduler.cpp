@@ -8,14 +8,14 @@
 namespace glake::transfer {
 namespace {
 
-constexpr Rate kUnknownRate = 20;      // GB/s, of a link nobody has described
-constexpr double kHandOver = 5'000;    // ns from the call to the first copy of a thread
-constexpr double kLeastGain = 1.03;    // in time, over a plain copy
-constexpr double kRunsWell = 0.85;     // of its plan: such a run clears its edges
-constexpr double kFull = 0.9;          // of a limit: copies wait for each other there
-constexpr Bytes kLongCopy = 8 * kMiB;  // that others should reckon with
-// A caller's time against a copy's: a guess.
-constexpr double kCallsWeigh = 1;
+constexpr Rate kUnknownRate = 20;    // GB/s, of a link nobody has described
+constexpr double kHandOver = 5'000;  // ns from the call to the first copy of a thread
+constexpr double kLeastGain = 1.03;  // in time, over a plain copy
+// What is forecast of copies that take each other's links is so much too good at times.
+constexpr double kUnsure = 1.05;
+constexpr double kRunsWell = 0.85;         // of its plan: such a run clears its edges
+constexpr double kFull = 0.9;              // of a limit: copies wait for each other there
+constexpr Bytes kLongCopy = 8 * kMiB;      // that others should reckon with
 constexpr double kThin = 0.05;             // of a plan's rate
 constexpr size_t kMostPlain = 64;          // copies remembered at once
 constexpr uint64_t kForget = 200'000'000;  // ns after which a slow edge is tried at full speed
@@ -42,8 +42,7 @@ Scheduler::Scheduler(Driver& driver, const topology::Topology* topology, int dev
   for (int gpu = devices; gpu < topology->gpus(); ++gpu) planner_->set_relay(gpu, false);
 }
 
-TransferPlan Scheduler::direct_plan(const Request& request) const {
-  const Place &src = request.src, &dst = request.dst;
+TransferPlan Scheduler::direct_plan(const Place& src, const Place& dst) const {
   Path path;
   path.hops.push_back({src, dst, {}});
   if (topology_ != nullptr) path.hops[0].route = plain_route(*topology_, src, dst);
@@ -56,10 +55,10 @@ TransferPlan Scheduler::direct_plan(const Request& request) const {
 }
 
 TransferPlan Scheduler::plan_alone(const Request& request) {
-  if (planner_ == nullptr) return direct_plan(request);
+  if (planner_ == nullptr) return direct_plan(request.src, request.dst);
   std::lock_guard<std::mutex> guard(mutex_);
   std::vector<TransferPlan> plans = planner_->plan({request.demand()});
-  if (plans[0].paths.empty()) return direct_plan(request);
+  if (plans[0].paths.empty()) return direct_plan(request.src, request.dst);
   leave_thin_paths(&plans[0]);
   return std::move(plans[0]);
 }
@@ -103,20 +102,70 @@ std::vector<TransferPlan> Scheduler::plans_beside(const Request& request,
   return plans;
 }
 
-std::vector<Expected> Scheduler::expect(const Request& request, std::vector<Demand> running,
-                                        const std::vector<Bursts::Copy>& next) {
-  add_enqueued(&running);
-  const size_t own = running.size();
-  running.push_back(request.demand());
-  for (const Bursts::Copy& copy : next) running.push_back(copy.demand);
-  std::lock_guard<std::mutex> guard(mutex_);
-  std::vector<TransferPlan> plans = planner_->plan(running);
-  std::vector<Expected> all{{std::move(plans[own]), request.parts.total()}};
-  if (all[0].plan.paths.empty()) return {};
-  for (size_t i = 0; i < next.size(); ++i) {
-    all.push_back({std::move(plans[own + 1 + i]), next[i].bytes});
+// Of a burst there are three ways: all planned together, each as if it were alone, all plain. The
+// one whose last copy ends first is taken.
+Outlook Scheduler::look_ahead(const Request& request, std::vector<Demand> running,
+                              const Bursts::Burst& burst) {
+  Outlook outlook;
+  if (!burst.known) return outlook;
+  if (burst.copies < 2) {
+    outlook.known = true;
+    return outlook;
   }
-  return all;
+  add_enqueued(&running);
+  std::vector<Bursts::Copy> copies{{request.demand(), request.parts.total()}};
+  copies.insert(copies.end(), burst.next.begin(), burst.next.end());
+  std::vector<Expected> joint, alone, plain;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    const size_t own = running.size();
+    for (const Bursts::Copy& copy : copies) running.push_back(copy.demand);
+    std::vector<TransferPlan> plans = planner_->plan(running);
+    for (size_t i = 0; i < copies.size(); ++i) {
+      const auto& [demand, bytes] = copies[i];
+      joint.push_back({std::move(plans[own + i]), bytes});
+      alone.push_back({std::move(planner_->plan({demand})[0]), bytes});
+      if (joint[i].plan.paths.empty() || alone[i].plan.paths.empty()) return outlook;
+      leave_thin_paths(&alone[i].plan);
+      plain.push_back({direct_plan(demand.src, demand.dst), bytes});
+      if (joint[i].plan.plain > 0) plain[i].plan.plain = joint[i].plan.plain;
+    }
+  }
+  const double together = end_of(request, joint, burst.next.size());
+  const double greedy = end_of(request, alone, 0);
+  const double simple = end_of(request, plain, burst.next.size());
+  const bool is_plain = simple <= std::min(kLeastGain * together, kUnsure * greedy);
+  if (!is_plain && together > kUnsure * greedy) return outlook;
+  outlook.way = is_plain ? Outlook::Way::kPlain : Outlook::Way::kJoint;
+  outlook.known = true;
+  outlook.next = std::move(is_plain ? plain : joint);
+  outlook.plan = std::move(outlook.next.front().plan);
+  outlook.next.erase(outlook.next.begin());
+  return outlook;
+}
+
+// In how many ns all of them are done, and what runs already, where each takes the caller's time
+// that the first one takes.
+double Scheduler::end_of(const Request& request, const std::vector<Expected>& burst,
+                         size_t followers) {
+  const uint64_t now = driver_.now_ns();
+  std::lock_guard<std::mutex> guard(small_mutex_);
+  const Deal how{false, followers};
+  const TransferPlan& first = burst.front().plan;
+  const bool plain = first.paths.size() == 1 && first.paths[0].path.hops.size() == 1;
+  const double calls =
+      plain ? kCallNs
+            : transfer::share_out(request, first, how, copy_ns(), now, &forecast_).calls_ns;
+  std::vector<FlowForecast::Flow> flows;
+  double before = 0;
+  for (const Expected& one : burst) {
+    for (FlowForecast::Flow& flow : flows_of(one, copy_ns(), forecast_)) {
+      flow.delay_ns += before;
+      flows.push_back(std::move(flow));
+    }
+    before += calls;
+  }
+  return forecast_.end_ns(now, std::move(flows), true);
 }
 
 // GPUs that copies under way pass, as bits.
@@ -150,7 +199,7 @@ void Scheduler::note_plain(const Request& request, Rate rate, bool followed) {
     plain_.emplace_back(Demand{request.src, request.dst, 1, 0}, until);
   }
   FlowForecast::Flow flow;
-  flow.route = forecast_.route_of(direct_plan(request).paths[0].path);
+  flow.route = forecast_.route_of(direct_plan(request.src, request.dst).paths[0].path);
   flow.rate = rate;
   flow.delay_ns = static_cast<double>(copy_ns());
   flow.bytes = static_cast<double>(request.parts.total());
@@ -171,32 +220,33 @@ void Scheduler::add_enqueued(std::vector<Demand>* demands) {
 // than it must would be done sooner itself, and others later by more.
 Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
                                        const std::vector<TransferPlan>& plans,
-                                       const std::vector<Expected>& next, bool possible) {
+                                       const Outlook& outlook, bool possible) {
   const uint64_t now = driver_.now_ns();
-  const PlannedPath direct = direct_plan(request).paths[0];
+  const PlannedPath direct = direct_plan(request.src, request.dst).paths[0];
   std::lock_guard<std::mutex> guard(small_mutex_);
   Shares best;
   Chosen chosen;
+  const std::vector<Expected>& next = outlook.next;
   chosen.alone = next.empty() && forecast_.idle(now);
   for (const Expected& one : next) {
     forecast_.add(now, &next, flows_of(one, copy_ns(), forecast_));
   }
+  double least = 0;
   for (size_t i = 0; i < plans.size(); ++i) {
     for (const bool by_rate : {false, true}) {
-      const Deal how{by_rate, next.size()};
-      Shares shares = transfer::share_out(request, plans[i], how, copy_ns(), now, &forecast_);
-      shares.end_ns = std::max(shares.end_ns, forecast_.busiest(shares.flows));
-      if (!best.paths.empty() && shares.end_ns >= best.end_ns) continue;
-      best = std::move(shares);
-      chosen.plan = i;
+      for (const size_t followers : {next.size(), next.size() + 1}) {
+        const Deal how{by_rate, followers};
+        Shares shares = transfer::share_out(request, plans[i], how, copy_ns(), now, &forecast_);
+        shares.end_ns = std::max(shares.end_ns, forecast_.busiest(shares.flows));
+        const double cost = shares.end_ns + outlook.calls_weigh() * shares.calls_ns;
+        if (!best.paths.empty() && cost >= least) continue;
+        best = std::move(shares);
+        least = cost;
+        chosen.plan = i;
+      }
     }
   }
-  if (possible) {
-    // The calls keep their thread from all else, beginning other copies among it.
-    const double weigh = kCallsWeigh + static_cast<double>(next.size());
-    const double plain = plain_end_ns(request, direct, copy_ns(), now, &forecast_);
-    if (plain <= best.end_ns + weigh * best.calls_ns) best = {};
-  }
+  if (possible && plain_end_ns(request, direct, copy_ns(), now, &forecast_) <= least) best = {};
   forecast_.remove(&next);
   if (best.paths.empty()) return {};
   forecast_.add(now, key, std::move(best.flows));

@@ -29,7 +29,7 @@ class Scheduler {
 
   TransferPlan plan_alone(const Request& request);
   // The one copy there is without a topology, and where it names no path.
-  TransferPlan direct_plan(const Request& request) const;
+  TransferPlan direct_plan(const Place& src, const Place& dst) const;
   // A plan for each, and large plain copies under way reckoned with. No plans: nothing is known of
   // the links.
   std::vector<TransferPlan> plan_together(const std::vector<Demand>& running);
@@ -43,20 +43,18 @@ class Scheduler {
   // Plans for one that begins beside these and beside all that the driver has already: alone, as if
   // all began now, and by relays that no other copy passes.
   std::vector<TransferPlan> plans_beside(const Request& request, std::vector<Demand> running);
-  // Plans for one that begins beside these, which is the first, and for those that should begin
-  // right after it, as if all began now. None: they are not to be planned together.
-  std::vector<Expected> expect(const Request& request, std::vector<Demand> running,
-                               const std::vector<Bursts::Copy>& next);
+  // How one should go that begins beside these, where that is what is known of its burst.
+  Outlook look_ahead(const Request& request, std::vector<Demand> running,
+                     const Bursts::Burst& burst);
   // Which of these plans it takes, and what each path carries; the others reckon with that until it
   // is forgotten. No path: a plain copy does better, where it is `possible`. `key`: the transfer.
-  // `next`: what should begin right after it.
   struct Chosen {
     size_t plan = 0;
     std::vector<PathShare> shares;
     bool alone = false;  // nothing else is known to run
   };
   Chosen share_out(const void* key, const Request& request, const std::vector<TransferPlan>& plans,
-                   const std::vector<Expected>& next, bool possible);
+                   const Outlook& outlook, bool possible);
   // Whether it ran alone, as far as is known.
   bool forget_enqueued(const void* key);
   // What such a one has shown: of a path, how fast each hop was at most; empty: not known. The next
@@ -100,6 +98,7 @@ class Scheduler {
     uint32_t gpus;       // that its paths pass, as bits
     uint64_t beginning;  // alone: the number of copies begun with it; else 0
   };
+  double end_of(const Request& request, const std::vector<Expected>& burst, size_t followers);
   void tell_forecast();
   static Use use_of(const std::vector<TransferPtr>& running, int edge, const PathRun& slow);
   void allow_relays();

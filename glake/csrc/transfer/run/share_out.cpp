@@ -19,8 +19,9 @@ constexpr double kCoverage = 2;
 // Chunks' times that a slow hop stands idle until the one before it has filled its buffers, and
 // after the last chunk, of which two are on a hop at once.
 constexpr double kFill = 3;
-// A caller's time against a copy's, where a path has several slow hops.
-constexpr double kBlocked = 0.1;
+// A caller's time against a copy's, where no other copy waits for its calls, and where others may:
+// guesses.
+constexpr double kBlocked = 0.1, kBlockedUnknown = 1;
 // A hop that is at most so much faster than the slowest one counts as slow.
 constexpr double kAlike = 1.5;
 // A chunk of a path with one slow hop is at most such a part of it, and of what is left of it;
@@ -31,15 +32,15 @@ constexpr Bytes kLongest = 16 * kMiB;  // a chunk of a relayed path
 // Buffers of a relay for one transfer, and about how many bytes they are together.
 constexpr size_t kLeastBuffers = 3, kMostBuffers = 6;
 constexpr Bytes kBuffered = kLeastBuffers * kLongest;
-// ns of an asynchronous copy's call (published for an A10, as in simcuda/driver/symbols.h), and of
-// the calls that open and join a path beside it (a wait and a record are taken for 1000 each).
-constexpr double kCallNs = 2600, kEventNs = 1000, kPathNs = 3 * kEventNs;
+// ns of the calls that open and join a path (a wait and a record are taken for 1000 each).
+constexpr double kEventNs = 1000, kPathNs = 3 * kEventNs;
 // ns until a thread is awake (as kHandOver in scheduler.cpp).
 constexpr double kWakeNs = 5000;
-// Of the copy's own time, that its calls may take: they go on while its first chunks flow.
+// The calls may take this part of the copy's own time: they go on while its first chunks flow.
 constexpr double kCalls = 0.5;
 
-// Bytes of one socket's host memory; where that plays no part, all.
+// The bytes that are in one socket's host memory. One pool has all bytes if the socket does not
+// matter.
 struct Pool {
   std::deque<Range> ranges;
   std::vector<size_t> paths;
@@ -195,7 +196,8 @@ void deal_by_rate(const TransferPlan& plan, const FlowForecast::Pool& pool,
   }
 }
 
-// Bytes of each path. One that comes too late for a chunk of its own is left out.
+// The bytes that each path carries. A path that would begin too late for even one chunk is left
+// out.
 std::vector<FlowForecast::Flow> deal(const TransferPlan& plan, const Deal& how, uint64_t copy_ns,
                                      uint64_t now, FlowForecast* forecast, std::vector<Pool>* pools,
                                      double* end_ns) {
@@ -362,6 +364,10 @@ std::vector<FlowForecast::Flow> flows_of(const Expected& copy, uint64_t copy_ns,
     if (copy.plan.paths.size() == 1 && !relayed(path)) flows.back().copies = 1;
   }
   return flows;
+}
+
+double Outlook::calls_weigh() const {
+  return known ? kBlocked + static_cast<double>(next.size()) : kBlockedUnknown;
 }
 
 double plain_end_ns(const Request& request, const PlannedPath& direct, uint64_t copy_ns,

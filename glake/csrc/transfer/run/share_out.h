@@ -9,6 +9,9 @@
 
 namespace glake::transfer {
 
+// ns of an asynchronous copy's call (published for an A10, as in simcuda/driver/symbols.h).
+constexpr double kCallNs = 2600;
+
 // The same copy with the bytes of each socket's host memory one after another, so that a chunk may
 // be of several of its stripes.
 Request by_socket(Request request);
@@ -42,6 +45,16 @@ Shares share_out(const Request& request, const TransferPlan& plan, const Deal& h
 struct Expected {
   TransferPlan plan;
   Bytes bytes = 0;
+};
+// What is known, when a copy begins, of those that the same thread will begin right after it.
+struct Outlook {
+  enum class Way { kAny, kJoint, kPlain };
+  Way way = Way::kAny;         // how it should go beside them
+  bool known = false;          // else there may be others
+  TransferPlan plan;           // unless any
+  std::vector<Expected> next;  // unless any
+  // What the caller's time counts against the copy's own.
+  double calls_weigh() const;
 };
 std::vector<FlowForecast::Flow> flows_of(const Expected& copy, uint64_t copy_ns,
                                          const FlowForecast& forecast);

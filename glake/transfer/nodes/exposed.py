@@ -8,7 +8,7 @@ from glake.errors import BusyTimeout, InvalidArgument
 from glake.transfer.buffers import Buffer
 
 
-class Region:
+class Exposed:
     """Contiguous memory of the host or a GPU, as long as requests use it.
 
     Attributes:
