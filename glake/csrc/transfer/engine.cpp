@@ -183,7 +183,7 @@ uint64_t Engine::start_planned(Request request, bool possible) {
   uint64_t id = 0;
   if (simple) {
     id = plain(request, false);
-    scheduler_.note_plain(request, plan.plain, !outlook.next.empty());
+    scheduler_.note_plain(request, plan.plain, outlook.followed);
   } else if (request.ordered && enqueue_) {
     std::vector<TransferPlan> plans{plan};
     if (any) plans = scheduler_.plans_beside(request, runner_.demands());
@@ -226,7 +226,7 @@ uint64_t Engine::start_ordered(Request request, std::vector<TransferPlan> plans,
     const uint64_t id = enqueued_.begin(request, std::move(plans), outlook, either);
     if (id != 0) return id;
     const uint64_t made = plain(request, false);
-    scheduler_.note_plain(request, rate, !outlook.next.empty());
+    scheduler_.note_plain(request, rate, outlook.followed);
     return made;
   }
   const char* const why = "too many transfers in streams' order are under way";

@@ -112,6 +112,7 @@ Outlook Scheduler::look_ahead(const Request& request, std::vector<Demand> runnin
     outlook.known = true;
     return outlook;
   }
+  outlook.followed = !burst.next.empty();
   add_enqueued(&running);
   std::vector<Bursts::Copy> copies{{request.demand(), request.parts.total()}};
   copies.insert(copies.end(), burst.next.begin(), burst.next.end());
@@ -131,8 +132,8 @@ Outlook Scheduler::look_ahead(const Request& request, std::vector<Demand> runnin
       if (joint[i].plan.plain > 0) plain[i].plan.plain = joint[i].plan.plain;
     }
   }
-  const double together = end_of(request, joint, burst.next.size());
-  const double greedy = end_of(request, alone, 0);
+  const double together = kHandOver + end_of(request, joint, burst.next.size());
+  const double greedy = kHandOver + end_of(request, alone, 0);
   const double simple = end_of(request, plain, burst.next.size());
   const bool is_plain = simple <= std::min(kLeastGain * together, kUnsure * greedy);
   if (!is_plain && together > kUnsure * greedy) return outlook;
@@ -237,7 +238,7 @@ Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
       for (const size_t followers : {next.size(), next.size() + 1}) {
         const Deal how{by_rate, followers};
         Shares shares = transfer::share_out(request, plans[i], how, copy_ns(), now, &forecast_);
-        shares.end_ns = std::max(shares.end_ns, forecast_.busiest(shares.flows));
+        shares.end_ns = std::max({shares.end_ns, forecast_.busiest(shares.flows), shares.calls_ns});
         const double cost = shares.end_ns + outlook.calls_weigh() * shares.calls_ns;
         if (!best.paths.empty() && cost >= least) continue;
         best = std::move(shares);
@@ -246,7 +247,11 @@ Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
       }
     }
   }
-  if (possible && plain_end_ns(request, direct, copy_ns(), now, &forecast_) <= least) best = {};
+  if (possible) {
+    const bool by_relays = best.paths.size() > 1 || best.paths[0].path.path.hops.size() > 1;
+    const double plain = plain_end_ns(request, direct, copy_ns(), now, &forecast_);
+    if (!by_relays || plain <= kLeastGain * least) best = {};
+  }
   forecast_.remove(&next);
   if (best.paths.empty()) return {};
   forecast_.add(now, key, std::move(best.flows));

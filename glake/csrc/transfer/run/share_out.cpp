@@ -196,9 +196,22 @@ void deal_by_rate(const TransferPlan& plan, const FlowForecast::Pool& pool,
   }
 }
 
+// So many chunks each path may have at most: its calls are over long before the copy is.
+std::vector<double> most_chunks(const TransferPlan& plan, double end_ns) {
+  std::map<int, double> of_worker;  // paths whose chunks one thread enqueues
+  for (const PlannedPath& path : plan.paths) ++of_worker[path.path.worker];
+  std::vector<double> most;
+  for (const PlannedPath& path : plan.paths) {
+    const double calls = chunk_calls_ns(path) * of_worker[path.path.worker];
+    most.push_back(std::max(end_ns * kCalls / calls, 1.0));
+  }
+  return most;
+}
+
 // The bytes that each path carries. A path that would begin too late for even one chunk is left
 // out.
-std::vector<FlowForecast::Flow> deal(const TransferPlan& plan, const Deal& how, uint64_t copy_ns,
+std::vector<FlowForecast::Flow> deal(const TransferPlan& plan, const Deal& how,
+                                     const std::vector<double>& most, uint64_t copy_ns,
                                      uint64_t now, FlowForecast* forecast, std::vector<Pool>* pools,
                                      double* end_ns) {
   const std::vector<double> loads = forecast->loads(plan);
@@ -214,7 +227,7 @@ std::vector<FlowForecast::Flow> deal(const TransferPlan& plan, const Deal& how, 
       for (const size_t i : pool.paths) {
         const PlannedPath& path = plan.paths[i];
         const double part = bytes * path.rate / rate;
-        const Cutting cutting(path, paces_of(path, loads, *forecast), part, kMany, blocked(how),
+        const Cutting cutting(path, paces_of(path, loads, *forecast), part, most[i], blocked(how),
                               copy_ns);
         double& before = calls[path.path.worker];
         flows[i] = flow_of(path, cutting.delay_ns() + before, *forecast);
@@ -314,11 +327,14 @@ Shares share_out(const Request& request, const TransferPlan& plan, const Deal& h
   std::vector<PathShare> shares;
   for (const PlannedPath& path : plan.paths) shares.push_back({path, {}});
   std::vector<Pool> pools = pools_of(request, plan);
+  // How many chunks there may be depends on the end, and that on how long chunks are.
   double end_ns = 0;
-  std::vector<FlowForecast::Flow> flows = deal(plan, how, copy_ns, now, forecast, &pools, &end_ns);
+  std::vector<double> most(plan.paths.size(), kMany);
+  deal(plan, how, most, copy_ns, now, forecast, &pools, &end_ns);
+  most = most_chunks(plan, end_ns);
+  std::vector<FlowForecast::Flow> flows =
+      deal(plan, how, most, copy_ns, now, forecast, &pools, &end_ns);
   const std::vector<double> loads = forecast->loads(plan);
-  std::map<int, double> of_gpu;  // paths whose chunks one thread enqueues
-  for (const PlannedPath& path : plan.paths) ++of_gpu[path.path.worker];
   for (Pool& pool : pools) {
     for (size_t i = 0; i < pool.paths.size() && pool.bytes != 0; ++i) {
       PathShare& share = shares[pool.paths[i]];
@@ -326,10 +342,8 @@ Shares share_out(const Request& request, const TransferPlan& plan, const Deal& h
       const auto part = static_cast<Bytes>(flows[pool.paths[i]].bytes);
       Bytes left = last ? pool.bytes : std::min(part, pool.bytes);
       if (left == 0) continue;
-      const double calls = chunk_calls_ns(share.path);
-      const double most = std::max(end_ns * kCalls / (calls * of_gpu[share.path.path.worker]), 1.0);
       const Cutting cutting(share.path, paces_of(share.path, loads, *forecast),
-                            static_cast<double>(left), most, blocked(how), copy_ns);
+                            static_cast<double>(left), most[pool.paths[i]], blocked(how), copy_ns);
       for (Bytes done = 0; left != 0 && pool.bytes != 0;) {
         const Range chunk =
             take(request, &pool, cutting.next(done, left, pool.ranges.front().bytes()));

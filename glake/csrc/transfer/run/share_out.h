@@ -51,6 +51,7 @@ struct Outlook {
   enum class Way { kAny, kJoint, kPlain };
   Way way = Way::kAny;         // how it should go beside them
   bool known = false;          // else there may be others
+  bool followed = false;       // there are, for certain
   TransferPlan plan;           // unless any
   std::vector<Expected> next;  // unless any
   // What the caller's time counts against the copy's own.
