@@ -2,6 +2,9 @@
 // questions and sleeps take on the clock, and that copies lose little by them.
 #include <sys/prctl.h>
 
+#include <filesystem>
+#include <map>
+
 #include "transfer_play.h"
 
 using test::kMiB;
@@ -91,6 +94,48 @@ TEST(contents_are_right) {
   CHECK(test::result_of(id).find("cpu>cuda:2>cuda:0") != std::string::npos);  // relayed in part
   OK(glake_copy_release(id));
   CHECK(dst.holds(7, 0, kBytes, 0));
+}
+
+// How often each of glake's threads has gone to sleep, by thread.
+std::map<std::string, long> sleeps() {
+  std::map<std::string, long> found;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name, line;
+    std::ifstream(task.path() / "comm") >> name;
+    if (name.rfind("glake", 0) != 0) continue;
+    std::ifstream status(task.path() / "status");
+    while (std::getline(status, line)) {
+      long count = 0;
+      if (std::sscanf(line.c_str(), "voluntary_ctxt_switches: %ld", &count) == 1) {
+        found[name + " " + task.path().filename().string()] = count;
+      }
+    }
+  }
+  return found;
+}
+
+// Threads that have nothing to do sleep: they neither wake up nor ask the driver. A thread that
+// polled every 100 ms would be seen.
+TEST(idle_threads_do_not_wake) {
+  for (const char* order : {"enqueued", "held"}) {
+    test::running() = order;
+    Node node("hgx_h100_h200", kPolled, true, {{"copy_order", order}});
+    constexpr size_t kBytes = 64 * kMiB;
+    test::Buffer dst(0, kBytes), src(test::kPinned, kBytes);
+    CUstream stream = nullptr;
+    test::CurrentContext context(0);
+    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    test::finish(test::Call(dst, 0, src, 0, kBytes).on(stream, 0).start());
+    test::finish(test::Call(dst, 0, src, 0, kBytes).start());
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // until they are asleep
+    const auto before = sleeps();
+    const int64_t calls = simcuda_calls("*");
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    CHECK(before.size() >= 8);
+    CHECK(sleeps() == before);
+    CHECK(simcuda_calls("*") == calls);
+    CU(cuStreamDestroy(stream));
+  }
 }
 
 }  // namespace

@@ -74,7 +74,9 @@ uint64_t glake_copy_start(const glake_copy_request* request) {
 int glake_copy_wait(uint64_t id, uint64_t timeout_ns) {
   return api_call([&] {
     std::string text;
-    const int end = TransferUse()->copy(id)->wait(timeout_ns, &text);
+    TransferUse engine;
+    engine->end_burst();
+    const int end = engine->copy(id)->wait(timeout_ns, &text);
     require_end(end, std::move(text));
   });
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "driver/device_scope.h"
+#include "plan/estimate.h"
 #include "plan/plan_json.h"
 
 namespace glake::transfer {
@@ -156,25 +157,42 @@ uint64_t Engine::start(Request request) {
         GLAKE_COPY_REFUSED,
         "the stream is being captured: a graph can hold one plain copy, no relays, no checksums");
   }
-  const TransferPlan plan = scheduler_.plan_alone(request);
-  const bool in_order = request.ordered && enqueue_;
-  // Which copies are done is seen first: what comes now is no company of theirs.
-  const bool room = in_order && enqueued_.has_room();
-  std::vector<Companion> expected;
-  if (in_order) expected = scheduler_.expect(request, plan.plain);
-  if (possible && !request.pageable && !wanted && !told(remote_, request) &&
-      !scheduler_.worthwhile(request, plan) &&
-      !scheduler_.pays_beside(request, runner_.demands()) && !kernel_pays(request, plan)) {
-    return plain_noted(request, plan.plain);
-  }
+  return start_planned(std::move(request), possible);
+}
+
+// Of a caller's thread it is known what followed such a copy the last time.
+uint64_t Engine::start_planned(Request request, bool possible) {
+  const bool in_order = request.ordered && enqueue_ && scheduler_.knows_links();
+  const Bytes bytes = request.parts.total();
+  Outlook outlook;
   if (in_order) {
-    const bool either = possible && !wanted && !request.pageable && request.parts.count() == 1;
-    if (either && scheduler_.crowded(request, runner_.demands(), expected)) {
-      return plain_noted(request, plan.plain);
-    }
-    return start_ordered(std::move(request), possible, room);
+    const Bursts::Burst burst = bursts_.begin({request.demand(), bytes}, driver_.now_ns());
+    outlook = scheduler_.look_ahead(request, runner_.demands(), burst);
   }
-  return start_held(std::move(request), plan, possible);
+  const bool any = outlook.way == Outlook::Way::kAny;
+  const TransferPlan plan = any ? scheduler_.plan_alone(request) : outlook.plan;
+  const double ns = expected_ns(plan, bytes, scheduler_.copy_ns());
+  const bool wanted = (request.flags & (kRelayed | kChecksum)) != 0;
+  const auto worthwhile = [&] {
+    if (!any) return outlook.way == Outlook::Way::kJoint;
+    return scheduler_.worthwhile(request, plan) ||
+           scheduler_.pays_beside(request, runner_.demands());
+  };
+  const bool simple = possible && !request.pageable && !wanted && !told(remote_, request) &&
+                      !worthwhile() && !kernel_pays(request, plan);
+  uint64_t id = 0;
+  if (simple) {
+    id = plain(request, false);
+    scheduler_.note_plain(request, plan.plain, outlook.followed);
+  } else if (request.ordered && enqueue_) {
+    std::vector<TransferPlan> plans{plan};
+    if (any) plans = scheduler_.plans_beside(request, runner_.demands());
+    id = start_ordered(std::move(request), std::move(plans), outlook, possible);
+  } else {
+    id = start_held(std::move(request), plan, possible);
+  }
+  if (in_order) bursts_.begun(driver_.now_ns(), ns);
+  return id;
 }
 
 // By threads; a stream is held for them.
@@ -191,8 +209,8 @@ uint64_t Engine::start_held(Request request, const TransferPlan& plan, bool poss
 // `possible`: one plain copy reaches both ends, too. Pageable memory and checksums need a thread
 // between the copies, so the caller waits for those: a stream that is held for a thread may wait
 // for ever (simcuda/driver/driver_lock.h).
-uint64_t Engine::start_ordered(Request request, bool possible, bool room) {
-  std::vector<TransferPlan> plans = scheduler_.plans_beside(request, runner_.demands());
+uint64_t Engine::start_ordered(Request request, std::vector<TransferPlan> plans,
+                               const Outlook& outlook, bool possible) {
   // So do those of relays that are not this process's to chain to its streams.
   const bool waits =
       told(remote_, request) || std::any_of(plans.begin(), plans.end(),
@@ -201,13 +219,15 @@ uint64_t Engine::start_ordered(Request request, bool possible, bool room) {
     return start_here(std::move(request), plans.front().plain);
   }
   for (TransferPlan& plan : plans) runner_.avoid_failed(&plan);
-  if (room) {
+  if (enqueued_.has_room()) {
     // How long many blocks take as plain copies, kernels_pay() knows.
     const bool either = possible && (request.flags & kRelayed) == 0 && request.parts.count() == 1;
     const Rate rate = plans.front().plain;
-    const uint64_t id = enqueued_.begin(request, std::move(plans), either);
+    const uint64_t id = enqueued_.begin(request, std::move(plans), outlook, either);
     if (id != 0) return id;
-    return plain_noted(request, rate);
+    const uint64_t made = plain(request, false);
+    scheduler_.note_plain(request, rate, outlook.followed);
+    return made;
   }
   const char* const why = "too many transfers in streams' order are under way";
   if (possible) return plain(request, false, why);
@@ -243,13 +263,6 @@ uint64_t Engine::plain(const Request& request, bool captured, const char* why) {
   plain_.submit(request, stream);
   if (!tracked) return PlainId(device, stream, captured).id();
   return tracked_.put(std::move(track), stream, request.parts.total(), why);
-}
-
-// Other copies are planned beside it.
-uint64_t Engine::plain_noted(const Request& request, Rate rate) {
-  const uint64_t id = plain(request, false);
-  scheduler_.note_plain(request, rate);
-  return id;
 }
 
 // Whether kernels of the engine's copy many blocks better, where they run.

@@ -42,6 +42,8 @@ class Engine {
   // Error.
   uint64_t begin(const glake_copy_request& request);
   AnyCopy copy(uint64_t id);  // throws Error
+  // The calling thread will wait for a copy: it has begun all that belong together.
+  void end_burst() { bursts_.end(); }
   // As Copy::settled(); true of a transfer that was released.
   bool settled(uint64_t id);
   void stream_wait(uint64_t id, int device, StreamHandle stream);
@@ -75,11 +77,12 @@ class Engine {
  private:
   uint64_t begin_joined(Request request);
   uint64_t start(Request request);
-  uint64_t start_ordered(Request request, bool possible, bool room);
+  uint64_t start_planned(Request request, bool possible);
+  uint64_t start_ordered(Request request, std::vector<TransferPlan> plans, const Outlook& outlook,
+                         bool possible);
   uint64_t start_here(Request request, Rate plain);
   uint64_t start_held(Request request, const TransferPlan& plan, bool possible);
   uint64_t plain(const Request& request, bool captured, const char* why = nullptr);
-  uint64_t plain_noted(const Request& request, Rate rate);
   bool captured(int device, StreamHandle stream);
   bool kernel_pays(const Request& request, const TransferPlan& plan);
   void choose_relays(Request* request);
@@ -91,6 +94,7 @@ class Engine {
   Devices devices_;
   RemoteGpus remote_;
   Scheduler scheduler_;
+  Bursts bursts_;
   Slots slots_;
   CopyKernel kernel_;
   Staging staging_;

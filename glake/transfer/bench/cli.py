@@ -14,6 +14,7 @@ from glake.errors import BenchFailed, GlakeError
 from glake.groups import Group
 from glake.platforms import Platform
 from glake.transfer.bench import run
+from glake.transfer.bench import worlds as two_worlds
 
 _TABLE_WIDTH = 118
 
@@ -50,6 +51,11 @@ def bench() -> None:
     help="How copies take their place in a stream: it is held for glake's threads, or all of it "
     "is enqueued at once (calls that enqueue then take their time on the clock).",
 )  # fmt: skip
+@click.option(
+    "--worlds", is_flag=True,
+    help="Measure with what calls and waits cost on a GPU, and without, and print a line for each "
+    "platform. --completion and --order are both then.  [--sizes: " + two_worlds.SIZES + "]",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects, nothing else.")
 @click.option(
     "--plot", metavar="FILE", help="Draw into FILE.png or FILE.svg.  [default: no picture]"
@@ -60,6 +66,7 @@ def transfer(
     pages: bool,
     completion: str,
     order: str,
+    worlds: bool,
     as_json: bool,
     plot: str | None,
 ) -> None:
@@ -71,7 +78,11 @@ def transfer(
     try:
         if wanted is not None:
             _refuse_picture(wanted)
-        rows = _measured(run.platforms_of(given), run.sizes_of(sizes), pages, completion, order)
+        platforms = run.platforms_of(given)
+        found = run.sizes_of(sizes or ((two_worlds.SIZES,) if worlds else ()))
+        rows: list[run.Row] = []
+        for how in (two_worlds.NEW, two_worlds.OLD) if worlds else ((completion, order),):
+            rows += _measured(platforms, found, pages, *how)
         if wanted is not None:
             from glake.transfer.bench.plot import draw
 
@@ -88,6 +99,9 @@ def transfer(
     console = Console(file=sys.stdout)
     if not console.is_terminal:
         console.width = _TABLE_WIDTH
+    if worlds:
+        two_worlds.show(rows, platforms, console)
+        return
     show(rows, console)
     said = "--plot FILE draws a picture" if wanted is None else f"Drawn into {wanted}"
     console.print(said, highlight=False, markup=False, soft_wrap=True)

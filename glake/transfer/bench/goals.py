@@ -12,9 +12,11 @@ _KIB, _MIB = 1 << 10, 1 << 20
 GATE = 1.15  # of a plain copy: with less to gain, relays are refused and a plain copy is the goal
 _GAIN = 1.02  # of a plain copy: anything less is none
 _ROUNDING = 1e-4  # of what a row prints
-_COHERENT = 130  # GB/s: more is NVLink to the CPU, whose chunks are as short as a copy's start
+_COHERENT = 130  # GB/s: more is NVLink to the CPU
 _GOALS = (0.92, 0.95)  # of the bound, at 256 MiB and at 1 GiB
-_COHERENT_GOALS = (0.80, 0.90)
+_FAST = 200  # GB/s: on such links chunks are as short as a copy's start
+_FAST_GOALS = (0.80, 0.90)
+_MOST_CORE = 0.30  # of a core, for each path: its driver calls
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ def part_of_bound(row: Mapping[str, Any], platform: Platform) -> Part | None:
     of = "bound"
     if "fair_bound" in row and row["fair_bound"] < row["bound"]:
         of = "fair_bound"
-    goals = _COHERENT_GOALS if _own_rate(platform) > _COHERENT else _GOALS
+    goals = _FAST_GOALS if _link_rate(row["transfer"], platform) >= _FAST else _GOALS
     return Part(row["achieved"] / row[of], goals[row["size"] >= 1 << 30], of)
 
 
@@ -68,6 +70,8 @@ def missed(row: Mapping[str, Any], platform: Platform) -> list[dict[str, Any]]:
         least(0.98, "plain")
     if size >= 64 * _MIB:
         least(0.95, "equal_split")
+        if row["core_per_path"] > _MOST_CORE:
+            found.append({"of": "core_per_path", "is": row["core_per_path"], "goal": _MOST_CORE})
     joint = "jain" in row
     if part := part_of_bound(row, platform):
         least(part.goal, part.of)
@@ -83,6 +87,15 @@ def gains_from(platform: Platform) -> float:
     if not any(edge.source[0] == "g" and edge.target[0] in "gN" for edge in platform.edges):
         return float("inf")
     return (8 if _own_rate(platform) > _COHERENT else 4) * _MIB
+
+
+def _link_rate(transfer: str, platform: Platform) -> float:
+    """GB/s of the fastest link between its ends and others like it: GPUs, or a GPU and its socket."""
+    if not transfer.startswith("p2p:"):
+        return _own_rate(platform)
+    source = f"g{transfer.removeprefix('p2p:').split('>')[0]}"
+    rates = [edge.gb_per_s for edge in platform.edges if edge.source == source]
+    return max(rates, default=0.0)
 
 
 def _own_rate(platform: Platform) -> float:

@@ -22,7 +22,7 @@ def show(rows: Sequence[Row], console: Console) -> None:
         table.add_column(name)
     for name in (
         "size", "glake", "bound", "plain", "equal shares", "/ bound", "/ plain",
-        "/ equal shares", "Jain",
+        "/ equal shares", "Jain", "core",
     ):  # fmt: skip
         table.add_column(name, justify="right", no_wrap=True)
     for platform, of_platform in groupby(rows, key=lambda row: str(row["platform"])):
@@ -63,6 +63,7 @@ def _cells(row: Row, named: tuple[str, str]) -> list[str]:
         *(_rate(row[name]) for name in ("bound", "plain", "equal_split")),
         *(ratio(name) for name in ("bound", "plain", "equal_split")),
         marked(f"{row['jain']:.3f}", "jain") if "jain" in row else "",
+        marked(f"{row['core_per_path']:.2f}", "core_per_path"),
     ]
 
 

@@ -41,6 +41,7 @@ struct Request {
   int also_device = 0;
   StreamHandle also_stream = 0;
   std::vector<Stripe> stripes;  // of the host end, where it is kStriped
+  bool by_socket = false;       // its parts are stripes of one range: copy engines carry them
 };
 
 // Small copies whose ends the caller has named are not looked into, unless it wants that

@@ -66,7 +66,7 @@ Status ChunkCopier::copy_together(const ChunkHop& chunk, KernelBuffers* buffers,
   BlockLoad load;
   for (const Piece& piece : pieces_) load.add(piece.bytes, costs);
   const bool batches = !between_gpus(hop) && driver_.has_batches();
-  BlockWay way = best_way(load, chunk.link, costs, batches, true);
+  BlockWay way = best_way(load, chunk.link, costs, batches, !chunk.request.by_socket);
   if (way == BlockWay::kKernel) {
     const Status s = copy_by_kernel(chunk, buffers, unsure);
     if (!s.not_supported()) return s;

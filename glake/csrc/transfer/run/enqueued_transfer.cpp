@@ -1,6 +1,7 @@
 #include "transfer/run/enqueued_transfer.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "driver/device_scope.h"
@@ -11,6 +12,8 @@ namespace {
 
 // Copies that one thread enqueues sooner than it wakes others (a guess: two wake-ups).
 constexpr size_t kAlone = 6;
+// Chunks of a path of which one is timed: it has others before and behind it.
+constexpr size_t kLeastTimed = 3;
 
 }  // namespace
 
@@ -26,7 +29,8 @@ EnqueuedTransfer::~EnqueuedTransfer() {
   }
 }
 
-void EnqueuedTransfer::enqueue(TransferPlan plan, const std::vector<PathShare>& shares) {
+void EnqueuedTransfer::enqueue(TransferPlan plan, const std::vector<PathShare>& shares,
+                               bool timed) {
   plan_ = std::move(plan);
   Driver& driver = tools_.driver;
   const int device = request.stream_device;
@@ -39,17 +43,23 @@ void EnqueuedTransfer::enqueue(TransferPlan plan, const std::vector<PathShare>& 
     Bytes most = 0;
     for (const Range& range : share.chunks) most = std::max(most, range.bytes());
     open_path(path, share.buffers, most);
+    path->planned = share.chunks.size();
+    path->timed = timed && path->planned >= kLeastTimed ? 1 : 0;
   }
   expect_ok(tools_.pipelines.timer(device, &begun_));
   expect_ok(tools_.pipelines.timer(device, &ended_));
   expect_ok(driver.record(device, begun_, request.stream));
-  std::vector<PathThreads::Task> tasks;
+  std::map<int, std::vector<Carried*>> of_worker;
   size_t copies = 0;
   for (size_t i = 0; i < shares.size(); ++i) {
     Carried* const path = paths_[i].get();
-    const std::vector<Range>* const chunks = &shares[i].chunks;
-    copies += chunks->size() * path->path.path.hops.size();
-    tasks.push_back({path->path.path.worker, [this, path, chunks] { submit_here(path, *chunks); }});
+    path->left.assign(shares[i].chunks.rbegin(), shares[i].chunks.rend());
+    copies += path->left.size() * path->path.path.hops.size();
+    of_worker[path->path.path.worker].push_back(path);
+  }
+  std::vector<PathThreads::Task> tasks;
+  for (const auto& [worker, paths] : of_worker) {
+    tasks.push_back({worker, [this, paths = paths] { submit_here(paths); }});
   }
   if (copies > kAlone && tasks.size() > 1) {
     tools_.threads.run(tasks);
@@ -82,22 +92,25 @@ void EnqueuedTransfer::close_path(Carried* path, const std::string& why) {
   if (path->why.empty()) path->why = why;
 }
 
-// On the path's own thread, or the caller's.
-void EnqueuedTransfer::submit_here(Carried* path, const std::vector<Range>& chunks) {
+// On the thread of these paths, or the caller's. They begin together: the next chunk is of the path
+// of which most is left.
+void EnqueuedTransfer::submit_here(const std::vector<Carried*>& paths) {
   ChunkCopier copier(tools_.driver, tools_.devices, tools_.slots, tools_.kernel, tools_.copy_ns);
-  try {
-    submit_all(path, chunks, &copier);
-  } catch (const std::exception& e) {
-    close_path(path, e.what());
+  const auto left = [](const Carried* path) {
+    const auto all = static_cast<double>(path->left.size() + path->chunks);
+    return path->closed ? 0 : static_cast<double>(path->left.size()) / std::max(all, 1.0);
+  };
+  const auto less = [&](const Carried* a, const Carried* b) { return left(a) < left(b); };
+  for (;;) {
+    Carried* const path = *std::max_element(paths.begin(), paths.end(), less);
+    if (left(path) <= 0) break;
+    try {
+      if (submit(path, path->left.back(), &copier)) path->left.pop_back();
+    } catch (const std::exception& e) {
+      close_path(path, e.what());
+    }
   }
-  gather(path, &copier);
-}
-
-void EnqueuedTransfer::submit_all(Carried* path, const std::vector<Range>& chunks,
-                                  ChunkCopier* copier) {
-  path->left = chunks;  // the last is the next
-  std::reverse(path->left.begin(), path->left.end());
-  while (!path->left.empty() && submit(path, path->left.back(), copier)) path->left.pop_back();
+  for (Carried* path : paths) gather(path, &copier);
 }
 
 // False: it is not, and the path is closed. What is enqueued of its last hop goes on: it writes
@@ -143,15 +156,22 @@ Status EnqueuedTransfer::submit_hop(Carried* path, size_t hop, Range range, Chun
   KernelBuffers kernel;
   Bytes enqueued = 0;
   bool unsure = false;
+  const bool timed = path->timed != 0 && line.chunks == path->planned / 2;
+  const auto& around = line.steps[hop].around;
+  if (timed) s = driver.record(device, around[0], stream);
   {
     DeviceScope scope(driver, device);
-    s = scope.status();
+    if (s.ok()) s = scope.status();
     if (s.ok()) s = copier->copy(chunk, &kernel, &enqueued, &unsure);
+  }
+  if (s.ok() && timed) {
+    s = driver.record(device, around[1], stream);
+    path->timed = range.bytes();
   }
   if (kernel.table || kernel.bounce) line.kernels.push_back(std::move(kernel));
   if (s.ok() && to != nullptr) s = driver.record(device, to->filled, stream);
-  const bool reused = path->left.size() > line.buffers;  // by a chunk still to come
-  if (s.ok() && from != nullptr && reused) s = driver.record(device, from->emptied, stream);
+  const bool filled_again = line.chunks + line.buffers < path->planned;
+  if (s.ok() && from != nullptr && filled_again) s = driver.record(device, from->emptied, stream);
   return s;
 }
 
@@ -168,7 +188,8 @@ void EnqueuedTransfer::submit_left() {
   });
   Carried* path = open != paths_.end() ? open->get() : add_path(direct_);
   if (!path->open && !path->closed) open_path(path, 1, 0);
-  submit_here(path, left);
+  path->left.assign(left.rbegin(), left.rend());
+  submit_here({path});
   if (path->left.empty()) return;
   path->left.clear();
   error_ = "no path is left: " + path->path.path.name + ": " + path->why;
@@ -228,11 +249,26 @@ std::string EnqueuedTransfer::failure_of(const Carried& path) {
   return "";
 }
 
+// How fast each hop was. Where several chunks flow at once, each has an equal part of it.
+void EnqueuedTransfer::time_hops(Carried* path) {
+  std::vector<Rate> rates;
+  for (const Pipeline::Step& step : path->line.steps) {
+    uint64_t ns = 0;
+    if (!tools_.driver.elapsed_ns(step.around[0], step.around[1], &ns).ok()) return;
+    if (ns < 2 * tools_.copy_ns) return;  // its start, mostly
+    rates.push_back(static_cast<double>(kFlows * path->timed) /
+                    static_cast<double>(ns - tools_.copy_ns));
+  }
+  path->hop_rates = std::move(rates);
+}
+
 EnqueuedTransfer::Outcome EnqueuedTransfer::outcome() {
   Outcome found;
   for (const auto& path : paths_) {
     found.failures.push_back(failure_of(*path));
-    if (path->ends) tools_.driver.elapsed_ns(begun_, path->line.ended.front(), &path->time_ns);
+    if (!path->ends) continue;
+    tools_.driver.elapsed_ns(begun_, path->line.ended.front(), &path->time_ns);
+    if (path->timed > 1) time_hops(path.get());
   }
   tools_.driver.elapsed_ns(begun_, ended_, &found.time_ns);
   return found;

@@ -32,11 +32,14 @@ class EnqueuedTransfer {
     bool open = false;  // it has a pipeline
     Bytes bytes = 0;
     uint64_t chunks = 0;
+    size_t planned = 0;  // chunks
     bool closed = false;
-    std::string why;          // it is closed, or a copy over it failed
-    std::vector<Range> left;  // chunks that it did not take
-    bool ends = false;        // an event of the pipeline stands behind all of its copies
-    uint64_t time_ns = 0;     // from the transfer's begin until it was done
+    std::string why;              // it is closed, or a copy over it failed
+    std::vector<Range> left;      // chunks that it has not taken; the last is the next
+    bool ends = false;            // an event of the pipeline stands behind all of its copies
+    uint64_t time_ns = 0;         // from the transfer's begin until it was done
+    Bytes timed = 0;              // of the chunk that is timed; 0: none is
+    std::vector<Rate> hop_rates;  // of each hop, at most; empty: not known
   };
 
   // `direct`: the path of what others refuse to take.
@@ -45,8 +48,9 @@ class EnqueuedTransfer {
   EnqueuedTransfer& operator=(const EnqueuedTransfer&) = delete;
   ~EnqueuedTransfer();
 
-  // Enqueues all of it. Throws Error when nothing was; later refusals are error().
-  void enqueue(TransferPlan plan, const std::vector<PathShare>& shares);
+  // Enqueues all of it; `timed`: it is told how fast the hops are. Throws Error when nothing was;
+  // later refusals are error().
+  void enqueue(TransferPlan plan, const std::vector<PathShare>& shares, bool timed);
   // Recorded on the caller's stream behind it.
   EventId ended() const { return ended_; }
   // What the driver says of its copies, once ended() has happened. One thread asks: the one that
@@ -73,8 +77,7 @@ class EnqueuedTransfer {
   Carried* add_path(const PlannedPath& path);
   void open_path(Carried* path, size_t buffers, Bytes most);
   void close_path(Carried* path, const std::string& why);
-  void submit_all(Carried* path, const std::vector<Range>& chunks, ChunkCopier* copier);
-  void submit_here(Carried* path, const std::vector<Range>& chunks);
+  void submit_here(const std::vector<Carried*>& paths);
   bool submit(Carried* path, Range range, ChunkCopier* copier);
   Status submit_hop(Carried* path, size_t hop, Range range, ChunkCopier* copier);
   void submit_left();
@@ -82,6 +85,7 @@ class EnqueuedTransfer {
   Status gather_ends(Carried* path);
   void join();
   std::string failure_of(const Carried& path);
+  void time_hops(Carried* path);
 
  public:
   const Request request;

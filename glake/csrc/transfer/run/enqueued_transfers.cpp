@@ -11,6 +11,11 @@ namespace {
 constexpr size_t kMostUnderWay = 32;     // each may keep 48 MiB on every relay
 constexpr uint64_t kSlice = 50'000'000;  // ns between looks at whether to go on waiting
 
+bool none_failed(const EnqueuedTransfer::Outcome& outcome) {
+  return std::all_of(outcome.failures.begin(), outcome.failures.end(),
+                     [](const std::string& why) { return why.empty(); });
+}
+
 std::atomic<uint64_t> next_number{1};  // never the same twice, whichever engine it was of
 
 }  // namespace
@@ -22,14 +27,15 @@ bool EnqueuedTransfers::has_room() {
 }
 
 uint64_t EnqueuedTransfers::begin(const Request& request, std::vector<TransferPlan> plans,
-                                  bool possible) {
-  PlannedPath direct = scheduler_.direct_plan(request).paths[0];
-  auto transfer = std::make_shared<EnqueuedTransfer>(tools_, request, std::move(direct));
+                                  const Outlook& outlook, bool possible) {
+  PlannedPath direct = scheduler_.direct_plan(request.src, request.dst).paths[0];
+  auto transfer = std::make_shared<EnqueuedTransfer>(tools_, by_socket(request), std::move(direct));
   const void* const key = transfer.get();
   try {
-    const Scheduler::Chosen chosen = scheduler_.share_out(key, transfer->request, plans, possible);
+    const Scheduler::Chosen chosen =
+        scheduler_.share_out(key, transfer->request, plans, outlook, possible);
     if (chosen.shares.empty()) return 0;
-    transfer->enqueue(std::move(plans[chosen.plan]), chosen.shares);
+    transfer->enqueue(std::move(plans[chosen.plan]), chosen.shares, chosen.alone);
   } catch (...) {
     scheduler_.forget_enqueued(key);
     throw;
@@ -95,7 +101,11 @@ void EnqueuedTransfers::finish(const Ptr& transfer) {
   }
   const EnqueuedTransfer::Outcome outcome = transfer->outcome();
   bool idle = false;
-  scheduler_.forget_enqueued(transfer.get());
+  if (scheduler_.forget_enqueued(transfer.get()) && none_failed(outcome)) {
+    std::vector<Scheduler::Seen> seen;
+    for (const auto& path : transfer->paths()) seen.push_back({&path->path, path->hop_rates});
+    scheduler_.learn(seen);
+  }
   {
     std::lock_guard<std::mutex> guard(mutex_);
     transfer->finish(outcome);

@@ -51,9 +51,42 @@ topology::Route FlowForecast::route_of(const Path& path) const {
 Rate FlowForecast::alone(const Hop& hop) const {
   Rate rate = kNever;
   for (const topology::Load& load : hop.route) {
-    rate = std::min(rate, topology_->rate(load.edge) / load.share);
+    rate = std::min(rate, limit_of(static_cast<size_t>(load.edge)) / load.share);
   }
   return rate;
+}
+
+std::vector<double> FlowForecast::loads(const TransferPlan& plan) const {
+  if (topology_ == nullptr) return {};
+  std::vector<double> sums(topology_->limits().size());
+  for (const PlannedPath& planned : plan.paths) {
+    add_load(route_of(planned.path), planned.rate, &sums);
+  }
+  return sums;
+}
+
+Rate FlowForecast::pace(const Hop& hop, Rate planned, const std::vector<double>& loads) const {
+  Rate rate = hop.route.empty() ? planned : alone(hop);
+  for (const topology::Load& load : hop.route) {
+    for (const topology::Load& held : topology_->limits_of(load.edge)) {
+      const auto limit = static_cast<size_t>(held.edge);
+      if (loads[limit] > 0) rate = std::min(rate, planned * limit_of(limit) / loads[limit]);
+    }
+  }
+  return rate;
+}
+
+double FlowForecast::limit_of(size_t limit) const {
+  return topology_->limits()[limit].limit * (parts_.empty() ? 1 : parts_[limit]);
+}
+
+void FlowForecast::add_load(const topology::Route& route, double much,
+                            std::vector<double>* sums) const {
+  for (const topology::Load& load : route) {
+    for (const topology::Load& held : topology_->limits_of(load.edge)) {
+      (*sums)[static_cast<size_t>(held.edge)] += much * load.share * held.share;
+    }
+  }
 }
 
 // Of those that carry something now; of others, 0.
@@ -137,22 +170,40 @@ double FlowForecast::share(uint64_t now, const std::vector<Pool>& pools, std::ve
   return passed;
 }
 
+bool FlowForecast::idle(uint64_t now) {
+  advance(now);
+  return running_.empty();
+}
+
+double FlowForecast::end_ns(uint64_t now, std::vector<Flow> flows, bool others_too) {
+  advance(now);
+  std::vector<Running> others = running_;
+  std::vector<Flow*> all;
+  for (Flow& flow : flows) all.push_back(&flow);
+  for (Running& one : others) all.push_back(&one.flow);
+  double passed = 0;
+  for (int event = 0; event < kMostEvents; ++event) {
+    const auto awaited =
+        all.begin() + static_cast<std::ptrdiff_t>(others_too ? all.size() : flows.size());
+    const bool open =
+        std::any_of(all.begin(), awaited, [](const Flow* flow) { return flow->bytes > 0; });
+    const std::vector<Rate> fair = rates(all);
+    const double ns = open ? next_change(all, fair) : kNever;
+    if (ns == kNever) break;
+    carry(all, fair, ns);
+    passed += ns;
+  }
+  return passed;
+}
+
 double FlowForecast::busiest(const std::vector<Flow>& flows) const {
   if (topology_ == nullptr) return 0;
   std::vector<double> bytes(topology_->limits().size());
-  const auto count = [&](const Flow& flow) {
-    for (const topology::Load& load : flow.route) {
-      for (const topology::Load& held : topology_->limits_of(load.edge)) {
-        bytes[static_cast<size_t>(held.edge)] += flow.bytes * load.share * held.share;
-      }
-    }
-  };
-  for (const Flow& flow : flows) count(flow);
-  for (const Running& one : running_) count(one.flow);
+  for (const Flow& flow : flows) add_load(flow.route, flow.bytes, &bytes);
+  for (const Running& one : running_) add_load(one.flow.route, one.flow.bytes, &bytes);
   double most = 0;
   for (size_t i = 0; i < bytes.size(); ++i) {
-    const double limit = topology_->limits()[i].limit * (parts_.empty() ? 1 : parts_[i]);
-    most = std::max(most, bytes[i] / std::max(limit, 1e-6));
+    most = std::max(most, bytes[i] / std::max(limit_of(i), 1e-6));
   }
   return most;
 }

@@ -33,16 +33,22 @@ class FlowForecast {
   // The route of a path, and how fast each of its hops would be alone.
   topology::Route route_of(const Path& path) const;
   Rate alone(const Hop& hop) const;
+  // What a plan's paths take of each limit of the topology.
+  std::vector<double> loads(const TransferPlan& plan) const;
+  // Adds to each limit's sum what so much over a route is of it.
+  void add_load(const topology::Route& route, double much, std::vector<double>* sums) const;
+  // How fast a hop of a path with that planned rate is while the plan's other paths flow: faster
+  // than planned by the room that its tightest limit has.
+  Rate pace(const Hop& hop, Rate planned, const std::vector<double>& loads) const;
   // Fills in the bytes of each path, so that those of a pool end together. Returns in how many ns
   // all are done.
   double share(uint64_t now, const std::vector<Pool>& pools, std::vector<Flow>* paths);
-  // Whether any copy is under way.
-  bool busy(uint64_t now) {
-    advance(now);
-    return !running_.empty();
-  }
+  // In how many ns all of these are done; and what runs, with `others_too`.
+  double end_ns(uint64_t now, std::vector<Flow> flows, bool others_too = false);
   // For how many ns the busiest limit would have work, with these beside what runs.
   double busiest(const std::vector<Flow>& flows) const;
+  // Whether nothing runs.
+  bool idle(uint64_t now);
   // They begin now. `key`: to remove them by; of those without one nobody tells when they are done.
   void add(uint64_t now, const void* key, std::vector<Flow> flows);
   void remove(const void* key);
@@ -53,6 +59,7 @@ class FlowForecast {
     Flow flow;
   };
   void advance(uint64_t now);
+  double limit_of(size_t limit) const;
   std::vector<Rate> rates(const std::vector<Flow*>& flows) const;
 
   const topology::Topology* topology_;

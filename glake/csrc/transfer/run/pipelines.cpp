@@ -77,6 +77,9 @@ Status PipelinePool::make_streams(Pipeline* line) {
     for (size_t i = 0; s.ok() && i < kFlows; ++i) {
       if (step.streams[i] == 0) s = driver_.create_stream(&step.streams[i]);
     }
+    for (EventId& event : step.around) {
+      if (s.ok() && event == 0) s = driver_.create_timer(step.device, &event);
+    }
     if (!s.ok()) return s;
   }
   Status s;
@@ -141,6 +144,11 @@ Status PipelinePool::destroy(Pipeline* line) {
     }
   }
   Status s;
+  for (Pipeline::Step& step : line->steps) {
+    for (EventId& event : step.around) {
+      if (s.ok()) s = destroy_event(driver_, &event);
+    }
+  }
   for (auto& between : line->between) {
     for (Pipeline::Buffer& buffer : between) {
       if (s.ok()) s = destroy_event(driver_, &buffer.filled);

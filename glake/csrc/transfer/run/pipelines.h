@@ -21,6 +21,7 @@ struct Pipeline {
   struct Step {
     int device = -1;
     std::array<StreamHandle, kFlows> streams{};
+    std::array<EventId, 2> around{};  // timers before and behind one copy
   };
   // Between two hops. A chunk is in it from the event of the one to that of the other.
   struct Buffer {

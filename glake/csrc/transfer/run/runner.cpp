@@ -170,7 +170,9 @@ std::vector<TransferPtr> Runner::plan_anew() {
   for (size_t i = 0; i < all.size(); ++i) {
     if (all[i]->over()) continue;
     const bool none = plans.empty() || plans[i].paths.empty();
-    all[i]->replan(none ? scheduler_.direct_plan(all[i]->request) : plans[i], &health_);
+    all[i]->replan(
+        none ? scheduler_.direct_plan(all[i]->request.src, all[i]->request.dst) : plans[i],
+        &health_);
     if (all[i]->stranded()) {
       reopen_runs(all[i]);
     } else {
@@ -205,7 +207,8 @@ void Runner::reopen_runs(const TransferPtr& transfer) {
   }
   const auto direct = [](const auto& run) { return !run->relayed(); };
   if (std::none_of(transfer->runs.begin(), transfer->runs.end(), direct)) {
-    transfer->add_run(scheduler_.direct_plan(transfer->request).paths[0], &health_);
+    transfer->add_run(scheduler_.direct_plan(transfer->request.src, transfer->request.dst).paths[0],
+                      &health_);
   }
   enlist(transfer);
   scheduler_.shares().measure(running_);

@@ -8,16 +8,14 @@
 namespace glake::transfer {
 namespace {
 
-constexpr Rate kUnknownRate = 20;      // GB/s, of a link nobody has described
-constexpr double kHandOver = 5'000;    // ns from the call to the first copy of a thread
-constexpr double kLeastGain = 1.03;    // in time, over a plain copy
-constexpr double kRunsWell = 0.85;     // of its plan: such a run clears its edges
-constexpr Bytes kLongCopy = 8 * kMiB;  // from which a copy may pay only because others run
-constexpr Bytes kNoted = kMiB;         // from which other copies are planned beside a plain one
-// A caller's time against a copy's: a guess, tried on hgx_h100_h200 and dgx_a100.
-constexpr double kCallsWeigh = 2;
-// A copy's company begins within so many times a plain copy's time: a guess, tried on the presets.
-constexpr uint64_t kTogether = 2;
+constexpr Rate kUnknownRate = 20;    // GB/s, of a link nobody has described
+constexpr double kHandOver = 5'000;  // ns from the call to the first copy of a thread
+constexpr double kLeastGain = 1.03;  // in time, over a plain copy
+// What is forecast of copies that take each other's links is so much too good at times.
+constexpr double kUnsure = 1.05;
+constexpr double kRunsWell = 0.85;         // of its plan: such a run clears its edges
+constexpr double kFull = 0.9;              // of a limit: copies wait for each other there
+constexpr Bytes kLongCopy = 8 * kMiB;      // that others should reckon with
 constexpr double kThin = 0.05;             // of a plan's rate
 constexpr size_t kMostPlain = 64;          // copies remembered at once
 constexpr uint64_t kForget = 200'000'000;  // ns after which a slow edge is tried at full speed
@@ -44,8 +42,7 @@ Scheduler::Scheduler(Driver& driver, const topology::Topology* topology, int dev
   for (int gpu = devices; gpu < topology->gpus(); ++gpu) planner_->set_relay(gpu, false);
 }
 
-TransferPlan Scheduler::direct_plan(const Request& request) const {
-  const Place &src = request.src, &dst = request.dst;
+TransferPlan Scheduler::direct_plan(const Place& src, const Place& dst) const {
   Path path;
   path.hops.push_back({src, dst, {}});
   if (topology_ != nullptr) path.hops[0].route = plain_route(*topology_, src, dst);
@@ -58,10 +55,10 @@ TransferPlan Scheduler::direct_plan(const Request& request) const {
 }
 
 TransferPlan Scheduler::plan_alone(const Request& request) {
-  if (planner_ == nullptr) return direct_plan(request);
+  if (planner_ == nullptr) return direct_plan(request.src, request.dst);
   std::lock_guard<std::mutex> guard(mutex_);
   std::vector<TransferPlan> plans = planner_->plan({request.demand()});
-  if (plans[0].paths.empty()) return direct_plan(request);
+  if (plans[0].paths.empty()) return direct_plan(request.src, request.dst);
   leave_thin_paths(&plans[0]);
   return std::move(plans[0]);
 }
@@ -89,27 +86,6 @@ bool Scheduler::pays_beside(const Request& request, std::vector<Demand> running)
   return worthwhile(request, planner_->plan(running).back());
 }
 
-std::vector<Companion> Scheduler::expect(const Request& request, Rate rate) {
-  if (planner_ == nullptr || rate <= 0) return {};
-  const Bytes bytes = request.parts.total();
-  const uint64_t now = driver_.now_ns();
-  const auto ns = static_cast<uint64_t>(static_cast<double>(bytes) / rate);
-  std::lock_guard<std::mutex> guard(small_mutex_);
-  return companions_.begin(now, now + kTogether * (copy_ns() + ns), {request.demand(), bytes});
-}
-
-bool Scheduler::crowded(const Request& request, std::vector<Demand> running,
-                        const std::vector<Companion>& expected) {
-  if (expected.empty()) return false;
-  add_enqueued(&running);
-  const size_t ours = running.size();
-  running.push_back(request.demand());
-  for (const Companion& one : expected) running.push_back(one.demand);
-  std::lock_guard<std::mutex> guard(mutex_);
-  const TransferPlan plan = std::move(planner_->plan(running)[ours]);
-  return plan.plain > 0 && plan.rate < PlannerOptions().gate * plan.plain;
-}
-
 std::vector<TransferPlan> Scheduler::plans_beside(const Request& request,
                                                   std::vector<Demand> running) {
   std::vector<TransferPlan> plans{plan_alone(request)};
@@ -124,6 +100,73 @@ std::vector<TransferPlan> Scheduler::plans_beside(const Request& request,
   const auto none = [](const TransferPlan& plan) { return plan.paths.empty(); };
   plans.erase(std::remove_if(plans.begin() + 1, plans.end(), none), plans.end());
   return plans;
+}
+
+// Of a burst there are three ways: all planned together, each as if it were alone, all plain. The
+// one whose last copy ends first is taken.
+Outlook Scheduler::look_ahead(const Request& request, std::vector<Demand> running,
+                              const Bursts::Burst& burst) {
+  Outlook outlook;
+  if (!burst.known) return outlook;
+  if (burst.copies < 2) {
+    outlook.known = true;
+    return outlook;
+  }
+  outlook.followed = !burst.next.empty();
+  add_enqueued(&running);
+  std::vector<Bursts::Copy> copies{{request.demand(), request.parts.total()}};
+  copies.insert(copies.end(), burst.next.begin(), burst.next.end());
+  std::vector<Expected> joint, alone, plain;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    const size_t own = running.size();
+    for (const Bursts::Copy& copy : copies) running.push_back(copy.demand);
+    std::vector<TransferPlan> plans = planner_->plan(running);
+    for (size_t i = 0; i < copies.size(); ++i) {
+      const auto& [demand, bytes] = copies[i];
+      joint.push_back({std::move(plans[own + i]), bytes});
+      alone.push_back({std::move(planner_->plan({demand})[0]), bytes});
+      if (joint[i].plan.paths.empty() || alone[i].plan.paths.empty()) return outlook;
+      leave_thin_paths(&alone[i].plan);
+      plain.push_back({direct_plan(demand.src, demand.dst), bytes});
+      if (joint[i].plan.plain > 0) plain[i].plan.plain = joint[i].plan.plain;
+    }
+  }
+  const double together = kHandOver + end_of(request, joint, burst.next.size());
+  const double greedy = kHandOver + end_of(request, alone, 0);
+  const double simple = end_of(request, plain, burst.next.size());
+  const bool is_plain = simple <= std::min(kLeastGain * together, kUnsure * greedy);
+  if (!is_plain && together > kUnsure * greedy) return outlook;
+  outlook.way = is_plain ? Outlook::Way::kPlain : Outlook::Way::kJoint;
+  outlook.known = true;
+  outlook.next = std::move(is_plain ? plain : joint);
+  outlook.plan = std::move(outlook.next.front().plan);
+  outlook.next.erase(outlook.next.begin());
+  return outlook;
+}
+
+// In how many ns all of them are done, and what runs already, where each takes the caller's time
+// that the first one takes.
+double Scheduler::end_of(const Request& request, const std::vector<Expected>& burst,
+                         size_t followers) {
+  const uint64_t now = driver_.now_ns();
+  std::lock_guard<std::mutex> guard(small_mutex_);
+  const Deal how{false, followers};
+  const TransferPlan& first = burst.front().plan;
+  const bool plain = first.paths.size() == 1 && first.paths[0].path.hops.size() == 1;
+  const double calls =
+      plain ? kCallNs
+            : transfer::share_out(request, first, how, copy_ns(), now, &forecast_).calls_ns;
+  std::vector<FlowForecast::Flow> flows;
+  double before = 0;
+  for (const Expected& one : burst) {
+    for (FlowForecast::Flow& flow : flows_of(one, copy_ns(), forecast_)) {
+      flow.delay_ns += before;
+      flows.push_back(std::move(flow));
+    }
+    before += calls;
+  }
+  return forecast_.end_ns(now, std::move(flows), true);
 }
 
 // GPUs that copies under way pass, as bits.
@@ -147,8 +190,9 @@ bool Scheduler::kernels_pay(const Request& request, const TransferPlan& plan, bo
   return kernels * kLeastGain < block_ns(way, load, plan.plain, costs);
 }
 
-void Scheduler::note_plain(const Request& request, Rate rate) {
-  if (planner_ == nullptr || rate <= 0 || request.parts.total() < kNoted) return;
+void Scheduler::note_plain(const Request& request, Rate rate, bool followed) {
+  if (planner_ == nullptr || rate <= 0) return;
+  if (request.parts.total() < kLongCopy && !followed) return;
   const auto ns = static_cast<uint64_t>(static_cast<double>(request.parts.total()) / rate);
   const uint64_t until = driver_.now_ns() + ns;
   std::lock_guard<std::mutex> guard(small_mutex_);
@@ -156,10 +200,11 @@ void Scheduler::note_plain(const Request& request, Rate rate) {
     plain_.emplace_back(Demand{request.src, request.dst, 1, 0}, until);
   }
   FlowForecast::Flow flow;
-  flow.route = forecast_.route_of(direct_plan(request).paths[0].path);
+  flow.route = forecast_.route_of(direct_plan(request.src, request.dst).paths[0].path);
   flow.rate = rate;
   flow.delay_ns = static_cast<double>(copy_ns());
   flow.bytes = static_cast<double>(request.parts.total());
+  ++begun_;
   forecast_.add(until - ns, nullptr, {std::move(flow)});
 }
 
@@ -175,25 +220,40 @@ void Scheduler::add_enqueued(std::vector<Demand>* demands) {
 // Of those plans the one that keeps the busiest link least long: a copy that took more of the links
 // than it must would be done sooner itself, and others later by more.
 Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
-                                       const std::vector<TransferPlan>& plans, bool possible) {
+                                       const std::vector<TransferPlan>& plans,
+                                       const Outlook& outlook, bool possible) {
   const uint64_t now = driver_.now_ns();
-  const PlannedPath direct = direct_plan(request).paths[0];
+  const PlannedPath direct = direct_plan(request.src, request.dst).paths[0];
   std::lock_guard<std::mutex> guard(small_mutex_);
   Shares best;
   Chosen chosen;
-  const bool alone = !forecast_.busy(now);
+  const std::vector<Expected>& next = outlook.next;
+  chosen.alone = next.empty() && forecast_.idle(now);
+  for (const Expected& one : next) {
+    forecast_.add(now, &next, flows_of(one, copy_ns(), forecast_));
+  }
+  double least = 0;
   for (size_t i = 0; i < plans.size(); ++i) {
-    Shares shares = transfer::share_out(request, plans[i], copy_ns(), now, alone, &forecast_);
-    shares.end_ns = std::max(shares.end_ns, forecast_.busiest(shares.flows));
-    if (i != 0 && shares.end_ns >= best.end_ns) continue;
-    best = std::move(shares);
-    chosen.plan = i;
+    for (const bool by_rate : {false, true}) {
+      for (const size_t followers : {next.size(), next.size() + 1}) {
+        const Deal how{by_rate, followers};
+        Shares shares = transfer::share_out(request, plans[i], how, copy_ns(), now, &forecast_);
+        shares.end_ns = std::max({shares.end_ns, forecast_.busiest(shares.flows), shares.calls_ns});
+        const double cost = shares.end_ns + outlook.calls_weigh() * shares.calls_ns;
+        if (!best.paths.empty() && cost >= least) continue;
+        best = std::move(shares);
+        least = cost;
+        chosen.plan = i;
+      }
+    }
   }
   if (possible) {
-    // The calls keep their thread from all else, beginning other copies among it.
+    const bool by_relays = best.paths.size() > 1 || best.paths[0].path.path.hops.size() > 1;
     const double plain = plain_end_ns(request, direct, copy_ns(), now, &forecast_);
-    if (plain <= best.end_ns + kCallsWeigh * best.calls_ns) return {};
+    if (!by_relays || plain <= kLeastGain * least) best = {};
   }
+  forecast_.remove(&next);
+  if (best.paths.empty()) return {};
   forecast_.add(now, key, std::move(best.flows));
   uint32_t gpus = 0;
   for (const PathShare& share : best.paths) {
@@ -203,19 +263,60 @@ Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
       }
     }
   }
-  enqueued_.push_back({key, {request.src, request.dst}, gpus});
+  ++begun_;
+  enqueued_.push_back({key, {request.src, request.dst}, gpus, chosen.alone ? begun_ : 0});
   chosen.shares = std::move(best.paths);
   return chosen;
 }
 
-void Scheduler::forget_enqueued(const void* key) {
+bool Scheduler::forget_enqueued(const void* key) {
   std::lock_guard<std::mutex> guard(small_mutex_);
   forecast_.remove(key);
-  const auto found = std::find_if(enqueued_.begin(), enqueued_.end(),
-                                  [&](const Enqueued& one) { return one.key == key; });
-  if (found == enqueued_.end()) return;
-  companions_.ended(found->demand.src, found->demand.dst);
+  const auto same = [&](const Enqueued& one) { return one.key == key; };
+  const auto found = std::find_if(enqueued_.begin(), enqueued_.end(), same);
+  if (found == enqueued_.end()) return false;
+  const bool alone = found->beginning == begun_;
   enqueued_.erase(found);
+  return alone;
+}
+
+// A hop that is behind its plan although none of its limits is full of what was seen: one of its
+// links is slow, and that is the one that is nearest to being full. Links of hops that run well are
+// cleared.
+void Scheduler::learn(const std::vector<Seen>& paths) {
+  if (topology_ == nullptr) return;
+  std::vector<double> use(topology_->limits().size());
+  std::vector<bool> cleared(use.size());
+  for (const Seen& seen : paths) {
+    for (size_t h = 0; h < seen.rates.size(); ++h) {
+      const Rate rate = std::min(seen.rates[h], seen.path->rate);
+      const topology::Route& route = seen.path->path.hops[h].route;
+      forecast_.add_load(route, rate, &use);
+      if (rate < kRunsWell * seen.path->rate) continue;
+      for (const auto& load : route) cleared[static_cast<size_t>(load.edge)] = true;
+    }
+  }
+  std::map<int, double> lessons;
+  const auto part = [&](int limit) {
+    const auto index = static_cast<size_t>(limit);
+    return use[index] / std::max(ours(limit), 1e-6);
+  };
+  for (const Seen& seen : paths) {
+    for (size_t h = 0; h < seen.rates.size(); ++h) {
+      if (seen.rates[h] >= kRunsWell * seen.path->rate) continue;
+      int slow = -1;
+      bool full = false;
+      for (const auto& load : seen.path->path.hops[h].route) {
+        for (const auto& held : topology_->limits_of(load.edge)) {
+          full = full || part(held.edge) > kFull;
+        }
+        if (cleared[static_cast<size_t>(load.edge)]) continue;
+        if (slow < 0 || part(load.edge) > part(slow)) slow = load.edge;
+      }
+      if (slow >= 0 && !full) lessons[slow] = part(slow);
+    }
+  }
+  apply({lessons.begin(), lessons.end()});
 }
 
 std::vector<Demand> Scheduler::enqueued() {
@@ -251,13 +352,23 @@ void Scheduler::apply(const std::vector<std::pair<int, double>>& lessons) {
   std::lock_guard<std::mutex> guard(mutex_);
   for (auto [edge, scale] : lessons) {
     planner_->set_scale(edge, scale);
-    learnt_[edge] = now + kForget;
+    learnt_[edge] = {scale, now + kForget};
   }
   for (auto it = learnt_.begin(); it != learnt_.end();) {
-    const bool old = it->second <= now;
+    const bool old = it->second.until <= now;
     if (old) planner_->set_scale(it->first, 1);
     it = old ? learnt_.erase(it) : std::next(it);
   }
+  tell_forecast();
+}
+
+// Under the lock. What is ours of each limit, as fast as it was found to be.
+void Scheduler::tell_forecast() {
+  std::lock_guard<std::mutex> guard(small_mutex_);
+  std::vector<double> parts = parts_;
+  if (parts.empty() && !learnt_.empty()) parts.assign(topology_->limits().size(), 1);
+  for (const auto& [edge, slow] : learnt_) parts[static_cast<size_t>(edge)] *= slow.scale;
+  forecast_.set_parts(std::move(parts));
 }
 
 // Of several edges that may be the slow one, the tightest.
@@ -297,9 +408,11 @@ Scheduler::Use Scheduler::use_of(const std::vector<TransferPtr>& running, int ed
   return use;
 }
 
-Rate Scheduler::ours(int edge) {
+// Of a limit; edges come first.
+Rate Scheduler::ours(int limit) {
+  const auto index = static_cast<size_t>(limit);
   std::lock_guard<std::mutex> guard(small_mutex_);
-  return topology_->rate(edge) * (parts_.empty() ? 1 : parts_[static_cast<size_t>(edge)]);
+  return topology_->limits()[index].limit * (parts_.empty() ? 1 : parts_[index]);
 }
 
 bool Scheduler::has_parts() {
@@ -321,12 +434,14 @@ void Scheduler::lend(uint32_t relays, std::vector<double> factors) {
   lent_relays_ = relays;
   allow_relays();
   if (served_) {  // what was learnt of links was what other ranks left of them then
-    for (const auto& [edge, until] : learnt_) planner_->set_scale(edge, 1);
+    for (const auto& [edge, slow] : learnt_) planner_->set_scale(edge, 1);
     learnt_.clear();
   }
-  std::lock_guard<std::mutex> parts(small_mutex_);
-  forecast_.set_parts(factors);
-  parts_ = std::move(factors);
+  {
+    std::lock_guard<std::mutex> parts(small_mutex_);
+    parts_ = std::move(factors);
+  }
+  tell_forecast();
 }
 
 // Under the lock. A GPU this process copies to or from has its context anyway.

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "plan/planner.h"
-#include "transfer/run/companions.h"
+#include "transfer/run/bursts.h"
 #include "transfer/run/demand_board.h"
 #include "transfer/run/link_shares.h"
 #include "transfer/run/share_out.h"
@@ -29,7 +29,7 @@ class Scheduler {
 
   TransferPlan plan_alone(const Request& request);
   // The one copy there is without a topology, and where it names no path.
-  TransferPlan direct_plan(const Request& request) const;
+  TransferPlan direct_plan(const Place& src, const Place& dst) const;
   // A plan for each, and large plain copies under way reckoned with. No plans: nothing is known of
   // the links.
   std::vector<TransferPlan> plan_together(const std::vector<Demand>& running);
@@ -40,27 +40,34 @@ class Scheduler {
   // Whether many blocks would go better by the engine's kernels than as the driver's own copies,
   // over one path as well. `batches`: the driver copies several blocks in one call.
   bool kernels_pay(const Request& request, const TransferPlan& plan, bool batches) const;
-  // A copy begins, which has `rate` if it is plain: those that are expected to come while it is
-  // under way.
-  std::vector<Companion> expect(const Request& request, Rate rate);
-  // Whether it gains nothing by more paths, as they and these others will need all links.
-  bool crowded(const Request& request, std::vector<Demand> running,
-               const std::vector<Companion>& expected);
   // Plans for one that begins beside these and beside all that the driver has already: alone, as if
   // all began now, and by relays that no other copy passes.
   std::vector<TransferPlan> plans_beside(const Request& request, std::vector<Demand> running);
+  // How one should go that begins beside these, where that is what is known of its burst.
+  Outlook look_ahead(const Request& request, std::vector<Demand> running,
+                     const Bursts::Burst& burst);
   // Which of these plans it takes, and what each path carries; the others reckon with that until it
   // is forgotten. No path: a plain copy does better, where it is `possible`. `key`: the transfer.
   struct Chosen {
     size_t plan = 0;
     std::vector<PathShare> shares;
+    bool alone = false;  // nothing else is known to run
   };
   Chosen share_out(const void* key, const Request& request, const std::vector<TransferPlan>& plans,
-                   bool possible);
-  void forget_enqueued(const void* key);
+                   const Outlook& outlook, bool possible);
+  // Whether it ran alone, as far as is known.
+  bool forget_enqueued(const void* key);
+  // What such a one has shown: of a path, how fast each hop was at most; empty: not known. The next
+  // plans reckon with a link that is slower than the topology says.
+  struct Seen {
+    const PlannedPath* path;
+    std::vector<Rate> rates;
+  };
+  void learn(const std::vector<Seen>& paths);
   std::vector<Demand> enqueued();
-  // A plain copy has been made; others reckon with it for as long as it should take.
-  void note_plain(const Request& request, Rate rate);
+  // A plain copy has been made; others reckon with it for as long as it should take, if it is
+  // long or `followed` by others.
+  void note_plain(const Request& request, Rate rate, bool followed);
 
   // Under the runner's lock. A hop falls behind its plan: one of its edges is slower than the
   // topology says, and no other run that runs well takes it. The next plans reckon with that.
@@ -88,14 +95,17 @@ class Scheduler {
   struct Enqueued {
     const void* key;
     Demand demand;
-    uint32_t gpus;  // that its paths pass, as bits
+    uint32_t gpus;       // that its paths pass, as bits
+    uint64_t beginning;  // alone: the number of copies begun with it; else 0
   };
+  double end_of(const Request& request, const std::vector<Expected>& burst, size_t followers);
+  void tell_forecast();
   static Use use_of(const std::vector<TransferPtr>& running, int edge, const PathRun& slow);
   void allow_relays();
   void leave_thin_paths(TransferPlan* plan);
   uint32_t busy_gpus();
   void add_enqueued(std::vector<Demand>* demands);
-  Rate ours(int edge);
+  Rate ours(int limit);
 
   Driver& driver_;
   const topology::Topology* topology_;
@@ -109,12 +119,16 @@ class Scheduler {
   std::unique_ptr<Planner> planner_;
   std::atomic<uint32_t> lent_relays_{kAllGpus};  // GPUs, as bits
   uint32_t allowed_relays_;
-  std::map<int, uint64_t> learnt_;  // edges whose speed was found to differ, and until when
-  std::mutex small_mutex_;          // of what follows; taken last
+  struct Slow {
+    double scale;
+    uint64_t until;  // it is believed
+  };
+  std::map<int, Slow> learnt_;                      // edges whose speed was found to differ
+  std::mutex small_mutex_;                          // of what follows; taken last
   std::vector<std::pair<Demand, uint64_t>> plain_;  // large plain copies, and when they should end
   std::vector<Enqueued> enqueued_;
-  FlowForecast forecast_;  // of them, and of large plain copies
-  Companions companions_;
+  FlowForecast forecast_;      // of them, and of large plain copies
+  uint64_t begun_ = 0;         // of them
   std::vector<double> parts_;  // of each limit that is ours; empty: all
 };
 

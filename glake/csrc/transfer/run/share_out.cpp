@@ -16,18 +16,24 @@ namespace {
 // A chunk flows for at least so many times a copy's start, so that the starts of the chunks beside
 // it are hidden.
 constexpr double kCoverage = 2;
-// A relayed path has about so many chunks, so that filling and emptying it takes little of its
-// time.
-constexpr double kChunks = 12;
+// Chunks' times that a slow hop stands idle until the one before it has filled its buffers, and
+// after the last chunk, of which two are on a hop at once.
+constexpr double kFill = 3;
+// A caller's time against a copy's, where no other copy waits for its calls, and where others may:
+// guesses.
+constexpr double kBlocked = 0.1, kBlockedUnknown = 1;
 // A hop that is at most so much faster than the slowest one counts as slow.
 constexpr double kAlike = 1.5;
+// A chunk of a path with one slow hop is at most such a part of it, and of what is left of it;
+// where other copies wait for the calls, a larger one.
+constexpr double kWhole = 4, kWholeInHaste = 2;
+constexpr double kMany = 1e9;          // no bound on a number of chunks
 constexpr Bytes kLongest = 16 * kMiB;  // a chunk of a relayed path
 // Buffers of a relay for one transfer, and about how many bytes they are together.
 constexpr size_t kLeastBuffers = 3, kMostBuffers = 6;
 constexpr Bytes kBuffered = kLeastBuffers * kLongest;
-// ns of an asynchronous copy's call (published for an A10, as in simcuda/driver/symbols.h), and of
-// the calls that open and join a path beside it (a wait and a record are taken for 1000 each).
-constexpr double kCallNs = 2600, kEventNs = 1000, kPathNs = 3 * kEventNs;
+// ns of the calls that open and join a path (a wait and a record are taken for 1000 each).
+constexpr double kEventNs = 1000, kPathNs = 3 * kEventNs;
 // ns until a thread is awake (as kHandOver in scheduler.cpp).
 constexpr double kWakeNs = 5000;
 // The calls may take this part of the copy's own time: they go on while its first chunks flow.
@@ -42,6 +48,16 @@ struct Pool {
 };
 
 bool relayed(const PlannedPath& path) { return path.path.hops.size() > 1; }
+
+// How fast each hop of a path is, beside the plan's others.
+std::vector<Rate> paces_of(const PlannedPath& path, const std::vector<double>& loads,
+                           const FlowForecast& forecast) {
+  std::vector<Rate> paces;
+  for (const Hop& hop : path.path.hops) {
+    paces.push_back(std::clamp(forecast.pace(hop, path.rate, loads), 1e-3, 1e9));
+  }
+  return paces;
+}
 
 int node_of(const Path& path) {
   const Place &from = path.hops.front().from, &to = path.hops.back().to;
@@ -82,35 +98,127 @@ Bytes least_chunk(const PlannedPath& path, uint64_t copy_ns) {
   return std::clamp(covering / kLeastChunk * kLeastChunk, kLeastChunk, kLongest);
 }
 
-// What a path's chunks of about `chunk` bytes do to its links. Its slowest hop is the one that
-// counts; while a chunk is on another one, it does not flow there.
-FlowForecast::Flow flow_of(const PlannedPath& path, Bytes chunk, uint64_t copy_ns,
-                           const FlowForecast& forecast) {
+// Copies that follow begin later by all of the caller's time.
+double blocked(const Deal& how) { return kBlocked + static_cast<double>(how.followers); }
+
+// The calls of one chunk.
+double chunk_calls_ns(const PlannedPath& path) {
+  const auto hops = static_cast<double>(path.path.hops.size());
+  return hops * kCallNs + 4 * (hops - 1) * kEventNs;
+}
+
+// How the chunks of a path are cut. A direct path has kFlows, which flow side by side to the end.
+// On a relayed path a chunk is short where the whole path waits for it: at the beginning if a fast
+// hop comes before the slow ones, at the end if one comes after them. The start of a copy counts as
+// much as that of a short chunk. Over several slow hops all chunks are short.
+class Cutting {
+ public:
+  // `most`: chunks. `blocked`: a caller's time against a copy's.
+  Cutting(const PlannedPath& path, const std::vector<Rate>& paces, double bytes, double most,
+          double blocked, uint64_t copy_ns)
+      : start_(static_cast<double>(copy_ns)),
+        parts_(blocked < 1 ? kWhole : kWholeInHaste),
+        paces_(paces) {
+    const Rate least = *std::min_element(paces.begin(), paces.end());
+    const auto slow = [&](Rate rate) { return rate < kAlike * least; };
+    const auto first = std::find_if(paces.begin(), paces.end(), slow);
+    const auto last = std::find_if(paces.rbegin(), paces.rend(), slow).base();
+    if (!relayed(path)) {
+      longest_ = bytes < static_cast<double>(kFlows * kLeastChunk) ? bytes : bytes / kFlows;
+      return;
+    }
+    // Filling and emptying it takes so long on each slow hop but one, more chunks more calls.
+    const auto fills = kFill * (static_cast<double>(last - first) - 1);
+    const double calls = blocked * chunk_calls_ns(path);
+    const double wanted = fills > 0 ? std::sqrt(fills * bytes / path.rate / calls) : parts_;
+    const auto limit = static_cast<double>(kLongest);
+    const double covering = std::min(static_cast<double>(least_chunk(path, copy_ns)), limit);
+    longest_ = std::clamp(bytes / std::min(wanted, most), covering, limit);
+    const auto shortest = [&](auto begin, auto end) {
+      return std::clamp(*std::min_element(begin, end) * start_, covering, longest_);
+    };
+    if (first != paces.begin()) head_ = shortest(paces.begin(), first);
+    if (last != paces.end()) tail_ = shortest(last, paces.end());
+  }
+
+  // The next one, where `done` are cut and `left` are left, the next `range` of them in one piece.
+  Bytes next(Bytes done, Bytes left, Bytes range) const {
+    const auto before = static_cast<double>(done), after = static_cast<double>(left);
+    double size = std::min(longest_, static_cast<double>(range));
+    // Two of one size would end together, and the link would be idle until the next began.
+    if (done == 0 && after > 2 * size) size /= 3;
+    if (head_ > 0) size = std::min(size, std::max(head_, before / (parts_ - 1)));
+    if (tail_ > 0) size = std::min(size, std::max(tail_, after / parts_));
+    return std::min(round_up(static_cast<Bytes>(size) + 1, 4 * kKiB), left);
+  }
+
+  // How long the path carries nothing: until the first chunk flows on its slowest hop, and from the
+  // last one's end there until it has landed.
+  double delay_ns() const {
+    const auto slowest = std::min_element(paces_.begin(), paces_.end());
+    double ns = start_;
+    for (auto pace = paces_.begin(); pace != paces_.end(); ++pace) {
+      if (pace == slowest) continue;
+      const double end = pace < slowest ? head_ : tail_;
+      ns += start_ + (end > 0 ? end : longest_) / *pace;
+    }
+    return ns;
+  }
+
+ private:
+  double start_, parts_, longest_ = 0, head_ = 0, tail_ = 0;
+  std::vector<Rate> paces_;
+};
+
+FlowForecast::Flow flow_of(const PlannedPath& path, double delay_ns, const FlowForecast& forecast) {
   FlowForecast::Flow flow;
   flow.route = forecast.route_of(path.path);
   flow.rate = path.rate;
-  const auto start = static_cast<double>(copy_ns);
-  double all = 0, slowest = 0;
-  for (const Hop& hop : path.path.hops) {
-    const Rate rate = hop.route.empty() ? path.rate : std::min(forecast.alone(hop), 1e9);
-    const double ns = static_cast<double>(chunk) / std::max(rate, 1e-3);
-    all += start + ns;
-    slowest = std::max(slowest, ns);
-  }
-  flow.delay_ns = all - slowest;
+  flow.delay_ns = delay_ns;
   flow.copies = kFlows;
   return flow;
 }
 
+// What each path carries at its planned rate by the moment at which the pool is empty.
+void deal_by_rate(const TransferPlan& plan, const FlowForecast::Pool& pool,
+                  std::vector<FlowForecast::Flow>* flows) {
+  std::vector<size_t> paths = pool.paths;
+  const auto delay = [&](size_t i) { return (*flows)[i].delay_ns; };
+  std::sort(paths.begin(), paths.end(), [&](size_t a, size_t b) { return delay(a) < delay(b); });
+  double rate = 0, owed = pool.bytes, end = 0;
+  for (size_t k = 0; k < paths.size() && (k == 0 || delay(paths[k]) < end); ++k) {
+    rate += std::max(plan.paths[paths[k]].rate, 1e-3);
+    owed += std::max(plan.paths[paths[k]].rate, 1e-3) * delay(paths[k]);
+    end = owed / rate;
+  }
+  for (const size_t i : paths) {
+    (*flows)[i].bytes = std::max(plan.paths[i].rate, 1e-3) * std::max(end - delay(i), 0.0);
+  }
+}
+
+// So many chunks each path may have at most: its calls are over long before the copy is.
+std::vector<double> most_chunks(const TransferPlan& plan, double end_ns) {
+  std::map<int, double> of_worker;  // paths whose chunks one thread enqueues
+  for (const PlannedPath& path : plan.paths) ++of_worker[path.path.worker];
+  std::vector<double> most;
+  for (const PlannedPath& path : plan.paths) {
+    const double calls = chunk_calls_ns(path) * of_worker[path.path.worker];
+    most.push_back(std::max(end_ns * kCalls / calls, 1.0));
+  }
+  return most;
+}
+
 // The bytes that each path carries. A path that would begin too late for even one chunk is left
 // out.
-std::vector<FlowForecast::Flow> deal(const TransferPlan& plan, uint64_t copy_ns, uint64_t now,
-                                     FlowForecast* forecast, std::vector<Pool>* pools,
+std::vector<FlowForecast::Flow> deal(const TransferPlan& plan, const Deal& how,
+                                     const std::vector<double>& most, uint64_t copy_ns,
+                                     uint64_t now, FlowForecast* forecast, std::vector<Pool>* pools,
                                      double* end_ns) {
+  const std::vector<double> loads = forecast->loads(plan);
   for (;;) {
     std::vector<FlowForecast::Flow> flows(plan.paths.size());
     std::vector<FlowForecast::Pool> parts;
-    double calls = 0;
+    std::map<int, double> calls;  // of the thread that enqueues a path, before it
     for (const Pool& pool : *pools) {
       const auto bytes = static_cast<double>(pool.bytes);
       double rate = 1e-3;
@@ -118,14 +226,20 @@ std::vector<FlowForecast::Flow> deal(const TransferPlan& plan, uint64_t copy_ns,
       parts.push_back({bytes, pool.paths});
       for (const size_t i : pool.paths) {
         const PlannedPath& path = plan.paths[i];
-        const auto some = static_cast<Bytes>(bytes * path.rate / rate / kChunks);
-        const Bytes chunk = std::clamp(some, least_chunk(path, copy_ns), kLongest);
-        flows[i] = flow_of(path, chunk, copy_ns, *forecast);
-        flows[i].delay_ns += calls;
-        calls += 2 * kCallNs + kPathNs;
+        const double part = bytes * path.rate / rate;
+        const Cutting cutting(path, paces_of(path, loads, *forecast), part, most[i], blocked(how),
+                              copy_ns);
+        double& before = calls[path.path.worker];
+        flows[i] = flow_of(path, cutting.delay_ns() + before, *forecast);
+        before += 2 * kCallNs + kPathNs;
       }
     }
-    *end_ns = forecast->share(now, parts, &flows);
+    if (how.by_rate) {
+      for (const FlowForecast::Pool& pool : parts) deal_by_rate(plan, pool, &flows);
+      *end_ns = forecast->end_ns(now, flows);
+    } else {
+      *end_ns = forecast->share(now, parts, &flows);
+    }
     bool again = false;
     for (Pool& pool : *pools) {
       const auto sliver = [&](size_t i) {
@@ -141,96 +255,12 @@ std::vector<FlowForecast::Flow> deal(const TransferPlan& plan, uint64_t copy_ns,
   }
 }
 
-// A copy for each hop, and between two of them a record and a wait (and two more where a buffer is
-// used again, which is left out).
-double chunk_call_ns(size_t hops) {
-  const auto count = static_cast<double>(hops);
-  return count * kCallNs + 2 * (count - 1) * kEventNs;
-}
-
-// The hop that takes longest; of several, the first and the last of them.
-std::pair<size_t, size_t> slowest_hops(const PlannedPath& path, const FlowForecast& forecast) {
-  const std::vector<Hop>& hops = path.path.hops;
-  std::vector<Rate> rates;
-  for (const Hop& hop : hops) rates.push_back(forecast.alone(hop));
-  const Rate least = *std::min_element(rates.begin(), rates.end());
-  const auto slow = [&](Rate rate) { return rate < kAlike * least; };
-  const auto first = std::find_if(rates.begin(), rates.end(), slow);
-  const auto last = std::find_if(rates.rbegin(), rates.rend(), slow);
-  return {first - rates.begin(), rates.rend() - last - 1};
-}
-
-// Sizes of a path's chunks; there are about `most` at most. A direct path has kFlows, which flow
-// side by side to the end. On a relayed path the first chunks are short if a fast hop comes before
-// the slow one, so that the slow one begins early. The last chunks are short if a fast hop comes
-// after it, so that little is left to do then. The first two chunks differ in size: two of one size
-// would end together, and the link would be idle until the next began. `relays`: how many the copy
-// has, where its calls hold up other copies, so that there should be few; else 0.
-std::vector<Bytes> chunk_sizes(const PlannedPath& path, Bytes bytes, double most, uint64_t copy_ns,
-                               double relays, const FlowForecast& forecast) {
-  const auto all = static_cast<double>(bytes);
-  if (!relayed(path)) {
-    const size_t count = bytes < kFlows * kLeastChunk ? 1 : kFlows;
-    return std::vector<Bytes>(count, round_up(bytes / count + 1, 4 * kKiB));
-  }
-  const auto [first, last] = slowest_hops(path, forecast);
-  // ns that a byte needs besides its time on the slowest hop: that of one chunk is lost, at an end
-  // of the path. All of the copy's relays share the hop at its own GPU.
-  double beside = 0, slow = 0;
-  for (const Hop& hop : path.path.hops) {
-    const bool shared = (hop.from == path.path.hops.front().from && !hop.from.host()) ||
-                        (hop.to == path.path.hops.back().to && !hop.to.host());
-    const double ns = (shared ? relays : 1) / std::max(forecast.alone(hop), 1e-3);
-    slow = std::max(slow, ns);
-    beside += ns;
-  }
-  beside -= slow;
-  const bool sparing = relays != 0 && beside > 0;
-  const double call = chunk_call_ns(path.path.hops.size());
-  // Of so many chunks one more saves as much as its calls take.
-  const double worth = sparing ? std::sqrt(all * beside / call) : kChunks;
-  // Over several slow hops nothing but more chunks makes filling it short.
-  const double several = first == last ? 1 : 2 * static_cast<double>(last - first);
-  const double wanted = std::clamp(worth, 1.0, kChunks) * several;
-  const auto limit = static_cast<double>(kLongest);
-  const double longest = std::min(all / std::max(std::min(wanted, most), 1.0), limit);
-  const double shortest = std::max(longest / 8, sparing ? call / beside : 0.0);
-  const double least =
-      std::min(std::max(static_cast<double>(least_chunk(path, copy_ns)), shortest), limit);
-  std::vector<double> head, tail;
-  for (double part = least; part < longest / 1.5; part *= 2) {
-    if (first != 0) head.push_back(part);
-    if (last + 1 != path.path.hops.size()) tail.insert(tail.begin(), part);
-  }
-  double left = all;
-  for (const double part : head) left -= part;
-  for (const double part : tail) left -= part;
-  if (left < longest) {
-    head.clear();
-    tail.clear();
-    left = all;
-  }
-  const double whole = std::max(longest, least);
-  if (head.empty() && left > 2 * whole) {
-    head.push_back(whole / 2);
-    left -= whole / 2;
-  }
-  const double count = std::max(std::round(left / whole), 1.0);
-  head.insert(head.end(), static_cast<size_t>(count), left / count);
-  head.insert(head.end(), tail.begin(), tail.end());
-  std::vector<Bytes> sizes;
-  for (const double part : head) {
-    sizes.push_back(round_up(static_cast<Bytes>(part) + 1, 4 * kKiB));
-  }
-  return sizes;
-}
-
 // Buffers between two hops: enough that the first goes on while the second is behind for a while.
-size_t buffers_for(const std::vector<Range>& chunks) {
+size_t buffers_for(const PathShare& share) {
   Bytes most = kLeastChunk;
-  for (const Range& chunk : chunks) most = std::max(most, chunk.bytes());
+  for (const Range& chunk : share.chunks) most = std::max(most, chunk.bytes());
   const size_t buffers = std::clamp<size_t>(kBuffered / most, kLeastBuffers, kMostBuffers);
-  return std::min(buffers, chunks.size());
+  return std::min(buffers, share.chunks.size());
 }
 
 // A range is cut into equal parts, or what is left of one would be a short chunk among others.
@@ -250,7 +280,7 @@ Range take(const Request& request, Pool* pool, Bytes wanted) {
 double calls_ns(const std::vector<PathShare>& shares) {
   std::map<int, double> of;
   for (const PathShare& share : shares) {
-    const double chunk = chunk_call_ns(share.path.path.hops.size());
+    const double chunk = chunk_calls_ns(share.path);
     of[share.path.path.worker] += kPathNs + chunk * static_cast<double>(share.chunks.size());
   }
   double most = 0;
@@ -266,30 +296,60 @@ Bytes PathShare::bytes() const {
   return sum;
 }
 
-Shares share_out(const Request& request, const TransferPlan& plan, uint64_t copy_ns, uint64_t now,
-                 bool alone, FlowForecast* forecast) {
+Request by_socket(Request request) {
+  if (request.stripes.empty()) return request;
+  std::map<int, std::vector<Range>> of_socket;
+  Bytes begin = 0;
+  for (const Stripe& stripe : request.stripes) {
+    of_socket[stripe.node].push_back({begin, stripe.end});
+    begin = stripe.end;
+  }
+  std::vector<Part> parts;
+  std::vector<Piece> pieces;
+  std::vector<Stripe> stripes;
+  Bytes end = 0;
+  for (const auto& [node, ranges] : of_socket) {
+    for (const Range& range : ranges) {
+      request.parts.pieces(range, &pieces);
+      for (const Piece& piece : pieces) parts.push_back({piece.dst, piece.src, piece.bytes});
+      end += range.bytes();
+    }
+    stripes.push_back({end, node});
+  }
+  request.by_socket = request.parts.count() == 1;
+  request.parts = Parts(parts);
+  request.stripes = std::move(stripes);
+  return request;
+}
+
+Shares share_out(const Request& request, const TransferPlan& plan, const Deal& how,
+                 uint64_t copy_ns, uint64_t now, FlowForecast* forecast) {
   std::vector<PathShare> shares;
   for (const PlannedPath& path : plan.paths) shares.push_back({path, {}});
   std::vector<Pool> pools = pools_of(request, plan);
+  // How many chunks there may be depends on the end, and that on how long chunks are.
   double end_ns = 0;
-  std::vector<FlowForecast::Flow> flows = deal(plan, copy_ns, now, forecast, &pools, &end_ns);
-  const double copies = end_ns * kCalls / (2 * kCallNs);
-  const auto count = std::count_if(plan.paths.begin(), plan.paths.end(), relayed);
-  const double relays = alone ? 0 : static_cast<double>(count);
+  std::vector<double> most(plan.paths.size(), kMany);
+  deal(plan, how, most, copy_ns, now, forecast, &pools, &end_ns);
+  most = most_chunks(plan, end_ns);
+  std::vector<FlowForecast::Flow> flows =
+      deal(plan, how, most, copy_ns, now, forecast, &pools, &end_ns);
+  const std::vector<double> loads = forecast->loads(plan);
   for (Pool& pool : pools) {
-    const Bytes whole = pool.bytes;
     for (size_t i = 0; i < pool.paths.size() && pool.bytes != 0; ++i) {
       PathShare& share = shares[pool.paths[i]];
       const bool last = i + 1 == pool.paths.size();
       const auto part = static_cast<Bytes>(flows[pool.paths[i]].bytes);
       Bytes left = last ? pool.bytes : std::min(part, pool.bytes);
       if (left == 0) continue;
-      const double most = copies * static_cast<double>(left) / static_cast<double>(whole);
-      const auto sizes = chunk_sizes(share.path, left, most, copy_ns, relays, *forecast);
-      for (size_t k = 0; left != 0 && pool.bytes != 0; ++k) {
-        const Bytes wanted = std::min(sizes[std::min(k, sizes.size() - 1)], left);
-        share.chunks.push_back(take(request, &pool, wanted));
-        left -= std::min(left, share.chunks.back().bytes());
+      const Cutting cutting(share.path, paces_of(share.path, loads, *forecast),
+                            static_cast<double>(left), most[pool.paths[i]], blocked(how), copy_ns);
+      for (Bytes done = 0; left != 0 && pool.bytes != 0;) {
+        const Range chunk =
+            take(request, &pool, cutting.next(done, left, pool.ranges.front().bytes()));
+        share.chunks.push_back(chunk);
+        done += chunk.bytes();
+        left -= std::min(left, chunk.bytes());
       }
     }
   }
@@ -297,7 +357,7 @@ Shares share_out(const Request& request, const TransferPlan& plan, uint64_t copy
   taken.end_ns = end_ns;
   for (size_t i = 0; i < shares.size(); ++i) {
     if (shares[i].chunks.empty()) continue;
-    shares[i].buffers = buffers_for(shares[i].chunks);
+    shares[i].buffers = buffers_for(shares[i]);
     flows[i].bytes = static_cast<double>(shares[i].bytes());
     taken.paths.push_back(std::move(shares[i]));
     taken.flows.push_back(std::move(flows[i]));
@@ -306,9 +366,27 @@ Shares share_out(const Request& request, const TransferPlan& plan, uint64_t copy
   return taken;
 }
 
+std::vector<FlowForecast::Flow> flows_of(const Expected& copy, uint64_t copy_ns,
+                                         const FlowForecast& forecast) {
+  std::vector<FlowForecast::Flow> flows;
+  const std::vector<double> loads = forecast.loads(copy.plan);
+  for (const PlannedPath& path : copy.plan.paths) {
+    const double bytes = static_cast<double>(copy.bytes) * path.rate / copy.plan.rate;
+    const Cutting cutting(path, paces_of(path, loads, forecast), bytes, kMany, kBlocked, copy_ns);
+    flows.push_back(flow_of(path, cutting.delay_ns(), forecast));
+    flows.back().bytes = bytes;
+    if (copy.plan.paths.size() == 1 && !relayed(path)) flows.back().copies = 1;
+  }
+  return flows;
+}
+
+double Outlook::calls_weigh() const {
+  return known ? kBlocked + static_cast<double>(next.size()) : kBlockedUnknown;
+}
+
 double plain_end_ns(const Request& request, const PlannedPath& direct, uint64_t copy_ns,
                     uint64_t now, FlowForecast* forecast) {
-  std::vector<FlowForecast::Flow> flows{flow_of(direct, 0, copy_ns, *forecast)};
+  std::vector<FlowForecast::Flow> flows{flow_of(direct, static_cast<double>(copy_ns), *forecast)};
   flows[0].copies = 1;
   return forecast->share(now, {{static_cast<double>(request.parts.total()), {0}}}, &flows);
 }

@@ -9,6 +9,13 @@
 
 namespace glake::transfer {
 
+// ns of an asynchronous copy's call (published for an A10, as in simcuda/driver/symbols.h).
+constexpr double kCallNs = 2600;
+
+// The same copy with the bytes of each socket's host memory one after another, so that a chunk may
+// be of several of its stripes.
+Request by_socket(Request request);
+
 struct PathShare {
   PlannedPath path;
   std::vector<Range> chunks;  // in order
@@ -23,10 +30,35 @@ struct Shares {
   double calls_ns = 0;                    // that the caller waits for its calls
 };
 
+// How a copy is dealt out: by what each path will find free of its links, or by its planned rate;
+// and how many copies the same thread is to begin next.
+struct Deal {
+  bool by_rate = false;
+  size_t followers = 0;
+};
+
 // Paths that would carry less than is worth a copy are left out. `copy_ns`: what a copy's start
-// costs. `alone`: no other copy is under way, so that calls keep the thread from none.
-Shares share_out(const Request& request, const TransferPlan& plan, uint64_t copy_ns, uint64_t now,
-                 bool alone, FlowForecast* forecast);
+// costs.
+Shares share_out(const Request& request, const TransferPlan& plan, const Deal& how,
+                 uint64_t copy_ns, uint64_t now, FlowForecast* forecast);
+// A copy that is expected to begin now, too.
+struct Expected {
+  TransferPlan plan;
+  Bytes bytes = 0;
+};
+// What is known, when a copy begins, of those that the same thread will begin right after it.
+struct Outlook {
+  enum class Way { kAny, kJoint, kPlain };
+  Way way = Way::kAny;         // how it should go beside them
+  bool known = false;          // else there may be others
+  bool followed = false;       // there are, for certain
+  TransferPlan plan;           // unless any
+  std::vector<Expected> next;  // unless any
+  // What the caller's time counts against the copy's own.
+  double calls_weigh() const;
+};
+std::vector<FlowForecast::Flow> flows_of(const Expected& copy, uint64_t copy_ns,
+                                         const FlowForecast& forecast);
 // When one plain copy would be done, from now.
 double plain_end_ns(const Request& request, const PlannedPath& direct, uint64_t copy_ns,
                     uint64_t now, FlowForecast* forecast);

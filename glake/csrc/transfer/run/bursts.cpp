@@ -1,0 +1,84 @@
+#include "transfer/run/bursts.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace glake::transfer {
+namespace {
+
+constexpr double kSoon = 0.25;  // of a copy's time: the next one begins by then. A guess
+constexpr size_t kMostCopies = 64, kMostThreads = 256, kMostKnown = 1024;
+// Of bursts that come now one way, now another, so many must have been alike before one is
+// expected again: a guess.
+constexpr int kMostDoubt = 3;
+
+}  // namespace
+
+// Sizes of up to twice each other are one.
+Bursts::Key Bursts::key_of(const Copy& copy) {
+  Bytes size = 1;
+  while (size < copy.bytes) size *= 2;
+  const Place &src = copy.demand.src, &dst = copy.demand.dst;
+  return {src.gpu, src.host() ? src.node : 0, dst.gpu, dst.host() ? dst.node : 0, size};
+}
+
+// The first `count` of them.
+bool Bursts::same(const std::vector<Copy>& some, const std::vector<Copy>& others, size_t count) {
+  const auto alike = [](const Copy& a, const Copy& b) { return key_of(a) == key_of(b); };
+  const auto end = some.begin() + static_cast<std::ptrdiff_t>(count);
+  return count <= others.size() && std::equal(some.begin(), end, others.begin(), alike);
+}
+
+Bursts::Burst Bursts::begin(const Copy& copy, uint64_t now) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (current_.size() >= kMostThreads) current_.clear();  // of threads that have ended, mostly
+  Current& current = current_[std::this_thread::get_id()];
+  if (now > current.open_until || current.copies.size() >= kMostCopies) {
+    if (!current.copies.empty()) note(current.copies);
+    current.copies.clear();
+  }
+  current.copies.push_back(copy);
+  current.open_until = 0;
+  current.began = now;
+  const auto found = known_.find(key_of(current.copies.front()));
+  if (found == known_.end()) return {};
+  const Known& known = found->second;
+  const size_t count = current.copies.size();
+  if (known.right < known.wrong || !same(current.copies, known.copies, count)) return {};
+  const auto next = known.copies.begin() + static_cast<std::ptrdiff_t>(count);
+  return {true, known.copies.size(), {next, known.copies.end()}};
+}
+
+void Bursts::begun(uint64_t now, double ns) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  Current& current = current_[std::this_thread::get_id()];
+  // Calls may take longer than the copy: what begins when it is done does not belong to it.
+  const auto after = [&](uint64_t time, double part) {
+    return time + static_cast<uint64_t>(std::max(part * ns, 0.0));
+  };
+  current.open_until = std::max(now, std::min(after(now, kSoon), after(current.began, 1)));
+}
+
+void Bursts::end() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  const auto current = current_.find(std::this_thread::get_id());
+  if (current == current_.end() || current->second.copies.empty()) return;
+  note(current->second.copies);
+  current->second.copies.clear();
+}
+
+void Bursts::note(const std::vector<Copy>& copies) {
+  if (known_.size() >= kMostKnown) known_.clear();
+  const auto [it, first] = known_.try_emplace(key_of(copies.front()));
+  Known& known = it->second;
+  const size_t count = copies.size();
+  if (first || (count == known.copies.size() && same(copies, known.copies, count))) {
+    known.right = std::min(known.right + 1, kMostDoubt);
+  } else {
+    known.right = 0;
+    known.wrong = std::min(known.wrong + 1, kMostDoubt);
+  }
+  known.copies = copies;
+}
+
+}  // namespace glake::transfer

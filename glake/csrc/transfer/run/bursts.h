@@ -1,0 +1,57 @@
+// Copies that a thread begins one right after the other, as a loop over all GPUs does. What
+// followed a copy the last time is expected to follow it again: a copy whose chunks are all
+// enqueued at once cannot give back links that the next one wants.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "base/types.h"
+#include "plan/plan.h"
+
+namespace glake::transfer {
+
+class Bursts {
+ public:
+  struct Copy {
+    Demand demand;
+    Bytes bytes = 0;
+  };
+
+  // What is known of the burst that a copy belongs to.
+  struct Burst {
+    bool known = false;      // it came before; else nothing is
+    size_t copies = 0;       // of all of it
+    std::vector<Copy> next;  // should begin right after this one
+  };
+  // One begins now, of this thread.
+  Burst begin(const Copy& copy, uint64_t now);
+  // Its call returns: it should be done in `ns`, and what begins long before that belongs to it.
+  void begun(uint64_t now, double ns);
+  // The next one of this thread does not belong to it.
+  void end();
+
+ private:
+  using Key = std::tuple<int, int, int, int, Bytes>;
+  struct Known {
+    std::vector<Copy> copies;
+    int right = 0, wrong = 0;  // in a row it was the same again; times it was another
+  };
+  struct Current {
+    std::vector<Copy> copies;
+    uint64_t began = 0, open_until = 0;  // of the last one
+  };
+  static Key key_of(const Copy& copy);
+  static bool same(const std::vector<Copy>& some, const std::vector<Copy>& others, size_t count);
+  void note(const std::vector<Copy>& copies);
+
+  std::mutex mutex_;
+  std::map<std::thread::id, Current> current_;
+  std::map<Key, Known> known_;  // by the first copy
+};
+
+}  // namespace glake::transfer

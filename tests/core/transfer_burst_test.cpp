@@ -1,0 +1,190 @@
+// Copies in streams' order that a thread begins one right after the other, and what transfers of
+// that kind teach the engine of links: by the clock that calls take time on.
+#include "transfer_play.h"
+
+using test::Call;
+using test::kMiB;
+using test::Node;
+
+namespace {
+
+// A stream of each GPU, and memory that copies go to and from.
+class Loop {
+ public:
+  Loop(int gpus, size_t bytes) : bytes_(bytes) {
+    for (int gpu = 0; gpu < gpus; ++gpu) {
+      test::CurrentContext context(gpu);
+      streams_.emplace_back();
+      CU(cuStreamCreate(&streams_.back(), CU_STREAM_NON_BLOCKING));
+      device_.push_back(std::make_unique<test::Buffer>(gpu, bytes));
+      host_.push_back(std::make_unique<test::Buffer>(test::kPinned, bytes));
+    }
+  }
+  ~Loop() {
+    for (size_t gpu = 0; gpu < streams_.size(); ++gpu) {
+      test::CurrentContext context(static_cast<int>(gpu));
+      CU(cuStreamDestroy(streams_[gpu]));
+    }
+  }
+
+  uint64_t begin(int gpu, unsigned flags = 0) {
+    const auto i = static_cast<size_t>(gpu);
+    CHECK(simcuda_configure("call_time", "1") == 0);
+    const uint64_t id =
+        Call(*device_[i], 0, *host_[i], 0, bytes_).on(streams_[i], gpu).flags(flags).start();
+    CHECK(simcuda_configure("call_time", "0") == 0);
+    CHECK_TEXT(id != 0, test::last_error());
+    return id;
+  }
+  // One into each GPU; in how many ns all are done, and how many of them used relays.
+  double all(unsigned flags, int* relayed) {
+    std::vector<uint64_t> ids;
+    const uint64_t begun = simcuda_now_ns();
+    CHECK(simcuda_thread(1) == 0);  // a caller's own time is none
+    for (size_t gpu = 0; gpu < streams_.size(); ++gpu) {
+      ids.push_back(begin(static_cast<int>(gpu), flags));
+    }
+    CHECK(simcuda_thread(0) == 0);
+    *relayed = 0;
+    for (const uint64_t id : ids) *relayed += test::finish(id).find(">cuda:") != std::string::npos;
+    return static_cast<double>(simcuda_now_ns() - begun);
+  }
+  bool alone(int gpu) {
+    return test::finish(begin(gpu)).find("\"relayed\": true") != std::string::npos;
+  }
+
+ private:
+  const size_t bytes_;
+  std::vector<CUstream> streams_;
+  std::vector<std::unique_ptr<test::Buffer>> device_, host_;
+};
+
+// The first time the first copy takes links that the others want a moment later.
+TEST(a_loop_over_all_gpus_is_known_the_second_time) {
+  test::running() = "loop";
+  for (const size_t mib : {4, 16}) {
+    Node node("hgx_h100_h200", {{"phantom", "1"}, {"host_node", "local"}});
+    Loop loop(node.gpus(), mib * kMiB);
+    int relayed = 0;
+    const double plain = loop.all(GLAKE_COPY_DIRECT, &relayed);
+    const double first = loop.all(0, &relayed);
+    const double second = loop.all(0, &relayed);
+    std::printf("%zu MiB into each of 8 GPUs, us: plain %.0f, first %.0f, then %.0f\n", mib,
+                plain / 1000, first / 1000, second / 1000);
+    CHECK(first > 1.02 * plain);  // or there is nothing to know
+    CHECK(second <= 1.02 * plain);
+  }
+}
+
+// A copy that others followed once, and no longer, has relays again.
+TEST(a_loop_that_ends_is_forgotten) {
+  test::running() = "forgotten";
+  Node node("hgx_h100_h200", {{"phantom", "1"}, {"host_node", "local"}});
+  Loop loop(node.gpus(), 64 * kMiB);
+  int relayed = 0;
+  loop.all(0, &relayed);
+  loop.all(0, &relayed);
+  loop.alone(0);
+  CHECK(loop.alone(0));
+}
+
+// Who waits for each copy begins them one by one.
+TEST(copies_that_are_waited_for_are_no_loop) {
+  test::running() = "waited for";
+  Node node("hgx_h100_h200", {{"phantom", "1"}, {"host_node", "local"}});
+  Loop loop(node.gpus(), 64 * kMiB);
+  for (int round = 0; round < 3; ++round) {
+    for (int gpu = 0; gpu < node.gpus(); ++gpu) CHECK(loop.alone(gpu));
+  }
+}
+
+double planned_over(const std::string& result, const std::string& path) {
+  const std::string paths = result.substr(0, result.find("\"refusals\""));
+  const size_t at = paths.find("\"path\": \"" + path + "\"");
+  return at == std::string::npos ? 0 : test::number_in(result.substr(at), "planned");
+}
+
+// Of a relayed path, by the time that one of its chunks took on each hop.
+void link_at_half_speed(const char* from, const char* to, double rate, const std::string& path) {
+  test::running() = std::string(from) + ">" + to + " at half speed";
+  Node node("hgx_h100_h200", {{"phantom", "1"}, {"host_node", "0"}});
+  CHECK(simcuda_set_link(from, to, rate / 2) == 0);
+  Loop loop(1, 256 * kMiB);
+  double time[3];
+  std::string result;
+  for (double& ns : time) {
+    result = test::finish(loop.begin(0));
+    ns = test::number_in(result, "time_ns");
+  }
+  std::printf("%s: planned %.1f GB/s, %.0f us, at first %.0f\n", path.c_str(),
+              planned_over(result, path), time[2] / 1000, time[0] / 1000);
+  CHECK_TEXT(planned_over(result, path) < 0.6 * rate, result);
+  CHECK(time[2] < 0.85 * time[0]);
+  // It is tried again, and is as fast as it was.
+  CHECK(simcuda_set_link(from, to, rate) == 0);
+  CHECK(simcuda_sleep(300'000'000) == 0);
+  for (int i = 0; i < 2; ++i) result = test::finish(loop.begin(0));
+  CHECK_TEXT(planned_over(result, path) > 0.9 * rate, result);
+}
+
+TEST(a_slow_link_is_learnt_from_enqueued_copies) {
+  link_at_half_speed("s0", "g1", 55.4, "cpu>cuda:1>cuda:0");
+}
+
+// The link before a GPU that all relays share, and whose rate none of them alone shows.
+TEST(a_shared_link_that_is_slow_is_learnt) {
+  test::running() = "shared";
+  Node node("hgx_h100_h200", {{"phantom", "1"}, {"host_node", "0"}});
+  CHECK(simcuda_set_link("N", "g0", 100) == 0);
+  Loop loop(1, 256 * kMiB);
+  double time[3];
+  for (double& ns : time) ns = test::number_in(test::finish(loop.begin(0)), "time_ns");
+  std::printf("N>g0 at 100 of 397 GB/s: %.0f us, at first %.0f\n", time[2] / 1000, time[0] / 1000);
+  CHECK(time[2] < 0.98 * time[0]);
+}
+
+// On links as fast as they are said to be nothing is learnt, however many copies share them.
+TEST(links_that_are_shared_are_not_taken_for_slow) {
+  test::running() = "not slow";
+  for (const char* preset : {"dgx_a100", "dgx1v", "hgx_h100_h200", "gb200_tray"}) {
+    Node node(preset, {{"phantom", "1"}, {"host_node", "interleave"}});
+    Loop loop(node.gpus(), 256 * kMiB);
+    const int64_t fresh = test::number_in(test::finish(loop.begin(0)), "planned");
+    for (int i = 0, relayed = 0; i < 4; ++i) loop.all(0, &relayed);
+    loop.alone(0);  // the last that others are expected to follow
+    const std::string after = test::finish(loop.begin(0));
+    CHECK_TEXT(test::number_in(after, "planned") == fresh, after);
+  }
+}
+
+// A chunk is of several stripes of one socket: each byte is where it belongs, and no kernel has a
+// part in it.
+TEST(stripes_of_one_socket_travel_together) {
+  constexpr size_t kBytes = 48 * kMiB + 12345;
+  for (const int host_is : {0, 1}) {
+    test::running() = host_is == 0 ? "to the GPU" : "to the host";
+    Node node("dgx_a100", {{"memory", "256MiB"}});
+    test::Buffer device(0, kBytes), host(test::kPinned, kBytes);
+    for (size_t at = 0, turn = 0; at < kBytes; at += kMiB, ++turn) {
+      void* piece = host.data() + at;
+      CHECK(simcuda_place_host(piece, std::min(kMiB, kBytes - at), static_cast<int>(turn % 2)) ==
+            0);
+    }
+    test::Buffer &from = host_is == 0 ? host : device, &to = host_is == 0 ? device : host;
+    from.fill(11);
+    to.fill(12);
+    test::CurrentContext context(0);
+    CUstream stream = nullptr;
+    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    const int64_t launches = simcuda_calls("cuLaunchKernel");
+    const std::string result = test::finish(Call(to, 0, from, 0, kBytes).on(stream, 0).start());
+    CHECK_TEXT(result.find("cpu:1") != std::string::npos, result);  // planned by socket
+    CHECK(to.holds(11, 0, kBytes, 0));
+    CHECK(simcuda_calls("cuLaunchKernel") == launches);
+    CU(cuStreamDestroy(stream));
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }
