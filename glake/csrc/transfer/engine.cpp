@@ -359,6 +359,12 @@ std::string Engine::stats() {
 }
 
 std::string Engine::explain(Place dst, Place src, Bytes bytes) {
+  // A topology may have GPUs that the process does not see; without one nothing else refuses them.
+  for (const int gpu : {dst.gpu, src.gpu}) {
+    if (gpu >= 0 && !scheduler_.knows_links()) {
+      devices_.require(gpu, ", which the copy to plan names");
+    }
+  }
   Request request(Parts({{1, 1, bytes}}));
   request.dst = dst;
   request.src = src;
