@@ -122,9 +122,10 @@ class Plan:
         if not self.paths:
             lines.append("  no path: every way is dead, and copy() would be CopyFailed")
         if len(self.paths) > 1 and self.relays_from is not None:
+            size = round_size(self.relays_from)
             lines.append(
-                f"  several paths pay from {round_size(self.relays_from)} (estimate of the links alone: "
-                "a copy enqueued in a stream pays for its driver calls too)"
+                f"  several paths pay from {size} (estimate of the links alone: a copy enqueued "
+                "in a stream pays for its driver calls too)"
             )
         for reason, paths in _by_reason(self.refusals):
             more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
