@@ -13,8 +13,8 @@ constexpr uint64_t kHoldUp = 5'000'000'000;  // ns close() waits for each thing 
 constexpr uint64_t kForever = UINT64_MAX;
 constexpr Bytes kLeastTold = 8 * kMiB;
 
-// Large copies of a rank that sees one GPU are told to the relay service also where one path is all
-// they have now: it would lend that path's links to other ranks, who see them idle, else.
+// A rank that sees one GPU tells the relay service of its large copies, even if they have only one
+// path now. Otherwise the service would take that path's links for idle, and lend them to others.
 bool told(RemoteGpus& remote, const Request& request) {
   return remote.opened() != 0 && request.relays == kAllGpus && request.parts.total() >= kLeastTold;
 }
@@ -158,7 +158,7 @@ uint64_t Engine::start(Request request) {
   }
   const TransferPlan plan = scheduler_.plan_alone(request);
   const bool in_order = request.ordered && enqueue_;
-  // Which copies are done is seen first: what comes now is no company of theirs.
+  // Copies that are done are noted first, so that this one does not count as beside them.
   const bool room = in_order && enqueued_.has_room();
   std::vector<Companion> expected;
   if (in_order) expected = scheduler_.expect(request, plan.plain);
@@ -202,7 +202,7 @@ uint64_t Engine::start_ordered(Request request, bool possible, bool room) {
   }
   for (TransferPlan& plan : plans) runner_.avoid_failed(&plan);
   if (room) {
-    // How long many blocks take as plain copies, kernels_pay() knows.
+    // kernels_pay() knows how long many blocks take as plain copies.
     const bool either = possible && (request.flags & kRelayed) == 0 && request.parts.count() == 1;
     const Rate rate = plans.front().plain;
     const uint64_t id = enqueued_.begin(request, std::move(plans), either);

@@ -13,13 +13,13 @@ namespace glake::transfer {
 namespace {
 
 // Chosen by glake bench transfer --order enqueued on hgx_h100_h200, dgx_a100 and dgx1v.
-// A chunk flows for at least so many times a copy's start, so that the starts of the chunks beside
-// it are hidden.
+// A chunk flows at least this many times as long as a copy takes to start. So the starts of the
+// chunks beside it are hidden.
 constexpr double kCoverage = 2;
-// A relayed path has about so many chunks, so that filling and emptying it takes little of its
+// A relayed path has about this many chunks, so that filling and emptying it takes little of its
 // time.
 constexpr double kChunks = 12;
-// A hop that is at most so much faster than the slowest one counts as slow.
+// A hop counts as slow if it is at most this much faster than the slowest one.
 constexpr double kAlike = 1.5;
 constexpr Bytes kLongest = 16 * kMiB;  // a chunk of a relayed path
 // Buffers of a relay for one transfer, and about how many bytes they are together.
