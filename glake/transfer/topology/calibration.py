@@ -48,7 +48,7 @@ class Calibration:
         return replace(platform, edges=edges, joint=(*self._kept(platform), *self.joint))
 
     def _kept(self, platform: Platform) -> list[Joint]:
-        """Earlier limits that no measurement replaces, raised as far as their edges are faster now."""
+        """Earlier limits that no measurement replaces, raised as their edges got faster."""
         measured = [*self.together, *(frozenset(dict(each.weights)) for each in self.joint)]
         before = {edge.name: edge.gb_per_s for edge in platform.edges}
         kept = []
