@@ -2,7 +2,7 @@
 #
 # Each but gpu sets up what it needs in .venv on first use; what the steps print is in build/*.log.
 # Variables: PYTHON (default python3), VENV (default .venv; may be an environment you made), WERROR=1
-# (compiler warnings are errors); SECONDS, of fuzz; MINUTES, of soak.
+# (compiler warnings are errors); SECONDS, of fuzz; MINUTES, of soak; ONLY, steps of test-all.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -39,10 +39,10 @@ proofs: build native
 native: build
 	$(STEP) build/native.log "build the C++ tests" $(PY) tools/native.py
 
-# On demand, what `make test` leaves out of its proofs (tests/left.toml): hours on two cores.
+# On demand, what `make test` leaves out of its proofs (tests/left.toml): hours on two cores. Its last
+# log is tests/test-all.log. ONLY="suite soak": these steps (.venv/bin/python tools/test_all.py --list).
 test-all: build native
-	TEST_FULL=1 $(PY) -m pytest tests -n 2 --dist loadfile
-	$(MAKE) sanitize mutants soak fuzz
+	$(PY) tools/test_all.py $(if $(ONLY),--only $(ONLY))
 
 # Unsafe edits of the core and of transfer, each found by a test (tests/mutants/mutants.toml).
 mutants: $(VENV)/.requirements

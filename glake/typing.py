@@ -17,6 +17,7 @@ __all__ = [
     "Array",
     "BlockArray",
     "BlockIndex",
+    "CopyEnd",
     "CopyStream",
     "CudaArray",
     "CupyStream",
@@ -53,6 +54,8 @@ BlockArray: TypeAlias = Union[Array, "Blocks"]
 """What holds blocks: an array along its first dimension, or `Blocks`."""
 BlockIndex: TypeAlias = Sequence[int] | DLPackArray | None
 """Numbers of blocks, in a sequence or an array of whole numbers; None: all."""
+CopyEnd: TypeAlias = Union[str, "torch.device"]
+"""An end of a planned copy: "cuda:0", "cpu", "cpu:0" (a socket) or a torch.device."""
 Device: TypeAlias = Union[int, str, "torch.device"]
 """A GPU: 0, "cuda:0" or a torch.device."""
 Stream: TypeAlias = Union["torch.cuda.Stream", CupyStream, int]

@@ -129,8 +129,8 @@ def rows(platforms: list[str], count: int, sizes: list[int]) -> list[dict[str, A
     found = []
     for platform in platforms:
         limit = {
-            "h2d": bounds.bound(platform, "cpu:0", "cuda:0"),
-            "d2h": bounds.bound(platform, "cuda:0", "cpu:0"),
+            "h2d": bounds.bound(platform, dst="cuda:0", src="cpu:0"),
+            "d2h": bounds.bound(platform, dst="cpu:0", src="cuda:0"),
         }
         for size in sizes:
             for way in WAYS:

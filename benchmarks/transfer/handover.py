@@ -74,7 +74,7 @@ def measure(platform: str, size: int) -> dict[str, float]:
     hosts = {"pinned": transfer.pinned(BLOCK), "pageable": np.empty(BLOCK, np.uint8)}
     for name, host in hosts.items():
         found[name] = rate(lambda host=host: plain(host))
-    ends = [("cuda:0", "cpu"), ("cpu", "cuda:0")]
+    ends: list[bounds.Ends] = [{"dst": "cpu", "src": "cuda:0"}, {"dst": "cuda:0", "src": "cpu"}]
     found["bound"] = 2 * bounds.joint_bound(graph_of(platform), ends).fair
     return found
 

@@ -163,12 +163,12 @@ def pace_of(platform: str) -> int:
     """Real nanoseconds to one of the machine's: a chunk must take long beside a message."""
     from glake.transfer.bounds import bound
 
-    return max(1, round(10 * bound(platform, "cpu", "cuda:0", host="pages")))
+    return max(1, round(10 * bound(platform, dst="cuda:0", src="cpu", host="pages")))
 
 
 def measure(platform: str, count: int, mib: int, pace: int) -> dict[str, Any]:
     """One row of the table, after a short round in which paths are opened."""
-    from glake.transfer.bounds import joint_bound
+    from glake.transfer.bounds import Ends, joint_bound
 
     ranks = Ranks(platform, count, mib, pace)
     try:
@@ -179,7 +179,7 @@ def measure(platform: str, count: int, mib: int, pace: int) -> dict[str, Any]:
     size = mib << 20
     rates = [size / (each["to"] - each["from"]) for each in found]
     first, last = min(each["from"] for each in found), max(each["to"] for each in found)
-    copies = [("cpu", f"cuda:{gpu}") for gpu in range(count)]
+    copies: list[Ends] = [{"dst": f"cuda:{gpu}", "src": "cpu"} for gpu in range(count)]
     bound = joint_bound(platform, copies, host="pages").total
     plain = joint_bound(platform, copies, host="pages", relays=0).total
     together = count * size / (last - first)

@@ -29,7 +29,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from glake.allocator import emulation
 from glake.dryrun import child as child_of_dry_run  # where values are none: nothing computes
-from glake.errors import Diverged, InvalidOption, OutOfMemory
+from glake.errors import CheckpointMismatch, Diverged, InvalidOption, OutOfMemory
 from glake.trainer import log, ranks
 from glake.trainer.checkpoint import Checkpoint, Resumed
 from glake.trainer.checkpoint.signature import signature_of
@@ -189,7 +189,12 @@ class _Run:
         self.resumed = self.checkpoint.resume(self.sharded.state, self.optimizer)
         if self.resumed is not None:
             self.step, notes = self.resumed.step, self.resumed.notes
-            self.tokens, self.loss = int(notes["tokens"]), float(notes["loss"])
+            if not isinstance(notes.get("tokens"), int) or not isinstance(notes.get("loss"), float):
+                raise CheckpointMismatch(
+                    f"step {self.step} of {self.resumed.source} does not say its tokens and loss, "
+                    f"but {notes}: another program wrote it; use another checkpoint.folder"
+                )
+            self.tokens, self.loss = notes["tokens"], notes["loss"]
             done = "" if self.step < config.steps else f": steps = {config.steps} are done"
             self.log.say(f"goes on after step {self.step}, from {self.resumed.source}{done}")
         elif config.weights:

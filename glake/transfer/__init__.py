@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from glake.transfer.bounds import bound, joint_bound
+    from glake.transfer.bounds import Ends, bound, joint_bound
     from glake.transfer.buffers import ASK, HOST, Raw
     from glake.transfer.default import copy, copy_batch, gather, scatter, stats
     from glake.transfer.engine import UNORDERED, Engine, default_engine
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _HOME = {
     "ASK": "buffers",
     "Blocks": "runs",
+    "Ends": "bounds",
     "bound": "bounds",
     "copy": "default",
     "copy_batch": "default",
@@ -83,6 +84,7 @@ __all__ = [
     "HOST",
     "UNORDERED",
     "Blocks",
+    "Ends",
     "Engine",
     "Mooncake",
     "Nixl",

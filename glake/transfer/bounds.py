@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypedDict
 
 from glake import extras
 from glake._C import CapacityGraph
@@ -20,9 +20,22 @@ from glake.arguments import whole
 from glake.errors import GlakeError, InvalidArgument
 from glake.platforms import for_people
 from glake.transfer.place import Place, PlatformLike, ends, graph_of
+from glake.typing import CopyEnd
 
 RELAYS = 2  # GPUs in a row on one path
 _MOST_RELAYS = 16  # the GPUs of the largest platform
+
+
+class Ends(TypedDict):
+    """The places of a copy, as for `explain`.
+
+    Attributes:
+        dst: the place to copy to.
+        src: the place to copy from.
+    """
+
+    dst: CopyEnd
+    src: CopyEnd
 
 
 @dataclass(frozen=True)
@@ -40,9 +53,9 @@ class Joint:
 
 def bound(
     platform: PlatformLike | CapacityGraph,
-    src: object,
-    dst: object,
     *,
+    dst: CopyEnd,
+    src: CopyEnd,
     host: str = "local",
     scales: Mapping[str, float] | None = None,
     exclude: Iterable[int] = (),
@@ -52,8 +65,8 @@ def bound(
 
     Args:
         platform: a preset's name, a platforms file, a Topology or a capacity graph.
-        src: "cuda:0", "cpu:0" (a socket), or "cpu", which `host` places.
-        dst: likewise.
+        dst: the place to copy to: "cuda:0", "cpu:0" (a socket), or "cpu", which `host` places.
+        src: the place to copy from, likewise.
         host: "local" on the GPU's socket; "interleaved" on all, an equal part each; "pages" on all,
             an equal part of each path.
         scales: edges ("cuda:0>N" or "g0>N") that run at a factor of their rate; 0: dead.
@@ -72,7 +85,7 @@ def bound(
 
 def joint_bound(
     platform: PlatformLike | CapacityGraph,
-    copies: Iterable[tuple[object, object]],
+    copies: Iterable[Ends],
     *,
     host: str = "local",
     scales: Mapping[str, float] | None = None,
@@ -83,7 +96,7 @@ def joint_bound(
 
     Args:
         platform: as of bound().
-        copies: (src, dst) of each.
+        copies: the ends of each, such as {"dst": "cuda:0", "src": "cpu"}.
         host: as of bound().
         scales: as of bound().
         exclude: as of bound().
@@ -93,17 +106,20 @@ def joint_bound(
         GlakeError: as of bound().
     """
     graph = scaled(graph_of(platform), scales)
-    demands = [ends(graph, src, dst, host) for src, dst in _pairs(copies)]
+    demands = [ends(graph, one["src"], one["dst"], host) for one in _checked(copies)]
     flow = _Flow(graph, demands, set(barred(graph, exclude)), _most_relays(relays))
     return Joint(total=flow.solve(fair=False), fair=flow.solve(fair=True))
 
 
-def _pairs(copies: Iterable[tuple[object, object]]) -> list[tuple[object, object]]:
-    given = list(copies) if isinstance(copies, (list, tuple, set, Iterator)) else [copies]
-    for pair in given:
-        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
-            raise InvalidArgument(f"copies {pair!r}: a list of (src, dst)")
-    return [(src, dst) for src, dst in given]
+def _checked(copies: Iterable[Ends]) -> list[Ends]:
+    sequence = isinstance(copies, (list, tuple, Iterator))
+    given = list(copies) if sequence else []
+    for one in given if sequence else [copies]:
+        if not sequence or not isinstance(one, Mapping) or set(one) != {"dst", "src"}:
+            raise InvalidArgument(
+                f"copies {one!r}: a list of ends, such as {{'dst': 'cuda:0', 'src': 'cpu'}}"
+            )
+    return given
 
 
 def _most_relays(relays: int) -> int:

@@ -12,6 +12,7 @@ from glake.errors import InvalidArgument, PackageMissing
 from glake.transfer import baselines, bounds
 from glake.transfer.place import Place, PlatformLike, ends, graph_of, place_name, topology_of
 from glake.transfer.topology import Topology
+from glake.typing import CopyEnd
 from glake.units import round_size
 
 _SMALLEST, _LARGEST = 64 << 10, 1 << 40  # bytes, where a gain is looked for
@@ -60,7 +61,8 @@ class Plan:
         equal_split: of GLake's equal shares.
         expected_us: microseconds of the planned copy; None where there is no path.
         plain_us: microseconds of a plain copy; None where there is no path.
-        relays_from: bytes from which several paths should pay; None: never.
+        relays_from: bytes from which several paths should pay by their links alone; None: never. A
+            copy enqueued in a stream pays for its driver calls too, and may go plainly up to more.
         paths: those it takes, each with its rate.
         refusals: those it does not take, and why.
     """
@@ -120,7 +122,11 @@ class Plan:
         if not self.paths:
             lines.append("  no path: every way is dead, and copy() would be CopyFailed")
         if len(self.paths) > 1 and self.relays_from is not None:
-            lines.append(f"  several paths pay from {round_size(self.relays_from)} (estimate)")
+            size = round_size(self.relays_from)
+            lines.append(
+                f"  several paths pay from {size} (estimate of the links alone: a copy enqueued "
+                "in a stream pays for its driver calls too)"
+            )
         for reason, paths in _by_reason(self.refusals):
             more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
             lines.append(f"  not {', '.join(paths[:3])}{more}: {reason}")
@@ -157,8 +163,8 @@ class _Bound:
 
 def explain(
     *,
-    dst: object,
-    src: object,
+    dst: CopyEnd,
+    src: CopyEnd,
     nbytes: int,
     platform: PlatformLike = None,
     host: str = "interleaved",

@@ -19,7 +19,9 @@ struct Hooks {
   std::mutex mutex;
   std::set<uintptr_t> alive;
   uintptr_t next = 1;
-  glake_context_hooks as_hooks() { return {this, &capture, &drop, &describe}; }
+  glake_context_hooks as_hooks() {
+    return {sizeof(glake_context_hooks), this, &capture, &drop, &describe};
+  }
 
   static void* capture(void* self) {
     auto* hooks = static_cast<Hooks*>(self);
@@ -133,6 +135,28 @@ TEST(the_ring_keeps_the_last) {
   OK(glake_history(0, GLAKE_CONTEXT_NEVER, 0));
   CHECK(history().empty());
   CHECK(!glake::Process::instance().hooks().any());  // the plain path again
+  finish();
+}
+
+TEST(hooks_of_other_sizes) {
+  start();
+  Hooks hooks;
+  struct {
+    glake_context_hooks hooks;
+    unsigned char more[16];
+  } longer = {hooks.as_hooks(), {}};
+  longer.hooks.size = sizeof longer;
+  OK(glake_set_context_hooks(&longer.hooks));
+  longer.more[7] = 1;
+  for (const size_t size : {size_t{0}, sizeof longer.hooks - 1, sizeof longer, SIZE_MAX}) {
+    longer.hooks.size = size;
+    CHECK(glake_set_context_hooks(&longer.hooks) == GLAKE_INVALID_ARGUMENT);
+  }
+  // Those that were set stay.
+  OK(glake_history(6, GLAKE_CONTEXT_ALL, 1));
+  void* ptr = glake_malloc(1000, 0, nullptr);
+  CHECK(glake_block_context(ptr) != nullptr);
+  OK(glake_free(ptr));
   finish();
 }
 

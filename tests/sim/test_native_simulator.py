@@ -11,6 +11,14 @@ def test_case(program: str, case: str) -> None:
     check(program, case)
 
 
+def test_every_program_is_in_one_of_these_files() -> None:
+    from test_native_core import PROGRAMS as CORE
+    from test_native_transfer import PROGRAMS as TRANSFER
+
+    assert sorted([*PROGRAMS, *CORE, *TRANSFER]) == sorted(native.programs())
+    assert "conformance" in PROGRAMS and "arena_test" in CORE
+
+
 @pytest.mark.parametrize("program", [name for name in native.programs() if cases(name) != [WHOLE]])
 def test_listed_cases_are_those_of_the_source(program: str) -> None:
     status, text = called(program, "--list")

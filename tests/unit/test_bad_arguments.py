@@ -72,12 +72,13 @@ CALLS: list[tuple[Callable[[Any], object], tuple[Any, ...], type[GlakeError]]] =
     (lambda stride: _gather([0, 1], stride), (1 << 64, -(1 << 64)), InvalidArgument),
     (topology.from_preset, (None, 1, [], b"x"), WrongType),
     (topology.from_file, (None, 1, [], b"x"), WrongType),
-    (lambda relays: transfer.bound("dgx1v", "cpu", "cuda:0", relays=relays),
+    (lambda relays: transfer.bound("dgx1v", dst="cuda:0", src="cpu", relays=relays),
      (None, -1, 1 << 31, 1.5, "2"), InvalidArgument),
-    (lambda scales: transfer.bound("dgx1v", "cpu", "cuda:0", scales=scales),
+    (lambda scales: transfer.bound("dgx1v", dst="cuda:0", src="cpu", scales=scales),
      (np.zeros(2), [1], "x"), InvalidArgument),
     (lambda copies: transfer.joint_bound("dgx1v", copies),
-     (None, 1, "x", [1], ["ab"], [("cpu",)]), InvalidArgument),
+     (None, 1, "x", [1], ["ab"], [("cpu", "cuda:0")], [{"dst": "cpu"}],
+      {"dst": "cpu", "src": "cuda:0"}), InvalidArgument),
 ]  # fmt: skip
 
 

@@ -150,9 +150,11 @@ def test_the_bound_is_the_computed_one(
     odd = load_platforms(str(files))["odd [box]"]
     for host in ("local", "interleaved", "pages"):
         row = only(rows, platform="odd [box]", transfer="d2h", host=host, size=4 * MIB)
-        assert row["bound"] == pytest.approx(transfer.bound(odd, "cuda:0", "cpu", host=host), 1e-3)
+        assert row["bound"] == pytest.approx(
+            transfer.bound(odd, dst="cpu", src="cuda:0", host=host), 1e-3
+        )
     row = only(rows, platform="odd [box]", transfer="p2p:0>2", size=4 * MIB)
-    assert row["bound"] == pytest.approx(transfer.bound(odd, "cuda:0", "cuda:2"), rel=1e-3)
+    assert row["bound"] == pytest.approx(transfer.bound(odd, dst="cuda:2", src="cuda:0"), rel=1e-3)
     given = json.loads(preset_file().read_text())["dgx_a100"]["bounds"]
     for name, key in {
         "h2d": "h2d inter", "bidir": "bidir h2d+d2h", "h2d:pair": "two h2d same switch (0,1)",

@@ -82,9 +82,11 @@ def test_bounds_equal_the_platforms_file(platform: str) -> None:
     for name, wanted, row in _rows(platform):
         where = {"host": row.host, "scales": row.scales, "exclude": row.exclude}
         if len(row.copies) == 1:
-            got = {"bound": transfer.bound(graph, *row.copies[0], **where)}
+            src, dst = row.copies[0]
+            got = {"bound": transfer.bound(graph, dst=dst, src=src, **where)}
         else:
-            joint = transfer.joint_bound(graph, row.copies, **where)
+            copies = [transfer.Ends(dst=dst, src=src) for src, dst in row.copies]
+            joint = transfer.joint_bound(graph, copies, **where)
             got = {"bound": joint.total, "fair_each": joint.fair}
         assert got == pytest.approx({key: wanted[key] for key in got}, rel=CLOSE), name
 
@@ -130,16 +132,16 @@ def test_interleaved_memory_gives_equal_parts() -> None:
             }
         )
     )
-    assert transfer.bound(graph, "cpu", "cuda:0", host="interleaved") == pytest.approx(20)
-    assert transfer.bound(graph, "cpu", "cuda:0", host="local") == pytest.approx(50)
-    assert transfer.bound(graph, "cpu:1", "cuda:0") == pytest.approx(10)
+    assert transfer.bound(graph, dst="cuda:0", src="cpu", host="interleaved") == pytest.approx(20)
+    assert transfer.bound(graph, dst="cuda:0", src="cpu", host="local") == pytest.approx(50)
+    assert transfer.bound(graph, dst="cuda:0", src="cpu:1") == pytest.approx(10)
     assert baselines.plain(graph, [("cpu", "cuda:0")], host="interleaved") == pytest.approx(20)
 
 
 def test_relays_count() -> None:
     # dgx1v reaches 49.2 with two relays in a row, 36.9 with one.
-    assert transfer.bound("dgx1v", "cpu", "cuda:0", host="interleaved", relays=1) < 37
-    assert transfer.bound("dgx1v", "cpu", "cuda:0", relays=0) == pytest.approx(12.3)
+    assert transfer.bound("dgx1v", dst="cuda:0", src="cpu", host="interleaved", relays=1) < 37
+    assert transfer.bound("dgx1v", dst="cuda:0", src="cpu", relays=0) == pytest.approx(12.3)
 
 
 @pytest.mark.parametrize(
@@ -159,10 +161,10 @@ def test_wrong_arguments_are_named(
     arguments: tuple[str, str], options: dict[str, Any], error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error, match=re.escape(says)):
-        transfer.bound("dgx1v", *arguments, **options)
+        transfer.bound("dgx1v", dst=arguments[1], src=arguments[0], **options)
 
 
 def test_without_the_solver_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "highspy", None)
     with pytest.raises(PackageMissing, match=r'pip install "glake\[transfer\]"'):
-        transfer.bound("dgx1v", "cpu", "cuda:0")
+        transfer.bound("dgx1v", dst="cuda:0", src="cpu")

@@ -86,7 +86,7 @@ def test_errors_are_typed() -> None:
             "exclude": [lambda: t.explain(**way, exclude=[99]),
                         lambda: t.explain(**way, exclude=["g1"]),
                         lambda: t.explain(**way, exclude=5.5),
-                        lambda: t.bound("dgx1v", "cpu", "cuda:0", exclude=[-1])],
+                        lambda: t.bound("dgx1v", dst="cuda:0", src="cpu", exclude=[-1])],
             "scales|edge": [lambda: t.explain(**way, scales=5),
                             lambda: t.explain(**way, scales={"s0>u0": "x"})],
             "take a preset": [lambda: t.explain(**way, platform=5), lambda: t.Engine(5)],
@@ -111,6 +111,20 @@ def test_errors_are_typed() -> None:
                     t.to(weight, device)
     """
     assert lines(program, DRIVER="sim:dgx_a100", SIM_MEMORY="128MiB") == []
+
+
+def test_an_engine_without_links_plans_for_the_gpus_there_are() -> None:
+    program = """
+        from glake import _C, errors
+        _C.transfer_open("", "")
+        print(len(_C.transfer_plan(1, 0, -1, 1 << 20)["paths"]))
+        for ends in ((99, 0), (0, 99), (2, -1)):
+            try:
+                _C.transfer_plan(*ends, -1, 1 << 20)
+            except errors.InvalidDevice as error:
+                print(f"cuda:{max(ends)}" in str(error))
+    """
+    assert lines(program, DRIVER="sim", SIM_DEVICES="2") == ["1", "True", "True", "True"]
 
 
 def test_every_method_of_a_parents_handle_is_forked() -> None:

@@ -1,6 +1,8 @@
 // What every function of the C interface shares: exceptions become the thread's last error.
 #pragma once
 
+#include <algorithm>
+#include <cstring>
 #include <new>
 #include <string>
 
@@ -48,6 +50,30 @@ int api_call(Body&& body) noexcept {
 
 inline void require(bool ok, const char* text) {
   if (!ok) throw Error(GLAKE_INVALID_ARGUMENT, text);
+}
+
+// A struct of a caller that was compiled with a shorter or a longer one, as this library has it.
+// What a shorter one lacks is 0; what a longer one has more must be 0. `least`: bytes of the first
+// version. Throws Error.
+template <typename Struct>
+Struct as_here(const Struct& given, const std::string& name, size_t least) {
+  constexpr size_t kMost = 4096;
+  if (given.size < least || given.size > kMost) {
+    throw Error(GLAKE_INVALID_ARGUMENT, name + ".size is " + std::to_string(given.size) +
+                                            ": it is sizeof(" + name + "), from " +
+                                            std::to_string(least) + " to " + std::to_string(kMost));
+  }
+  const auto* bytes = reinterpret_cast<const unsigned char*>(&given);
+  for (size_t i = sizeof given; i < given.size; ++i) {
+    if (bytes[i] == 0) continue;
+    throw Error(GLAKE_INVALID_ARGUMENT, name + " has a field at byte " + std::to_string(i) +
+                                            " that this libglake, " + glake_version() +
+                                            ", does not have");
+  }
+  Struct here{};
+  std::memcpy(&here, bytes, std::min(given.size, sizeof here));
+  here.size = sizeof here;
+  return here;
 }
 
 // Throws Error unless a block can have so many bytes.

@@ -18,27 +18,8 @@ namespace {
 std::mutex door_mutex;
 std::shared_ptr<glake::transfer::RelayDoor> door;  // of this process, where it is the service
 
-// The request of a caller that was compiled with a shorter or a longer glake_copy_request. What a
-// shorter one lacks is 0; what a longer one has more must be 0. Throws Error.
-glake_copy_request as_here(const glake_copy_request& given) {
-  constexpr size_t kLeast = offsetof(glake_copy_request, also_stream), kMost = 4096;
-  if (given.size < kLeast || given.size > kMost) {
-    throw glake::Error(GLAKE_INVALID_ARGUMENT,
-                       "glake_copy_request.size is " + std::to_string(given.size) +
-                           ": it is sizeof(glake_copy_request), from " + std::to_string(kLeast) +
-                           " to " + std::to_string(kMost));
-  }
-  const auto* bytes = reinterpret_cast<const unsigned char*>(&given);
-  for (size_t i = sizeof given; i < given.size; ++i) {
-    if (bytes[i] == 0) continue;
-    throw glake::Error(GLAKE_INVALID_ARGUMENT, "glake_copy_request has a field at byte " +
-                                                   std::to_string(i) + " that this libglake, " +
-                                                   glake_version() + ", does not have");
-  }
-  glake_copy_request here{};
-  std::memcpy(&here, bytes, std::min(given.size, sizeof here));
-  here.size = sizeof here;
-  return here;
+glake_copy_request request_here(const glake_copy_request& given) {
+  return as_here(given, "glake_copy_request", offsetof(glake_copy_request, also_stream));
 }
 
 // How a wait ended, as the status of the call.
@@ -66,7 +47,8 @@ uint64_t glake_copy_start(const glake_copy_request* request) {
   api_call([&] {
     require(request != nullptr, "glake_copy_start needs a request");
     TransferUse use;
-    id = request->size == sizeof *request ? use->begin(*request) : use->begin(as_here(*request));
+    id = request->size == sizeof *request ? use->begin(*request)
+                                          : use->begin(request_here(*request));
   });
   return id;
 }

@@ -82,9 +82,10 @@ void glake_set_tag(const char* tag) {
 int glake_set_context_hooks(const glake_context_hooks* hooks) {
   return api_call([&] {
     Process::instance().check_usable();
-    require(hooks == nullptr || hooks->capture != nullptr,
-            "glake_set_context_hooks needs a capture function");
-    Watch::instance().set_hooks(hooks);
+    if (hooks == nullptr) return Watch::instance().set_hooks(nullptr);
+    const glake_context_hooks here = as_here(*hooks, "glake_context_hooks", sizeof *hooks);
+    require(here.capture != nullptr, "glake_set_context_hooks needs a capture function");
+    Watch::instance().set_hooks(&here);
   });
 }
 

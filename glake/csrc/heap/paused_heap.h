@@ -19,11 +19,11 @@ struct PausedHeap {
   ~PausedHeap() { some_.fetch_sub(1, std::memory_order_relaxed); }
   PausedHeap(const PausedHeap&) = delete;
   PausedHeap& operator=(const PausedHeap&) = delete;
-  // Whether the process has any: who copies looks no further while it has none.
+  // Whether the process has any. While it has none, a copy looks no further.
   static bool any() { return some_.load(std::memory_order_relaxed) != 0; }
 
-  // Granules at home: of the first ones that many are held from the driver, and mapped. What the
-  // driver refuses to take back stays so, and serves resume().
+  // How many of the first granules are held from the driver, and how many are mapped. Those that
+  // the driver refuses to take back stay counted, and serve resume().
   struct Home {
     Run run;
     uint64_t held = 0, mapped = 0;

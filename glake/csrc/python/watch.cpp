@@ -120,7 +120,8 @@ size_t describe(void*, void* context, char* text, size_t capacity) {
   return lines.size();
 }
 
-constexpr glake_context_hooks kHooks = {nullptr, capture, drop, describe};
+constexpr glake_context_hooks kHooks = {sizeof(glake_context_hooks), nullptr, capture, drop,
+                                        describe};
 
 // (library, 0, function) of a C++ frame.
 py::tuple native_frame(const void* pc) {

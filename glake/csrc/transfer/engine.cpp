@@ -14,8 +14,8 @@ constexpr uint64_t kHoldUp = 5'000'000'000;  // ns close() waits for each thing 
 constexpr uint64_t kForever = UINT64_MAX;
 constexpr Bytes kLeastTold = 8 * kMiB;
 
-// Large copies of a rank that sees one GPU are told to the relay service also where one path is all
-// they have now: it would lend that path's links to other ranks, who see them idle, else.
+// A rank that sees one GPU tells the relay service of its large copies, even if they have only one
+// path now. Otherwise the service would take that path's links for idle, and lend them to others.
 bool told(RemoteGpus& remote, const Request& request) {
   return remote.opened() != 0 && request.relays == kAllGpus && request.parts.total() >= kLeastTold;
 }
@@ -162,10 +162,12 @@ uint64_t Engine::start(Request request) {
 
 // Of a caller's thread it is known what followed such a copy the last time.
 uint64_t Engine::start_planned(Request request, bool possible) {
-  const bool in_order = request.ordered && enqueue_ && scheduler_.knows_links();
+  const bool in_order = request.ordered && enqueue_;
+  // Copies that are done are noted first, so that this one does not count as beside them.
+  const bool room = in_order && enqueued_.has_room();
   const Bytes bytes = request.parts.total();
   Outlook outlook;
-  if (in_order) {
+  if (in_order && scheduler_.knows_links()) {
     const Bursts::Burst burst = bursts_.begin({request.demand(), bytes}, driver_.now_ns());
     outlook = scheduler_.look_ahead(request, runner_.demands(), burst);
   }
@@ -184,10 +186,10 @@ uint64_t Engine::start_planned(Request request, bool possible) {
   if (simple) {
     id = plain(request, false);
     scheduler_.note_plain(request, plan.plain, outlook.followed);
-  } else if (request.ordered && enqueue_) {
+  } else if (in_order) {
     std::vector<TransferPlan> plans{plan};
     if (any) plans = scheduler_.plans_beside(request, runner_.demands());
-    id = start_ordered(std::move(request), std::move(plans), outlook, possible);
+    id = start_ordered(std::move(request), std::move(plans), outlook, possible, room);
   } else {
     id = start_held(std::move(request), plan, possible);
   }
@@ -210,7 +212,7 @@ uint64_t Engine::start_held(Request request, const TransferPlan& plan, bool poss
 // between the copies, so the caller waits for those: a stream that is held for a thread may wait
 // for ever (simcuda/driver/driver_lock.h).
 uint64_t Engine::start_ordered(Request request, std::vector<TransferPlan> plans,
-                               const Outlook& outlook, bool possible) {
+                               const Outlook& outlook, bool possible, bool room) {
   // So do those of relays that are not this process's to chain to its streams.
   const bool waits =
       told(remote_, request) || std::any_of(plans.begin(), plans.end(),
@@ -219,8 +221,8 @@ uint64_t Engine::start_ordered(Request request, std::vector<TransferPlan> plans,
     return start_here(std::move(request), plans.front().plain);
   }
   for (TransferPlan& plan : plans) runner_.avoid_failed(&plan);
-  if (enqueued_.has_room()) {
-    // How long many blocks take as plain copies, kernels_pay() knows.
+  if (room) {
+    // kernels_pay() knows how long many blocks take as plain copies.
     const bool either = possible && (request.flags & kRelayed) == 0 && request.parts.count() == 1;
     const Rate rate = plans.front().plain;
     const uint64_t id = enqueued_.begin(request, std::move(plans), outlook, either);
@@ -372,6 +374,12 @@ std::string Engine::stats() {
 }
 
 std::string Engine::explain(Place dst, Place src, Bytes bytes) {
+  // A topology may have GPUs that the process does not see; without one nothing else refuses them.
+  for (const int gpu : {dst.gpu, src.gpu}) {
+    if (gpu >= 0 && !scheduler_.knows_links()) {
+      devices_.require(gpu, ", which the copy to plan names");
+    }
+  }
   Request request(Parts({{1, 1, bytes}}));
   request.dst = dst;
   request.src = src;

@@ -79,7 +79,7 @@ class Engine {
   uint64_t start(Request request);
   uint64_t start_planned(Request request, bool possible);
   uint64_t start_ordered(Request request, std::vector<TransferPlan> plans, const Outlook& outlook,
-                         bool possible);
+                         bool possible, bool room);
   uint64_t start_here(Request request, Rate plain);
   uint64_t start_held(Request request, const TransferPlan& plan, bool possible);
   uint64_t plain(const Request& request, bool captured, const char* why = nullptr);

@@ -80,7 +80,8 @@ size_t describe_frames(void*, void* context, char* text, size_t capacity) {
   return lines.size();
 }
 
-constexpr glake_context_hooks kFrames = {nullptr, capture_frames, drop_frames, describe_frames};
+constexpr glake_context_hooks kFrames = {sizeof(glake_context_hooks), nullptr, capture_frames,
+                                         drop_frames, describe_frames};
 
 }  // namespace
 

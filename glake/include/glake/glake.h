@@ -311,6 +311,7 @@ GLAKE_API void glake_set_tag(const char* tag);
 /* A context says where a block or an event came from, such as a stack. capture() makes it on the
  * calling thread, with no lock held; drop() is called when nothing refers to it any more. */
 typedef struct glake_context_hooks {
+  size_t size; /* sizeof(glake_context_hooks), as the caller was compiled */
   void* self;
   void* (*capture)(void* self);
   void (*drop)(void* self, void* context);

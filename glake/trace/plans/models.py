@@ -109,7 +109,7 @@ def _targets(model: Any, options: PlanOptions) -> Any:
 
 
 def _check_targets(model: Any, targets: tuple[str, ...]) -> None:
-    """peft takes a list of which one is found; a mistyped one would go unseen."""
+    """peft accepts a list if one name in it is found, so a mistyped one would go unseen."""
     linear = set()
     missing = dict.fromkeys(targets)
     for name, module in model.named_modules():

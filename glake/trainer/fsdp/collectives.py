@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -11,7 +11,12 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from glake.errors import InvalidArgument
 
-Work = Any  # a collective under way: on CUDA its wait() holds the current stream, else the caller
+
+class Work(Protocol):
+    """A collective under way."""
+
+    def wait(self) -> object:
+        """On CUDA holds the current stream until it is done, else the caller."""
 
 
 class _SumOfChunks:

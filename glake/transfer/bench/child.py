@@ -87,10 +87,12 @@ class _Bench:
         """The bound of the sum and, of several copies, that of equal rates; whether it is worth
         relays."""
         if case.together:
-            joint = bounds.joint_bound(self._graph, case.copies, host=case.host)
+            copies: list[bounds.Ends] = [{"dst": dst, "src": src} for src, dst in case.copies]
+            joint = bounds.joint_bound(self._graph, copies, host=case.host)
             found = {"bound": joint.total, "fair_bound": joint.fair * len(case.copies)}
         else:
-            found = {"bound": bounds.bound(self._graph, *case.copies[0], host=case.host)}
+            src, dst = case.copies[0]
+            found = {"bound": bounds.bound(self._graph, dst=dst, src=src, host=case.host)}
         plain = baselines.plain(self._graph, case.copies, host=case.host)
         gain = found.get("fair_bound", found["bound"]) >= GATE * plain
         return {**{label: round(rate, 3) for label, rate in found.items()}, "gain": bool(gain)}

@@ -40,7 +40,7 @@ class Calibration:
         return replace(topology, platform=changed, source=source)
 
     def on(self, platform: Platform) -> Platform:
-        """The platform with these rates and limits, nothing said of them."""
+        """The platform with these rates and limits, without notes on them."""
         edges = tuple(
             replace(edge, gb_per_s=self.rates.get(edge.name, edge.gb_per_s))
             for edge in platform.edges
@@ -48,7 +48,7 @@ class Calibration:
         return replace(platform, edges=edges, joint=(*self._kept(platform), *self.joint))
 
     def _kept(self, platform: Platform) -> list[Joint]:
-        """Limits from before that nothing measured replaces, not below what those carry now."""
+        """Earlier limits that no measurement replaces, raised as their edges got faster."""
         measured = [*self.together, *(frozenset(dict(each.weights)) for each in self.joint)]
         before = {edge.name: edge.gb_per_s for edge in platform.edges}
         kept = []

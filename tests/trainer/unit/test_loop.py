@@ -27,7 +27,7 @@ from glake.errors import (
 )
 from glake.trainer import log, loop, ranks
 from glake.trainer.__main__ import configured, main
-from glake.trainer.checkpoint import memory
+from glake.trainer.checkpoint import disk, memory
 from glake.trainer.goodput import goodput, last_of_each_step, records
 from glake.trainer.models import huggingface, sizes
 from glake.trainer.models.lora import with_lora
@@ -205,6 +205,15 @@ def test_another_models_checkpoint_is_refused(text: Path, tmp_path: Path) -> Non
         loop.train(other)
     outcome = loop.train(tiny(text, tmp_path / "run", 4))  # it is as it was
     assert outcome.resumed is not None and outcome.resumed.step == 2
+
+
+def test_a_checkpoint_without_a_count_of_tokens_is_refused(text: Path, tmp_path: Path) -> None:
+    loop.train(tiny(text, tmp_path / "run", 2))
+    (marker,) = (tmp_path / "run").glob(f"step-*/{disk.MARKER}")
+    told = json.loads(marker.read_text())
+    marker.write_text(json.dumps(told | {"notes": {"step": 2}}))
+    with pytest.raises(CheckpointMismatch, match="step 2 of disk .*tokens.* {'step': 2}"):
+        loop.train(tiny(text, tmp_path / "run", 4))
 
 
 def test_what_may_change_from_run_to_run_does(text: Path, tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ int History::record(bool enabled, caching::CreateContextFn gather, size_t entrie
   for (const std::string& name : skip) skipped |= action_bit(name);
   if (enabled) {
     // Never taken back: glake drops the contexts it holds through them.
-    glake_context_hooks hooks{this, &capture, &drop, &describe};
+    glake_context_hooks hooks{sizeof hooks, this, &capture, &drop, &describe};
     if (int status = library_.set_context_hooks(&hooks); status != GLAKE_OK) return status;
   }
   gather_.store(enabled ? gather : nullptr);

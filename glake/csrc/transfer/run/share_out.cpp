@@ -13,8 +13,8 @@ namespace glake::transfer {
 namespace {
 
 // Chosen by glake bench transfer --order enqueued on hgx_h100_h200, dgx_a100 and dgx1v.
-// A chunk flows for at least so many times a copy's start, so that the starts of the chunks beside
-// it are hidden.
+// A chunk flows at least this many times as long as a copy takes to start. So the starts of the
+// chunks beside it are hidden.
 constexpr double kCoverage = 2;
 // Chunks' times that a slow hop stands idle until the one before it has filled its buffers, and
 // after the last chunk, of which two are on a hop at once.
@@ -22,7 +22,7 @@ constexpr double kFill = 3;
 // A caller's time against a copy's, where no other copy waits for its calls, and where others may:
 // guesses.
 constexpr double kBlocked = 0.1, kBlockedUnknown = 1;
-// A hop that is at most so much faster than the slowest one counts as slow.
+// A hop counts as slow if it is at most this much faster than the slowest one.
 constexpr double kAlike = 1.5;
 // A chunk of a path with one slow hop is at most such a part of it, and of what is left of it;
 // where other copies wait for the calls, a larger one.
