@@ -137,6 +137,7 @@ Block* DeviceAllocator::allocate(Bytes bytes, StreamHandle stream, ThreadCache& 
       Address place = device_.own->history.expect(size, r.stream, &slot);
       if (place != 0) {
         if (Found found = Search(*device_.own).repeat(r, place)) {
+          if (device_.keeping.end()) Frees(*device_.own).drain_caches(false);
           device_.own->history.placed(slot, found.ptr);
           ++device_.stats.repeats;
           return device_.own->make_block(r, found, stream);
@@ -144,7 +145,10 @@ Block* DeviceAllocator::allocate(Bytes bytes, StreamHandle stream, ThreadCache& 
       }
     }
     if (Found found = Search(*device_.own).hit(r)) {
-      if (!r.small()) device_.own->history.placed(slot, found.ptr);
+      if (!r.small()) {
+        device_.own->history.placed(slot, found.ptr);
+        device_.keeping.found_by_fit([this] { return device_.plentiful(); });
+      }
       return device_.own->make_block(r, found, stream);
     }
   }
