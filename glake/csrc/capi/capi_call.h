@@ -51,7 +51,10 @@ inline void require(bool ok, const char* text) {
 }
 
 // Throws Error unless a block can have so many bytes.
-void require_size(size_t bytes);
+[[noreturn]] void refuse_size(size_t bytes);
+inline void require_size(size_t bytes) {
+  if (bytes == 0 || bytes > kMaxRequest) refuse_size(bytes);
+}
 
 // Copies as much as fits, and returns the text's whole length.
 size_t copy_out(const std::string& text, char* out, size_t capacity);
