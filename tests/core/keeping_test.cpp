@@ -122,7 +122,7 @@ TEST(a_step_that_repeats_ends_it) {
   void* other = reinterpret_cast<void*>(2);  // the per-thread default stream
   job.wander(2 * kEnough);
   CHECK(kept_bytes() > 0);
-  std::vector<size_t> sizes(40);
+  std::vector<size_t> sizes(glake::Tuning::kLeastStep);
   for (size_t& each : sizes) each = job.size();
   const int64_t repeats = test::stat("glake.repeats");
   for (int step = 0; step < 3; ++step) {

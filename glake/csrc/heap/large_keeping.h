@@ -29,9 +29,9 @@ class LargeKeeping {
     if (fits_ < Tuning::kMostStep && ++fits_ < Tuning::kMostStep) return false;
     return set(has_room());
   }
-  // One was followed. A few are by chance: it takes as many as must agree before any is.
+  // One was followed. Some are by chance: it takes as many as the shortest step has.
   bool followed() {
-    fits_ -= std::min(fits_, Tuning::kMostStep / Tuning::kAgreeing);
+    fits_ -= std::min(fits_, Tuning::kMostStep / Tuning::kLeastStep);
     return fits_ == 0 && set(false);
   }
   // Nothing fitted one.
