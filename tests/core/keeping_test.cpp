@@ -1,6 +1,6 @@
-// Threads keep the large blocks that they free where that costs nothing (heap/large_keeping.h): when
-// that begins, what ends it, and that what they keep is there for whoever needs it, also while they
-// take and give it.
+// Threads keep the large blocks that they free where that costs nothing (heap/large_keeping.h):
+// when that begins, what ends it, and that what they keep is there for whoever needs it, also while
+// they take and give it.
 #include <atomic>
 #include <chrono>
 #include <map>

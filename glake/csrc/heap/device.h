@@ -108,7 +108,7 @@ struct Device {
   double limit_fraction = 0;  // as set at run time; 0: not
   Bytes total_memory = 0;
   bool attached = false;
-  LargeKeeping keeping;       // by threads, of their large blocks
+  LargeKeeping keeping;      // by threads, of their large blocks
   bool driver_full = false;  // it refused a granule; growth is tried only as a last resort
   // Of the driver's last refusal to grow, under slow: whether it was of the request under way, how
   // many granules it had then, how many more it reported free, and what it said.

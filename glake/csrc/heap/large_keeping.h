@@ -22,8 +22,8 @@ class LargeKeeping {
   // Asked by frees, without a lock.
   bool now() const { return now_.load(std::memory_order_relaxed); }
 
-  // The rest under the device's lock; true if threads must give back what they kept. A large request
-  // found a place that no step had before; has_room() says whether memory is plentiful.
+  // The rest under the device's lock; true if threads must give back what they kept. A large
+  // request found a place that no step had before; has_room() says whether memory is plentiful.
   template <typename HasRoom>
   bool found_by_fit(HasRoom&& has_room) {
     if (fits_ < Tuning::kMostStep && ++fits_ < Tuning::kMostStep) return false;

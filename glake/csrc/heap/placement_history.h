@@ -48,9 +48,9 @@ class PlacementHistory {
   // nearly all entries of other contexts are told from it without a look at the ring. Four bytes
   // each, since every look-up is at another place: the index must fit the processor's cache.
   std::vector<uint32_t> index_;
-  uint64_t count_ = 0;           // requests ever
-  uint64_t hash_ = 0;            // of the last kAgreeing requests
-  uint64_t cursor_ = 0;          // the request expected next, + 1; 0: following nothing
+  uint64_t count_ = 0;   // requests ever
+  uint64_t hash_ = 0;    // of the last kAgreeing requests
+  uint64_t cursor_ = 0;  // the request expected next, + 1; 0: following nothing
 };
 
 }  // namespace glake
