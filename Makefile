@@ -207,7 +207,7 @@ sanitize-%: $(VENV)/.requirements FORCE
 
 # What CI runs: 100,000 random operations under ASan + UBSan (a minute on two cores), and the
 # programs with threads under TSan.
-THREADED = parallel_test interleaving_test shutdown_test streams_test
+THREADED = parallel_test interleaving_test keeping_test shutdown_test streams_test
 sanitize-short: $(VENV)/.requirements
 	$(PY) tools/fuzz.py --random --seed 1 --operations 100000
 	$(PY) tools/native.py --build build/thread --sanitize thread --run \

@@ -94,7 +94,7 @@ struct Tuning {
   static constexpr int kCacheSlots = 256;
   static constexpr int kCacheDepth = 14;
   // What it keeps at most, as one part in so many of the limit: of small blocks, and of large ones
-  // while threads contend. Guesses, which benchmarks/allocator/mixed_sizes.py shows at work.
+  // (where it keeps these). Guesses, which benchmarks/allocator/mixed_sizes.py shows at work.
   static constexpr Bytes kCacheSmall = 1024;
   static constexpr Bytes kCacheLarge = 32;
 

@@ -11,7 +11,8 @@
 
 namespace glake::capi {
 
-__thread int last_code = GLAKE_OK;
+// The definition needs the attribute too: without it the compiler forgets what the header says.
+__thread int last_code __attribute__((tls_model("initial-exec"))) = GLAKE_OK;
 
 namespace {
 std::string& last_text() {
@@ -28,9 +29,8 @@ int fail(int code, const char* text) noexcept {
 // Allocates nothing: the handler may have interrupted malloc itself.
 int fail_reentered() noexcept { return last_code = GLAKE_REENTERED; }
 
-void require_size(size_t bytes) {
+void refuse_size(size_t bytes) {
   constexpr size_t kExbibyte = size_t{1} << 60;  // what PyTorch says from there on, others look for
-  if (bytes != 0 && bytes <= kMaxRequest) return;
   throw Error(GLAKE_INVALID_ARGUMENT,
               (bytes >= kExbibyte ? std::string("Tried to allocate more than 1EB memory: ")
                                   : std::string()) +

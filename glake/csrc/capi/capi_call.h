@@ -77,7 +77,10 @@ Struct as_here(const Struct& given, const std::string& name, size_t least) {
 }
 
 // Throws Error unless a block can have so many bytes.
-void require_size(size_t bytes);
+[[noreturn]] void refuse_size(size_t bytes);
+inline void require_size(size_t bytes) {
+  if (bytes == 0 || bytes > kMaxRequest) refuse_size(bytes);
+}
 
 // Copies as much as fits, and returns the text's whole length.
 size_t copy_out(const std::string& text, char* out, size_t capacity);

@@ -65,6 +65,10 @@ Granules Device::above_limit() const {
   return limit < under_limit() ? under_limit() - limit : Granules{0};
 }
 
+bool Device::plentiful() const {
+  return options.policy == PolicyKind::kBalanced && !driver_full && under_limit() <= room();
+}
+
 Granules Device::chunk_room() const {
   Granules held = physical() + Granules::ceil(outside);
   return held < limit ? limit - held : Granules{0};

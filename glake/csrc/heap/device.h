@@ -17,6 +17,7 @@
 #include "base/stats.h"
 #include "heap/debug_hooks.h"
 #include "heap/heap.h"
+#include "heap/large_keeping.h"
 #include "heap/thread_cache.h"
 #include "memory/block_pool.h"
 #include "memory/contiguous_pool.h"
@@ -57,6 +58,8 @@ struct Device {
   // lowered.
   Granules room() const;
   Granules above_limit() const;
+  // At least as much as is held can be had besides.
+  bool plentiful() const;
   // The same for contiguous blocks, which take nothing that is owed.
   Granules chunk_room() const;
   Granules chunks_above_limit() const;
@@ -105,6 +108,7 @@ struct Device {
   double limit_fraction = 0;  // as set at run time; 0: not
   Bytes total_memory = 0;
   bool attached = false;
+  LargeKeeping keeping;      // by threads, of their large blocks
   bool driver_full = false;  // it refused a granule; growth is tried only as a last resort
   // Of the driver's last refusal to grow, under slow: whether it was of the request under way, how
   // many granules it had then, how many more it reported free, and what it said.

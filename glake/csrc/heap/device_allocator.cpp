@@ -123,11 +123,8 @@ uint64_t DeviceAllocator::live_blocks() {
   return live;
 }
 
-Block* DeviceAllocator::allocate(Bytes bytes, StreamHandle stream, ThreadCache& cache) {
+Block* DeviceAllocator::find(Bytes bytes, StreamHandle stream, ThreadCache& cache) {
   Bytes size = round_up(bytes, kAlignment);
-  if (size <= kSmallLimit || cache.holds_large()) {
-    if (Block* b = cache.take(size, bytes, stream)) return b;
-  }
   uint64_t slot = 0;
   {
     HotGuard hot(device_.hot);
@@ -137,6 +134,7 @@ Block* DeviceAllocator::allocate(Bytes bytes, StreamHandle stream, ThreadCache& 
       Address place = device_.own->history.expect(size, r.stream, &slot);
       if (place != 0) {
         if (Found found = Search(*device_.own).repeat(r, place)) {
+          if (device_.keeping.followed()) Frees(*device_.own).drain_caches(false);
           device_.own->history.placed(slot, found.ptr);
           ++device_.stats.repeats;
           return device_.own->make_block(r, found, stream);
@@ -144,7 +142,11 @@ Block* DeviceAllocator::allocate(Bytes bytes, StreamHandle stream, ThreadCache& 
       }
     }
     if (Found found = Search(*device_.own).hit(r)) {
-      if (!r.small()) device_.own->history.placed(slot, found.ptr);
+      if (!r.small()) {
+        device_.own->history.placed(slot, found.ptr);
+        if (device_.keeping.found_by_fit([this] { return device_.plentiful(); }))
+          Frees(*device_.own).drain_caches(false);
+      }
       return device_.own->make_block(r, found, stream);
     }
   }

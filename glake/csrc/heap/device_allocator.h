@@ -36,7 +36,10 @@ class DeviceAllocator {
   int number() const { return device_.number; }
   // A live block of at least `bytes`. Throws Error (GLAKE_OUT_OF_MEMORY, GLAKE_DRIVER_ERROR). Freed
   // by its heap (Heap::free).
-  Block* allocate(Bytes bytes, StreamHandle stream, ThreadCache& cache);
+  Block* allocate(Bytes bytes, StreamHandle stream, ThreadCache& cache) {
+    Block* b = cache.hit(bytes, stream);
+    return b != nullptr ? b : find(bytes, stream, cache);
+  }
   // Those of one driver allocation each.
   ContiguousBlocks contiguous() { return ContiguousBlocks(device_); }
   Pools pools() { return Pools(device_); }
@@ -69,6 +72,7 @@ class DeviceAllocator {
 
  private:
   Status release_all();
+  Block* find(Bytes bytes, StreamHandle stream, ThreadCache& cache);
 
   Device device_;
 };

@@ -75,7 +75,7 @@ Block* Heap::make_block(const Request& r, const Found& found, StreamHandle strea
 
 void Heap::free(Block* block, ThreadCache& cache) {
   // A small block that had to go to the large arena is counted there, where no cache counts.
-  bool cached = block->small() ? block->small_pool : device.hot.contended();
+  bool cached = block->small() ? block->small_pool : device.keeping.now() || device.hot.contended();
   if (cached && block->recorded.empty() && cache.heap() == this && cache.put(block)) {
     return;
   }

@@ -19,17 +19,22 @@ Address PlacementHistory::expect(Bytes size, StreamId stream, uint64_t* slot) {
   ring_[count_++ % Tuning::kRemembered] = {what, 0};
   // While a sequence is followed, a sparse index is enough to find it again.
   if (count_ < Tuning::kAgreeing || (cursor_ != 0 && count_ % Tuning::kIndexed != 0)) return place;
-  uint64_t& known = index_[(hash_ >> 32) % Tuning::kRemembered];
-  if (cursor_ == 0 && known != 0 && known - 1 + Tuning::kRemembered > count_) {
+  const auto context = static_cast<uint32_t>(hash_ >> 32);
+  uint32_t& known = index_[context % Tuning::kRemembered];
+  // How long ago that was.
+  const uint64_t ago = (count_ + 1 - known) % kNumbered;
+  if (cursor_ == 0 && known != 0 && ago != 0 && ago < Tuning::kRemembered && ago <= count_ &&
+      mark(known) == mark(context)) {
+    const uint64_t then = count_ - ago;
     // The same hash must mean the same requests: look at the last few.
-    bool same = true;
+    bool same = then >= Tuning::kAgreeing;
     for (uint64_t back = 1; back <= Tuning::kCompared && same; ++back) {
-      same = ring_[(known - 1 - back) % Tuning::kRemembered].what ==
+      same = ring_[(then - back) % Tuning::kRemembered].what ==
              ring_[(count_ - back) % Tuning::kRemembered].what;
     }
-    if (same) cursor_ = known;
+    if (same) cursor_ = then + 1;
   }
-  known = count_ + 1;
+  known = mark(context) | static_cast<uint32_t>((count_ + 1) % kNumbered);
   return place;
 }
 

@@ -37,13 +37,20 @@ class PlacementHistory {
   static uint64_t key(Bytes size, StreamId stream) {
     return (size / kAlignment) * kMaxStreams + stream + 1;
   }
+  // Of a request's number so many bits are in the index: those that are remembered, and one more
+  // that tells them from most that are not.
+  static constexpr uint64_t kNumbered = 2 * Tuning::kRemembered;
+  static uint32_t mark(uint32_t bits) { return bits & ~static_cast<uint32_t>(kNumbered - 1); }
   static constexpr uint64_t power(uint64_t n) { return n == 0 ? 1 : kBase * power(n - 1); }
 
   std::vector<Entry> ring_;
-  std::vector<uint64_t> index_;  // hash of a context -> the request that followed it, + 1
-  uint64_t count_ = 0;           // requests ever
-  uint64_t hash_ = 0;            // of the last kAgreeing requests
-  uint64_t cursor_ = 0;          // the request expected next, + 1; 0: following nothing
+  // By the hash of a context: which request followed it, + 1, and more bits of the hash, by which
+  // nearly all entries of other contexts are told from it without a look at the ring. Four bytes
+  // each, since every look-up is at another place: the index must fit the processor's cache.
+  std::vector<uint32_t> index_;
+  uint64_t count_ = 0;   // requests ever
+  uint64_t hash_ = 0;    // of the last kAgreeing requests
+  uint64_t cursor_ = 0;  // the request expected next, + 1; 0: following nothing
 };
 
 }  // namespace glake

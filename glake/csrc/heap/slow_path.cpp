@@ -30,6 +30,7 @@ Found SlowPath::all(const Request& r, HotGuard& hot) {
                                                                               : Wait::kNo);
   }
   if (Found found = Search(heap_).hit(r)) return found;
+  if (heap_.own() && !r.small()) device_.keeping.end();
   if (Found found = sized(r, hot)) return found;
   if (ContiguousBlocks(device_).trim(hot)) {
     if (Found found = sized(r, hot)) return found;

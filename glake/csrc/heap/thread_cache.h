@@ -1,8 +1,9 @@
 // A thread's own freed blocks, kept whole for the next request of the same size and stream: the hit
 // path takes this cache's lock, which nobody else wants, and nothing more.
 //
-// Small blocks always pass through it. Large ones do only while threads contend for the device's
-// lock, since a cached block cannot be split, merged or stitched.
+// Small blocks always pass through it. A cached block cannot be split, merged or stitched, so large
+// ones do only while threads contend for the device's lock, and where that costs nothing
+// (LargeKeeping).
 #pragma once
 
 #include <atomic>
@@ -31,7 +32,11 @@ class alignas(64) ThreadCache {
   DeviceAllocator* device() const { return device_; }
   const Heap* heap() const { return heap_; }  // whose blocks it keeps: the device's own
 
-  // A live block, or null.
+  // For a request as callers make it: a live block, or null.
+  Block* hit(Bytes bytes, StreamHandle stream) {
+    const Bytes size = round_up(bytes, kAlignment);
+    return size <= kSmallLimit || holds_large() ? take(size, bytes, stream) : nullptr;
+  }
   Block* take(Bytes size, Bytes requested, StreamHandle stream);
   // Keeps a freed block; false if it has no room (the block is then the caller's still).
   bool put(Block* block);

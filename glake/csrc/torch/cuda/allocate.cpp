@@ -47,7 +47,7 @@ DataPtr CudaAllocator::data_ptr(void* ptr, int device) const {
 }
 
 DataPtr CudaAllocator::allocate(size_t bytes) {
-  DeviceIndex device = c10::cuda::current_device();
+  DeviceIndex device = current_device();
   void* ptr = nullptr;
   if (bytes > 0 && C10_UNLIKELY(!enabled_.load(std::memory_order_relaxed))) {
     ptr = obtain_uncached(bytes, device);
@@ -59,20 +59,20 @@ DataPtr CudaAllocator::allocate(size_t bytes) {
 
 void* CudaAllocator::raw_alloc(size_t bytes) {
   if (bytes == 0) return nullptr;
-  DeviceIndex device = c10::cuda::current_device();
+  DeviceIndex device = current_device();
   return raw_alloc_with_stream(bytes, handle_of(c10::cuda::getCurrentCUDAStream(device)));
 }
 
 void* CudaAllocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
   if (bytes == 0) return nullptr;
-  DeviceIndex device = c10::cuda::current_device();
+  DeviceIndex device = current_device();
   return C10_UNLIKELY(!isEnabled()) ? obtain_uncached(bytes, device)
                                     : obtain(bytes, device, stream);
 }
 
 DataPtr CudaAllocator::allocateWithAddress(size_t bytes, void* where) {
   if (where == nullptr || bytes == 0) return allocate(bytes);
-  DeviceIndex device = c10::cuda::current_device();
+  DeviceIndex device = current_device();
   cudaStream_t stream = handle_of(c10::cuda::getCurrentCUDAStream(device));
   MempoolId_t pool = routes_.pool(device, stream);
   TORCH_CHECK(!foreign_.contains(device, pool), "glake: memory of pool (", pool.first, ", ",
@@ -89,9 +89,10 @@ void* CudaAllocator::obtain(size_t bytes, DeviceIndex device, cudaStream_t strea
   use(device);
   bytes = rounded(bytes);
   MempoolId_t pool = routes_.pool(device, stream);
-  void* ptr = attempt(bytes, device, stream, pool);
+  void* ptr = C10_LIKELY(pool == kNoPool) ? library_.malloc(bytes, device, stream)
+                                          : attempt(bytes, device, stream, pool);
   if (C10_UNLIKELY(ptr == nullptr)) ptr = recover(bytes, device, stream, pool);
-  report(ptr, static_cast<int64_t>(bytes), device);
+  if (told()) report(ptr, static_cast<int64_t>(bytes), device);
   return ptr;
 }
 
@@ -226,7 +227,11 @@ void CudaAllocator::out_of_memory(size_t bytes, int device, const std::string& t
   TORCH_CHECK_WITH(OutOfMemoryError, false, account(bytes, device, room, text));
 }
 
-// What profilers and the sanitizer of torch hear; `bytes` is negative for a free.
+bool CudaAllocator::told() {
+  return C10_UNLIKELY(gpu_trace() != nullptr || c10::memoryProfilingEnabled());
+}
+
+// What they hear; `bytes` is negative for a free.
 void CudaAllocator::report(void* ptr, int64_t bytes, int device) {
   if (const auto* interpreter = gpu_trace(); C10_UNLIKELY(interpreter != nullptr)) {
     auto address = reinterpret_cast<uintptr_t>(ptr);
@@ -264,14 +269,14 @@ bool CudaAllocator::describe(void* ptr, Known* out) {
 }
 
 bool CudaAllocator::give_back(void* ptr) {
-  History::Freeing freeing;
+  History::Freeing freeing(history_);
   bool uncached = had_uncached_.load(std::memory_order_acquire);
   if (C10_UNLIKELY(uncached) && give_back_uncached(ptr)) return true;
-  bool told = gpu_trace() != nullptr || c10::memoryProfilingEnabled();
+  const bool heard = told();
   Known known;
-  if (C10_UNLIKELY(told || foreign_.any()) && !describe(ptr, &known)) return false;
+  if (C10_UNLIKELY(heard || foreign_.any()) && !describe(ptr, &known)) return false;
   // Before the free: afterwards the address may be another block's.
-  if (C10_UNLIKELY(told)) report(ptr, -static_cast<int64_t>(known.bytes), known.device);
+  if (C10_UNLIKELY(heard)) report(ptr, -static_cast<int64_t>(known.bytes), known.device);
   if (C10_UNLIKELY(known.foreign)) return foreign_.free(ptr, known.device, capturing(known.device));
   return library_.free(ptr) == GLAKE_OK;
 }

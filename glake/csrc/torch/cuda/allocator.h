@@ -136,6 +136,8 @@ class CudaAllocator final : public native::CUDAAllocator {
   static void deleter(void* ptr);
   DataPtr data_ptr(void* ptr, int device) const;
   bool describe(void* ptr, Known* out);
+  // Whether profilers or torch's sanitizer hear of blocks on this thread now; and tells them.
+  static bool told();
   void report(void* ptr, int64_t bytes, int device);
 
   DeviceIndex checked(DeviceIndex device) const;  // throws for no such device

@@ -46,14 +46,22 @@ class History {
   void set_metadata(int device, const std::string& metadata);
   std::string metadata(int device) const;
 
-  // While it lives, the calling thread frees: its stacks are wanted less often.
+  // While it lives, the calling thread frees: its stacks are wanted less often. Without a history
+  // none are, and a free need not look for its thread's depth.
   class Freeing {
    public:
-    Freeing() { depth() += 1; }
-    ~Freeing() { depth() -= 1; }
+    explicit Freeing(const History& history) : counts_(history.enabled()) {
+      if (C10_UNLIKELY(counts_)) depth() += 1;
+    }
+    ~Freeing() {
+      if (C10_UNLIKELY(counts_)) depth() -= 1;
+    }
     Freeing(const Freeing&) = delete;
     Freeing& operator=(const Freeing&) = delete;
     static int& depth();
+
+   private:
+    const bool counts_;
   };
 
  private:

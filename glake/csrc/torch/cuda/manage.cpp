@@ -65,7 +65,7 @@ void CudaAllocator::setMemoryFraction(double fraction, DeviceIndex device) {
 }
 
 void CudaAllocator::emptyCache(MempoolId_t pool) {
-  History::Freeing freeing;
+  History::Freeing freeing(history_);
   for (int device = 0; device < kMaxDevices; ++device) {
     if (!used(device)) continue;
     if (!capturing(device)) foreign_.empty(device, pool);

@@ -1,9 +1,21 @@
-// The current device, set back at the end. (c10's own guard would bring in the whole runtime.)
+// The calling thread's current device; and another one, set back at the end. (c10's own guard would
+// bring in the whole runtime.)
 #pragma once
 
 #include "torch/cuda/version.h"
 
 namespace glake::adapter {
+
+using c10::DeviceIndex;
+
+// c10's function of this name also asks, every time, whether an assertion of a kernel has failed.
+// Allocation is no place to learn that, and the question takes as long as the device's own.
+inline DeviceIndex current_device() {
+  DeviceIndex device = -1;
+  const cudaError_t status = c10::cuda::GetDevice(&device);
+  if (C10_UNLIKELY(status != cudaSuccess)) C10_CUDA_CHECK(status);
+  return device;
+}
 
 class OnDevice {
  public:

@@ -4,6 +4,9 @@
 
 #include <c10/core/AllocatorConfig.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "base/types.h"
 
 namespace glake::adapter {
@@ -18,10 +21,16 @@ inline size_t rounded(size_t bytes, size_t divisions) {
   return (bytes + step - 1) / step * step;
 }
 
-// The setting of the request's size; PyTorch reads it from PYTORCH_ALLOC_CONF.
+// The setting of the request's size; PyTorch reads it from PYTORCH_ALLOC_CONF. It has one for each
+// power of two from 1 MiB on, the ends standing for all beyond them. Every allocation asks, so the
+// list is read here: to ask for one entry is three calls.
 inline size_t rounded(size_t bytes) {
-  return rounded(
-      bytes, c10::CachingAllocator::AcceleratorAllocatorConfig::roundup_power2_divisions(bytes));
+  constexpr int kFirst = 20;
+  static const std::vector<size_t>& settings =
+      c10::CachingAllocator::AcceleratorAllocatorConfig::roundup_power2_divisions();
+  const int power = 63 - __builtin_clzll(bytes);
+  const auto last = static_cast<int>(settings.size()) - 1;
+  return rounded(bytes, settings[static_cast<size_t>(std::clamp(power - kFirst, 0, last))]);
 }
 
 }  // namespace glake::adapter

@@ -61,9 +61,11 @@ class Routes {
 };
 
 // The runtime's handle of a stream. CUDAStream::stream() puts a guard of the device around its
-// search, which asks the runtime more than once. A stream of torch's has one handle for as long as
-// the process lives, so each thread keeps that of the stream it asked for last.
+// search, which asks the runtime more than once. The default stream, which c10 numbers 0, is CUDA's
+// null stream. Any other of torch's has one handle for as long as the process lives, so each thread
+// keeps that of the stream it asked for last.
 inline cudaStream_t handle_of(const c10::cuda::CUDAStream& stream) {
+  if (C10_LIKELY(stream.id() == 0)) return nullptr;
   struct Last {
     c10::StreamId id = 0;
     cudaStream_t handle = nullptr;
