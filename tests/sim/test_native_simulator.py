@@ -1,8 +1,11 @@
 """The C++ tests of the simulated driver, its runtime and NCCL."""
 
+from pathlib import Path
+
 import pytest
 from native_cases import WHOLE, called, cases, check, items, native
 
+FOUND = Path(__file__).parents[1] / "fuzz" / "found"
 PROGRAMS = [name for name in native.programs() if name.startswith(("test_", "conformance"))]
 
 
@@ -24,6 +27,12 @@ def test_listed_cases_are_those_of_the_source(program: str) -> None:
     status, text = called(program, "--list")
     assert status == 0
     assert sorted(text.splitlines()) == sorted(cases(program))
+
+
+@pytest.mark.parametrize("found", sorted(FOUND.glob("*.bin")), ids=lambda path: path.stem)
+def test_what_fuzzing_found_stays_mended(found: Path) -> None:
+    status, text = called("core_fuzz", str(found))
+    assert status == 0, text
 
 
 def test_filter_chooses_cases() -> None:

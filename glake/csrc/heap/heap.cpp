@@ -100,6 +100,7 @@ Block* Heap::find(const BlockTable& table, Address ptr) {
 Block* Heap::around(const BlockTable& table, Address ptr, bool* paused) {
   HotGuard hot(device.hot);
   *paused = is_paused();
+  if (!reserved()) return nullptr;
   if (large->contains(ptr)) return table.around(ptr, large->base());
   if (small->contains(ptr)) return table.around(ptr, ptr - std::min(ptr, kSmallLimit));
   const View* view = views.find(ptr);
@@ -113,7 +114,7 @@ std::string Heap::explain_pointer(Address ptr) {
   for (const View* v : views.recent_first()) {
     if (inside(v->base, v->length.bytes())) view = v;
   }
-  if (view == nullptr && !small->contains(ptr) && !large->contains(ptr)) {
+  if (!reserved() || (view == nullptr && !small->contains(ptr) && !large->contains(ptr))) {
     return " lies in glake's addresses but no block is there";
   }
   // At home the span tells whether somebody holds these bytes; in a view the runs do.

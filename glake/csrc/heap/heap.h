@@ -86,6 +86,8 @@ class Heap {
   bool lends() const { return rule.lends() && paused() == nullptr; }
   bool thaw() { return rule.thaw(pool != nullptr && pool->users != 0); }
 
+  // Whether all its addresses are reserved. Until then it has no block, but perhaps addresses.
+  bool reserved() const { return large != nullptr; }
   Arena& arena_of(Address a) { return small->contains(a) ? *small : *large; }
   Arena& home_of(const Request& r) { return r.small() ? *small : *large; }
   Granules whole_free() const { return {large->whole().count() + small->whole().count()}; }

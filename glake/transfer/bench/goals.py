@@ -90,7 +90,7 @@ def gains_from(platform: Platform) -> float:
 
 
 def _link_rate(transfer: str, platform: Platform) -> float:
-    """GB/s of the fastest link between its ends and others like it: GPUs, or a GPU and its socket."""
+    """GB/s of the fastest link that the copy's ends have: among GPUs, or to their socket."""
     if not transfer.startswith("p2p:"):
         return _own_rate(platform)
     source = f"g{transfer.removeprefix('p2p:').split('>')[0]}"
