@@ -25,6 +25,7 @@ from glake.transfer.bench import run as bench
 from glake.transfer.bench.cases import cases
 from glake.transfer.bench.goals import gains_from, missed
 from glake.transfer.bench.machines import machines
+from glake.transfer.bench.worlds import NEW, OLD
 
 MIB = 1 << 20
 KEYS = {"platform", "transfer", "host", "size", "bound", "achieved", "plain", "equal_split"}
@@ -351,7 +352,7 @@ def _row(**changed: Any) -> dict[str, Any]:
     row = {
         "transfer": "h2d", "size": 256 * MIB, "gain": True, "bound": 100.0, "achieved": 93.0,
         "fair_bound": 101.0, "plain": 25.0, "equal_split": 80.0,
-        "us": {"achieved": 50.0, "plain": 50.0},
+        "core_per_path": 0.3, "us": {"achieved": 50.0, "plain": 50.0},
     }  # fmt: skip
     return row | changed
 
@@ -368,6 +369,8 @@ def _row(**changed: Any) -> dict[str, Any]:
         ({"achieved": 87.0, "gain": False}, []),
         ({"achieved": 24.0, "gain": False, "equal_split": 25.0}, ["plain"]),
         ({"achieved": 75.0, "size": 64 * MIB}, ["equal_split"]),
+        ({"core_per_path": 0.31}, ["core_per_path"]),
+        ({"core_per_path": 0.31, "size": 16 * MIB}, []),  # calls are more of a short copy's time
         ({"achieved": 25.0, "size": 4 * MIB}, ["plain"]),  # no gain yet
         ({"achieved": 25.0, "size": MIB}, []),
         ({"size": 4096, "us": {"achieved": 13.0, "plain": 10.5}}, ["time"]),
@@ -384,6 +387,27 @@ def test_goals_where_a_chunk_is_as_short_as_a_start() -> None:
     assert [each["goal"] for each in missed(_row(achieved=79.0, equal_split=70.0), platform)] == [
         0.8
     ]
+
+
+def test_goals_between_gpus_follow_their_own_links() -> None:
+    row = _row(achieved=81.0, equal_split=70.0)
+    platforms = load_platforms()
+    assert not missed(row | {"transfer": "p2p:0>1"}, platforms["hgx_b300"])
+    assert [each["of"] for each in missed(row, platforms["hgx_b300"])] == ["bound"]
+    assert [each["of"] for each in missed(row | {"transfer": "p2p:0>1"}, platforms["dgx1v"])] == [
+        "bound"
+    ]
+
+
+def test_both_worlds_in_one_table() -> None:
+    done = run("--platform", "made:2", "--worlds", "--sizes", "64MiB")
+    assert done.exit_code == 0, done.output
+    assert re.search(r"made-0 +\d+/\d ", done.stdout) and re.search(r"made-1 +\d+/\d ", done.stdout)
+    assert "< plain" in done.stdout and "old: reach" in done.stdout
+    rows = rows_of("--platform", "made:1", "--worlds", "--sizes", "64MiB")
+    assert {(row["completion"], row["order"]) for row in rows} == {NEW, OLD}
+    names = [(row["transfer"], row["host"]) for row in rows]
+    assert names[: len(names) // 2] == names[len(names) // 2 :]
 
 
 def test_where_gains_begin() -> None:
