@@ -352,7 +352,7 @@ def _row(**changed: Any) -> dict[str, Any]:
     row = {
         "transfer": "h2d", "size": 256 * MIB, "gain": True, "bound": 100.0, "achieved": 93.0,
         "fair_bound": 101.0, "plain": 25.0, "equal_split": 80.0,
-        "core_per_path": 0.3, "us": {"achieved": 50.0, "plain": 50.0},
+        "core_per_path": 0.3, "order": "enqueued", "us": {"achieved": 50.0, "plain": 50.0},
     }  # fmt: skip
     return row | changed
 
@@ -370,6 +370,7 @@ def _row(**changed: Any) -> dict[str, Any]:
         ({"achieved": 24.0, "gain": False, "equal_split": 25.0}, ["plain"]),
         ({"achieved": 75.0, "size": 64 * MIB}, ["equal_split"]),
         ({"core_per_path": 0.31}, ["core_per_path"]),
+        ({"core_per_path": 0.31, "order": "held"}, []),
         ({"core_per_path": 0.31, "size": 16 * MIB}, []),  # calls are more of a short copy's time
         ({"achieved": 25.0, "size": 4 * MIB}, ["plain"]),  # no gain yet
         ({"achieved": 25.0, "size": MIB}, []),

@@ -163,12 +163,13 @@ uint64_t Engine::start(Request request) {
 // Of a caller's thread it is known what followed such a copy the last time.
 uint64_t Engine::start_planned(Request request, bool possible) {
   const bool in_order = request.ordered && enqueue_;
-  // Copies that are done are noted first, so that this one does not count as beside them.
-  const bool room = in_order && enqueued_.has_room();
   const Bytes bytes = request.parts.total();
+  Bursts::Burst burst;
+  if (in_order) burst = bursts_.begin({request.demand(), bytes}, driver_.now_ns());
+  // Copies that are done are noted, so that this one does not count as beside them.
+  const bool room = in_order && enqueued_.has_room();
   Outlook outlook;
   if (in_order && scheduler_.knows_links()) {
-    const Bursts::Burst burst = bursts_.begin({request.demand(), bytes}, driver_.now_ns());
     outlook = scheduler_.look_ahead(request, runner_.demands(), burst);
   }
   const bool any = outlook.way == Outlook::Way::kAny;

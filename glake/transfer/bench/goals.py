@@ -70,7 +70,8 @@ def missed(row: Mapping[str, Any], platform: Platform) -> list[dict[str, Any]]:
         least(0.98, "plain")
     if size >= 64 * _MIB:
         least(0.95, "equal_split")
-        if row["core_per_path"] > _MOST_CORE:
+        # Threads of held streams ask for each chunk: they cost more, and have no goal.
+        if row["order"] == "enqueued" and row["core_per_path"] > _MOST_CORE:
             found.append({"of": "core_per_path", "is": row["core_per_path"], "goal": _MOST_CORE})
     joint = "jain" in row
     if part := part_of_bound(row, platform):
