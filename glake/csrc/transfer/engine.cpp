@@ -171,13 +171,14 @@ uint64_t Engine::start_planned(Request request, bool possible) {
   Outlook outlook;
   if (in_order && scheduler_.knows_links()) {
     outlook = scheduler_.look_ahead(request, runner_.demands(), burst);
+    if (burst.known && burst.way == BurstWay::kUnknown) bursts_.decided(outlook.way);
   }
-  const bool any = outlook.way == Outlook::Way::kAny;
-  const TransferPlan plan = any ? scheduler_.plan_alone(request) : outlook.plan;
+  const bool apart = outlook.way == BurstWay::kApart;
+  const TransferPlan plan = apart ? scheduler_.plan_alone(request) : outlook.plan;
   const double ns = expected_ns(plan, bytes, scheduler_.copy_ns());
   const bool wanted = (request.flags & (kRelayed | kChecksum)) != 0;
   const auto worthwhile = [&] {
-    if (!any) return outlook.way == Outlook::Way::kJoint;
+    if (!apart) return outlook.way == BurstWay::kJoint;
     return scheduler_.worthwhile(request, plan) ||
            scheduler_.pays_beside(request, runner_.demands());
   };
@@ -189,7 +190,7 @@ uint64_t Engine::start_planned(Request request, bool possible) {
     scheduler_.note_plain(request, plan.plain, outlook.followed);
   } else if (in_order) {
     std::vector<TransferPlan> plans{plan};
-    if (any) plans = scheduler_.plans_beside(request, runner_.demands());
+    if (apart) plans = scheduler_.plans_beside(request, runner_.demands());
     id = start_ordered(std::move(request), std::move(plans), outlook, possible, room);
   } else {
     id = start_held(std::move(request), plan, possible);

@@ -28,7 +28,7 @@ inline size_t rounded(size_t bytes) {
   constexpr int kFirst = 20;
   static const std::vector<size_t>& settings =
       c10::CachingAllocator::AcceleratorAllocatorConfig::roundup_power2_divisions();
-  const int power = 63 - __builtin_clzll(bytes);
+  const int power = 63 - __builtin_clzll(bytes | 1);  // of no bytes it is not defined
   const auto last = static_cast<int>(settings.size()) - 1;
   return rounded(bytes, settings[static_cast<size_t>(std::clamp(power - kFirst, 0, last))]);
 }

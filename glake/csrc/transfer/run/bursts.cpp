@@ -11,6 +11,8 @@ constexpr size_t kMostCopies = 64, kMostThreads = 256, kMostKnown = 1024;
 // Of bursts that come now one way, now another, so many must have been alike before one is
 // expected again: a guess.
 constexpr int kMostDoubt = 3;
+// After so many times it is decided again how a burst goes: other copies may have run beside it.
+constexpr unsigned kDecided = 8;
 
 }  // namespace
 
@@ -42,11 +44,22 @@ Bursts::Burst Bursts::begin(const Copy& copy, uint64_t now) {
   current.began = now;
   const auto found = known_.find(key_of(current.copies.front()));
   if (found == known_.end()) return {};
-  const Known& known = found->second;
+  Known& known = found->second;
   const size_t count = current.copies.size();
   if (known.right < known.wrong || !same(current.copies, known.copies, count)) return {};
   const auto next = known.copies.begin() + static_cast<std::ptrdiff_t>(count);
-  return {true, known.copies.size(), {next, known.copies.end()}};
+  if (count == 1) known.anew = known.begun++ % kDecided == 0;
+  const BurstWay way = known.anew ? BurstWay::kUnknown : known.ways[count - 1];
+  return {true, known.copies.size(), {next, known.copies.end()}, way};
+}
+
+void Bursts::decided(BurstWay way) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  const std::vector<Copy>& copies = current_[std::this_thread::get_id()].copies;
+  if (copies.empty()) return;
+  const auto found = known_.find(key_of(copies.front()));
+  if (found == known_.end() || copies.size() > found->second.ways.size()) return;
+  found->second.ways[copies.size() - 1] = way;
 }
 
 void Bursts::begun(uint64_t now, double ns) {
@@ -77,6 +90,10 @@ void Bursts::note(const std::vector<Copy>& copies) {
   } else {
     known.right = 0;
     known.wrong = std::min(known.wrong + 1, kMostDoubt);
+  }
+  if (count != known.copies.size() || !same(copies, known.copies, count)) {
+    known.ways.assign(count, BurstWay::kUnknown);
+    known.begun = 0;
   }
   known.copies = copies;
 }

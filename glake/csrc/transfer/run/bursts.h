@@ -15,6 +15,9 @@
 
 namespace glake::transfer {
 
+// How a copy of a burst goes beside the others: as if there were none, planned with them, or plain.
+enum class BurstWay : uint8_t { kUnknown, kApart, kJoint, kPlain };
+
 class Bursts {
  public:
   struct Copy {
@@ -24,12 +27,15 @@ class Bursts {
 
   // What is known of the burst that a copy belongs to.
   struct Burst {
-    bool known = false;      // it came before; else nothing is
-    size_t copies = 0;       // of all of it
-    std::vector<Copy> next;  // should begin right after this one
+    bool known = false;                 // it came before; else nothing is
+    size_t copies = 0;                  // of all of it
+    std::vector<Copy> next;             // should begin right after this one
+    BurstWay way = BurstWay::kUnknown;  // that was decided for this one, not long ago
   };
   // One begins now, of this thread.
   Burst begin(const Copy& copy, uint64_t now);
+  // How it goes. To find that out takes as long as some dozen driver calls.
+  void decided(BurstWay way);
   // Its call returns: it should be done in `ns`, and what begins long before that belongs to it.
   void begun(uint64_t now, double ns);
   // The next one of this thread does not belong to it.
@@ -39,7 +45,10 @@ class Bursts {
   using Key = std::tuple<int, int, int, int, Bytes>;
   struct Known {
     std::vector<Copy> copies;
-    int right = 0, wrong = 0;  // in a row it was the same again; times it was another
+    std::vector<BurstWay> ways;  // of each
+    int right = 0, wrong = 0;    // in a row it was the same again; times it was another
+    unsigned begun = 0;          // times
+    bool anew = true;            // it is to be decided again
   };
   struct Current {
     std::vector<Copy> copies;

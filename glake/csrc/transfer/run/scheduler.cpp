@@ -13,6 +13,9 @@ constexpr double kHandOver = 5'000;  // ns from the call to the first copy of a 
 constexpr double kLeastGain = 1.03;  // in time, over a plain copy
 // What is forecast of copies that take each other's links is so much too good at times.
 constexpr double kUnsure = 1.05;
+// ns of a copy from which several ways to deal it out are compared: each takes some 20 us of the
+// caller's time, which no simulated clock shows.
+constexpr double kWorthAsking = 1'000'000;
 constexpr double kRunsWell = 0.85;         // of its plan: such a run clears its edges
 constexpr double kFull = 0.9;              // of a limit: copies wait for each other there
 constexpr Bytes kLongCopy = 8 * kMiB;      // that others should reckon with
@@ -132,14 +135,18 @@ Outlook Scheduler::look_ahead(const Request& request, std::vector<Demand> runnin
       if (joint[i].plan.plain > 0) plain[i].plan.plain = joint[i].plan.plain;
     }
   }
-  const double together = kHandOver + end_of(request, joint, burst.next.size());
-  const double greedy = kHandOver + end_of(request, alone, 0);
-  const double simple = end_of(request, plain, burst.next.size());
-  const bool is_plain = simple <= std::min(kLeastGain * together, kUnsure * greedy);
-  if (!is_plain && together > kUnsure * greedy) return outlook;
-  outlook.way = is_plain ? Outlook::Way::kPlain : Outlook::Way::kJoint;
+  outlook.way = burst.way;
+  if (outlook.way == BurstWay::kUnknown) {
+    const double together = kHandOver + end_of(request, joint, burst.next.size());
+    const double greedy = kHandOver + end_of(request, alone, 0);
+    const double simple = end_of(request, plain, burst.next.size());
+    const bool is_plain = simple <= std::min(kLeastGain * together, kUnsure * greedy);
+    const bool is_joint = together <= kUnsure * greedy;
+    outlook.way = is_plain ? BurstWay::kPlain : is_joint ? BurstWay::kJoint : BurstWay::kApart;
+  }
+  if (outlook.way == BurstWay::kApart) return outlook;
   outlook.known = true;
-  outlook.next = std::move(is_plain ? plain : joint);
+  outlook.next = std::move(outlook.way == BurstWay::kPlain ? plain : joint);
   outlook.plan = std::move(outlook.next.front().plan);
   outlook.next.erase(outlook.next.begin());
   return outlook;
@@ -233,9 +240,12 @@ Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
     forecast_.add(now, &next, flows_of(one, copy_ns(), forecast_));
   }
   double least = 0;
+  const bool thorough =
+      expected_ns(plans.front(), request.parts.total(), copy_ns()) >= kWorthAsking;
   for (size_t i = 0; i < plans.size(); ++i) {
     for (const bool by_rate : {false, true}) {
       for (const size_t followers : {next.size(), next.size() + 1}) {
+        if (!thorough && (by_rate || followers != next.size())) continue;
         const Deal how{by_rate, followers};
         Shares shares = transfer::share_out(request, plans[i], how, copy_ns(), now, &forecast_);
         shares.end_ns = std::max({shares.end_ns, forecast_.busiest(shares.flows), shares.calls_ns});

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "transfer/call/request.h"
+#include "transfer/run/bursts.h"
 #include "transfer/run/flow_forecast.h"
 
 namespace glake::transfer {
@@ -48,12 +49,11 @@ struct Expected {
 };
 // What is known, when a copy begins, of those that the same thread will begin right after it.
 struct Outlook {
-  enum class Way { kAny, kJoint, kPlain };
-  Way way = Way::kAny;         // how it should go beside them
+  BurstWay way = BurstWay::kApart;
   bool known = false;          // else there may be others
   bool followed = false;       // there are, for certain
-  TransferPlan plan;           // unless any
-  std::vector<Expected> next;  // unless any
+  TransferPlan plan;           // unless apart
+  std::vector<Expected> next;  // unless apart
   // What the caller's time counts against the copy's own.
   double calls_weigh() const;
 };
