@@ -1,9 +1,9 @@
-"""Types of what public calls take, for annotations. Importing it imports no other package."""
+"""Types of what public calls take and return. Importing it imports no other package."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, Union
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypedDict, Union
 
 if TYPE_CHECKING:
     import torch
@@ -18,12 +18,24 @@ __all__ = [
     "BlockArray",
     "BlockIndex",
     "CopyEnd",
+    "CopyStats",
     "CopyStream",
     "CudaArray",
     "CupyStream",
     "DLPackArray",
     "Device",
+    "EngineStats",
+    "Json",
+    "LendingStats",
+    "Lent",
+    "PathStats",
+    "Snapshot",
+    "SnapshotBlock",
+    "SnapshotEvent",
+    "SnapshotFrame",
+    "SnapshotSegment",
     "Stream",
+    "TransferStats",
 ]
 
 
@@ -64,3 +76,139 @@ CopyStream: TypeAlias = Union[
     "torch.cuda.Stream", CupyStream, tuple[int, int], Literal["unordered"], None
 ]
 """A copy's stream: of torch or CuPy, (GPU, handle), UNORDERED, or None: the framework's own."""
+
+Json: TypeAlias = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
+"""A value that json.dumps() takes."""
+
+
+class PathStats(TypedDict):
+    """What one path of copies has carried, and how the engine finds it."""
+
+    path: str
+    state: str  # "healthy", "suspect" (the next chunk tries it) or "quarantined"
+    why: str  # it is not healthy
+    failures: int
+    chunks: int
+    bytes: int
+
+
+class Lent(TypedDict, total=False):
+    """The relay service's part of LendingStats."""
+
+    service: str
+    grants: int
+    hidden: list[int]
+    not_reached: dict[str, str]
+
+
+class LendingStats(Lent):
+    """What the relay service lends; only the mode where this process uses none.
+
+    mode: which GPUs may relay. service: its state. grants: how many have come. hidden: GPUs that
+    the process does not see and the service copies on. not_reached: those it does not, and why.
+    """
+
+    mode: str
+
+
+class _Relays(TypedDict, total=False):
+    relays: list[int]  # GPUs that may relay; absent without a topology
+
+
+class CopyStats(_Relays):
+    """What the copies of an engine have done, and what is under way."""
+
+    transfers: int
+    bytes: int
+    plain_copies: int
+    plain_bytes: int
+    failed: int
+    resent: int  # chunks
+    running: int
+    waiting: int
+    enqueued: int
+    slots: int
+    threads: int
+    paths: list[PathStats]
+    kernel_launches: int
+    without_kernels: str  # why a GPU copies without them
+    lent: bool
+
+
+class EngineStats(CopyStats):
+    """What an engine has done (glake.transfer.Engine.stats)."""
+
+    lending: LendingStats
+
+
+class TransferStats(EngineStats):
+    """What the process has copied, read and written (glake.transfer.stats)."""
+
+    files: dict[str, int]
+    nodes: dict[str, int]
+
+
+class SnapshotFrame(TypedDict):
+    """A line of a stack."""
+
+    filename: str
+    line: int
+    name: str
+
+
+class _Tagged(TypedDict, total=False):
+    user_metadata: str
+
+
+class SnapshotBlock(_Tagged):
+    """A block of a segment, live or free."""
+
+    address: int
+    size: int
+    requested_size: int
+    state: str
+    frames: list[SnapshotFrame]
+
+
+class SnapshotSegment(TypedDict):
+    """A contiguous range of addresses with memory behind it."""
+
+    device: int
+    address: int
+    total_size: int
+    stream: int
+    segment_type: str
+    segment_pool_id: tuple[int, int]
+    is_expandable: bool
+    paused: bool  # of a region: it holds no memory now
+    allocated_size: int
+    active_size: int
+    requested_size: int
+    blocks: list[SnapshotBlock]
+
+
+class _Addresses(TypedDict, total=False):
+    addr: int
+    device_free: int  # of the action "oom": bytes that were free
+
+
+class SnapshotEvent(_Addresses):
+    """Something that the allocator did."""
+
+    action: str
+    size: int
+    stream: int
+    pool_id: tuple[int, int]
+    time_us: int
+    compile_context: str
+    user_metadata: str
+    frames: list[SnapshotFrame]
+
+
+class Snapshot(TypedDict):
+    """All memory that is held, in PyTorch's form (glake.snapshot). Sizes are bytes."""
+
+    segments: list[SnapshotSegment]
+    device_traces: list[list[SnapshotEvent]]  # by device
+    allocator_settings: dict[str, Json]
+    external_annotations: list[Json]

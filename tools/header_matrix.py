@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from glake.allocator import adapter_build  # noqa: E402
 from glake.errors import GlakeError  # noqa: E402
 
-VERSIONS = ("2.11.0", "2.12.0", "2.13.0", "2.14.1", "2.15.0")
+VERSIONS = ("2.11.0", "2.12.0", "2.13.0", "2.14.1")
 KEPT = ("torch/include/c10/", "torch/include/ATen/", "torch/include/torch/headeronly/")
 
 

@@ -10,10 +10,20 @@ import os
 import pickle
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from glake import _C, arguments
 from glake.errors import FileFailed, InvalidArgument
+
+if TYPE_CHECKING:
+    from glake.typing import (
+        Json,
+        Snapshot,
+        SnapshotBlock,
+        SnapshotEvent,
+        SnapshotFrame,
+        SnapshotSegment,
+    )
 
 ACTIONS = (
     "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map",
@@ -62,7 +72,7 @@ def record_memory_history(
     _C.record_history(entries, when, clear_history, stacks == "all")
 
 
-def snapshot() -> dict[str, Any]:
+def snapshot() -> Snapshot:
     """All memory held on every device, its blocks, and the recorded events.
 
     Returns:
@@ -103,8 +113,8 @@ def dump_snapshot(path: str | Path = "dump_snapshot.pickle") -> None:
         raise FileFailed(number, f"cannot write a snapshot: {why or error}", name) from None
 
 
-def _segments(device: int) -> list[dict[str, Any]]:
-    found = []
+def _segments(device: int) -> list[SnapshotSegment]:
+    found: list[SnapshotSegment] = []
     for address, size, stream, pool, large, kind, blocks, paused in _C.memory(device):
         shown = [_block(block) for block in blocks]
         active = [each for each in shown if each["state"] != "inactive"]
@@ -128,24 +138,24 @@ def _segments(device: int) -> list[dict[str, Any]]:
     return found
 
 
-def _block(block: _C.Block) -> dict[str, Any]:
+def _block(block: _C.Block) -> SnapshotBlock:
     address, size, requested, state, _, tag, frames = block
-    shown = {
+    shown: SnapshotBlock = {
         "address": address,
         "size": size,
         "requested_size": requested,
         "state": STATES[state],
         "frames": _frames(frames),
     }
-    return shown | ({"user_metadata": tag} if tag is not None else {})
+    if tag is not None:
+        shown["user_metadata"] = tag
+    return shown
 
 
-def _entry(event: _C.Event) -> dict[str, Any]:
+def _entry(event: _C.Event) -> SnapshotEvent:
     action, address, size, stream, pool, time_ns, tag, frames = event
-    name = ACTIONS[action]
-    return {
-        "action": name,
-        "device_free" if name == "oom" else "addr": address,
+    shown: SnapshotEvent = {
+        "action": ACTIONS[action],
         "size": size,
         "stream": stream,
         "pool_id": pool,
@@ -154,13 +164,15 @@ def _entry(event: _C.Event) -> dict[str, Any]:
         "user_metadata": tag or "",
         "frames": _frames(frames),
     }
+    shown["device_free" if shown["action"] == "oom" else "addr"] = address
+    return shown
 
 
-def _frames(frames: _C.Frames) -> list[dict[str, Any]]:
+def _frames(frames: _C.Frames) -> list[SnapshotFrame]:
     return [{"filename": file, "line": line, "name": name} for file, line, name in frames]
 
 
-def _settings() -> dict[str, Any]:
+def _settings() -> dict[str, Json]:
     options = {row["name"]: row["value"] for row in _C.options()}
     return {
         "PYTORCH_CUDA_ALLOC_CONF": os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),

@@ -6,7 +6,7 @@ import os
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from glake import _C, arguments
 from glake.arguments import device_number
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from glake.typing import Device
 
 
-def stats(device: Device = 0) -> dict[str, Any]:
+def stats(device: Device = 0) -> dict[str, int]:
     """The device's statistics: PyTorch's names (torch.cuda.memory_stats) and glake's own.
 
     Four groups are of the whole process, whatever the device: `glake.host.` (pinned memory of
@@ -54,10 +54,10 @@ _COPIES = ("transfers", "plain_copies", "bytes", "plain_bytes", "failed", "resen
 
 def _copied() -> dict[str, int]:
     try:
-        told = _C.transfer_stats()
+        told = cast("dict[str, int]", _C.transfer_stats())
     except TransferClosed:  # no copy has been asked for
-        told = {}
-    return {name: int(told.get(name, 0)) for name in _COPIES}
+        return dict.fromkeys(_COPIES, 0)
+    return {name: told[name] for name in _COPIES}
 
 
 def step(device: Device = 0) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from glake.typing import Json
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ class DryRun:
         """Whether the job ran to its end."""
         return self.oom is None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """The run as plain values."""
         row = asdict(self)
         row["files"] = list(self.files)

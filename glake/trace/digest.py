@@ -9,25 +9,15 @@ from typing import Any
 from glake.errors import InvalidArgument
 from glake.trace import holders
 from glake.trace.memory_map import MemoryMap, summarise
+from glake.trace.policies import named
 from glake.trace.replay import ReplayResult, replay
 from glake.units import printable
-
-MODELLED = ("native", "expandable", "gmlake")
-"""The policies that are models of other allocators."""
-
-OWN = ("glake", "compact")
-"""The policies that are this library."""
 
 LEAST_EXPONENT = 8
 """The bucket of all requests below 512 bytes."""
 
 LIVE_POINTS = 2000
 """Most points of a curve of live bytes, as many as a replay's timeline has."""
-
-
-def base_name(policy: str) -> str:
-    """A policy's name without its parameter (``gmlake:64MiB``)."""
-    return policy.partition(":")[0]
 
 
 @dataclass(frozen=True)
@@ -81,11 +71,15 @@ class PolicyDigest:
 
     @property
     def modelled(self) -> bool:
-        return base_name(self.name) in MODELLED
+        return named(self.name).kind == "model"
 
     @property
     def own(self) -> bool:
-        return self.name in OWN
+        return named(self.name).kind == "own"
+
+    @property
+    def is_bound(self) -> bool:
+        return self.result.is_bound
 
     @property
     def fits(self) -> bool:

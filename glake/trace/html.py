@@ -26,25 +26,17 @@ from glake.trace.digest import (
     LEAST_EXPONENT,
     Digest,
     PolicyDigest,
-    base_name,
     digest,
     facts,
     shorten,
 )
 from glake.trace.memory_map import UNIT, MemoryMap
+from glake.trace.policies import named
 from glake.trace.replay import ReplayResult
 from glake.trace.report import to_json
 from glake.trace.roles import by_role
 from glake.units import counted, micros, printable, share, size, size_range, times, titled
 
-_KINDS = {
-    "glake": "this library",
-    "compact": "this library, policy compact",
-    "native": "model of PyTorch's allocator",
-    "expandable": "model of PyTorch, expandable segments",
-    "gmlake": "model of GMLake",
-    "bound": "offline lower bound",
-}
 _COLUMNS = (
     ("policy", "policy", "", "allocation policy"),
     ("fits", "fits", "", "whether the job ran to its end"),
@@ -64,7 +56,7 @@ _COLUMNS = (
     ("host_ns_alloc", "alloc", "host, median", "wall time of one call in this replay"),
     ("host_ns_free", "free", "host, median", "wall time of one call in this replay"),
 )
-# What the bound, which allocates nothing, has no figure for.
+# What a bound, which allocates nothing, has no figure for.
 _OF_AN_ALLOCATOR = [
     key for key, *_ in _COLUMNS if "driver" in key or "waits" in key or "host" in key
 ]
@@ -174,7 +166,7 @@ def _title(job: Digest) -> str:
 
 
 def _colour(policy: str) -> str:
-    return f"var(--c-{base_name(policy) if base_name(policy) in _KINDS else 'other'})"
+    return f"var(--c-{named(policy).name}, var(--c-other))"
 
 
 def _job(job: Digest) -> dict[str, Any]:
@@ -244,7 +236,7 @@ def _card(job: Digest, each: PolicyDigest) -> dict[str, Any]:
     result = each.result
     held, live = result.peak_physical_bytes, result.peak_live_bytes
     top = _near(job) or max(one.result.peak_physical_bytes for one in job.policies) or 1
-    if each.name == "bound":
+    if each.is_bound:
         verdict = "fits, in principle" if each.fits else "no allocator can fit it"
         detail = f"no allocator can hold less than {size(held)} for {size(live)} of live memory"
     elif not each.fits:
@@ -259,7 +251,7 @@ def _card(job: Digest, each: PolicyDigest) -> dict[str, Any]:
         detail += f"; runs in {size(result.min_capacity_bytes)} or more"
     return {
         "policy": each.name,
-        "kind": _KINDS.get(base_name(each.name), ""),
+        "kind": named(each.name).title,
         "colour": _colour(each.name),
         "fits": each.fits,
         "verdict": verdict,
@@ -306,11 +298,11 @@ def _row(result: ReplayResult) -> dict[str, Any]:
             text = css = "yes" if result.oom is None else "no"
         elif key == "x_live":
             text = times(result.peak_physical_bytes, result.peak_live_bytes)
-        elif key == "driver_us_per_step" and value is not None and result.policy != "bound":
+        elif key == "driver_us_per_step" and value is not None and not result.is_bound:
             text = " | ".join(
                 micros(under.driver_us_per_step or 0) for under in result.by_costs.values()
             )
-        elif value is not None and not (result.policy == "bound" and key in _OF_AN_ALLOCATOR):
+        elif value is not None and not (result.is_bound and key in _OF_AN_ALLOCATOR):
             text = shown[key](value)
         cells.append({"key": key, "value": value, "text": text, "css": css})
     return {"policy": result.policy, "cells": cells}
@@ -399,6 +391,7 @@ def _policy_data(each: PolicyDigest, steps: range) -> dict[str, Any]:
     kept = [result.steps[i] for i in steps if i < len(result.steps)]
     return {
         "name": each.name,
+        "bound": each.is_bound,
         "colour": _colour(each.name),
         "events": result.events,
         "oom": None if result.oom is None else result.oom.event,

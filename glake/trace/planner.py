@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from glake import config, outside
 from glake.errors import PlanError
@@ -24,6 +24,9 @@ from glake.trace.record import record
 from glake.trace.replay import MAX_CAPACITY, ReplayResult, load_trace, replay, require_policy
 from glake.trace.roles import by_role
 from glake.units import size
+
+if TYPE_CHECKING:
+    from glake.typing import Json
 
 DEFAULT_POLICIES = ("glake", "native", "expandable")
 COMPLETE_AFTER = 512
@@ -75,8 +78,9 @@ class Plan:
     def verdict(self) -> str:
         """One plain sentence."""
         where = f"in {self.gpu_text}"
-        runs = [_named(name) for name, fits in self.fits.items() if fits and name != "bound"]
-        fails = [_named(name) for name, fits in self.fits.items() if not fits and name != "bound"]
+        allocators = [each for each in self.results if not each.is_bound]
+        runs = [_named(each.policy) for each in allocators if each.oom is None]
+        fails = [_named(each.policy) for each in allocators if each.oom is not None]
         if not runs:
             short = self.results[0].trace_peak_live_bytes - self.capacity_bytes
             why = (
@@ -88,7 +92,7 @@ class Plan:
         rest = f"; not with {_listed(fails, 'or')}" if fails else ""
         return f"{self.target} fits {where} with {_listed(runs, 'and')}{rest}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """Everything as plain values; each result without its timeline and layout."""
         from glake.trace.report import to_json
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glake.trace.format import parsed
+from glake.trace.policies import known, named
 
 _NO_TABLE = "costs: name at least one table of driver prices, such as published"
 
@@ -35,8 +36,7 @@ def _native() -> Any:
 
 def policies() -> list[str]:
     """The policies a trace can be replayed under; ``gmlake`` takes a size too: ``gmlake:64MiB``."""
-    names: list[str] = _native().replay_policies()
-    return names
+    return list(known())
 
 
 @dataclass(frozen=True)
@@ -218,6 +218,11 @@ class ReplayResult:
     peak_event: int | None
     timeline: Timeline
     layout: Layout | None
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the policy places nothing, and so has no driver calls and no host time."""
+        return named(self.policy).kind == "bound"
 
 
 def load_trace(path: str | os.PathLike[str], name: str = "") -> Any:

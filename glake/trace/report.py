@@ -92,8 +92,8 @@ def _table(trace: str, results: Sequence[ReplayResult]) -> Table:
             _percent(each.utilisation),
             _percent(each.time_avg_utilisation),
             _min_capacity(each),
-            # The bound allocates nothing, so it has no costs.
-            *(["-"] * len(costs) if each.policy == "bound" else costs),
+            # A bound allocates nothing, so it has no costs.
+            *(["-"] * len(costs) if each.is_bound else costs),
         )
     return table
 

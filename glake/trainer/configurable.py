@@ -38,7 +38,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from typing_extensions import dataclass_transform
+from typing_extensions import Self, dataclass_transform
 
 from glake import extras, files
 from glake.errors import InvalidOption, UnknownOption, WrongType
@@ -88,14 +88,15 @@ _INT64 = Within(-(2**63), 2**63 - 1)  # what TOML and torch know
 _FLOAT32 = Within(-3e38, 3e38)
 
 
-def child(kind: Callable[..., C], **fields: Any) -> C:
+def child(kind: Callable[..., C], **fields: object) -> C:
     """The default of a field that holds a config: a new one for each parent.
 
     Args:
         kind: the config's class.
         fields: its values, where they differ from the class's defaults.
     """
-    return dataclasses.field(default_factory=functools.partial(kind, **fields))
+    default: Any = dataclasses.field(default_factory=functools.partial(kind, **fields))
+    return default
 
 
 class Configurable:
@@ -115,7 +116,7 @@ class Configurable:
         def __init_subclass__(cls) -> None:
             dataclasses.dataclass(kw_only=True)(cls)
 
-        def __new__(cls, **fields: Any) -> Any:
+        def __new__(cls, **fields: object) -> Self:
             if cls.part.abstract:
                 raise InvalidOption(
                     f"{_name(cls)} is abstract: name one of its kinds by {_CLASS!r}: "
@@ -125,7 +126,7 @@ class Configurable:
                 _known(cls, name)
             return super().__new__(cls)
 
-        def __setattr__(self, name: str, value: Any) -> None:
+        def __setattr__(self, name: str, value: object) -> None:
             kind: Any = type(self)
             _known(kind, name)
             object.__setattr__(self, name, _checked_at(name, value, _annotations(kind)[name]))
@@ -147,7 +148,7 @@ class Configurable:
                 node = getattr(node, key)
             return node
 
-        def set(self, path: str, value: Any) -> None:
+        def set(self, path: str, value: object) -> None:
             """Replaces the value at a dotted path; a dict with a "class" becomes a config."""
             self.get(path)  # or says what is not there
             before, _, last = path.rpartition(".")
@@ -197,9 +198,9 @@ class Configurable:
                 else:
                     yield name, value, _annotations(kind)[name]
 
-        def to_dict(self) -> dict[str, Any]:
+        def to_dict(self) -> dict[str, object]:
             """Plain dicts, tuples and scalars, each config with its class, without None."""
-            plain: dict[str, Any] = {_CLASS: _title(type(self).part)}
+            plain: dict[str, object] = {_CLASS: _title(type(self).part)}
             for name, value in self._options():
                 if value is not None:
                     below = isinstance(value, Configurable.Config)
@@ -207,7 +208,7 @@ class Configurable:
             return plain
 
         @classmethod
-        def from_dict(cls: type[C], plain: Mapping[str, Any]) -> C:
+        def from_dict(cls: type[C], plain: Mapping[str, object]) -> C:
             """The config that to_dict() described; it must be of this class or below it."""
             made: C = _checked(plain, cls)
             return made
@@ -227,11 +228,11 @@ class Configurable:
                     raise InvalidOption(f"no TOML: {error}") from None
                 return cls.from_dict(plain)
 
-        def flat(self) -> dict[str, Any]:
+        def flat(self) -> dict[str, object]:
             """Every leaf by its dotted path, the class of each node included."""
             return {path: value for path, value, _ in self._leaves() if value is not None}
 
-        def diff(self, other: Configurable.Config) -> dict[str, tuple[Any, Any]]:
+        def diff(self, other: Configurable.Config) -> dict[str, tuple[object, object]]:
             """Path -> (here, there) where the two differ; None where one has no such path."""
             mine, theirs = self.flat(), other.flat()
             pairs = {path: (mine.get(path), theirs.get(path)) for path in mine | theirs}
@@ -243,9 +244,9 @@ class Configurable:
 
     abstract: typing.ClassVar[bool] = False  # there are kinds of it; it builds nothing itself
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: Configurable.Config) -> None:
         super().__init__()
-        self.config = config
+        self.config: Any = config  # of the part's own kind
 
     def __init_subclass__(cls, abstract: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)

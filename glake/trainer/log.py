@@ -196,8 +196,11 @@ def memory(device: Any) -> dict[str, Any]:
         whose, live, found = "torch", "allocated_bytes", torch.cuda.memory_stats(device)
     else:
         return {}
-    live, held = (found.get(f"{name}.all.peak", 0) for name in (live, "reserved_bytes"))
-    return {"allocator": whose, "allocated_bytes": live, "reserved_bytes": held}
+    return {
+        "allocator": whose,
+        "allocated_bytes": found.get(f"{live}.all.peak", 0),
+        "reserved_bytes": found.get("reserved_bytes.all.peak", 0),
+    }
 
 
 def _traced(path: Path) -> Any:

@@ -13,13 +13,14 @@ from glake._C import CapacityGraph
 from glake.transfer import bounds
 from glake.transfer.bounds import scaled
 from glake.transfer.place import Place, PlatformLike, ends, graph_of
+from glake.typing import CopyEnd
 
 Loads = dict[int, float]  # edge, load per unit of rate
 
 
 def plain(
     platform: PlatformLike | CapacityGraph,
-    copies: Iterable[tuple[object, object]],
+    copies: Iterable[tuple[CopyEnd, CopyEnd]],
     *,
     host: str = "local",
     scales: Mapping[str, float] | None = None,
@@ -31,7 +32,7 @@ def plain(
 
 def equal_shares(
     platform: PlatformLike | CapacityGraph,
-    copies: Iterable[tuple[object, object]],
+    copies: Iterable[tuple[CopyEnd, CopyEnd]],
     *,
     host: str = "local",
     scales: Mapping[str, float] | None = None,

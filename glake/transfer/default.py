@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from glake.transfer import files
 from glake.transfer.engine import default_engine
@@ -11,7 +11,7 @@ from glake.transfer.handle import Transfer
 from glake.transfer.nodes import stats as nodes
 
 if TYPE_CHECKING:
-    from glake.typing import Array, BlockArray, BlockIndex, CopyStream
+    from glake.typing import Array, BlockArray, BlockIndex, CopyStream, TransferStats
 
 
 def copy(
@@ -80,7 +80,7 @@ def scatter(
     return default_engine().scatter(blocks, src, index, stream)
 
 
-def stats() -> dict[str, Any]:
+def stats() -> TransferStats:
     """What the process's engines have done so far.
 
     Returns:
@@ -90,4 +90,4 @@ def stats() -> dict[str, Any]:
     Raises:
         GlakeError: as of Engine, where it is opened.
     """
-    return default_engine().stats() | {"files": files.stats(), "nodes": nodes.totals()}
+    return {**default_engine().stats(), "files": files.stats(), "nodes": nodes.totals()}

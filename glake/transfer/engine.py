@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from glake.transfer.relay.client import RelayClient
-    from glake.typing import Array, BlockArray, BlockIndex, CopyStream
+    from glake.typing import Array, BlockArray, BlockIndex, CopyStream, EngineStats, LendingStats
 
 Streams = list[tuple[int, int]]
 UNORDERED: Literal["unordered"] = "unordered"
@@ -169,7 +169,7 @@ class Engine:
         """Closes it."""
         self.close()
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> EngineStats:
         """What the engine has done so far.
 
         Returns:
@@ -180,8 +180,10 @@ class Engine:
             TransferClosed: no engine is open.
         """
         lender = self._lender
-        lending = {"mode": self.relays} | (lender.stats() if lender is not None else {})
-        return dict(_C.transfer_stats()) | {"lending": lending}
+        lending: LendingStats = {"mode": self.relays}
+        if lender is not None:
+            lending = {**lender.stats(), "mode": self.relays}
+        return {**_C.transfer_stats(), "lending": lending}
 
     def copy(
         self,

@@ -10,7 +10,7 @@ import ctypes
 import math
 import weakref
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from glake import _C, arguments
 from glake.errors import GlakeError, InvalidArgument
@@ -19,13 +19,24 @@ from glake.transfer.engine import default_engine, open_engine
 from glake.transfer.registration import Registration
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
     import torch
 
     from glake.typing import Array
 
 
-def pinned(shape: int | tuple[int, ...], dtype: npt.DTypeLike | torch.dtype = "uint8") -> Any:
+@overload
+def pinned(shape: int | tuple[int, ...], dtype: torch.dtype) -> torch.Tensor: ...
+
+
+@overload
+def pinned(shape: int | tuple[int, ...], dtype: npt.DTypeLike = "uint8") -> np.ndarray: ...
+
+
+def pinned(
+    shape: int | tuple[int, ...], dtype: npt.DTypeLike | torch.dtype = "uint8"
+) -> np.ndarray | torch.Tensor:
     """Makes an array of pinned host memory, uninitialised, from glake's host pool.
 
     The memory returns to the pool when no array or view of it is left. Copies of it must be done by

@@ -10,6 +10,7 @@ from glake.errors import InvalidArgument, InvalidDevice
 from glake.platforms import Platform, file_text
 from glake.transfer import topology as topologies
 from glake.transfer.topology import Topology
+from glake.typing import CopyEnd
 
 # Where host memory without a socket lies: on the GPU's own socket; on all, changing every few MiB
 # (so that each chunk has one socket); on all, changing every page.
@@ -79,7 +80,7 @@ def graph_of(platform: PlatformLike | CapacityGraph) -> CapacityGraph:
     return CapacityGraph(file_text({topology.name: topology.platform}), topology.name)
 
 
-def ends(graph: CapacityGraph, src: object, dst: object, host: str) -> tuple[Place, Place]:
+def ends(graph: CapacityGraph, src: CopyEnd, dst: CopyEnd, host: str) -> tuple[Place, Place]:
     """Both ends of a copy; at least one is a GPU.
 
     InvalidDevice or InvalidArgument, saying what is taken, for anything else.
@@ -101,7 +102,7 @@ def ends(graph: CapacityGraph, src: object, dst: object, host: str) -> tuple[Pla
     return a, b
 
 
-def place_name(graph: CapacityGraph, place: object) -> str:
+def place_name(graph: CapacityGraph, place: CopyEnd) -> str:
     """An end that ends() takes, as texts name it: "gpu3" is cuda:3."""
     return _parse(graph, place, "interleaved").name
 
@@ -112,7 +113,7 @@ def _near(graph: CapacityGraph, place: Place, gpu: int) -> Place:
     return Place(node=graph.socket_of(gpu))
 
 
-def _parse(graph: CapacityGraph, place: object, host: str) -> Place:
+def _parse(graph: CapacityGraph, place: CopyEnd, host: str) -> Place:
     if hasattr(place, "__dlpack__") or isinstance(place, bytearray | memoryview):
         raise InvalidArgument(
             f"a {type(place).__name__} is no place: explain() takes names such as cpu or "

@@ -12,7 +12,7 @@ from glake.errors import InvalidArgument, PackageMissing
 from glake.transfer import baselines, bounds
 from glake.transfer.place import Place, PlatformLike, ends, graph_of, place_name, topology_of
 from glake.transfer.topology import Topology
-from glake.typing import CopyEnd
+from glake.typing import CopyEnd, Json
 from glake.units import round_size
 
 _SMALLEST, _LARGEST = 64 << 10, 1 << 40  # bytes, where a gain is looked for
@@ -91,9 +91,9 @@ class Plan:
         """
         return self._bound.value
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Json]:
         """Everything as JSON types. Without HiGHS, `bound` is None and `bound_absent` says why."""
-        out = {
+        out: dict[str, Json] = {
             name: getattr(self, name)
             for name in self.__dataclass_fields__
             if name not in ("_bound", "paths", "refusals")

@@ -23,6 +23,7 @@ PROGRAMS: dict[str, dict[str, str]] = {
     "offload.py": {"SIM_MEMORY": "256MiB"},
     "streams.py": {},
     "tensors.py": {},
+    "typed.py": {},
 }
 
 

@@ -164,7 +164,16 @@ void bind_replay(py::module_& module) {
       PyErr_SetString(replay_error.ptr(), error.what());
     }
   });
-  module.def("replay_policies", &policy_names, "The names `replay` takes as a policy.");
+  module.def(
+      "replay_policies",
+      [] {
+        std::vector<std::tuple<std::string, std::string, std::string>> out;
+        for (const PolicyTitle& each : policies()) {
+          out.emplace_back(each.name, each.title, each.kind);
+        }
+        return out;
+      },
+      "(name that `replay` takes, title, kind) of every policy.");
   module.def("require_policy", &require_policy, py::arg("name"),
              "Raises ReplayError, with what is known, for a policy `replay` does not know.");
   module.def(

@@ -50,10 +50,16 @@ bool is_gmlake(const std::string& name) {
 
 }  // namespace
 
-const std::vector<std::string>& policy_names() {
-  static const std::vector<std::string> names = {"glake",      "compact", "native",
-                                                 "expandable", "gmlake",  "bound"};
-  return names;
+const std::vector<PolicyTitle>& policies() {
+  static const std::vector<PolicyTitle> all = {
+      {"glake", "this library", "own"},
+      {"compact", "this library, policy compact", "own"},
+      {"native", "model of PyTorch's allocator", "model"},
+      {"expandable", "model of PyTorch, expandable segments", "model"},
+      {"gmlake", "model of GMLake", "model"},
+      {"bound", "offline lower bound", "bound"},
+  };
+  return all;
 }
 
 void require_policy(const std::string& name) {
@@ -62,9 +68,9 @@ void require_policy(const std::string& name) {
     return;
   }
   std::string known;
-  for (const std::string& each : policy_names()) {
-    if (each == name) return;
-    known += (known.empty() ? "" : ", ") + each;
+  for (const PolicyTitle& each : policies()) {
+    if (each.name == name) return;
+    known += (known.empty() ? "" : ", ") + std::string(each.name);
   }
   throw ReplayError("unknown policy '" + name + "'; known: " + known + " (also gmlake:SIZE)");
 }

@@ -73,8 +73,15 @@ struct PolicyConfig {
   std::string driver_path;         // simcuda, for glake's own policies; "" = beside libglake
 };
 
-// The names make_policy() takes; `gmlake` also with a size, `gmlake:64MiB` (gmlake_policy.h).
-const std::vector<std::string>& policy_names();
+// One policy, as lists and reports show it.
+struct PolicyTitle {
+  const char* name;   // as make_policy() takes it
+  const char* title;  // in words
+  const char* kind;   // "own": this library; "model": of another allocator; "bound": places nothing
+};
+
+// All there are. make_policy() also takes `gmlake` with a size, `gmlake:64MiB` (gmlake_policy.h).
+const std::vector<PolicyTitle>& policies();
 
 // Throws ReplayError, with what is known, if make_policy() would not know the name.
 void require_policy(const std::string& name);

@@ -144,9 +144,9 @@
   }
 
   function timeline(figure, job) {
-    // The bound hugs what is live: it is there to be switched on.
+    // A bound hugs what is live: it is there to be switched on.
     const shown = new Set(job.policies.keys());
-    job.policies.forEach((policy, index) => { if (policy.name === "bound") shown.delete(index); });
+    job.policies.forEach((policy, index) => { if (policy.bound) shown.delete(index); });
     let from = 0, to = job.events, drag = null, chart = null, x = null;
     const legend = html("div", figure, undefined, "legend");
     job.policies.forEach((policy, index) => {
@@ -277,7 +277,7 @@
       const [, key, text] = metric, bytes = key === "live";
       const rows = bytes
         ? [{ name: "live", colour: "var(--live)", step: job.peaks.step, values: job.peaks.live }]
-        : job.policies.filter((each) => each.name !== "bound").map((each) => ({ name: each.name, colour: each.colour, step: each.step, values: each[key] }));
+        : job.policies.filter((each) => !each.bound).map((each) => ({ name: each.name, colour: each.colour, step: each.step, values: each[key] }));
       swatches.replaceChildren();
       for (const row of rows) {
         html("i", swatches).style.background = row.colour;

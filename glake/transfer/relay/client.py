@@ -15,7 +15,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from glake import _C
 from glake.errors import GlakeError, RelayRefused, RelayUnavailable
@@ -24,6 +24,9 @@ from glake.transfer.relay.directory import Files
 from glake.transfer.relay.numbers import Numbers
 from glake.transfer.relay.protocol import Demands, Grant, Hello, Refused
 from glake.transfer.topology.node import Node
+
+if TYPE_CHECKING:
+    from glake.typing import Lent
 
 Ends = tuple[int, int, int, int]
 
@@ -80,9 +83,9 @@ class RelayClient:
         """Whether the service copies for us on GPUs we do not see."""
         return bool(self._reached)
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Lent:
         """Its state, and how many grants have come."""
-        found = {"service": self.state, "grants": self.grants}
+        found: Lent = {"service": self.state, "grants": self.grants}
         if self._node.hides_some:
             found["hidden"] = sorted(self._reached)
             found["not_reached"] = {f"cuda:{gpu}": why for gpu, why in self._unreached.items()}

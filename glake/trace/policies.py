@@ -1,0 +1,35 @@
+"""The policies that a trace can be replayed under: what each is called, and what it stands for."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import NamedTuple
+
+
+class Policy(NamedTuple):
+    """A policy of the core's list (csrc/replay/policies.cpp).
+
+    ``kind`` is ``own`` (this library), ``model`` (of another allocator) or ``bound`` (it places
+    nothing, so that it has no map, no driver calls and no host time).
+    """
+
+    name: str
+    title: str
+    kind: str
+
+
+@functools.cache
+def known() -> dict[str, Policy]:
+    """All of them by name."""
+    rows = importlib.import_module("glake._C").replay_policies()
+    return {row[0]: Policy(*row) for row in rows}
+
+
+def named(policy: str) -> Policy:
+    """The policy of a name, which may have a parameter (``gmlake:64MiB``).
+
+    Raises:
+        KeyError: there is none.
+    """
+    return known()[policy.partition(":")[0]]
