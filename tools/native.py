@@ -115,7 +115,8 @@ def run(binaries: Path, name: str, arguments: list[str], driver: str | None = No
     """Runs one program in its own process and returns its exit status."""
     first, variables = ([], {}) if driver is None else on_driver(name, driver)
     # A sanitizer's dlopen does not follow the program's own search path.
-    paths = {"LD_LIBRARY_PATH": f"{binaries}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")}
+    where = f"{binaries}:{binaries / 'cuda'}:{os.environ.get('LD_LIBRARY_PATH', '')}"
+    paths = {"LD_LIBRARY_PATH": where.rstrip(":")}
     command = [str(binaries / name), *first, *arguments]
     return subprocess.run(command, env=environment() | paths | variables).returncode
 

@@ -180,7 +180,7 @@ class Drill {
   int ooms_ = 0;
 };
 
-int operations = 120000 / test::kSlowdown;
+int operations = 120000;
 
 void drill(const char* policy, uint64_t seed) {
   test::running() = std::string(policy) + ", seed " + std::to_string(seed);
@@ -196,7 +196,7 @@ TEST(compact_second) { drill("compact", 2); }
 
 }  // namespace
 
-// Argument: how many operations, instead of 200,000 (fewer under sanitizers).
+// Argument: how many operations, instead of 120,000.
 int main(int argc, char** argv) {
   operations = test::number_argument(argc, argv, operations);
   return test::run_cases(argc, argv);

