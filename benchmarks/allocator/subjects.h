@@ -147,11 +147,11 @@ inline std::unique_ptr<Subject> make_subject(const std::string& name) {
   return std::make_unique<ModelSubject>(name, config);
 }
 
-// The models there are: glake's own policies and the bound are none.
+// The models of other allocators.
 inline std::vector<std::string> models() {
   std::vector<std::string> names;
-  for (const std::string& name : glake::replay::policy_names()) {
-    if (name == "native" || name == "expandable" || name == "gmlake") names.push_back(name);
+  for (const glake::replay::PolicyTitle& each : glake::replay::policies()) {
+    if (std::string_view(each.kind) == "model") names.push_back(each.name);
   }
   return names;
 }
