@@ -40,7 +40,8 @@ void RelayWorker::run() {
   }
   release();
   answer(0, why);  // the goodbye: nothing touches the client's memory any more
-  socket_.reset();
+  // Closed by the destructor, which may be using it now: its number must not become another's.
+  shutdown(socket_.get(), SHUT_RDWR);
   over_ = true;
 }
 
