@@ -85,8 +85,8 @@ class PathStats(TypedDict):
     """What one path of copies has carried, and how the engine finds it."""
 
     path: str
-    state: str  # "healthy", "suspect" (the next chunk tries it) or "quarantined"
-    why: str  # it is not healthy
+    state: str  # "healthy", "suspect" (a copy is late: no new ones) or "quarantined" (it rests)
+    why: str  # the reason, unless it is healthy
     failures: int
     chunks: int
     bytes: int
@@ -102,7 +102,7 @@ class Lent(TypedDict, total=False):
 
 
 class LendingStats(Lent):
-    """What the relay service lends; only the mode where this process uses none.
+    """What the relay service lends. Without a service there is the mode alone.
 
     mode: which GPUs may relay. service: its state. grants: how many have come. hidden: GPUs that
     the process does not see and the service copies on. not_reached: those it does not, and why.
@@ -131,7 +131,7 @@ class CopyStats(_Relays):
     threads: int
     paths: list[PathStats]
     kernel_launches: int
-    without_kernels: str  # why a GPU copies without them
+    without_kernels: str  # which GPUs copy without kernels, and why
     lent: bool
 
 

@@ -42,6 +42,33 @@ TEST(refused_while_a_later_device_has_blocks) {
   finish();
 }
 
+// Nothing is left to free, but a capture may still use what was freed.
+TEST(refused_while_a_capture_may_use_a_freed_block) {
+  test::running() = "shutdown in a capture";
+  constexpr glake_pool kPool{1, 0};
+  start();
+  {
+    test::CurrentContext context(0);
+    CUstream stream = nullptr;
+    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(glake_pool_retain(0, kPool));
+    CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    void* block = glake_pool_malloc(test::kMiB, 0, stream, kPool);
+    CHECK(block != nullptr);
+    OK(glake_record_stream(block, nullptr));
+    OK(glake_free(block));
+    GIVES(GLAKE_INVALID_ARGUMENT, glake_shutdown());
+    const std::string said = test::last_error();
+    CHECK_TEXT(said.find("1 freed block that a capture may use") != std::string::npos, said);
+    CUgraph graph = nullptr;
+    CU(cuStreamEndCapture(stream, &graph));
+    CU(cuGraphDestroy(graph));
+    CU(cuStreamDestroy(stream));
+  }
+  OK(glake_pool_release(0, kPool));
+  finish();
+}
+
 // The driver refuses while device 1 is being closed.
 TEST(refused_by_the_driver_at_a_later_device) {
   for (const char* symbol : {"cuMemUnmap", "cuMemRelease", "cuMemAddressFree", "cuEventDestroy",

@@ -123,8 +123,8 @@ GLAKE_API int glake_trace(const char* path);
 GLAKE_API int glake_check(int device);
 
 /* Gives every granule, mapping, reservation and event back, and forgets the driver. Refused
- * (GLAKE_INVALID_ARGUMENT) while blocks are live. It is for tests and an orderly shutdown: a
- * process that merely exits need not call it. */
+ * (GLAKE_INVALID_ARGUMENT) while blocks are live, or a capture may use one that was freed. It is
+ * for tests and an orderly shutdown: a process that merely exits need not call it. */
 GLAKE_API int glake_shutdown(void);
 
 /* Path of the driver library in use, or "" before first use. Valid until glake_shutdown. */
