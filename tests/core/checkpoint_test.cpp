@@ -110,6 +110,39 @@ TEST(views_come_back) {
   test::check_nothing_left();
 }
 
+// What a capture is given by a checkpoint stays with its graph, as what it allocates does.
+TEST(restored_in_a_capture) {
+  test::running() = "restored in a capture";
+  start();
+  auto context = std::make_unique<test::CurrentContext>();
+  CUstream s = nullptr, other = nullptr;
+  CU(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  CU(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  void* a = get(4 * kMiB, s);
+  glake_checkpoint* then = glake_pool_checkpoint(0, kPool);
+  OK(glake_free(a));
+  CU(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+  Log log;
+  OK(restore(then, &log));
+  CHECK(log.allocated[a] == 4 * kMiB);
+  CUgraph graph = nullptr;
+  CU(cuStreamEndCapture(s, &graph));
+  OK(glake_free(a));
+  CU(cuCtxSynchronize());
+  void* b = get(4 * kMiB, other);
+  CHECK(b != a);
+  CHECK(get(4 * kMiB, s) == a);
+  glake_checkpoint_free(then);
+  for (void* ptr : {a, b}) OK(glake_free(ptr));
+  OK(glake_pool_release(0, kPool));
+  OK(glake_shutdown());
+  CU(cuGraphDestroy(graph));
+  CU(cuStreamDestroy(other));
+  CU(cuStreamDestroy(s));
+  context.reset();
+  test::check_nothing_left();
+}
+
 TEST(all_or_nothing) {
   test::running() = "all or nothing";
   start();
