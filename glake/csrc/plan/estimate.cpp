@@ -5,11 +5,6 @@
 #include <vector>
 
 namespace glake::transfer {
-namespace {
-
-constexpr double kWorth = 0.95;  // of a plain copy's time: less is no better than the estimate
-
-}  // namespace
 
 double expected_ns(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns) {
   struct Start {
@@ -19,14 +14,14 @@ double expected_ns(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns) {
   const auto size = static_cast<double>(bytes), copy = static_cast<double>(copy_ns);
   std::vector<Start> starts;
   for (const PlannedPath& planned : plan.paths) {
-    const double chunk = std::max(planned.rate * copy, static_cast<double>(kSmallestChunk));
+    const double chunk = std::max(planned.rate * copy, static_cast<double>(kLeastChunk));
     const auto hops = static_cast<double>(planned.path.hops.size());
     // Two chunks at a time share each hop.
     starts.push_back({copy * hops + 2 * (hops - 1) * chunk / planned.rate, planned.rate});
   }
   std::sort(starts.begin(), starts.end(),
             [](const Start& a, const Start& b) { return a.ns < b.ns; });
-  starts.resize(std::min<size_t>(starts.size(), std::max<uint64_t>(bytes / kSmallestChunk, 1)));
+  starts.resize(std::min<size_t>(starts.size(), std::max<uint64_t>(bytes / kLeastChunk, 1)));
   // The time at which the paths that have started by then have carried all bytes.
   double rate = 0, owed = size;
   for (size_t i = 0; i < starts.size(); ++i) {
@@ -43,9 +38,15 @@ double plain_ns(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns) {
 }
 
 bool worth_splitting(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns) {
-  const bool relays = std::any_of(plan.paths.begin(), plan.paths.end(),
-                                  [](auto& planned) { return planned.path.hops.size() > 1; });
-  return relays && expected_ns(plan, bytes, copy_ns) < kWorth * plain_ns(plan, bytes, copy_ns);
+  if (plan.plain <= 0) return true;
+  const bool direct = plan.paths.size() == 1 && plan.paths[0].path.hops.size() == 1;
+  if (plan.paths.empty() || direct) return false;
+  // A chunk for every other buffer on the ways; of fewer the estimate is no good.
+  size_t buffers = 0;
+  for (const PlannedPath& planned : plan.paths) buffers += planned.path.hops.size() - 1;
+  if (2 * bytes < buffers * kLeastChunk) return false;
+  const double many = kHandOverNs + expected_ns(plan, bytes, copy_ns);
+  return many * kLeastGain < plain_ns(plan, bytes, copy_ns);
 }
 
 }  // namespace glake::transfer

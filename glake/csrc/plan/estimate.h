@@ -3,11 +3,14 @@
 
 #include <cstdint>
 
+#include "base/types.h"
 #include "plan/plan.h"
 
 namespace glake::transfer {
 
-constexpr uint64_t kSmallestChunk = uint64_t{512} << 10;
+constexpr Bytes kLeastChunk = 512 * kKiB;
+constexpr double kHandOverNs = 5'000;  // from the call to the first copy of another thread
+constexpr double kLeastGain = 1.03;    // in time, over a plain copy
 
 // An estimate in ns. A path of several hops gives its first byte when a first chunk has passed all
 // but the last; each hop costs `copy_ns` once, later chunks' overlap with bytes in flight. There
@@ -15,7 +18,8 @@ constexpr uint64_t kSmallestChunk = uint64_t{512} << 10;
 double expected_ns(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns);
 // The same of one plain copy.
 double plain_ns(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns);
-// Whether a copy of this size should take all of the plan's paths rather than go as one plain copy.
+// Whether a copy of this size should take all of the plan's paths rather than go as one plain copy:
+// filling the pipe costs a chunk's way over a relay, and what remains must still be a gain.
 bool worth_splitting(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns);
 
 }  // namespace glake::transfer

@@ -10,12 +10,11 @@
 #include <vector>
 
 #include "base/types.h"
-#include "plan/plan.h"
+#include "plan/estimate.h"
 #include "transfer/run/health.h"
 
 namespace glake::transfer {
 
-constexpr Bytes kLeastChunk = 512 * kKiB;
 constexpr Bytes kMostChunk = 8 * kMiB;    // that a buffer holds on its way
 constexpr Bytes kMostDirect = 64 * kMiB;  // that needs none
 

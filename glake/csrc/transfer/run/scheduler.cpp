@@ -8,9 +8,7 @@
 namespace glake::transfer {
 namespace {
 
-constexpr Rate kUnknownRate = 20;    // GB/s, of a link nobody has described
-constexpr double kHandOver = 5'000;  // ns from the call to the first copy of a thread
-constexpr double kLeastGain = 1.03;  // in time, over a plain copy
+constexpr Rate kUnknownRate = 20;  // GB/s, of a link nobody has described
 // What is forecast of copies that take each other's links is so much too good at times.
 constexpr double kUnsure = 1.05;
 // ns of a copy from which several ways to deal it out are compared: each takes some 20 us of the
@@ -66,18 +64,8 @@ TransferPlan Scheduler::plan_alone(const Request& request) {
   return std::move(plans[0]);
 }
 
-// Filling the pipe costs a chunk's way over a relay; what remains must still be a gain.
 bool Scheduler::worthwhile(const Request& request, const TransferPlan& plan) const {
-  if (plan.plain <= 0) return true;
-  const bool direct = plan.paths.size() == 1 && plan.paths[0].path.hops.size() == 1;
-  if (plan.paths.empty() || direct) return false;
-  const Bytes bytes = request.parts.total();
-  // A chunk for every other buffer on the ways; of fewer the estimate is no good.
-  size_t buffers = 0;
-  for (const PlannedPath& planned : plan.paths) buffers += planned.path.hops.size() - 1;
-  if (2 * bytes < buffers * kLeastChunk) return false;
-  const double many = kHandOver + expected_ns(plan, bytes, copy_ns());
-  return many * kLeastGain < plain_ns(plan, bytes, copy_ns());
+  return worth_splitting(plan, request.parts.total(), copy_ns());
 }
 
 bool Scheduler::pays_beside(const Request& request, std::vector<Demand> running) {
@@ -137,8 +125,8 @@ Outlook Scheduler::look_ahead(const Request& request, std::vector<Demand> runnin
   }
   outlook.way = burst.way;
   if (outlook.way == BurstWay::kUnknown) {
-    const double together = kHandOver + end_of(request, joint, burst.next.size());
-    const double greedy = kHandOver + end_of(request, alone, 0);
+    const double together = kHandOverNs + end_of(request, joint, burst.next.size());
+    const double greedy = kHandOverNs + end_of(request, alone, 0);
     const double simple = end_of(request, plain, burst.next.size());
     const bool is_plain = simple <= std::min(kLeastGain * together, kUnsure * greedy);
     const bool is_joint = together <= kUnsure * greedy;
@@ -193,7 +181,7 @@ bool Scheduler::kernels_pay(const Request& request, const TransferPlan& plan, bo
   const BlockWay way = best_way(load, plan.plain, costs, !between && batches, false);
   const double chunks = static_cast<double>(load.bytes) / static_cast<double>(kMostChunk);
   const double kernels =
-      kHandOver + costs.copy_ns * chunks + block_ns(BlockWay::kKernel, load, plan.plain, costs);
+      kHandOverNs + costs.copy_ns * chunks + block_ns(BlockWay::kKernel, load, plan.plain, costs);
   return kernels * kLeastGain < block_ns(way, load, plan.plain, costs);
 }
 

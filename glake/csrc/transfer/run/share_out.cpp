@@ -34,8 +34,6 @@ constexpr size_t kLeastBuffers = 3, kMostBuffers = 6;
 constexpr Bytes kBuffered = kLeastBuffers * kLongest;
 // ns of the calls that open and join a path (a wait and a record are taken for 1000 each).
 constexpr double kEventNs = 1000, kPathNs = 3 * kEventNs;
-// ns until a thread is awake (as kHandOver in scheduler.cpp).
-constexpr double kWakeNs = 5000;
 // The calls may take this part of the copy's own time: they go on while its first chunks flow.
 constexpr double kCalls = 0.5;
 
@@ -285,7 +283,7 @@ double calls_ns(const std::vector<PathShare>& shares) {
   }
   double most = 0;
   for (const auto& [gpu, ns] : of) most = std::max(most, ns);
-  return most + (of.size() > 1 ? kWakeNs : 0);
+  return most + (of.size() > 1 ? kHandOverNs : 0);
 }
 
 }  // namespace
