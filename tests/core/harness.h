@@ -126,12 +126,18 @@ inline std::string violations() {
 
 using Options = std::vector<std::pair<std::string, std::string>>;
 
+// The simulated driver of every test unless it says otherwise: it has the lock that a driver may
+// have, and a failed copy ends its GPU's contexts.
+inline const Options kStrict = {{"driver_lock", "1"}, {"sticky_errors", "1"}};
+
 // A simulator as if just loaded. glake must have been shut down.
 inline void fresh_simulator(const Options& options) {
   if (!simulated()) return;
   CHECK(simcuda_reset() == 0);
-  for (const auto& [key, value] : options) {
-    CHECK_TEXT(simcuda_configure(key.c_str(), value.c_str()) == 0, key + "=" + value);
+  for (const Options& given : {kStrict, options}) {
+    for (const auto& [key, value] : given) {
+      CHECK_TEXT(simcuda_configure(key.c_str(), value.c_str()) == 0, key + "=" + value);
+    }
   }
 }
 

@@ -15,8 +15,8 @@ int64_t host(const char* key) {
 }
 
 struct Session {
-  Session() {
-    test::fresh_simulator({{"memory", "64MiB"}, {"devices", "2"}});
+  explicit Session(const char* driver_lock = "1") {
+    test::fresh_simulator({{"memory", "64MiB"}, {"devices", "2"}, {"driver_lock", driver_lock}});
     test::configure({{"driver", "sim"}});
   }
   Session(const Session&) = delete;
@@ -68,7 +68,7 @@ TEST(cached_by_class) {
 
 TEST(waits_for_recorded_work) {
   test::running() = "waits for recorded work";
-  Session session;
+  Session session("0");  // a driver with a lock would not pin while the stream is held
   test::CurrentContext context;
   CUstream streams[2];
   for (CUstream& s : streams) CU(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));

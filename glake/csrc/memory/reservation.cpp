@@ -27,7 +27,8 @@ Reservation::Reservation(Driver& driver, Heap* heap, Bytes bytes, Bytes slot) : 
   reserved_bytes_ = bytes + kRangeAlign;
   Status s = driver_.reserve(reserved_bytes_, &reserved_);
   if (!s.ok()) {
-    throw Error(s.out_of_memory() ? GLAKE_OUT_OF_MEMORY : GLAKE_DRIVER_ERROR,
+    // Whatever the driver calls it, addresses are no memory: freeing some would not help.
+    throw Error(GLAKE_DRIVER_ERROR,
                 "the driver refused to reserve " + std::to_string(reserved_bytes_ / kGiB) +
                     " GiB of addresses: " + driver_.describe(s) + address_limit_text());
   }
