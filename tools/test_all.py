@@ -51,6 +51,7 @@ STEPS = (
     Step("real", "make real", 2),
     Step("integration", "make integration", 2),
     Step("sanitize", "make sanitize", 6),
+    Step("driver-lock", "$PY tools/native.py --program driver_lock_test --run -- 10000"),
     Step("mutants", "make mutants", 3),
     Step("fuzz", "make fuzz SECONDS=600"),
     Step("soak", "make soak MINUTES=30", 2),

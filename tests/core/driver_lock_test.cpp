@@ -3,6 +3,7 @@
 // held until threads have enqueued more would wait for ever; with copy_order=enqueued nothing does.
 #include <atomic>
 
+#include "transfer/run/kernels/copy_blocks_ptx.h"
 #include "transfer_play.h"
 
 using test::Buffer;
@@ -31,7 +32,9 @@ struct Stream {
 void disturb(int turn) {
   CUdeviceptr block = 0;
   void* pinned = nullptr;
-  switch (turn % 4) {
+  CUmodule module = nullptr;
+  CUcontext context = nullptr;
+  switch (turn % 7) {
     case 0:
       CU(cuMemAlloc(&block, kMiB));
       CU(cuMemFree(block));
@@ -43,6 +46,22 @@ void disturb(int turn) {
     case 2:
       OK(glake_empty_cache(0));
       break;
+    case 3:
+      CU(cuModuleLoadData(&module, glake::transfer::kCopyBlocksPtx));
+      CU(cuModuleUnload(module));
+      break;
+    case 4:
+      CU(cuDevicePrimaryCtxRetain(&context, 7));
+      CU(cuDevicePrimaryCtxRelease(7));
+      break;
+    case 5: {
+      test::CurrentContext peer(7);
+      CU(cuCtxGetCurrent(&context));
+      test::CurrentContext mine(6);
+      CU(cuCtxEnablePeerAccess(context, 0));
+      CU(cuCtxDisablePeerAccess(context));
+      break;
+    }
     default: {
       std::vector<char> pages(1 << 16);
       void* const page =
@@ -86,10 +105,109 @@ TEST(a_free_waits_for_all_work) {
   CU(cuStreamSynchronize(stream.handle));
 }
 
-// Every way to begin a copy, beside a thread that frees, pins and unmaps.
+// The API's other entries, one a round.
+void use_api(int round, CUstream stream, uint64_t id) {
+  constexpr glake_pool kPool{7, 0};
+  glake_pool region{};
+  uint64_t done = 0, total = 0;
+  void* block = nullptr;
+  switch (round % 8) {
+    case 0:
+      block = glake_malloc(3 * kMiB, 0, stream);
+      OK(glake_record_stream(block, nullptr));
+      OK(glake_free(block));
+      break;
+    case 1:
+      OK(glake_copy_progress(id, &done, &total));
+      CHECK(done <= total && glake_copy_done(id) >= 0 && glake_copy_settled(id) >= 0);
+      break;
+    case 2:
+      block = glake_host_malloc(3 * kMiB);
+      OK(glake_host_record_stream(block, 0, stream));
+      OK(glake_host_free(block));
+      OK(glake_host_empty_cache());
+      break;
+    case 3:
+      OK(glake_pool_retain(0, kPool));
+      block = glake_pool_malloc(5 * kMiB, 0, stream, kPool);
+      OK(glake_free(block));
+      OK(glake_pool_release(0, kPool));
+      break;
+    case 4:
+      for (int kind : {GLAKE_CONTIGUOUS_VMM, GLAKE_CONTIGUOUS_LEGACY}) {
+        block = glake_malloc_contiguous(kMiB, 0, stream, kind);
+        OK(glake_free(block));
+      }
+      break;
+    case 5:
+      OK(glake_region_pool("lock", &region));
+      block = glake_pool_malloc(2 * kMiB, 0, stream, region);
+      OK(glake_region_pause(0, region, GLAKE_REGION_HOST, nullptr));
+      OK(glake_region_resume(0, region, 1));
+      OK(glake_free(block));
+      break;
+    case 6:
+      OK(glake_set_headroom(0, kMiB, nullptr));
+      OK(glake_set_headroom(0, 0, nullptr));
+      break;
+    default:
+      OK(glake_transfer_lend(round % 16 == 7 ? 0u : ~0u, nullptr, 0));
+      CHECK(!test::transfer_stats().empty() && !test::stats().empty());
+  }
+}
+
+// Small blocks between a GPU and the host, which kernels gather and scatter.
+Call blocks_of(const Buffer& dst, const Buffer& src) {
+  constexpr size_t kBlock = 16 * test::kKiB;
+  std::vector<glake_copy_part> parts;
+  for (size_t at = 0; at + kBlock <= kBytes; at += 2 * kBlock) {
+    parts.push_back({dst.at(at), src.at(at), kBlock});
+  }
+  return Call(std::move(parts), dst.device(), src.device());
+}
+
+// A round's copies, each of which begins while the stream is at work.
+void copy_round(int round, Buffer* a, Buffer* b, Buffer* host, Buffer* back, CUstream stream,
+                CUstream second) {
+  const auto value = static_cast<unsigned char>(round % 250 + 1);
+  std::memset(host->data(), value, kBytes);
+  std::vector<uint64_t> ids;
+  const auto start = [&](Call& call) {
+    ids.push_back(call.start());
+    CHECK_TEXT(ids.back() != 0, test::last_error());
+  };
+  const unsigned flags = round % 7 == 6 ? unsigned{GLAKE_COPY_CHECKSUM} : 0u;
+  CU(cuMemsetD8Async(a->at(), 0xEE, kBytes, stream));
+  start(Call(*a, 0, *host, 0, kBytes).on(stream, 0).flags(flags));
+  OK(glake_copy_stream_wait(ids.back(), 0, second));
+  start(Call(*b, 0, *a, 0, kBytes).on(stream, 0));
+  start(Call(*back, 0, *b, 0, kBytes).on(stream, 0));
+  use_api(round, second, ids[0]);
+  CU(cuStreamSynchronize(stream));
+  CU(cuStreamSynchronize(second));
+  CHECK(back->data()[0] == value);
+  CHECK(std::memcmp(back->data(), back->data() + 1, kBytes - 1) == 0);
+  if (round % 3 == 0) start(Call(*a, 0, *host, 0, kBytes).flags(0));  // of no stream
+  if (round % 4 == 1) {
+    Call blocks = blocks_of(*a, *host);
+    start(blocks.on(stream, 0));
+  }
+  for (uint64_t id : ids) test::finish(id);
+  if (round % 5 == 2) {
+    const uint64_t id = Call(*b, 0, *host, 0, kBytes).start();
+    OK(glake_copy_cancel(id));
+    const int code = glake_copy_wait(id, test::kForever);
+    CHECK_TEXT(code == GLAKE_OK || code == GLAKE_COPY_CANCELLED, test::last_error());
+    OK(glake_copy_release(id));
+  }
+}
+
+// Every way to begin a copy, and the API's other entries, beside a thread that frees, pins, unmaps,
+// loads code and opens contexts and peers.
 void copies_beside_frees(int rounds) {
   test::running() = "copies beside frees";
   Node node("dgx_a100", kLocked, true, kEnqueued);
+  node.count_streams = false;
   Buffer a(0, kBytes), b(1, kBytes), pinned(kPinned, kBytes), pageable(kPageable, kBytes);
   std::atomic<bool> over{false};
   std::thread others([&] {
@@ -100,26 +218,8 @@ void copies_beside_frees(int rounds) {
     test::CurrentContext context(0);
     Stream stream, second;
     for (int round = 0; round < rounds; ++round) {
-      const auto value = static_cast<unsigned char>(round % 250 + 1);
       Buffer& host = round % 5 == 4 ? pageable : pinned;
-      std::memset(host.data(), value, kBytes);
-      std::vector<uint64_t> ids;
-      const auto start = [&](Call& call) {
-        ids.push_back(call.start());
-        CHECK_TEXT(ids.back() != 0, test::last_error());
-      };
-      const unsigned flags = round % 7 == 6 ? unsigned{GLAKE_COPY_CHECKSUM} : 0u;
-      CU(cuMemsetD8Async(a.at(), 0xEE, kBytes, stream.handle));  // the stream is at work
-      start(Call(a, 0, host, 0, kBytes).on(stream.handle, 0).flags(flags));
-      OK(glake_copy_stream_wait(ids.back(), 0, second.handle));
-      start(Call(b, 0, a, 0, kBytes).on(stream.handle, 0));
-      start(Call(pinned, 0, b, 0, kBytes).on(stream.handle, 0));
-      CU(cuStreamSynchronize(stream.handle));
-      CU(cuStreamSynchronize(second.handle));
-      CHECK(pinned.data()[0] == value);
-      CHECK(std::memcmp(pinned.data(), pinned.data() + 1, kBytes - 1) == 0);
-      if (round % 3 == 0) start(Call(a, 0, host, 0, kBytes).flags(0));  // of no stream
-      for (uint64_t id : ids) test::finish(id);
+      copy_round(round, &a, &b, &host, &pinned, stream.handle, second.handle);
     }
   }
   over = true;
