@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 
 class Policy(NamedTuple):
@@ -16,7 +16,7 @@ class Policy(NamedTuple):
 
     name: str
     title: str
-    kind: str
+    kind: Literal["own", "model", "bound"]
 
 
 @functools.cache

@@ -69,6 +69,30 @@ TEST(refused_while_a_capture_may_use_a_freed_block) {
   finish();
 }
 
+// The same of a block of the device's own heap, which is kept for its stream at once.
+TEST(refused_while_a_capture_may_use_cached_memory) {
+  test::running() = "shutdown in a capture, cached memory";
+  start();
+  {
+    test::CurrentContext context(0);
+    CUstream stream = nullptr;
+    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    void* block = glake_malloc(4 * test::kMiB, 0, stream);
+    CHECK(block != nullptr);
+    OK(glake_free(block));
+    GIVES(GLAKE_INVALID_ARGUMENT, glake_shutdown());
+    const std::string said = test::last_error();
+    CHECK_TEXT(said.find("cuda:0 still has memory that a capture may use") != std::string::npos,
+               said);
+    CUgraph graph = nullptr;
+    CU(cuStreamEndCapture(stream, &graph));
+    CU(cuGraphDestroy(graph));
+    CU(cuStreamDestroy(stream));
+  }
+  finish();
+}
+
 // The driver refuses while device 1 is being closed.
 TEST(refused_by_the_driver_at_a_later_device) {
   for (const char* symbol : {"cuMemUnmap", "cuMemRelease", "cuMemAddressFree", "cuEventDestroy",

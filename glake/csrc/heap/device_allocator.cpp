@@ -78,6 +78,11 @@ void DeviceAllocator::close() {
     bool clean = device_.deferred.settle() && device_.contiguous.settle() &&
                  device_.own->views.count() == 0 && device_.physical().count == 0;
     for (auto& [id, pool] : device_.pools) clean = clean && pool->views.count() == 0;
+    if (!clean && device_.clock.any_capturing()) {
+      throw Error(GLAKE_INVALID_ARGUMENT, device_text(device_.number) +
+                                              " still has memory that a capture may use; end it "
+                                              "before glake_shutdown()");
+    }
     if (!clean) {
       throw Error(GLAKE_DRIVER_ERROR, "the driver refused to take " + device_text(device_.number) +
                                           "'s memory back (" + device_.refusals.text() +

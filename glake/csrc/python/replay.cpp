@@ -64,6 +64,18 @@ py::object oom_of(const Trace& trace, const ReplayResult& result) {
   return std::move(oom);
 }
 
+const char* word(PolicyKind kind) {
+  switch (kind) {
+    case PolicyKind::kOwn:
+      return "own";
+    case PolicyKind::kModel:
+      return "model";
+    case PolicyKind::kBound:
+      return "bound";
+  }
+  return "";
+}
+
 const char* state_name(BlockState state) {
   switch (state) {
     case BlockState::kLive:
@@ -167,9 +179,9 @@ void bind_replay(py::module_& module) {
   module.def(
       "replay_policies",
       [] {
-        std::vector<std::tuple<std::string, std::string, std::string>> out;
+        std::vector<std::tuple<std::string, std::string, const char*>> out;
         for (const PolicyTitle& each : policies()) {
-          out.emplace_back(each.name, each.title, each.kind);
+          out.emplace_back(each.name, each.title, word(each.kind));
         }
         return out;
       },

@@ -52,12 +52,12 @@ bool is_gmlake(const std::string& name) {
 
 const std::vector<PolicyTitle>& policies() {
   static const std::vector<PolicyTitle> all = {
-      {"glake", "this library", "own"},
-      {"compact", "this library, policy compact", "own"},
-      {"native", "model of PyTorch's allocator", "model"},
-      {"expandable", "model of PyTorch, expandable segments", "model"},
-      {"gmlake", "model of GMLake", "model"},
-      {"bound", "offline lower bound", "bound"},
+      {"glake", "this library", PolicyKind::kOwn},
+      {"compact", "this library, policy compact", PolicyKind::kOwn},
+      {"native", "model of PyTorch's allocator", PolicyKind::kModel},
+      {"expandable", "model of PyTorch, expandable segments", PolicyKind::kModel},
+      {"gmlake", "model of GMLake", PolicyKind::kModel},
+      {"bound", "offline lower bound", PolicyKind::kBound},
   };
   return all;
 }

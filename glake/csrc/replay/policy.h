@@ -73,11 +73,17 @@ struct PolicyConfig {
   std::string driver_path;         // simcuda, for glake's own policies; "" = beside libglake
 };
 
+enum class PolicyKind {
+  kOwn,    // this library
+  kModel,  // of another allocator
+  kBound   // places nothing: no layout, no driver calls, no host time
+};
+
 // One policy, as lists and reports show it.
 struct PolicyTitle {
   const char* name;   // as make_policy() takes it
   const char* title;  // in words
-  const char* kind;   // "own": this library; "model": of another allocator; "bound": places nothing
+  PolicyKind kind;
 };
 
 // All there are. make_policy() also takes `gmlake` with a size, `gmlake:64MiB` (gmlake_policy.h).
