@@ -1,0 +1,153 @@
+"""Finds programs that are held in strings of tests/ and tools/, where no linter reads them.
+
+    python tools/string_programs.py [FILE ...]
+
+A program is a text of several lines, or with a `;`, that is Python with an import, a function, a
+call or an assignment; C or C++; or a script that begins with `#!`. It belongs in a file of its own,
+which is run: tests/SUITE/programs/NAME.py. A single statement stays, as in `python -c "import
+glake"`; so do docstrings. Prints FILE:LINE of each and exits 1 if there is one.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("tests", "tools")
+# What may stay, by its file and how its text begins, with the reason.
+MAY = {
+    "tests/real/programs/compiled_at_run_time.py: template <typename T>": "torch compiles the text",
+}
+# Files whose programs are still to be moved.
+TO_DO = (
+    "tests/examples/test_examples.py",
+    "tests/frameworks/conftest.py",
+    "tests/frameworks/test_mooncake_nodes.py",
+    "tests/frameworks/test_stored_signatures.py",
+    "tests/gpu/programs/pools.py",
+    "tests/gpu/test_without_gpu.py",
+    "tests/integrations/test_memory_saver.py",
+    "tests/intercept/test_intercept.py",
+    "tests/real/allocator/cases/common.py",
+    "tests/real/allocator/cases/processes.py",
+    "tests/real/allocator/test_faults.py",
+    "tests/real/numbers/test_numbers_mode.py",
+    "tests/sim/test_native_harness.py",
+    "tests/torch/test_adapter.py",
+    "tests/torch/test_autoload.py",
+    "tests/torch/test_debug.py",
+    "tests/torch/test_enable.py",
+    "tests/torch/test_fork.py",
+    "tests/torch/test_regions.py",
+    "tests/torch/test_snapshot.py",
+    "tests/torch/test_surface.py",
+    "tests/torch/test_training.py",
+    "tests/trainer/unit/test_configurable.py",
+    "tests/trainer/unit/test_huggingface.py",
+    "tests/transfer/inside/files.py",
+    "tests/transfer/test_paced_machine.py",
+    "tests/transfer/test_transfer_programs.py",
+    "tests/unit/test_calibrate.py",
+    "tests/unit/test_children.py",
+    "tests/unit/test_cli.py",
+    "tests/unit/test_extras.py",
+    "tests/unit/test_gpulane.py",
+    "tests/unit/test_headroom.py",
+    "tests/unit/test_locale.py",
+    "tests/unit/test_metrics.py",
+    "tests/unit/test_numbers.py",
+    "tests/unit/test_package.py",
+    "tests/unit/test_plan.py",
+    "tests/unit/test_sharing.py",
+    "tests/unit/test_simcuda.py",
+    "tests/unit/test_steps.py",
+    "tests/unit/test_symbol_version.py",
+    "tests/unit/test_test_all.py",
+    "tests/unit/test_topo_command.py",
+    "tests/unit/test_trace_convert.py",
+    "tests/unit/test_trace_format.py",
+    "tests/unit/test_transfer_numa.py",
+    "tests/unit/test_transfer_use.py",
+    "tests/unit/test_watch.py",
+    "tools/option_table.py",
+    "tools/try_wheel.py",
+    "tools/wheels.py",
+)
+# What stands for a value that is put into the text.
+VALUE = "_value_"
+C = re.compile(r"^\s*#\s*include\b|^(?:[\w:<>]+[ *&]+)+[\w:]+\([^()\n]*\)\s*\{", flags=re.MULTILINE)
+PERCENT = re.compile(r"%\(\w+\)[srd]|%[srd]")
+
+
+def text_of(node: ast.AST) -> str | None:
+    """The text that an expression makes, VALUE for what only its run knows; None: no string."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else None
+    if isinstance(node, ast.JoinedStr):
+        return "".join(text_of(each) or VALUE for each in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = text_of(node.left), text_of(node.right)
+        return None if left is None and right is None else (left or VALUE) + (right or VALUE)
+    return None
+
+
+def is_python(text: str) -> bool:
+    """Whether a text is Python that does something, with % and its kind as values."""
+    for code in (text, PERCENT.sub(VALUE, text)):
+        try:
+            nodes = list(ast.walk(ast.parse(code)))
+        except (SyntaxError, ValueError):
+            continue
+        does = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.Assign, ast.AugAssign)
+        calls = (isinstance(each, ast.Expr) and isinstance(each.value, ast.Call) for each in nodes)
+        return any(isinstance(each, does) for each in nodes) or any(calls)
+    return False
+
+
+def is_program(text: str) -> bool:
+    """Whether a text is a program of more than one statement."""
+    text = textwrap.dedent(text).strip()
+    if "\n" not in text and ";" not in text:
+        return False
+    return text.startswith("#!") or C.search(text) is not None or is_python(text)
+
+
+def programs(node: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and first line of each program in the strings below a node, docstrings left out."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
+            continue
+        text = text_of(child)
+        if text is not None and isinstance(child, ast.expr) and is_program(text):
+            yield child.lineno, text.strip().splitlines()[0]
+        else:
+            yield from programs(child)
+
+
+def main(names: list[str]) -> int:
+    """Prints the programs of these files, or of all, and what MAY no longer needs."""
+    files = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+    chosen = [Path(name).resolve() for name in names] or files
+    wrong: list[str] = []
+    kept: set[str] = set()
+    for path in chosen:
+        name = str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+        for line, first in programs(ast.parse(path.read_text(encoding="utf-8"))):
+            if may := [each for each in MAY if f"{name}: {first}".startswith(each)]:
+                kept.update(may)
+            elif name not in TO_DO:
+                wrong.append(f"{name}:{line}: a program in a string: {first[:60]}")
+    if not names:
+        wrong += [f"MAY has what is not there: {each}" for each in MAY if each not in kept]
+    for each in wrong:
+        print(each)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
