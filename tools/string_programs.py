@@ -2,10 +2,10 @@
 
     python tools/string_programs.py [FILE ...]
 
-A program is a text of several lines, or with a `;`, that is Python with an import, a function, a
-call or an assignment; C or C++; or a script that begins with `#!`. It belongs in a file of its own,
-which is run: tests/SUITE/programs/NAME.py. A single statement stays, as in `python -c "import
-glake"`; so do docstrings. Prints FILE:LINE of each and exits 1 if there is one.
+A program is a text of several lines, or with a `;`, that is Python with an import, a definition,
+a call or an assignment; C or C++; or a script that begins with `#!`. It belongs in a file, which
+is run: tests/SUITE/programs/NAME.py. A single statement stays, as in `python -c "import glake"`;
+so do docstrings. Prints FILE:LINE of each and exits 1 if there is one.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ MAY = {
 # What stands for a value that is put into the text.
 VALUE = "_value_"
 C = re.compile(r"^\s*#\s*include\b|^(?:[\w:<>]+[ *&]+)+[\w:]+\([^()\n]*\)\s*\{", flags=re.MULTILINE)
+IMPORTS = (ast.Import, ast.ImportFrom)
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 PERCENT = re.compile(r"%\(\w+\)[srd]|%[srd]")
 
 
@@ -52,7 +54,7 @@ def is_python(text: str) -> bool:
             nodes = list(ast.walk(ast.parse(code)))
         except (SyntaxError, ValueError):
             continue
-        does = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.Assign, ast.AugAssign)
+        does = (*IMPORTS, *DEFINITIONS, ast.Assign, ast.AugAssign)
         calls = (isinstance(each, ast.Expr) and isinstance(each.value, ast.Call) for each in nodes)
         return any(isinstance(each, does) for each in nodes) or any(calls)
     return False

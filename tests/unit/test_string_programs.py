@@ -21,6 +21,8 @@ import string_programs  # noqa: E402
         ("    import os", "    os.abort()"),
         ("for n in range(3):", "    print(n)"),
         ("x = 1", "y = x"),
+        ("class X:", "    pass"),
+        ("async def f():", "    await g"),
         ("def f(): return 1", ""),
         ("x = %(x)s", "print(%s)"),
         ("#include <stdio.h>", "int x"),
@@ -49,6 +51,7 @@ def test_one_line_of_several_statements_is_a_program(parts: tuple[str, str]) -> 
         "a 1 512 0\nf 1\n",
         '{"a": 1,\n "b": [2]}\n',
         "name\nother\n",
+        "name: x\nversion: y\n",
         "to be; or not",
     ],
 )
