@@ -171,6 +171,7 @@ lint: $(VENV)/.requirements docs
 	$(PY) -m mypy
 	$(PY) tools/layers.py
 	$(PY) tools/classes.py
+	$(PY) tools/string_programs.py
 	@echo "clang-format of $(words $(CXX_FILES)) files"
 	@$(VENV)/bin/clang-format --dry-run -Werror $(CXX_FILES)
 	$(VENV)/bin/codespell

@@ -8,17 +8,14 @@ adapter that the wheel carries. AssertionError, with what was said, if a command
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SCRIPT = """
-import torch, glake
-kept = torch.ones(1 << 20)
-print("of glake:", glake.stats()["allocated_bytes.all.current"])
-"""
+SCRIPT = ROOT / "tools" / "programs" / "script.py"
 # Words of the command, and what it prints.
 COMMANDS = (
     (["glake", "--help"], "GPU memory that does not fragment"),
@@ -53,7 +50,7 @@ def try_wheel(wheel: Path, python: str, torch: bool, folder: Path) -> None:
     if torch:
         subprocess.run([inside, str(ROOT / "tools" / "cpu_torch.py")], check=True)
     subprocess.run([inside, "-m", "pip", "install", "-q", str(wheel)], check=True)
-    (folder / "script.py").write_text(SCRIPT)
+    shutil.copy(SCRIPT, folder)
     for words, expected in (*COMMANDS, *(WITH_TORCH if torch else ())):
         text = said(words, folder)
         assert expected in text, f"{' '.join(words)} does not say {expected!r}:\n{text}"

@@ -19,15 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # torch's own, never to be copied into a wheel.
 TORCH = ("libc10.so", "libc10_cuda.so", "libtorch_cpu.so", "libtorch.so", "libtorch_cuda.so")
-CARRY = """
-import sys
-from pathlib import Path
-from glake.allocator import adapter_build as build
-names = ["emulation", "plugin", build.FAKE_CUDA]
-names += [build.CUDA, build.NUMBERS] if build.installed_torch().cuda else []
-for name in names:
-    print(build.carry(name, Path(sys.argv[1])))
-"""
+CARRY = ROOT / "tools" / "programs" / "carry.py"
 
 
 def run(*command: str | Path, **changes: str) -> None:
@@ -89,7 +81,7 @@ def main() -> None:
     out = given.out.resolve()
     tree = unpacked(source_package(out), ROOT / "build" / "wheels")
     for python in given.adapters:
-        run(python, "-c", CARRY, tree / "glake/lib/adapters", CUDA_HOME=cuda_home())
+        run(python, CARRY, tree / "glake/lib/adapters", CUDA_HOME=cuda_home())
     for python in given.python or [sys.executable]:
         print(wheel(python, tree, out))
 

@@ -31,7 +31,7 @@ def frameworks_python() -> str:
 @pytest.fixture(scope="session")
 def packages(frameworks_python: str) -> str:
     """Where that Python has its packages, for a Python with another torch."""
-    command = [frameworks_python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    command = [frameworks_python, str(PROGRAMS / "packages.py")]
     return subprocess.check_output(command, text=True).strip()
 
 

@@ -22,14 +22,12 @@ def verbs(folder: Path) -> str:
     return f"{folder}{os.pathsep}{brought}"
 
 
-def test_nodes_over_mooncake(frameworks_python: str, tmp_path: Path) -> None:
-    asked = [frameworks_python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-    site = Path(subprocess.check_output(asked, text=True).strip())
-    packages = tmp_path / "packages"
-    packages.mkdir()
+def test_nodes_over_mooncake(packages: str, tmp_path: Path) -> None:
+    mooncake = tmp_path / "packages"
+    mooncake.mkdir()
     for name in ("mooncake", "mooncake_transfer_engine_non_cuda.libs"):
-        assert (site / name).is_dir(), site
-        (packages / name).symlink_to(site / name)
+        assert (Path(packages) / name).is_dir(), packages
+        (mooncake / name).symlink_to(Path(packages) / name)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "inside/nodes.py"],
         env={

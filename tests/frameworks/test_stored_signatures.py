@@ -10,6 +10,12 @@ HERE = Path(__file__).resolve().parent
 STORED = HERE.parent / "integrations" / "stored"
 
 
+def _folder(python: str, package: str) -> str:
+    """Where a Python has a package."""
+    command = [python, str(HERE / "programs" / "package_folder.py"), package]
+    return subprocess.check_output(command, text=True).strip()
+
+
 @pytest.mark.parametrize("package", ["deepspeed", "megatron", "fsdp2"])
 def test_stored_signatures_are_the_packages(frameworks_python: str, package: str) -> None:
     printed = subprocess.run(
@@ -31,8 +37,7 @@ def test_stored_signatures_are_vllms(variable: str, stored: str) -> None:
     python = os.environ.get(variable)
     if not python:
         pytest.skip(f"left out: {variable} names no Python with vLLM")
-    where = "import importlib.util as u; print(u.find_spec('vllm').submodule_search_locations[0])"
-    folder = subprocess.check_output([python, "-c", where], text=True).strip()
+    folder = _folder(python, "vllm")
     printed = subprocess.check_output(
         [python, str(HERE / "source_signatures.py"), folder], text=True
     )
@@ -54,10 +59,7 @@ def test_stored_checks_are_the_packages(package: str) -> None:
     python = os.environ.get(variable)
     if not python:
         pytest.skip(f"left out: {variable} names no Python with {name}")
-    where = (
-        f"import importlib.util as u; print(u.find_spec({name!r}).submodule_search_locations[0])"
-    )
-    folder = subprocess.check_output([python, "-c", where], text=True).strip()
+    folder = _folder(python, name)
     printed = subprocess.check_output([python, str(HERE / "source_checks.py"), folder], text=True)
     sections = (STORED / "virtual_memory_checks.txt").read_text().split("# ")
     (stored,) = [each for each in sections if each.startswith(package + "\n")]

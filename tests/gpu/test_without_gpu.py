@@ -16,6 +16,7 @@ import torch
 from gpu_running import PROGRAMS, PROGRAMS_WITH_CHECKS, ROOT, checks_of, run_checks, variables_of
 
 TOOLS = ROOT / "tools"
+SAMPLES = Path(__file__).parent / "samples"
 
 
 def torch_names(path: Path) -> set[str]:
@@ -74,12 +75,9 @@ def test_every_name_of_torch_exists(path: Path) -> None:
     assert not missing
 
 
-def test_the_look_up_finds_a_wrong_name(tmp_path: Path) -> None:
-    path = tmp_path / "program.py"
-    path.write_text("import torch\ntorch.cuda.memory_alocated()\ntorch.cuda.synchronize()\n")
-    assert [name for name in torch_names(path) if not exists(name)] == [
-        "torch.cuda.memory_alocated"
-    ]
+def test_the_look_up_finds_a_wrong_name() -> None:
+    names = torch_names(SAMPLES / "wrong_name.py")
+    assert [name for name in names if not exists(name)] == ["torch.cuda.memory_alocated"]
 
 
 def test_every_gpu_test_is_collected() -> None:
@@ -106,18 +104,8 @@ def test_programs_end_by_running_their_checks() -> None:
     assert variables_of(PROGRAMS / "debugging.py") == {"GLAKE_DEBUG": "guard,poison,trace"}
 
 
-def test_a_check_that_dies_costs_no_other(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import json, os, sys\n"
-        "def check_one(): return 'passed'\n"
-        "def check_two(): os._exit(7)\n"
-        "def check_three(): return 'passed'\n"
-        "for name in sys.argv[1:]:\n"
-        "    print('RESULT ' + json.dumps({'name': name, 'status': globals()[name](),"
-        " 'text': ''}), flush=True)\n"
-    )
-    found = run_checks(program)
+def test_a_check_that_dies_costs_no_other() -> None:
+    found = run_checks(SAMPLES / "dying_check.py")
     assert {name: row["status"] for name, row in found.items()} == {
         "check_one": "passed",
         "check_two": "failed",

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from own_python import output
 
 from glake.integrations.memory_saver import MemorySaver
 
@@ -60,19 +59,6 @@ def test_an_untried_version_is_named_and_left(program, tmp_path) -> None:
 
 
 def test_without_the_package_or_the_allocator() -> None:
-    code = """
-import glake
-from glake import integrations
-for name, error in (("memory_saver", glake.GlakeError), ("nothing", glake.InvalidArgument)):
-    try:
-        integrations.install(name)
-    except error as said:
-        print(said)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=HERE.parents[1]
-    )
-    assert done.returncode == 0, done.stderr
-    missing, unknown = done.stdout.splitlines()
+    missing, unknown = output(HERE / "programs" / "installs.py").splitlines()
     assert "torch_memory_saver is not installed" in missing
     assert "there are: cupy, deepspeed," in unknown

@@ -222,7 +222,7 @@ def test_least_bytes(programs: Path, tmp_path: Path) -> None:
 def test_rtld_next_of_other_libraries(programs: Path) -> None:
     env = intercept.environment(_clean() | {"GLAKE_DRIVER": "sim:dgx_a100"})
     env["LD_PRELOAD"] += os.pathsep + str(programs / "libnext.so")
-    done = _run([sys.executable, "-c", "import os; print(os.getppid())"], env)
+    done = _run([sys.executable, str(PROGRAMS / "parent.py")], env)
     assert done.stdout == "4242\n", done.stderr
 
 

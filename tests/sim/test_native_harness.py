@@ -6,25 +6,15 @@ from pathlib import Path
 import pytest
 from native_cases import ROOT, native
 
-PROGRAM = """
-#include "cases.h"
-
-TEST(first_fails) { std::exit(3); }
-TEST(second_crashes) { raise(SIGSEGV); }
-TEST(third_holds) { std::puts("reached"); }
-
-int main(int argc, char** argv) { return test::run_cases(argc, argv); }
-"""
+PROGRAM = Path(__file__).parent / "programs" / "failing_cases.cpp"
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("harness")
-    source, built = folder / "cases.cpp", folder / "cases"
-    source.write_text(PROGRAM)
+    built = tmp_path_factory.mktemp("harness") / "cases"
     compiler = native.find_tool("c++")
     include = str(ROOT / "tests" / "core")
-    subprocess.run([compiler, "-std=c++17", "-I", include, source, "-o", built], check=True)
+    subprocess.run([compiler, "-std=c++17", "-I", include, PROGRAM, "-o", built], check=True)
     return built
 
 

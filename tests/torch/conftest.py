@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -30,7 +29,7 @@ def run(jit_dir: Path) -> Run:
         settings |= options
         given = {f"GLAKE_{name}": str(v) for name, v in settings.items() if v is not None}
         clean = {name: value for name, value in os.environ.items() if name[:6] != "GLAKE_"}
-        program = [str(PROGRAMS / code)] if code.endswith(".py") else ["-c", textwrap.dedent(code)]
+        program = [str(PROGRAMS / code)] if code.endswith(".py") else ["-c", code]
         return subprocess.run(
             [sys.executable, *flags, *program, *arguments],
             env={**clean, "OMP_NUM_THREADS": "1", **given},

@@ -148,23 +148,14 @@ def test_every_virtual_function_is_overridden():
 
 
 def test_no_compiler_keeps_torchs_own(run):
-    program = """
-        import os, torch
-        torch.version.cuda = "13.0"  # as on a CUDA build
-        os.environ["GLAKE_ALLOCATOR"] = "1"
-        import glake_autoload
-        glake_autoload.load()
-        from glake.allocator.torch import mode
-        print(mode())
-    """
     settings = {"ALLOCATOR": None, "DRIVER": "cuda"}
     before = os.environ.get("CXX")
     os.environ["CXX"] = "/absent/g++"
     try:
-        done = run(program, **settings)
+        done = run("no_compiler.py", **settings)
         assert (done.returncode, done.stdout) == (0, "None\n"), done.stderr
         assert "RuntimeWarning: glake is off" in done.stderr and "/absent/g++" in done.stderr
-        done = run(program, **settings, STRICT=1)
+        done = run("no_compiler.py", **settings, STRICT=1)
         assert done.returncode != 0 and "AdapterBuildError" in done.stderr
     finally:
         os.environ.pop("CXX")
@@ -173,16 +164,7 @@ def test_no_compiler_keeps_torchs_own(run):
 
 
 def test_initialised_cuda_is_refused(run):
-    program = """
-        import torch, glake
-        torch.version.cuda = "13.0"
-        torch.cuda.is_initialized = lambda: True
-        try:
-            glake.enable(driver="cuda")
-        except glake.GlakeError as error:
-            print("CUDA is already initialised" in str(error))
-    """
-    done = run(program, ALLOCATOR=None, DRIVER=None, SIM_MEMORY=None)
+    done = run("initialised_cuda.py", ALLOCATOR=None, DRIVER=None, SIM_MEMORY=None)
     assert done.stdout == "True\n", done.stderr
 
 

@@ -1,5 +1,6 @@
 """GLAKE_ALLOCATOR: on in every process that imports torch, inert when off, never in the way."""
 
+import json
 import sys
 
 import pytest
@@ -8,17 +9,9 @@ import glake
 import glake_autoload
 from glake.allocator.torch import mode
 
-MODE = """
-import torch
-from glake.allocator.torch import mode
-torch.ones(3)
-print(mode())
-"""
-
 
 def test_does_nothing_unless_asked(passes, monkeypatch):
-    program = "import sys, torch; print([name for name in sys.modules if name[:6] == 'glake.'])"
-    assert passes(program, ALLOCATOR=None) == ["[]"]
+    assert passes("glakes_modules.py", ALLOCATOR=None) == ["[]"]
     monkeypatch.setitem(sys.modules, "glake.allocator.torch", None)  # an import of it would fail
     for off in ("", "0", "off", "False"):
         monkeypatch.setenv("GLAKE_ALLOCATOR", off)
@@ -26,23 +19,14 @@ def test_does_nothing_unless_asked(passes, monkeypatch):
 
 
 def test_isolated_mode_and_no_device_touched_before_the_first_tensor(passes):
-    program = """
-        import torch, glake
-        from glake import _C
-        from glake.allocator import emulation
-        print(repr(_C.driver_path()), emulation.counters().state)
-        torch.ones(3)
-        print("libsimcuda" in _C.driver_path(), emulation.counters().state)
-        print(glake.stats()["glake.limit_bytes"] / emulation.default_memory())
-    """
-    lines = passes(program, flags=("-I",), SIM_MEMORY=None)
+    lines = passes("isolated.py", flags=("-I",), SIM_MEMORY=None)
     assert lines[:2] == ["'' unopened", "True glake"]
     assert 0.5 < float(lines[2]) < 2  # what the host has free changes meanwhile
 
 
-@pytest.mark.parametrize("first", ["glake_autoload, glake", "glake.allocator.torch"])
+@pytest.mark.parametrize("first", [("glake_autoload", "glake"), ("glake.allocator.torch",)])
 def test_glake_may_be_imported_before_torch(passes, first):
-    assert passes(f"import {first}\n{MODE}") == ["emulation"]
+    assert passes("mode.py", *first) == ["emulation"]
 
 
 FAILURES = {
@@ -70,42 +54,39 @@ def test_a_failure_is_a_warning_or_when_strict_an_error(monkeypatch, case):
 
 
 def test_a_misspelt_integration_costs_its_hook_and_not_the_allocator(run):
-    program = MODE + "print(glake_autoload.os.environ['GLAKE_INTEGRATIONS'])"
-    done = run(f"import glake_autoload\n{program}", INTEGRATIONS="megatorn,cupy, nothing at all")
+    done = run("integrations_left.py", INTEGRATIONS="megatorn,cupy, nothing at all")
     assert (done.returncode, done.stdout) == (0, "emulation\ncupy\n"), done.stderr
     assert "no integration 'megatorn' (did you mean megatron?); it is left out" in done.stderr
     assert "no integration 'nothing at all'; it is left out" in done.stderr
-    strict = run(program, INTEGRATIONS="megatorn", STRICT=1)
+    strict = run("integrations_left.py", INTEGRATIONS="megatorn", STRICT=1)
     assert strict.returncode != 0 and "did you mean megatron?" in strict.stderr
-    enabled = run("import glake; glake.enable()", on=False, DRIVER="sim", INTEGRATIONS="All")
+    enabled = run("enabled_twice.py", "{}", on=False, DRIVER="sim", INTEGRATIONS="All")
     assert "InvalidOption" in enabled.stderr and "did you mean all?" in enabled.stderr
 
 
 def test_an_absent_driver_is_a_warning_at_the_first_tensor(run):
-    program = "import torch; print(torch.ones(3).sum().item())"
-    done = run(program, DRIVER="/absent/libsimcuda.so")
+    done = run("first_tensor.py", DRIVER="/absent/libsimcuda.so")
     assert (done.returncode, done.stdout) == (0, "3.0\n"), done.stderr
     assert "Warning: glake is off" in done.stderr and "/absent/libsimcuda.so" in done.stderr
 
 
 def test_strict_stops_the_program(run):
-    program = "import torch; print(torch.ones(3))"
     for driver, words in (("/absent/libsimcuda.so", "/absent/libsimcuda.so"), ("cuda", "=sim")):
-        done = run(program, STRICT=1, DRIVER=driver)
+        done = run("first_tensor.py", STRICT=1, DRIVER=driver)
         assert (done.returncode, done.stdout) == (1, "")
         assert words in done.stderr and "Traceback" in done.stderr
 
 
 def test_no_compiler_is_said(run, tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", "absent-g++")
-    done = run(MODE, JIT_DIR=tmp_path)
+    done = run("mode.py", JIT_DIR=tmp_path)
     assert (done.returncode, done.stdout) == (0, "None\n")
     assert "no C++ compiler" in done.stderr and "absent-g++" in done.stderr
     assert not list(tmp_path.glob("*.so"))
 
 
 def test_import_torch_survives_warnings_as_errors(run):
-    done = run("import torch; print(torch.ones(3).sum().item())", flags=("-Werror",), DRIVER="cuda")
+    done = run("first_tensor.py", flags=("-Werror",), DRIVER="cuda")
     assert (done.returncode, done.stdout) == (0, "3.0\n"), done.stderr
     assert "GLAKE_DRIVER=sim" in done.stderr
 
@@ -114,16 +95,8 @@ def test_spawned_children_have_it_too(passes):
     assert passes("spawn.py") == ["emulation", "emulation"]
 
 
-@pytest.mark.parametrize("options", ["", "driver='sim', policy='compact'"])
+@pytest.mark.parametrize("options", [{}, {"driver": "sim", "policy": "compact"}])
 def test_enable_that_imports_torch_goes_before_the_environment(passes, options):
-    program = f"""
-        import glake
-        glake.enable({options})
-        glake.enable({options})
-        import torch
-        from glake.allocator.torch import mode
-        torch.ones(3)
-        from glake import _C
-        print(mode(), _C.options()[1]["value"])
-    """
-    assert passes(program) == ["emulation " + ("compact" if options else "balanced")]
+    assert passes("enabled_twice.py", json.dumps(options)) == [
+        "emulation " + ("compact" if options else "balanced")
+    ]

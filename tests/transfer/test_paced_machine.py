@@ -12,22 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 240
-LOADER = """
-import json, sys
-import numpy as np
-from glake import _C, simcuda
-from glake import transfer as t
-size, loads = 8 << 20, 12
-engine = t.Engine(relays="own")
-block, source = t.Raw(_C.malloc(size, 0), size, 0), t.pinned((size,))
-print(json.dumps([_C.device_count()]), flush=True)
-sys.stdin.readline()
-began = simcuda.now_ns()
-for _ in range(loads):
-    t.copy(block, source, stream=t.UNORDERED, direct=True).wait()
-print(json.dumps([began, simcuda.now_ns(), size * loads]), flush=True)
-sys.stdin.readline()
-"""
+PROGRAMS = Path(__file__).parent / "programs"
 
 
 def environment(machine: str, **more: str) -> dict[str, str]:
@@ -44,9 +29,9 @@ def environment(machine: str, **more: str) -> dict[str, str]:
     }
 
 
-def start(code: str, machine: str, **more: str) -> "subprocess.Popen[str]":
+def start(name: str, machine: str, **more: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-c", code],
+        [sys.executable, PROGRAMS / name],
         env=environment(machine, **more),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -74,7 +59,7 @@ def test_two_processes_have_one_link_between_them() -> None:
     rate = topology.from_preset("dgx_a100").platform.rate("s0", "u0")
     assert rate is not None
     machine = f"paced-{uuid.uuid4().hex[:12]}"
-    both = [start(LOADER, machine, CUDA_VISIBLE_DEVICES=gpu) for gpu in ("0", "1")]
+    both = [start("loader.py", machine, CUDA_VISIBLE_DEVICES=gpu) for gpu in ("0", "1")]
     try:
         for process in both:
             assert answer(process) == [1]
@@ -106,7 +91,7 @@ def test_two_processes_have_one_link_between_them() -> None:
 )
 def test_what_does_not_go_together_is_refused(more: dict[str, str], named: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "from glake import _C; _C.device_count()"],
+        [sys.executable, PROGRAMS / "devices.py"],
         env=environment(f"paced-{uuid.uuid4().hex[:12]}", **more),
         capture_output=True,
         text=True,

@@ -59,75 +59,23 @@ def test_program(program: str) -> None:
 
 
 def test_importing_loads_nothing() -> None:
-    code = (
-        "import sys, glake.transfer as t; dir(t); t.Raw(1, 2); "
-        "assert not {'torch', 'numpy', 'glake._C', 'scipy'} & set(sys.modules), sys.modules"
-    )
-    done = run("-c", code)
+    done = run("programs/imports_nothing.py")
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("held", ["handle = ", ""])
+@pytest.mark.parametrize("held", ["held", "dropped"])
 @pytest.mark.parametrize("size", [64 << 20, 4096])
 def test_exit_while_a_copy_runs(held: str, size: int) -> None:
-    code = (
-        "import numpy as np, glake.transfer as t; from glake import _C\n"
-        f"a = t.Raw(_C.malloc({size}), {size})\n"
-        f"{held}t.copy(a, np.zeros({size}, np.uint8))\n"
-    )
-    done = run("-c", code)
+    done = run("programs/exit_beside_copy.py", str(size), held)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_fork_is_a_typed_error() -> None:
-    code = """
-import os, numpy as np, glake.transfer as t
-from glake import _C, errors
-a = t.Raw(_C.malloc(64 << 20), 64 << 20)
-handle = t.copy(a, np.zeros(64 << 20, np.uint8))
-child = os.fork()
-if child == 0:
-    try:
-        t.copy(a, np.zeros(64 << 20, np.uint8))
-    except errors.Forked:
-        raise SystemExit(7)
-    raise SystemExit(1)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-handle.wait()
-"""
-    done = run("-c", code)
+    done = run("programs/forked_copy.py")
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_memory_of_another_process() -> None:
     """A block opened from its owner's process is memory like any other."""
-    code = """
-import os, subprocess, sys, numpy as np, glake.transfer as t
-from glake import _C
-size = 8 << 20
-if len(sys.argv) > 1:
-    address, bytes = _C.ipc_open(sys.argv[1], 1)
-    assert bytes >= size
-    shared = t.Raw(address, size, 1)
-    data = np.empty(size, np.uint8)
-    t.copy(data, shared).wait()
-    assert (data == 7).all()
-    t.copy(shared, np.full(size, 9, np.uint8)).wait()
-    t.default_engine().close()
-    _C.ipc_close(address)
-    raise SystemExit
-block = _C.malloc(size, 1)
-mine = t.Raw(block, size, 1)
-t.copy(mine, np.full(size, 7, np.uint8)).wait()
-child = subprocess.run([sys.executable, "-c", os.environ["CODE"], _C.ipc_share(block)])
-assert child.returncode == 0
-data = np.empty(size, np.uint8)
-t.copy(data, mine).wait()
-assert (data == 9).all()
-"""
-    os.environ["CODE"] = code
-    try:
-        done = run("-c", code, SIM_MACHINE=f"transfer-{os.getpid()}")
-    finally:
-        del os.environ["CODE"]
+    done = run("programs/block_of_another.py", SIM_MACHINE=f"transfer-{os.getpid()}")
     assert done.returncode == 0, done.stderr

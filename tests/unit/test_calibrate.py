@@ -1,18 +1,18 @@
 """tools/calibrate.py: from a report to the simulator's prices. All figures here are SYNTHETIC."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from own_python import output
 
 import glake
 
 ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = Path(__file__).parent / "programs"
 sys.path.insert(0, str(ROOT / "tools"))
 
 import calibrate  # noqa: E402
@@ -81,20 +81,10 @@ def test_round_trip_to_the_simulator(tmp_path: Path) -> None:
     content = json.loads(costs.read_text())
     assert content["default"] == "published" and content["devices"][DEVICE]["report"] == report.name
     calls = content["devices"][DEVICE]["calls"]
-    ask = f"""
-import ctypes
-simulator = ctypes.CDLL({str(glake.library_path().with_name("libsimcuda.so"))!r})
-first, further = ctypes.c_double(), ctypes.c_double()
-for call in {list(calls)!r}:
-    assert simulator.simcuda_price(call.encode(), ctypes.byref(first), ctypes.byref(further)) == 0
-    print(first.value, further.value)
-"""
+    library = glake.library_path().with_name("libsimcuda.so")
     named = {"GLAKE_SIM_COST_FILE": str(costs), "GLAKE_SIM_COSTS": DEVICE}
-    told = subprocess.run(
-        [sys.executable, "-c", ask], env=os.environ | named, capture_output=True, text=True
-    )
-    assert told.returncode == 0, told.stderr
-    for line, wanted in zip(told.stdout.splitlines(), calls.values(), strict=True):
+    told = output(PROGRAMS / "prices.py", str(library), *calls, **named)
+    for line, wanted in zip(told.splitlines(), calls.values(), strict=True):
         assert [float(each) for each in line.split()] == pytest.approx(wanted, abs=1e-3)
 
 

@@ -2,15 +2,19 @@
 
 import json
 import os
+import shutil
 import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from own_python import output
 
 from glake import children
 from glake.cli import main
 from glake.trace import record
+
+PROGRAMS = Path(__file__).parent / "programs"
 
 
 @pytest.fixture
@@ -23,11 +27,6 @@ def decoys(tmp_path, monkeypatch):
     return tmp_path
 
 
-SHOW = (
-    "import glake, json, sys, trace; print(json.dumps([glake.__file__, trace.__file__, sys.argv]))"
-)
-
-
 @pytest.mark.parametrize("safe", ["", "1"])
 def test_a_child_imports_this_glake_and_not_the_folders(decoys, monkeypatch, safe):
     import trace
@@ -35,7 +34,7 @@ def test_a_child_imports_this_glake_and_not_the_folders(decoys, monkeypatch, saf
     import glake
 
     (decoys / "shows").mkdir()
-    (decoys / "shows" / "glake_shown.py").write_text(SHOW)
+    shutil.copy(PROGRAMS / "glake_shown.py", decoys / "shows")
     monkeypatch.setenv("PYTHONPATH", str(decoys / "shows"))
     monkeypatch.setenv("PYTHONSAFEPATH", safe)
     done = subprocess.run(
@@ -63,13 +62,7 @@ def test_the_bench_among_decoys(decoys):
 def test_a_recording_among_decoys(decoys):
     """The target itself is looked for in the folder; what the child needs before is not."""
     pytest.importorskip("torch")
-    (decoys / "job.py").write_text(
-        "import torch\n"
-        "def step(i):\n"
-        "    made = torch.empty(1024, device='cuda')\n"
-        "def make_step(job):\n"
-        "    return step\n"
-    )
+    shutil.copy(PROGRAMS / "one_tensor_job.py", decoys / "job.py")
     facts = record.record("job:make_step", decoys / "t.trace", steps=1)
     assert facts["allocations"] == 1
 
@@ -90,10 +83,6 @@ def test_every_child_is_started_with_a_safe_path():
 def test_the_switch_of_torch_takes_the_glake_beside_it(decoys):
     import glake_autoload
 
-    code = (
-        f"import sys; sys.path.append({os.path.dirname(glake_autoload.__file__)!r})\n"
-        "import glake_autoload; glake_autoload._import_glake()\n"
-        "import glake; print(glake.__version__)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    # Beside the decoys, whose folder is then the first in which it looks.
+    program = shutil.copy(PROGRAMS / "switch_of_torch.py", decoys)
+    output(program, os.path.dirname(glake_autoload.__file__))

@@ -7,12 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import own_python
 import pytest
+from own_python import output
 
 import glake
 from glake import config
 
 DATA = ("platforms.json", "costs.json")  # which the simulator reads beside itself
+
+PROGRAMS = Path(__file__).parent / "programs"
 
 
 def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -69,21 +73,8 @@ def test_a_home_that_takes_no_files_is_no_matter(
 def test_nothing_needs_installed_metadata(tmp_path: Path) -> None:
     """As from a checkout by PYTHONPATH: there glake has none, nor may torch."""
     page = tmp_path / "page.html"
-    code = f"""
-import importlib.metadata
-def absent(name): raise importlib.metadata.PackageNotFoundError(name)
-importlib.metadata.version = importlib.metadata.distribution = absent
-from click.testing import CliRunner
-from glake.cli import main
-for command in ("--version", "info --json", "replay sample --html {page} --policy native"):
-    done = CliRunner().invoke(main, command.split())
-    assert done.exit_code == 0, (command, done.output, done.exception)
-    print(done.output)
-"""
-    environ = {**os.environ, "GLAKE_DRIVER": "sim"}
-    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"glake, version {glake.__version__}\n")
+    said = output(PROGRAMS / "without_metadata.py", str(page), GLAKE_DRIVER="sim")
+    assert said.startswith(f"glake, version {glake.__version__}\n")
     assert glake.__version__ in page.read_text(encoding="utf-8")
 
 
@@ -93,8 +84,8 @@ def test_info_says_whose_owed_bytes_it_shows() -> None:
 
 def test_a_limit_of_addresses_is_named() -> None:
     """`ulimit -v` is what refuses a device's addresses, and the way out is said."""
-    program = "from glake import _C; _C.stats(0)"
-    command = f"ulimit -v 2000000; exec {sys.executable} -c '{program}'"
+    program = PROGRAMS / "first_use.py"
+    command = f"ulimit -v 2000000; exec {sys.executable} {program}"
     environ = {**os.environ, "GLAKE_DRIVER": "sim", "GLAKE_SIM_MEMORY": "4GiB"}
     ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environ)
     assert ran.returncode != 0
@@ -103,19 +94,7 @@ def test_a_limit_of_addresses_is_named() -> None:
 
 
 def test_a_simulator_without_addresses_names_what_limits_them() -> None:
-    program = """
-import resource
-from glake import _C
-now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (now + (50 << 20),) * 2)
-_C.stats(0)
-"""
-    ran = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "GLAKE_DRIVER": "sim"},
-    )
+    ran = own_python.run(PROGRAMS / "few_addresses.py", GLAKE_DRIVER="sim")
     assert ran.returncode != 0
     assert "it reserves 160 MiB of addresses" in ran.stderr and "(ulimit -v)" in ran.stderr
 
@@ -141,14 +120,9 @@ def test_topo() -> None:
     assert wrong.returncode == 2 and "dgx1v" in wrong.stderr
 
 
-def test_run_sets_variables_and_passes_arguments(tmp_path: Path) -> None:
-    script = tmp_path / "job.py"
-    script.write_text(
-        "import os, sys\n"
-        "print(sys.argv[1:], {k: v for k, v in os.environ.items() if k.startswith('GLAKE_')})\n"
-        "sys.exit(7)\n"
-    )
-    done = run("run", "--driver", "sim", "--limit", "90%", str(script), "--limit", "x", "-m")
+def test_run_sets_variables_and_passes_arguments() -> None:
+    script = str(PROGRAMS / "arguments.py")
+    done = run("run", "--driver", "sim", "--limit", "90%", script, "--limit", "x", "-m")
     assert done.returncode == 7
     variables = {
         "GLAKE_ALLOCATOR": "1",
@@ -179,8 +153,7 @@ def test_run_refuses_a_wrong_option_before_starting(tmp_path: Path) -> None:
 
 
 def test_run_fails_without_a_driver_before_the_script_starts(tmp_path: Path) -> None:
-    script = tmp_path / "job.py"
-    script.write_text("import os; print('started', os.environ['GLAKE_STRICT'])")
+    script = PROGRAMS / "strict.py"
     driver = "/nowhere/libcuda.so"
     for command in (["--driver", driver], ["--driver", driver, "--trace", str(tmp_path / "t")]):
         done = run("run", *command, str(script))
@@ -188,7 +161,7 @@ def test_run_fails_without_a_driver_before_the_script_starts(tmp_path: Path) -> 
         (line,) = done.stderr.strip().splitlines()
         assert "was not run: cannot open the driver" in line and driver in line
         assert "--driver sim" in line and "--allow-fallback" in line
-    assert list(tmp_path.iterdir()) == [script]
+    assert list(tmp_path.iterdir()) == []
     unset = run("run", str(script), GLAKE_DRIVER=driver)
     assert unset.returncode == 1 and not unset.stdout
     allowed = run("run", "--driver", driver, "--allow-fallback", str(script))
@@ -204,8 +177,7 @@ def test_run_fails_without_a_driver_before_the_script_starts(tmp_path: Path) -> 
 
 def test_run_fails_where_torch_cannot_use_the_driver(tmp_path: Path) -> None:
     """A CPU build of torch over what passes for a real driver: `import torch` is an error."""
-    script = tmp_path / "job.py"
-    script.write_text("import torch; print('went on', torch.version.cuda)")
+    script = PROGRAMS / "torch_cuda.py"
     if importlib.util.find_spec("torch") is None:
         pytest.skip("PyTorch is not installed")
     driver = tmp_path / "libcuda.so"  # by another name the simulator is not emulated

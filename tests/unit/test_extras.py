@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 import sys
 from importlib import resources
 from pathlib import Path
@@ -24,12 +25,9 @@ from requirements import requirements  # noqa: E402
 README = (ROOT / "README.md").read_text()
 TOPO = ["topo", "--preset", "dgx_a100"]
 BENCH = ["bench", "transfer", "--platform", "dgx1v", "--sizes", "1MiB"]
-JOB = """
-import torch
-
-def make_step(job):
-    return lambda step: torch.empty(1 << 20, device=job.device)
-"""
+PROGRAMS = Path(__file__).parent / "programs"
+# A torch that says of itself that it is a CUDA build, and cannot be imported.
+CUDA_BUILD = Path(__file__).parent / "packages" / "cuda_build"
 
 
 def names(extra: str) -> set[str]:
@@ -112,19 +110,10 @@ def test_build_adapter_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "with a GPU its CUDA build: pip install torch;" in text, said.exception
 
 
-def a_cuda_build(folder: Path) -> None:
-    """A torch that says of itself that it is a CUDA build, and cannot be imported."""
-    (folder / "torch").mkdir(parents=True)
-    (folder / "torch" / "__init__.py").write_text("raise ImportError('libcudart')")
-    version = "__version__ = '2.14.1+cu130'\ngit_version = '0'\ncuda = '13.0'\n"
-    (folder / "torch" / "version.py").write_text(version)
-
-
-def test_a_cuda_build_is_told_what_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    a_cuda_build(tmp_path)
+def test_a_cuda_build_is_told_what_records(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [each for each in sys.modules if each.partition(".")[0] == "torch"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(CUDA_BUILD))
     fake_cuda.adapter_build.installed_torch.cache_clear()
     said = CliRunner().invoke(main, ["plan", "jobs:make_step"])
     fake_cuda.adapter_build.installed_torch.cache_clear()
@@ -137,13 +126,13 @@ def test_python_names_whose_torch_records(tmp_path: Path, monkeypatch: pytest.Mo
     """Also where glake lies beside another torch, as in the site-packages of a CUDA build, and
     whatever lies in the current folder."""
     pytest.importorskip("torch")
-    a_cuda_build(tmp_path / "site")
+    shutil.copytree(CUDA_BUILD, tmp_path / "site")
     (tmp_path / "site" / "glake").symlink_to(ROOT / "glake")
     monkeypatch.setattr(children, "__file__", str(tmp_path / "site" / "glake" / "children.py"))
     here = tmp_path / "here"
     (here / "glake").mkdir(parents=True)
     (here / "glake" / "__init__.py").write_text("raise ImportError('the current folder')")
-    (here / "jobs.py").write_text(JOB)
+    shutil.copy(PROGRAMS / "one_tensor_job.py", here / "jobs.py")
     monkeypatch.chdir(here)
     out = tmp_path / "job.trace.gz"
     facts = record.record("jobs:make_step", out, python=sys.executable, steps=1)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = Path(__file__).parent / "programs"
 sys.path.insert(0, str(ROOT / "tools"))
 
 from gpulane import preflight, render, report, runner  # noqa: E402
@@ -18,6 +19,10 @@ from gpulane.stages import Stage, stages  # noqa: E402
 
 def python(code: str) -> tuple[str, ...]:
     return (sys.executable, "-c", code)
+
+
+def program(name: str, *arguments: object) -> tuple[str, ...]:
+    return (sys.executable, str(PROGRAMS / name), *map(str, arguments))
 
 
 @pytest.fixture
@@ -37,7 +42,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_failing_stage_stops_no_other(run: Any) -> None:
     found = run(
-        Stage("bad", python("print('why'); raise SystemExit(3)"), 20, group=1),
+        Stage("bad", program("says_why.py"), 20, group=1),
         Stage("needs it", python("pass"), 20, group=2, needs=("bad",)),
         Stage("good", python("pass"), 20, group=2, needs=("other",)),
         Stage("no such program", ("/no/such/program",), 20, group=3),
@@ -54,10 +59,12 @@ def test_a_failing_stage_stops_no_other(run: Any) -> None:
 
 def test_a_late_stage_is_killed_with_its_children(run: Any, tmp_path: Path) -> None:
     mark = tmp_path / "alive"
-    child = f"import time; time.sleep(8); open({str(mark)!r}, 'w')"
-    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    child = program("writes_late.py", mark, 8)[1:]
     started = time.monotonic()
-    found = run(Stage("slow", python(code), 1, group=1), Stage("next", python("pass"), 20, group=2))
+    found = run(
+        Stage("slow", program("waits_for_a_child.py", *child), 1, group=1),
+        Stage("next", python("pass"), 20, group=2),
+    )
     assert found["slow"].status == "timed out" and found["next"].status == "passed"
     assert time.monotonic() - started < 8
     time.sleep(max(0.0, 8.5 - (time.monotonic() - started)))  # when the child would have written
@@ -77,17 +84,18 @@ def test_time_is_kept_for_what_measures(run: Any) -> None:
 
 
 def test_a_command_is_told_its_time(run: Any) -> None:
-    told = (*python("import sys; print(sys.argv[1])"), "{seconds}")
+    told = program("first_argument.py", "{seconds}")
     found = run(Stage("measure", told, 40, group=1, measures=True))
     assert 20 <= found["measure"].result <= 25
 
 
 def test_results_are_taken_in(run: Any, tmp_path: Path) -> None:
     beside = tmp_path / "made.json"
-    writes = f"open({str(beside)!r}, 'w').write('[1]'); print('noise')"
     found = run(
         Stage("stdout", python("print('{\"rows\": 2}')"), 20, group=1, measures=True),
-        Stage("file", python(writes), 20, group=2, measures=True, result=beside),
+        Stage(
+            "file", program("result_beside.py", beside), 20, group=2, measures=True, result=beside
+        ),
         Stage("nothing", python("pass"), 20, group=3, measures=True),
     )
     assert found["stdout"].result == {"rows": 2} and found["file"].result == [1]
@@ -96,12 +104,12 @@ def test_results_are_taken_in(run: Any, tmp_path: Path) -> None:
 
 def test_a_background_stage_ends_before_anything_is_measured(run: Any, tmp_path: Path) -> None:
     mark = tmp_path / "done"
-    slow = f"import time; time.sleep(1); open({str(mark)!r}, 'w')"
-    looks = f"import os; print(int(os.path.exists({str(mark)!r})))"
+    slow = program("writes_late.py", mark, 1)
+    looks = program("is_there.py", mark)
     found = run(
-        Stage("slow", python(slow), 20, group=1, background=True),
-        Stage("beside", python(looks), 20, group=2),
-        Stage("measure", python(looks), 20, group=3, measures=True),
+        Stage("slow", slow, 20, group=1, background=True),
+        Stage("beside", looks, 20, group=2),
+        Stage("measure", looks, 20, group=3, measures=True),
     )
     assert found["measure"].result == 1
 

@@ -13,63 +13,7 @@ from pathlib import Path
 
 import pytest
 
-# What a program prints of glake: %(before)s or after the import it sets the locale that the
-# environment names. Timings, sizes with fractions, rates and limits are all in it.
-JOB = """
-import ctypes, json, locale, os, sys
-def settle():
-    locale.setlocale(locale.LC_ALL, "")
-    text = ctypes.create_string_buffer(20)
-    ctypes.CDLL(None).snprintf(text, 20, b"%%.1f", ctypes.c_double(0.5))
-    assert text.value == os.environ["HALF"].encode(), text.value
-if "%(when)s" == "before":
-    settle()
-from glake import _C, config, simcuda
-from glake.cli import main
-from glake.errors import GlakeError, InvalidOption
-if "%(when)s" == "after":
-    settle()
-assert config.read().limit == 0.9
-for text in ("0,9", "1,5GiB", "0.9,"):
-    for refuses in (lambda: _C.configure("limit", text), lambda: config.parse("limit", text),
-                    lambda: simcuda.configure("memory", text)):
-        try:
-            refuses()
-        except InvalidOption:
-            continue
-        raise AssertionError(text)
-_C.configure("view_budget", "2.5")
-simcuda.configure("call_us", "cuMemMap=2.5+1.25")
-print(json.dumps({row["name"]: row["value"] for row in _C.options()}))
-print(_C.device_count(), simcuda.price_us("cuMemMap"), simcuda.price_us("cuMemCreate"))
-held = _C.malloc(3 << 20)
-try:
-    _C.malloc(1717986918)
-except GlakeError as error:
-    print(error)
-print(json.dumps(_C.stats(0)), simcuda.cost_us())
-platforms = open(os.environ["PLATFORMS"]).read()
-_C.transfer_open(platforms, "hgx_h100_h200")
-print(json.dumps(_C.transfer_plan(0, 1, 0, 1 << 30)))
-simcuda.set_link(*next(iter(simcuda.edges()["edges"])).split(">"), 12.5)
-print(json.dumps(simcuda.edges()))
-for line in (
-    ["info", "--json"],
-    ["topo", "--preset", "gb200_tray", "--json"],
-    ["topo", "--preset", "dgx1v", "--plan", "cpu", "cuda:0"],
-    ["replay", os.environ["TRACE"], "--json", "--policy", "glake,native", "--capacity", "1.5GiB"],
-    ["replay", os.environ["TRACE"], "--policy", "native,gmlake", "--capacity", "3MiB"],
-):
-    try:
-        main(line, standalone_mode=False)
-    except Exception as error:
-        print(type(error).__name__, error)
-_C.trace(os.environ["WRITTEN"])
-_C.free(_C.malloc(1536))
-_C.trace(None)
-print(open(os.environ["WRITTEN"]).read())
-"""
-
+PROGRAMS = Path(__file__).parent / "programs"
 TRACE = "glake-trace 1\n# job: locale\na 1 3145728 0\na 2 1717986 0\nf 1\nf 2\ns 1\n"
 
 
@@ -122,9 +66,8 @@ def told(when: str, chosen: dict[str, str], folder: Path) -> str:
         "PYTHONUTF8": "1",
         **chosen,
     }
-    done = subprocess.run(
-        [sys.executable, "-c", JOB % {"when": when}], env=variables, capture_output=True, text=True
-    )
+    program = [sys.executable, PROGRAMS / "locale_job.py", when]
+    done = subprocess.run(program, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

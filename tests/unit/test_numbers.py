@@ -6,49 +6,24 @@ import json
 import random
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import own_python
 import pytest
+from own_python import output
 
 import glake
 from glake import _C, config
 from glake.errors import InvalidOption
 
+PROGRAMS = Path(__file__).parent / "programs"
 CSRC = Path(glake.__file__).parent / "csrc"
 LIBRARIES = [
     glake.library_path(),
     glake.library_path().with_name("libsimcuda.so"),
     Path(str(_C.__file__)),
 ]
-
-# Reads pairs of an option and a text; prints what Python and C make of each: None, if refused.
-BOTH_SIDES = """
-import json, sys
-from glake import _C, config, simcuda
-from glake.errors import InvalidOption
-
-def in_python(name, text):
-    try:
-        return [config.parse(name, text)]
-    except InvalidOption:
-        return None
-
-def in_c(name, text):
-    simulated = name.startswith("sim_")
-    try:
-        if simulated:
-            simcuda.configure(name[4:], text)
-        else:
-            _C.configure(name, text)
-    except InvalidOption:
-        return None
-    return [next(row["value"] for row in _C.options() if row["name"] == name) if not simulated
-            else None]
-
-print(json.dumps([[in_python(*pair), in_c(*pair)] for pair in json.load(sys.stdin)]))
-"""
 
 HOSTILE = """
     0.9 0,9 .5 5. . .. 1..5 1.2.3 00.90 90% 0.5% 100% 100.1% 0% % 1 1.0 1.0000000000000001 1.1 0 0.0
@@ -78,11 +53,8 @@ def spellings(seed: int, count: int) -> Iterator[str]:
 
 
 def outcomes(pairs: list[tuple[str, str]]) -> list[tuple[list[object] | None, list[object] | None]]:
-    done = subprocess.run(
-        [sys.executable, "-c", BOTH_SIDES], input=json.dumps(pairs), capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    found: list[tuple[list[object] | None, list[object] | None]] = json.loads(done.stdout)
+    said = output(PROGRAMS / "both_sides.py", said=json.dumps(pairs))
+    found: list[tuple[list[object] | None, list[object] | None]] = json.loads(said)
     return found
 
 
@@ -144,17 +116,10 @@ def test_a_limit_below_one_granule_of_any_device_is_refused_with_one_text(text: 
 
 
 def test_a_limit_below_one_granule_of_the_device_is_an_error() -> None:
-    job = "from glake import _C; _C.malloc(512)"
-    variables = {"GLAKE_DRIVER": "sim", "GLAKE_SIM_MEMORY": "1GiB", "GLAKE_LIMIT": "0.001"}
-    done = subprocess.run(
-        [sys.executable, "-c", job], env=variables, capture_output=True, text=True
-    )
+    variables = {"GLAKE_DRIVER": "sim", "GLAKE_SIM_MEMORY": "1GiB"}
+    done = own_python.run(PROGRAMS / "one_block.py", **variables, GLAKE_LIMIT="0.001")
     assert "InvalidOption: option limit: 1.02 MiB of cuda:0's 1.00 GiB" in done.stderr
-    variables["GLAKE_LIMIT"] = "0.002"
-    done = subprocess.run(
-        [sys.executable, "-c", job], env=variables, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    output(PROGRAMS / "one_block.py", **variables, GLAKE_LIMIT="0.002")
 
 
 # What follows the locale: readers of doubles, formats of printf for them, and <cctype>.

@@ -1,43 +1,28 @@
 """What importing and linking must not do: no torch, no device, no CUDA libraries."""
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from own_python import output
 
 import glake
 
+PROGRAMS = Path(__file__).parent / "programs"
 PACKAGE = Path(glake.__file__).parent
 
 
-def python(code: str, **variables: str) -> str:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=kept | variables, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_import_brings_no_torch_and_no_native_code() -> None:
-    code = (
-        "import sys, glake; print([m for m in ('torch', 'numpy', 'glake._C') if m in sys.modules])"
-    )
-    assert python(code).strip() == "[]"
+    assert output(PROGRAMS / "imported.py", "glake", "torch", "numpy", "glake._C").strip() == "[]"
 
 
 def test_native_module_opens_no_driver() -> None:
-    maps = "open('/proc/self/maps').read()"
-    code = f"import glake._C as c; print(c.driver_path(), 'libsimcuda' in {maps})"
-    assert python(code, GLAKE_DRIVER="sim").split() == ["False"]
+    assert output(PROGRAMS / "native_module.py", GLAKE_DRIVER="sim").split() == ["False"]
 
 
 def test_autoload_module_imports_only_the_standard_library() -> None:
-    code = "import sys, glake_autoload; print([m for m in ('glake', 'torch') if m in sys.modules])"
-    assert python(code).strip() == "[]"
+    assert output(PROGRAMS / "imported.py", "glake_autoload", "glake", "torch").strip() == "[]"
 
 
 def test_every_public_name_resolves() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from glake.trace import child, planner, record
 from glake.trace.job import Job
 from glake.trace.plan_cli import plan
 
+PROGRAMS = Path(__file__).parent / "programs"
 TRACES = Path(__file__).resolve().parents[1] / "traces"
 GIB = 1 << 30
 FACTS = {
@@ -37,9 +39,7 @@ FACTS = {
 def job(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    (tmp_path / "given_job.py").write_text(
-        "number = 3\ndef with_job(job):\n    return job.steps\ndef without():\n    return 'step'\n"
-    )
+    shutil.copy(PROGRAMS / "given_job.py", tmp_path)
     yield
     sys.modules.pop("given_job", None)
 
@@ -74,11 +74,8 @@ def test_requests_out_of_range_are_refused_before_a_process_is_started(tmp_path,
 
 
 def test_a_child_that_dies_is_told_with_its_last_words(tmp_path):
-    dying = tmp_path / "python"
-    dying.write_text("#!/bin/sh\necho some last words >&2\nkill -ABRT $$\n")
-    dying.chmod(0o755)
     with pytest.raises(PlanError, match="(?s)ended by SIGABRT.*some last words"):
-        record.record("a:b", tmp_path / "t.trace", python=str(dying))
+        record.record("a:b", tmp_path / "t.trace", python=str(PROGRAMS / "dying.sh"))
     assert not (tmp_path / "t.trace").exists()
     with pytest.raises(PlanError, match="cannot start /nonexistent"):
         record.record("a:b", tmp_path / "t.trace", python="/nonexistent")
@@ -195,15 +192,12 @@ def test_a_job_that_leaves_is_told_with_its_line():
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
 def test_a_plan_that_is_ended_leaves_neither_trace_nor_process(tmp_path, number):
-    stuck, told = tmp_path / "python", tmp_path / "pid"
-    stuck.write_text(f"#!/bin/sh\necho $$ > {told}.new; mv {told}.new {told}\nexec sleep 100\n")
-    stuck.chmod(0o755)
+    told = tmp_path / "pid"
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    command = [sys.executable, "-m", "glake", "plan", "a:b", "--python", str(stuck)]
-    plan = subprocess.Popen(
-        command, env={**os.environ, "TMPDIR": str(temporary)}, preexec_fn=_default_signals
-    )
+    command = [sys.executable, "-m", "glake", "plan", "a:b", "--python", str(PROGRAMS / "stuck.sh")]
+    variables = {**os.environ, "TMPDIR": str(temporary), "TOLD": str(told)}
+    plan = subprocess.Popen(command, env=variables, preexec_fn=_default_signals)
     _await(told.exists)
     # Popen forgets its process where a signal meets it half made; what really records ends with its
     # parent, which this stand-in does not do.
@@ -246,17 +240,7 @@ def _await(done):
 
 def test_the_recording_process_ends_with_the_one_that_started_it(tmp_path):
     """However that one ends: it is killed here."""
-    recording = (
-        "import sys, time; from glake.trace import child\n"
-        "child._end_with(int(sys.argv[1]))\n"
-        "try: open(sys.argv[2] + '/started', 'w'); time.sleep(100)\n"
-        "except child.Ended: open(sys.argv[2] + '/ended', 'w')\n"
-    )
-    starting = (
-        "import os, subprocess, sys\n"
-        f"subprocess.run([sys.executable, '-c', {recording!r}, str(os.getpid()), sys.argv[1]])\n"
-    )
-    parent = subprocess.Popen([sys.executable, "-c", starting, str(tmp_path)])
+    parent = subprocess.Popen([sys.executable, PROGRAMS / "starts_recording.py", tmp_path])
     _await((tmp_path / "started").exists)
     parent.kill()
     parent.wait()

@@ -113,38 +113,18 @@ def test_what_is_refused_says_why(
         call(machine)
 
 
-FULL = """
-import re, sys
-from glake import _C, errors, simcuda
-simcuda.configure("machine", "small-shm")
-simcuda.configure("memory", "1GiB")
-kind = int(sys.argv[1])
-def ask(size):
-    return _C.malloc_contiguous(size, kind=kind) if kind else _C.malloc(size)
-fits = []
-for size in (200 << 20, 1000 << 20):
-    try:
-        ask(size)
-    except errors.OutOfMemory as error:
-        print(error)
-        fits.append(int(re.search(r"largest fit now .*?\\((\\d+) bytes", str(error))[1]))
-_C.free(ask(fits[0]))
-try:
-    ask(fits[0] + (2 << 20))
-except errors.OutOfMemory:
-    print("fits", *fits)
-"""
+PROGRAMS = Path(__file__).parent / "programs"
 
 
 _MOUNTS = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
 
 
 def _run_full(where: str, kind: int, **variables: str) -> str:
-    """What FULL prints with 64 MiB at `where`."""
+    """What full.py prints with 64 MiB at `where`."""
     small = f"mount -t tmpfs -o size=64m none {where}"
     if subprocess.run([*_MOUNTS, small], capture_output=True).returncode != 0:
         pytest.skip("no user namespaces to mount a small file system in")
-    shell = [*_MOUNTS, f'{small} && exec "$0" -c "$1" {kind}', sys.executable, FULL]
+    shell = [*_MOUNTS, f'{small} && exec "$0" "$1" {kind}', sys.executable, PROGRAMS / "full.py"]
     environment = {**os.environ, "GLAKE_DRIVER": "sim", **variables}
     ran = subprocess.run(shell, capture_output=True, text=True, env=environment, timeout=120)
     assert ran.returncode == 0, ran.stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+PROGRAMS = Path(__file__).parent / "programs"
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 sys.path.insert(0, str(TOOLS))
 import cpu_torch  # noqa: E402
@@ -29,11 +30,10 @@ def test_a_step_is_one_line_before_and_one_after(tmp_path: Path) -> None:
 
 def test_a_step_that_fails_shows_the_end_of_its_log(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
-    code = "import sys; print('\\n'.join(map(str, range(1000)))); sys.exit(3)"
-    done = run(log, sys.executable, "-c", code)
+    done = run(log, sys.executable, str(PROGRAMS / "fails_loudly.py"))
     assert done.returncode == 3 and "\n999\n" in done.stdout and "\n900\n" not in done.stdout
     assert f"failed with status 3: all of it is in {log}" in done.stdout
-    assert run(log, sys.executable, "-c", "import os; os.kill(os.getpid(), 9)").returncode == 137
+    assert run(log, sys.executable, str(PROGRAMS / "kills_itself.py")).returncode == 137
     absent = run(log, "./no-such-program")
     assert absent.returncode == 1 and "do it cannot start" in absent.stderr
 
@@ -42,8 +42,8 @@ def test_a_long_step_says_what_it_is_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(step, "_ELSEWHERE", 0.3)
-    code = "import time; print('[2/26] Building', flush=True); time.sleep(1.5)"
-    assert step.run(tmp_path / "a.log", "build", [sys.executable, "-c", code]) == 0
+    command = [sys.executable, str(PROGRAMS / "builds_slowly.py")]
+    assert step.run(tmp_path / "a.log", "build", command) == 0
     assert "s  [2/26] Building\n" in capsys.readouterr().out
 
 

@@ -6,19 +6,15 @@ from pathlib import Path
 
 import glake
 
+PROGRAMS = Path(__file__).parent / "programs" / "symbol_version"
+
 
 def test_the_loader_refuses_another_version(tmp_path: Path) -> None:
     library = Path(glake.library_path())
-    (tmp_path / "program.c").write_text(
-        "#include <glake/glake.h>\nint main(void) { return glake_version()[0] == 0; }\n"
-    )
-    (tmp_path / "next.c").write_text('const char* glake_version(void) { return "0.2.0"; }\n')
-    (tmp_path / "next.map").write_text("GLAKE_0.2 { global: glake_*; };\n")
-    other = tmp_path / "other"
-    other.mkdir()
+    (tmp_path / "other").mkdir()
 
     def compile(*words: str) -> None:
-        subprocess.run(["gcc", *words], cwd=tmp_path, check=True)
+        subprocess.run(["gcc", *words], cwd=PROGRAMS, check=True)
 
     def run(libraries: Path) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
@@ -28,11 +24,11 @@ def test_the_loader_refuses_another_version(tmp_path: Path) -> None:
             text=True,
         )
 
-    compile("program.c", f"-I{glake.include_path()}", str(library), "-o", "program")
+    compile("program.c", f"-I{glake.include_path()}", str(library), "-o", str(tmp_path / "program"))
     compile(
         *("next.c", "-shared", "-fPIC", "-Wl,--version-script,next.map"),
-        *(f"-Wl,-soname,{library.name}", "-o", f"other/{library.name}"),
+        *(f"-Wl,-soname,{library.name}", "-o", str(tmp_path / "other" / library.name)),
     )
     assert run(library.parent).returncode == 0
-    refused = run(other)
+    refused = run(tmp_path / "other")
     assert refused.returncode != 0 and "GLAKE_0.1" in refused.stderr

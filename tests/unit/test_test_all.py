@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = Path(__file__).parent / "programs"
 sys.path.insert(0, str(ROOT / "tools"))
 import test_all  # noqa: E402
 from test_all import Step  # noqa: E402
@@ -78,13 +79,7 @@ def test_a_step_over_its_limit_is_cut_off(tmp_path: Path) -> None:
 
 def test_an_interrupted_run_keeps_what_it_did(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
-    code = (
-        "import sys, pathlib, test_all as t; here = pathlib.Path(sys.argv[1]); t.ROOT = here\n"
-        "steps = (t.Step('done', 'true'), t.Step('long', 'echo $$ >pid; sleep 60; true'),"
-        " t.Step('after', 'true'))\n"
-        "sys.exit(t.main([], steps, here / 'a.log'))"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path)]
+    command = [sys.executable, PROGRAMS / "interrupted_steps.py", tmp_path]
     path = {"PYTHONPATH": str(ROOT / "tools"), "PATH": "/usr/bin:/bin"}
     running = subprocess.Popen(command, env=path, stdout=subprocess.DEVNULL)
     end = time.monotonic() + 30

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from own_python import output
 from rich.console import Console
 
 from glake.cli import main
@@ -19,6 +20,7 @@ from glake.platform_file import load_platforms
 from glake.transfer import topology
 from glake.transfer.topology.view import show
 
+PROGRAMS = Path(__file__).parent / "programs"
 PRESETS = list(load_platforms())
 
 
@@ -59,11 +61,7 @@ def test_the_simulator_loads_what_json_prints(tmp_path: Path) -> None:
         "GLAKE_DRIVER": "sim:gb200_tray",
         "GLAKE_SIM_PLATFORMS": str(tmp_path / "box.json"),
     }
-    code = "import glake._C as c; print(c.device_count())"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | variables, capture_output=True, text=True
-    )
-    assert done.stdout == "4\n", done.stderr
+    assert output(PROGRAMS / "devices.py", **variables) == "4\n"
 
 
 def test_estimates_are_called_so() -> None:

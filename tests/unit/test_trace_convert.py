@@ -6,15 +6,13 @@ import copyreg
 import os
 import pickle
 import struct
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from own_python import output
 
 from glake.errors import ConvertError, RefusedPickle
 from glake.trace import plain_pickle
@@ -22,6 +20,7 @@ from glake.trace.convert import convert
 from glake.trace.format import MAX_TAG, read_events
 from glake.trace.history import BEFORE_HISTORY
 
+PROGRAMS = Path(__file__).parent / "programs"
 SIDE = 0x5566
 PYTHON = "/home/me/train.py"
 TORCH = "/env/lib/python3.11/site-packages/torch/nn/modules/linear.py"
@@ -358,31 +357,9 @@ def test_logs_of_rmm(tmp_path):
 
 
 def test_our_own_snapshot_gives_what_was_recorded_live(tmp_path):
-    program = """
-        import random, sys, glake
-        from glake import _C
-
-        random.seed(3)
-        live = [_C.malloc(5000)]
-        _C.trace(sys.argv[1])
-        glake.record_memory_history(max_entries=100000)
-        for step in range(300):
-            if len(live) > 1 and random.random() < 0.5:
-                _C.free(live.pop(random.randrange(1, len(live))))
-            else:
-                with glake.tag(f"tag.{step % 5}"):
-                    live.append(_C.malloc(random.choice((100, 3000, 700000, 5 << 20))))
-        glake.dump_snapshot(sys.argv[2])
-        _C.trace(None)
-    """
     recorded, snapshot, out = tmp_path / "live.trace", tmp_path / "s.pickle", tmp_path / "t.trace"
-    environment = {**os.environ, "GLAKE_DRIVER": "sim", "GLAKE_SIM_MEMORY": "1GiB"}
-    subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), recorded, snapshot],
-        env=environment,
-        check=True,
-        timeout=60,
-    )
+    variables = {"GLAKE_DRIVER": "sim", "GLAKE_SIM_MEMORY": "1GiB"}
+    output(PROGRAMS / "recorded_both_ways.py", str(recorded), str(snapshot), **variables)
     result = convert(snapshot, out)
     assert result.before_history == 1
     converted = list(read_events(out))[1:]

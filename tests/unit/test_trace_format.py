@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import gzip
 import io
-import os
-import subprocess
-import sys
-import textwrap
 import tracemalloc
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from own_python import output
 from rich.console import Console
 
 from glake import _C, errors
@@ -22,6 +19,7 @@ from glake.trace.format import MAX_TAG, Event, TraceWriter, clean_tag, read_even
 from glake.trace.replay import load_trace, replay
 
 MIB = 1 << 20
+PROGRAMS = Path(__file__).parent / "programs"
 TRACES = Path(__file__).resolve().parents[1] / "traces"
 
 
@@ -249,31 +247,8 @@ def test_both_readers_agree_on_anything(tmp_path, text, chunk):
 
 def test_live_recording_writes_tags_and_steps(tmp_path):
     path = tmp_path / "live.trace"
-    program = """
-        import threading, glake
-        from glake import _C
-
-        glake.step()
-        with glake.tag("outer"), glake.tag("layers 0;größe\\x1b" + "x" * 2000):
-            tagged = _C.malloc(1000)
-            other = threading.Thread(target=lambda: _C.malloc(3000))
-            other.start(); other.join()
-        with glake.tag("b" * 1023 + "ä"):
-            _C.malloc(500)
-        plain = _C.malloc(2000)
-        glake.step()
-        _C.free(tagged)
-        _C.trace(None)
-    """
     environment = {"GLAKE_DRIVER": "sim", "GLAKE_SIM_MEMORY": "256MiB", "GLAKE_TRACE": str(path)}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
+    output(PROGRAMS / "tagged.py", **environment)
     events = list(read_events(path))
     assert [(each.op, each.bytes) for each in events] == [
         ("s", 0), ("a", 1000), ("a", 3000), ("a", 500), ("a", 2000), ("s", 0), ("f", 1000),

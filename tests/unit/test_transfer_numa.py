@@ -1,14 +1,12 @@
 """Where host memory lies: the system's NUMA nodes and the topology's sockets are not the same."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from own_python import output
 
 from glake._C import CapacityGraph
 from glake.errors import InvalidOption
@@ -17,35 +15,12 @@ from glake.platforms import file_text
 
 NPS4 = ((0, 1, 2, 3), (4, 5, 6, 7))  # an EPYC of two packages, four nodes each
 
-# Copies 128 MiB to GPU 0 from host memory whose stretches are on the given nodes, in turn.
-PROGRAM = """
-import json, sys
-from glake import _C, simcuda
-from glake import transfer as t
-size, nodes = 128 << 20, json.loads(sys.argv[1])
-simcuda.configure("phantom", 1)
-with t.Engine(sys.argv[2] if len(sys.argv) > 2 else None):
-    host = _C.host_malloc(size)
-    step = size // len(nodes)
-    for at, node in enumerate(nodes):
-        simcuda.place_host(host + at * step, step, node)
-    result = t.copy(t.Raw(_C.malloc(size), size, 0), t.Raw(host, size)).wait().result()
-    print(json.dumps([sorted(path for path, *_ in result.paths), round(result.seconds * 1e6)]))
-"""
+PROGRAMS = Path(__file__).parent / "programs"
 
 
 def copied(nodes: list[int], file: Path) -> Any:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("GLAKE_")}
-    environment |= {"GLAKE_DRIVER": "sim:box", "GLAKE_SIM_PLATFORMS": str(file)}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(nodes)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    environment = {"GLAKE_DRIVER": "sim:box", "GLAKE_SIM_PLATFORMS": str(file)}
+    return json.loads(output(PROGRAMS / "copy_from_nodes.py", json.dumps(nodes), **environment))
 
 
 def box(where: Path, numa_nodes: tuple[tuple[int, ...], ...]) -> Path:

@@ -11,27 +11,6 @@ from pathlib import Path
 import torch
 from checks import DEVICE, MIB, Skip, main, settle
 
-FOREIGN = r"""
-#include <dlfcn.h>
-#include <stddef.h>
-#include <sys/types.h>
-static int allocated, freed;
-static void* find(const char* name) { return dlsym(dlopen("libcuda.so.1", RTLD_NOW), name); }
-extern "C" void* foreign_alloc(ssize_t bytes, int, void*) {
-  unsigned long long at = 0;
-  auto call = (int (*)(unsigned long long*, size_t))find("cuMemAlloc_v2");
-  if (call(&at, (size_t)bytes) != 0) return nullptr;
-  ++allocated;
-  return (void*)at;
-}
-extern "C" void foreign_free(void* at, ssize_t, int, void*) {
-  auto call = (int (*)(unsigned long long))find("cuMemFree_v2");
-  if (call((unsigned long long)at) == 0) ++freed;
-}
-extern "C" int foreign_allocated() { return allocated; }
-extern "C" int foreign_freed() { return freed; }
-"""
-
 
 def held_by(pool: torch.cuda.MemPool, tensor: torch.Tensor) -> bool:
     at = tensor.data_ptr()
@@ -86,8 +65,7 @@ def check_a_foreign_allocator_serves_its_pool() -> None:
     if not hasattr(torch.cuda.memory, "CUDAPluggableAllocator"):
         raise Skip("this torch has no pluggable allocator")
     with tempfile.TemporaryDirectory() as scratch:
-        source, made = Path(scratch, "foreign.cpp"), Path(scratch, "foreign.so")
-        source.write_text(FOREIGN)
+        source, made = Path(__file__).with_name("foreign.cpp"), Path(scratch, "foreign.so")
         compiler = os.environ.get("CXX", "g++").split()
         command = [*compiler, "-shared", "-fPIC", "-O1", str(source), "-o", str(made), "-ldl"]
         subprocess.run(command, check=True)

@@ -64,38 +64,14 @@ def test_memory_of_others(run, allocator, tmp_path):
     Not with expandable segments, which PyTorch's own pluggable allocators exclude.
     """
     library = tmp_path / "foreign.so"
-    source = """
-        #include <cstddef>
-        extern "C" {
-        int cudaMalloc(void**, size_t);
-        int cudaFree(void*);
-        void* foreign_malloc(size_t bytes, int, void*) {
-          void* made = nullptr;
-          return cudaMalloc(&made, bytes) == 0 ? made : nullptr;
-        }
-        void foreign_free(void* ptr, size_t, int, void*) { cudaFree(ptr); }
-        }
-    """
-    command = ["g++", "-x", "c++", "-shared", "-fPIC", "-", "-o", str(library)]
-    subprocess.run(command, input=source, text=True, check=True)
+    subprocess.run(["g++", "-shared", "-fPIC", PROGRAMS / "foreign.cpp", "-o", library], check=True)
     done = run(allocator, "outside.py", library)
     assert done.stdout.endswith("ok\n"), done.stderr
 
 
-SETTINGS = """
-import torch
-torch.zeros(1, device="cuda")
-print(torch.cuda.get_per_process_memory_fraction())
-try:
-    torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
-except torch.OutOfMemoryError:
-    print("refused")
-"""
-
-
 @pytest.mark.parametrize("allocator", ["native", "glake"])
 def test_fraction_of_the_environment(run, allocator):
-    done = run(allocator, SETTINGS, PYTORCH_CUDA_ALLOC_CONF="per_process_memory_fraction:0.5")
+    done = run(allocator, "settings.py", PYTORCH_CUDA_ALLOC_CONF="per_process_memory_fraction:0.5")
     assert done.stdout == "0.5\nrefused\n", done.stderr
     assert "RuntimeWarning" not in done.stderr
 
@@ -105,7 +81,7 @@ def test_settings_without_effect_are_named_once(run):
         "expandable_segments:True,roundup_power2_divisions:[256:1,512:2,>:4],"
         "garbage_collection_threshold:0.8,per_process_memory_fraction:0.5"
     )
-    done = run("glake", SETTINGS, PYTORCH_CUDA_ALLOC_CONF=given)
+    done = run("glake", "settings.py", PYTORCH_CUDA_ALLOC_CONF=given)
     assert done.stdout == "0.5\nrefused\n", done.stderr
     warned = re.findall(r"RuntimeWarning: PYTORCH_CUDA_ALLOC_CONF: (.*) has no effect", done.stderr)
     assert warned == ["garbage_collection_threshold"]
@@ -135,34 +111,15 @@ NAMED = {
     "throw_on_cudamalloc_oom": "True",
 }
 OF_ROCM = {"release_lock_on_hipmalloc", "pinned_use_hip_host_register"}  # other names of two
-# As PyTorch's own header says what there is: each is either of these.
-KEYS = """
-import re, pathlib, sys, torch
-include = pathlib.Path(torch.__file__).parent / "include/c10"
-text = (include / "cuda/CUDAAllocatorConfig.h").read_text()
-keys = re.search(r"getKeys\\(\\) {(.*?)};", text, re.S).group(1)
-joined = re.sub(r'"\\s*"', "", re.sub(r"//.*", "", keys))
-print(*re.findall(r'"(\\w+)"', joined))
-text = (include / "core/AllocatorConfig.h").read_text()
-print(*re.findall(r"// Parse `(\\w+)` from environment", text))
-"""
-SET_LATER = """
-import warnings, torch
-torch.zeros(1, device="cuda")
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    torch._C._accelerator_setAllocatorSettings(GIVEN)
-print(*(str(each.message) for each in caught))
-"""
 
 
 def test_every_key_is_honoured_or_named(run):
-    known, common = run("native", KEYS).stdout.splitlines()
+    known, common = run("native", "keys.py").stdout.splitlines()
     pinned = {"max_round_threshold", "max_cached_size"}  # of pinned_..._mb
     assert set(known.split()) - OF_ROCM <= HONOURED.keys() | NAMED.keys()
     assert set(common.split()) - pinned <= HONOURED.keys() | NAMED.keys()
     given = ",".join(f"{key}:{value}" for key, value in (HONOURED | NAMED).items())
-    done = run("glake", SETTINGS, PYTORCH_CUDA_ALLOC_CONF=given)
+    done = run("glake", "settings.py", PYTORCH_CUDA_ALLOC_CONF=given)
     assert done.stdout == "0.5\nrefused\n", done.stderr
     (warned,) = re.findall(r"RuntimeWarning: PYTORCH_CUDA_ALLOC_CONF: (.*) have no", done.stderr)
     assert warned.split(", ") == list(NAMED)
@@ -170,32 +127,17 @@ def test_every_key_is_honoured_or_named(run):
 
 def test_what_is_set_later_is_named_too(run):
     given = "graph_capture_record_stream_reuse:True,roundup_power2_divisions:4"
-    done = run("glake", SET_LATER.replace("GIVEN", repr(given)))
+    done = run("glake", "set_later.py", given)
     assert done.stdout.startswith("allocator settings: graph_capture_record_stream_reuse has no"), (
         done.stdout + done.stderr
     )
-
-
-# Above 10 MiB whole 2 MiB: of less than 1 MiB too much PyTorch's allocator gives all to the block.
-ROUNDED = """
-import torch
-KIB, MIB = 1 << 10, 1 << 20
-sizes = [1, 600, 3 * KIB, 5000, 70000, MIB, MIB + 1, 1300 * KIB, 3 * MIB]
-sizes += [k * MIB for k in (18, 34, 102, 150, 514)]
-for size in sizes:
-    before = torch.cuda.memory_allocated()
-    block = torch.empty(size, dtype=torch.uint8, device="cuda")
-    print(size, torch.cuda.memory_allocated() - before)
-    del block
-    torch.cuda.empty_cache()
-"""
 
 
 @pytest.mark.parametrize("given", ["8", "1", "[1:4,64:8,256:2,>:16]"])
 def test_sizes_are_rounded_as_pytorch_does(run, given):
     conf = f"expandable_segments:True,roundup_power2_divisions:{given}"
     stock, glake = (
-        run(each, ROUNDED, PYTORCH_CUDA_ALLOC_CONF=conf) for each in ("native", "glake")
+        run(each, "rounded.py", PYTORCH_CUDA_ALLOC_CONF=conf) for each in ("native", "glake")
     )
     assert stock.stdout.count("\n") == 14, stock.stderr
     assert glake.stdout == stock.stdout
@@ -209,10 +151,9 @@ def test_emulation_beside_cuda_is_refused(run, driver):
 
     if driver == "libsimcuda":
         driver = str(glake.library_path().parent / "libsimcuda.so")
-    program = "import torch; print(torch.cuda.get_allocator_backend())"
-    done = run("glake", program, GLAKE_DRIVER=driver)
+    done = run("glake", "backend.py", GLAKE_DRIVER=driver)
     assert done.returncode != 0 and "Set GLAKE_DRIVER=cuda" in done.stderr, done.stderr
-    done = run("glake", program, GLAKE_DRIVER=driver, GLAKE_STRICT="0")
+    done = run("glake", "backend.py", GLAKE_DRIVER=driver, GLAKE_STRICT="0")
     assert done.stdout == "native\n"
     assert "RuntimeWarning: glake is off" in done.stderr
     assert "Set GLAKE_DRIVER=cuda" in done.stderr

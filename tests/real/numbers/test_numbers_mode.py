@@ -11,7 +11,6 @@ from glake.dryrun import libraries
 
 PROGRAMS = Path(__file__).parent / "programs"
 ALLOCATORS = ("native", "expandable", "glake")
-BOOT = "from glake.dryrun import numbers; numbers.install()"
 
 
 @pytest.fixture
@@ -38,13 +37,11 @@ def program(real_python):
     """Runs a program over the stand-ins, numbers installed first or not; what it printed."""
 
     def run(name, *arguments, install=True, **changes):
-        path = str(PROGRAMS / name)
-        start = f"import sys, runpy, torch; {BOOT if install else 'pass'}; del sys.argv[0]; "
-        start += "runpy.run_path(sys.argv[0], run_name='__main__')"
+        command = [PROGRAMS / "started.py"] if install else []
         kept = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_SIM")}
         kept |= {"GLAKE_SIM_MEMORY": "2GiB", "GLAKE_SIM_DEVICES": "2", **changes}
         done = subprocess.run(
-            [real_python, "-W", "ignore", "-c", start, path, *arguments],
+            [real_python, "-W", "ignore", *command, PROGRAMS / name, *arguments],
             env=libraries.environment(kept),
             capture_output=True,
             text=True,

@@ -313,17 +313,8 @@ def test_a_forked_child_is_told(tmp_path: Path) -> None:
 
 
 def test_at_the_interpreters_end_it_is_closed(tmp_path: Path) -> None:
-    code = f"""
-import atexit, sys, glake.transfer as t
-from glake import _C, errors
-t.write_file({str(tmp_path / "file")!r}, bytes(5000)).wait()
-def late():
-    try:
-        t.write_file({str(tmp_path / "late")!r}, bytes(5000))
-    except errors.TransferClosed as told:
-        print(told)
-atexit.register(late)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    program = Path(__file__).parents[1] / "programs" / "late_write.py"
+    command = [sys.executable, program, tmp_path / "file", tmp_path / "late"]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert "the interpreter ends" in done.stdout

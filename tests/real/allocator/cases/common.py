@@ -91,29 +91,9 @@ def live_blocks(pool: tuple[int, int]) -> int:
     return sum(b["state"] == "active_allocated" for s in segments_of(pool) for b in s["blocks"])
 
 
-COUNTING = """
-#include <cstddef>
-extern "C" {
-int cudaMalloc(void**, size_t);
-int cudaMallocManaged(void**, size_t, unsigned);
-int cudaFree(void*);
-int made = 0, freed = 0;
-void* taken(size_t bytes, int, void*) {
-  void* ptr = nullptr;
-  return cudaMalloc(&ptr, bytes) == 0 ? (++made, ptr) : nullptr;
-}
-void* managed(size_t bytes, int, void*) {
-  void* ptr = nullptr;
-  return cudaMallocManaged(&ptr, bytes, 1) == 0 ? (++made, ptr) : nullptr;
-}
-void given(void* ptr, size_t, int, void*) { ++freed; cudaFree(ptr); }
-}
-"""
-
-
 def counting_library() -> str:
-    """A pluggable allocator that counts: `taken` or `managed`, and `given`; `made` and `freed`."""
+    """counting.cpp, compiled."""
     library = str(Path(tempfile.mkdtemp()) / "counting.so")
-    command = ["g++", "-x", "c++", "-shared", "-fPIC", "-", "-o", library]
-    subprocess.run(command, input=COUNTING, text=True, check=True)
+    source = Path(__file__).with_name("counting.cpp")
+    subprocess.run(["g++", "-shared", "-fPIC", source, "-o", library], check=True)
     return library

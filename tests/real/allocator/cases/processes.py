@@ -3,6 +3,8 @@
 import contextlib
 import ctypes
 import os
+import sys
+import threading
 
 import torch
 import torch.multiprocessing
@@ -51,38 +53,52 @@ def case_a_fork_cannot_use_cuda_and_harms_nothing():
     assert holds(kept, 6) and holds(marked(1000, 2), 2)
 
 
-ENDS = {
-    "with live tensors": "kept = torch.ones(100, device='cuda')",
-    "by sys.exit": "kept = torch.ones(100, device='cuda'); import sys; sys.exit(0)",
-    "in a thread": """
-import threading
-kept = []
-thread = threading.Thread(target=lambda: kept.append(torch.ones(100, device='cuda')))
-thread.start()
-thread.join()
-""",
-    "with a graph": """
-graph = torch.cuda.CUDAGraph()
-with torch.cuda.graph(graph):
-    kept = torch.empty(100, device='cuda')
-""",
-    "with a pool and pinned memory": """
-pool, pinned = torch.cuda.MemPool(), torch.ones(100).pin_memory()
-with torch.cuda.use_mem_pool(pool):
-    kept = pinned.to('cuda', non_blocking=True)
-""",
-}
+def with_live_tensors() -> None:
+    _kept = torch.ones(100, device="cuda")
+
+
+def by_sys_exit() -> None:
+    _kept = torch.ones(100, device="cuda")
+    sys.exit(0)
+
+
+def in_a_thread() -> None:
+    kept = []
+    thread = threading.Thread(target=lambda: kept.append(torch.ones(100, device="cuda")))
+    thread.start()
+    thread.join()
+
+
+def with_a_graph() -> None:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        _kept = torch.empty(100, device="cuda")
+
+
+def with_a_pool_and_pinned_memory() -> None:
+    pool, pinned = torch.cuda.MemPool(), torch.ones(100).pin_memory()
+    with torch.cuda.use_mem_pool(pool):
+        _kept = pinned.to("cuda", non_blocking=True)
+
+
+ENDS = (
+    with_live_tensors,
+    by_sys_exit,
+    in_a_thread,
+    with_a_graph,
+    with_a_pool_and_pinned_memory,
+)
 
 
 def case_processes_end_in_peace():
     """As programs end: what Python has at exit, then static destructors."""
-    for how, code in ENDS.items():
+    for end in ENDS:
         child = os.fork()
         if child == 0:
             with contextlib.suppress(SystemExit):
-                exec(code, {"torch": torch})
+                end()
             ctypes.pythonapi.Py_Exit(0)
-        assert os.waitpid(child, 0)[1] == 0, how
+        assert os.waitpid(child, 0)[1] == 0, end.__name__
 
 
 def case_peers_reach_each_others_memory():

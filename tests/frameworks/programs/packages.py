@@ -1,0 +1,5 @@
+"""Where this Python has its packages."""
+
+import sysconfig
+
+print(sysconfig.get_path("purelib"))

@@ -1,0 +1,5 @@
+"""Prints its parent's number."""
+
+import os
+
+print(os.getppid())

@@ -1,0 +1,28 @@
+"""Runs a program in a Python of its own, without the GLAKE variables that pytest has."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def run(
+    program: Path, *arguments: str, said: str | None = None, timeout: float = 120, **variables: str
+) -> "subprocess.CompletedProcess[str]":
+    """What came of the program, to which `said` is given on its standard input."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GLAKE_")}
+    return subprocess.run(
+        [sys.executable, str(program), *arguments],
+        input=said,
+        env=clean | variables,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+def output(program: Path, *arguments: str, said: str | None = None, **variables: str) -> str:
+    """What a program prints that must succeed."""
+    done = run(program, *arguments, said=said, **variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

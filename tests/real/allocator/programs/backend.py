@@ -1,0 +1,5 @@
+"""The allocator that PyTorch has."""
+
+import torch
+
+print(torch.cuda.get_allocator_backend())

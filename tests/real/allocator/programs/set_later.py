@@ -1,0 +1,12 @@
+"""Settings (argument) that are made once CUDA is in use, and what is said of them."""
+
+import sys
+import warnings
+
+import torch
+
+torch.zeros(1, device="cuda")
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    torch._C._accelerator_setAllocatorSettings(sys.argv[1])
+print(*(str(each.message) for each in caught))

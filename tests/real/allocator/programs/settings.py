@@ -1,0 +1,10 @@
+"""The fraction of memory that the environment sets, and whether it holds."""
+
+import torch
+
+torch.zeros(1, device="cuda")
+print(torch.cuda.get_per_process_memory_fraction())
+try:
+    torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
+except torch.OutOfMemoryError:
+    print("refused")

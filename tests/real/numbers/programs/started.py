@@ -1,0 +1,12 @@
+"""Installs numbers, then runs a program (arguments: it and its own)."""
+
+import runpy
+import sys
+
+import torch  # noqa: F401
+
+from glake.dryrun import numbers
+
+numbers.install()
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,0 +1,5 @@
+"""Makes a tensor."""
+
+import torch
+
+print(torch.ones(3).sum().item())

@@ -1,0 +1,5 @@
+"""Asks for devices."""
+
+from glake import _C
+
+_C.device_count()

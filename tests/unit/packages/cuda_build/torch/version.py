@@ -1,0 +1,5 @@
+"""As torch writes it."""
+
+__version__ = "2.14.1+cu130"
+git_version = "0"
+cuda = "13.0"

@@ -1,0 +1,5 @@
+"""The number of devices."""
+
+from glake import _C
+
+print(_C.device_count())

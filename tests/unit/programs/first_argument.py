@@ -1,0 +1,5 @@
+"""Prints its argument."""
+
+import sys
+
+print(sys.argv[1])

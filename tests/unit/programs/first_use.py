@@ -1,0 +1,5 @@
+"""Takes device 0 into use."""
+
+from glake import _C
+
+_C.stats(0)

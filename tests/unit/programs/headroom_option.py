@@ -1,0 +1,11 @@
+"""Whether blocks fit beside the headroom of the option."""
+
+import glake
+from glake import _C
+
+for size in (100, 160):
+    try:
+        _C.free(_C.malloc(size << 20))
+        print("fits")
+    except glake.OutOfMemory as error:
+        print("headroom" in str(error))

@@ -1,0 +1,7 @@
+"""Which modules an import brings (arguments: what is imported, then those to look for)."""
+
+import importlib
+import sys
+
+importlib.import_module(sys.argv[1])
+print([name for name in sys.argv[2:] if name in sys.modules])

@@ -1,0 +1,5 @@
+"""Is killed by a signal."""
+
+import os
+
+os.kill(os.getpid(), 9)

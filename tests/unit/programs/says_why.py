@@ -1,0 +1,4 @@
+"""Says why it fails."""
+
+print("why")
+raise SystemExit(3)

@@ -1,0 +1,5 @@
+"""Prints whether glake is strict."""
+
+import os
+
+print("started", os.environ["GLAKE_STRICT"])
