@@ -39,8 +39,8 @@ void check_stat(const char* name, const glake_stat (&stat)[3]) {
 TEST(as_the_text_says) {
   test::running() = "as the text says";
   start();
-  void* a = glake_malloc(5 * kMiB, 0, nullptr);
   void* b = glake_malloc(1000, 0, nullptr);
+  void* a = glake_malloc(5 * kMiB, 0, nullptr);
   OK(glake_free(glake_malloc(9 * kMiB, 0, nullptr)));
   glake_device_stats v = values();
   check_stat("allocation", v.allocation);

@@ -8,9 +8,8 @@
 
 namespace glake {
 
-Found Growth::grow(const Request& r, HotGuard& hot) {
-  Span* best = nullptr;
-  Granules fewest = heap_.room();
+Growth::Place Growth::cheapest(const Request& r) {
+  Place best{nullptr, heap_.room()};
   for (Span* s = heap_.large->first_absent(); s != nullptr; s = heap_.large->next_absent(s)) {
     Bytes before = 0;
     if (s->prev != nullptr && s->prev->state == SpanState::kFree) {
@@ -22,13 +21,22 @@ Found Growth::grow(const Request& r, HotGuard& hot) {
       if (ready) before = head->extent;
     }
     Granules need = Granules::ceil(r.size > before ? r.size - before : 0);
-    if (s->size < need.bytes() || fewest < need) continue;
-    if (best != nullptr && (need == fewest && s->begin > best->begin)) continue;
-    best = s;
-    fewest = need;
+    if (s->size < need.bytes() || best.need < need) continue;
+    if (best.absent != nullptr && need == best.need && s->begin > best.absent->begin) continue;
+    best = {s, need};
   }
-  if (best == nullptr || fewest.count == 0) return {};
-  Span* claimed = heap_.large->claim(best, best->begin, fewest.bytes());
+  return best;
+}
+
+Granules Growth::fewest(const Request& r) {
+  const Place place = cheapest(r);
+  return place.absent != nullptr ? place.need : Granules{UINT64_MAX};
+}
+
+Found Growth::grow(const Request& r, HotGuard& hot) {
+  const auto [absent, need] = cheapest(r);
+  if (absent == nullptr || need.count == 0) return {};
+  Span* claimed = heap_.large->claim(absent, absent->begin, need.bytes());
   if (!back(*heap_.large, claimed, hot)) return {};
   heap_.large->give(claimed, Tickets{}, heap_.rule.completion());
   return Search(heap_).fit(*heap_.large, r, Wait::kAllowed);

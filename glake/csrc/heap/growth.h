@@ -15,6 +15,8 @@ class Growth {
 
   // Extends the free extent that needs the fewest new granules, most often the arena's end.
   Found grow(const Request& r, HotGuard& hot);
+  // How many it would take; more than there are where there is no place.
+  Granules fewest(const Request& r);
   // One granule of the small arena.
   Found grow_small(const Request& r, HotGuard& hot);
   // New granules at the first absent places, as runs that `taken` keeps: hot is let go for each
@@ -24,6 +26,13 @@ class Growth {
   bool add_free(Granules n, HotGuard& hot);
 
  private:
+  // Where the fewest new granules make room for a request; null: nowhere.
+  struct Place {
+    Span* absent = nullptr;
+    Granules need;
+  };
+
+  Place cheapest(const Request& r);
   bool back(Arena& arena, Span* claimed, HotGuard& hot);
   void note_refusal();
   void count_backed(const Arena& arena, Address begin, Granules n);

@@ -19,10 +19,11 @@ LargestFit::Usable LargestFit::usable(const Request& r, Granules growth) {
   found.large = std::max({longest_stretch(*heap_.large, r), longest_in_views(r),
                           Extend(heap_).longest_reuse(r).bytes()});
   found.small = std::max(found.large, longest_stretch(*heap_.small, r));
-  for (const Stitch::Edge& head : Stitch(heap_).widest_heads(r)) {
+  GranuleEdges edges(heap_, r);
+  for (const GranuleEdges::Edge& head : edges.widest_heads()) {
     Bytes tail = 0;
-    Stitch(heap_).each_tail(r, head,
-                            [&](const Stitch::Edge& edge) { tail = std::max(tail, edge.bytes); });
+    edges.each_tail(head,
+                    [&](const GranuleEdges::Edge& edge) { tail = std::max(tail, edge.bytes); });
     found.edges = std::max(found.edges, head.bytes + tail);
   }
   if (growth.count == 0) return found;

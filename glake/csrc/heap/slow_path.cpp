@@ -71,12 +71,20 @@ Found SlowPath::small(const Request& r, HotGuard& hot) {
   Frees(heap_).drain_caches(true);
   if (Found found = Search(heap_).fit(*heap_.small, r, Wait::kAllowed)) return found;
   if (device_.options.policy == PolicyKind::kCompact && may_grow) {
+    if (Found found = in_rest(r)) return found;
     if (Found found = Growth(heap_).grow_small(r, hot)) return found;
   }
   if (Found found = Search(heap_).fit(*heap_.large, r, Wait::kAllowed)) return found;
   if (Found found = Growth(heap_).grow_small(r, hot)) return found;
   // A private pool's small arena may be full of blocks.
   return heap_.small->first_absent() == nullptr ? Growth(heap_).grow(r, hot) : Found{};
+}
+
+// In what large blocks leave of granules: no stitch can take that.
+Found SlowPath::in_rest(const Request& r) {
+  const Span* smallest = heap_.large->best_fit(r.size);
+  if (smallest == nullptr || smallest->extent >= kGranule) return {};
+  return Search(heap_).fit(*heap_.large, r, Wait::kNo);
 }
 
 Found SlowPath::large(const Request& r, HotGuard& hot) {

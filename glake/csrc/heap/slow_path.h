@@ -19,6 +19,7 @@ class SlowPath {
   Found all(const Request& r, HotGuard& hot);
   Found sized(const Request& r, HotGuard& hot) { return r.small() ? small(r, hot) : large(r, hot); }
   Found small(const Request& r, HotGuard& hot);
+  Found in_rest(const Request& r);
   Found large(const Request& r, HotGuard& hot);
   void ask_all(const Request& r);
 

@@ -88,6 +88,9 @@ Found Stitch::stitch(const Request& r, HotGuard& hot) {
     if (!heap_.rule.wait_for(r.stream, pending)) return {};
   }
   if (have < need) {
+    if (device_.options.policy == PolicyKind::kCompact) {
+      if (Found found = join(r, hot)) return found;
+    }
     if (have.count == 0) return Growth(heap_).grow(r, hot);
     TakenGranules taken(heap_, r.stream);
     taken.take(runs);
@@ -96,40 +99,22 @@ Found Stitch::stitch(const Request& r, HotGuard& hot) {
   return build_view(std::move(runs), 0, r, hot);
 }
 
-// The free part of a granule that a view may begin or end with.
-bool Stitch::edge_ready(Arena& arena, uint64_t g, Address a, Bytes bytes, const Request& r) {
-  return heap_.granules.pins(arena, g) == 0 && available_.edge_usable(arena, g, r.stream) &&
-         available_.range_ordered(arena.free_span_at(a), a, bytes, r.stream, nullptr);
-}
-
-std::array<Stitch::Edge, 2> Stitch::widest_heads(const Request& r) {
-  std::array<Edge, 2> widest{};
-  for (Arena* arena : {heap_.large.get(), heap_.small.get()}) {
-    for (Span* s = arena->best_fit(kAlignment); s != nullptr; s = arena->next_fit(s)) {
-      uint64_t g = arena->granule_of(s->begin);
-      Bytes inside = s->begin % kGranule;
-      if (inside == 0 || s->extent < kGranule - inside) continue;
-      Bytes bytes = kGranule - inside;
-      if (bytes <= widest[1].bytes || !edge_ready(*arena, g, s->begin, bytes, r)) continue;
-      widest[1] = {{arena, g, 1, 0}, bytes};
-      if (widest[0].bytes < bytes) std::swap(widest[0], widest[1]);
-    }
+// One granule fewer than by a whole view, and fewer than by growth at home: what is longer than
+// whole granules lies in two that are used in part. What is missing is new; then all is looked for
+// again, as hot has been let go.
+Found Stitch::join(const Request& r, HotGuard& hot, bool grows) {
+  const Bytes rest = r.size % kGranule;
+  const Granules need = Granules::floor(r.size);
+  GranuleEdges::Pair pair;
+  if (rest == 0 || need.count == 0 || !GranuleEdges(heap_, r).tightest(rest, &pair)) return {};
+  std::vector<Run> runs;
+  const Granules have = collect(r, need, Wait::kNo, runs, nullptr);
+  if (have < need) {
+    const Granules missing = need - have;
+    if (!grows || !(missing < Growth(heap_).fewest(r))) return {};
+    return Growth(heap_).add_free(missing, hot) ? join(r, hot, false) : Found{};
   }
-  return widest;
-}
-
-void Stitch::each_tail(const Request& r, const Edge& head,
-                       const std::function<void(const Edge&)>& visit) {
-  for (Arena* arena : {heap_.large.get(), heap_.small.get()}) {
-    for (Span* s = arena->best_fit(kAlignment); s != nullptr; s = arena->next_fit(s)) {
-      Address end = s->begin + s->extent;
-      Bytes bytes = end % kGranule;
-      if (bytes == 0 || s->extent < bytes) continue;
-      uint64_t g = arena->granule_of(end);
-      if (head.bytes != 0 && head.run.arena == arena && head.run.granule == g) continue;
-      if (edge_ready(*arena, g, end - bytes, bytes, r)) visit({{arena, g, 1, 0}, bytes});
-    }
-  }
+  return build_joined(pair.head, std::move(runs), pair.tail, r, hot);
 }
 
 // What is missing of whole granules is new; then all is looked for again, as hot has been let go.
@@ -137,14 +122,15 @@ Found Stitch::stitch_edges(const Request& r, HotGuard& hot, bool grows) {
   if (heap_.whole_free() + heap_.room() + Granules{2} < Granules::ceil(r.size)) return {};
   Eviction(heap_).make_room(Granules::ceil(r.size) + Granules{1}, hot);
   Granules missing{UINT64_MAX};
-  for (const Edge& head : widest_heads(r)) {
+  GranuleEdges edges(heap_, r);
+  for (const Edge& head : edges.widest_heads()) {
     // The head alone may do: of the small arena, which large blocks are not searched for in.
     Bytes rest = r.size - std::min(r.size, head.bytes);
     Granules need = Granules::ceil(rest);
     const Bytes tail_bytes = rest % kGranule;
     Edge tail{{}, kGranule};
     if (tail_bytes != 0) {
-      each_tail(r, head, [&](const Edge& edge) {
+      edges.each_tail(head, [&](const Edge& edge) {
         if (edge.bytes >= tail_bytes && edge.bytes < tail.bytes) tail = edge;
       });
     }
@@ -158,12 +144,17 @@ Found Stitch::stitch_edges(const Request& r, HotGuard& hot, bool grows) {
       continue;
     }
     if (!heap_.rule.wait_for(r.stream, pending)) return {};
-    if (head.bytes != 0) runs.insert(runs.begin(), head.run);
-    if (partial_tail) runs.push_back(tail.run);
-    ++device_.stats.edge_stitches;
-    return build_view(std::move(runs), head.bytes != 0 ? kGranule - head.bytes : 0, r, hot);
+    return build_joined(head, std::move(runs), partial_tail ? tail : Edge{}, r, hot);
   }
   return grows && Growth(heap_).add_free(missing, hot) ? stitch_edges(r, hot, false) : Found{};
+}
+
+Found Stitch::build_joined(const Edge& head, std::vector<Run> runs, const Edge& tail,
+                           const Request& r, HotGuard& hot) {
+  if (head.bytes != 0) runs.insert(runs.begin(), head.run);
+  if (tail.bytes != 0) runs.push_back(tail.run);
+  ++device_.stats.edge_stitches;
+  return build_view(std::move(runs), head.bytes != 0 ? kGranule - head.bytes : 0, r, hot);
 }
 
 Found Stitch::build_view(std::vector<Run> runs, Bytes offset, const Request& r, HotGuard& hot) {

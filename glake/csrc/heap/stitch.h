@@ -2,22 +2,14 @@
 // has (extend.h). Nothing is unmapped here and nothing is synchronised. Needs slow.
 #pragma once
 
-#include <array>
-#include <functional>
 #include <vector>
 
-#include "heap/availability.h"
+#include "heap/granule_edges.h"
 
 namespace glake {
 
 class Stitch {
  public:
-  // The free end, or start, of a granule of which others have the rest.
-  struct Edge {
-    Run run;
-    Bytes bytes = 0;
-  };
-
   explicit Stitch(Heap& heap) : heap_(heap), device_(heap.device), available_(heap) {}
 
   Found stitch(const Request& r, HotGuard& hot);
@@ -32,14 +24,13 @@ class Stitch {
   // those alone longest, so the view is the likelier to be idle when the step comes round again.
   Granules collect(const Request& r, Granules want, Wait wait, std::vector<Run>& runs,
                    Tickets* pending);
-  // The longest free ends of two granules, the longer first; of 0 bytes where there are no more.
-  // The second is for a block that could end best in the granule of the first.
-  std::array<Edge, 2> widest_heads(const Request& r);
-  // Visits the free starts of granules other than the head's.
-  void each_tail(const Request& r, const Edge& head, const std::function<void(const Edge&)>& visit);
 
  private:
-  bool edge_ready(Arena& arena, uint64_t g, Address a, Bytes bytes, const Request& r);
+  using Edge = GranuleEdges::Edge;
+
+  Found join(const Request& r, HotGuard& hot, bool grows = true);
+  Found build_joined(const Edge& head, std::vector<Run> runs, const Edge& tail, const Request& r,
+                     HotGuard& hot);
   Found build_view(std::vector<Run> runs, Bytes offset, const Request& r, HotGuard& hot);
   void abandon(View* view, Granules before, const Found& found, const Request& r, uint64_t mapped,
                HotGuard& hot);
