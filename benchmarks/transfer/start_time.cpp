@@ -192,14 +192,15 @@ void measure(const Machine& machine, Kind kind, size_t bytes, unsigned flags,
 }
 
 void body(int argc, char** argv) {
-  Arguments arguments(argc, argv, {{"rounds", "9"}, {"platform", "hgx_h100_h200"}});
-  const std::string platform = arguments.text("platform");
+  Arguments arguments(argc, argv, {{"rounds", "9"}, {"platform", "hgx_h100_h200"}, {"only", ""}});
+  const std::string platform = arguments.text("platform"), only = arguments.text("only");
   Report report("start_time");
   const int rounds = arguments.count("rounds");
   const Machine machine(platform);
   for (const auto& [kind, name] : kKinds) {
     for (const size_t mib : kSizes) {
       const std::string label = platform + ", " + name + ", " + std::to_string(mib) + " MiB";
+      if (label.find(only) == std::string::npos) continue;
       alternate({"glake", "plain"}, rounds, [&, kind = kind](const std::string& subject) {
         const unsigned flags = subject == "plain" ? GLAKE_COPY_DIRECT : 0;
         measure(machine, kind, mib * kMiB, flags, label, subject, &report);

@@ -1,6 +1,7 @@
 """What the engine does before a copy's first driver copy, in real time, beside the plain copy.
 
-    python benchmarks/transfer/start_time.py [--platform NAME]... [--rounds N] [--json] [--out DIR]
+    python benchmarks/transfer/start_time.py [--platform NAME]... [--only TEXT] [--rounds N]
+        [--json] [--out DIR]
 
 The simulated clock counts none of it. How to read it: docs/benchmarks.md.
 """
@@ -35,12 +36,16 @@ PATTERN = Pattern(
 )
 
 
-def measure(run: Runner, platform: tuple[str, ...]) -> list[Row]:
+def measure(run: Runner, platform: tuple[str, ...], only: str | None) -> list[Row]:
     """The program's rows, a process each platform."""
-    return [row for name in platform or PLATFORMS for row in run(["--platform", name])]
+    cases = ["--only", only] if only else []
+    return [row for name in platform or PLATFORMS for row in run(["--platform", name, *cases])]
 
 
-OPTIONS = (click.Option(["--platform"], multiple=True, help="; ".join(PLATFORMS)),)
+OPTIONS = (
+    click.Option(["--platform"], multiple=True, help="; ".join(PLATFORMS)),
+    click.Option(["--only"], help='The cases whose name contains this ("all h2d").'),
+)
 main = front(PATTERN, *OPTIONS, prepare=measure)
 
 if __name__ == "__main__":

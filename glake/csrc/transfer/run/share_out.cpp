@@ -23,7 +23,7 @@ constexpr double kFill = 3;
 // guesses.
 constexpr double kBlocked = 0.1, kBlockedUnknown = 1;
 // A hop counts as slow if it is at most this much faster than the slowest one.
-constexpr double kAlike = 1.5;
+constexpr double kNearlySlowest = 1.5;
 // A chunk of a path with one slow hop is at most such a part of it, and of what is left of it;
 // where other copies wait for the calls, a larger one.
 constexpr double kWhole = 4, kWholeInHaste = 2;
@@ -120,7 +120,7 @@ class Cutting {
         parts_(blocked < 1 ? kWhole : kWholeInHaste),
         paces_(paces) {
     const Rate least = *std::min_element(paces.begin(), paces.end());
-    const auto slow = [&](Rate rate) { return rate < kAlike * least; };
+    const auto slow = [&](Rate rate) { return rate < kNearlySlowest * least; };
     const auto first = std::find_if(paces.begin(), paces.end(), slow);
     const auto last = std::find_if(paces.rbegin(), paces.rend(), slow).base();
     if (!relayed(path)) {
