@@ -34,8 +34,9 @@ uint64_t EnqueuedTransfers::begin(const Request& request, const std::vector<Plan
   try {
     const Scheduler::Chosen chosen =
         scheduler_.share_out(key, transfer->request, plans, outlook, possible);
-    if (chosen.shares.empty()) return 0;
-    transfer->enqueue(chosen.plan, chosen.shares, chosen.alone);
+    const Decision& decision = *chosen.decision;
+    if (decision.shares.empty()) return 0;
+    transfer->enqueue(decision.plan, decision.shares, chosen.alone);
   } catch (...) {
     scheduler_.forget_enqueued(key);
     throw;

@@ -14,6 +14,12 @@ constexpr int kMostEvents = 256;  // looked ahead; a machine of 16 GPUs that all
 
 }  // namespace
 
+bool FlowForecast::set_parts(std::vector<double> parts) {
+  if (parts == parts_) return false;
+  parts_ = std::move(parts);
+  return true;
+}
+
 topology::Route FlowForecast::route_of(const Path& path) const {
   topology::Route route;
   for (const Hop& hop : path.hops) route.insert(route.end(), hop.route.begin(), hop.route.end());

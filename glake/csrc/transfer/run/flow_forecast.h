@@ -22,8 +22,8 @@ class FlowForecast {
   // `topology` may be null: nothing is known of the links then.
   explicit FlowForecast(const topology::Topology* topology) : topology_(topology) {}
 
-  // What each limit of the topology is ours to use of; empty: all.
-  void set_parts(std::vector<double> parts) { parts_ = std::move(parts); }
+  // What each limit of the topology is ours to use of; empty: all. True if that is new.
+  bool set_parts(std::vector<double> parts);
   // The route of a path, and how fast each of its hops would be alone.
   topology::Route route_of(const Path& path) const;
   Rate alone(const Hop& hop) const;

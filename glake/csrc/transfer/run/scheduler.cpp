@@ -23,6 +23,17 @@ constexpr double kThin = 0.05;             // of a plan's rate
 constexpr size_t kMostPlain = 64;          // copies remembered at once
 constexpr uint64_t kForget = 200'000'000;  // ns after which a slow edge is tried at full speed
 
+// As bits.
+uint32_t gpus_of(const Path& path) {
+  uint32_t gpus = 0;
+  for (const Hop& hop : path.hops) {
+    for (const Place& place : {hop.from, hop.to}) {
+      if (!place.host()) gpus |= uint32_t{1} << place.gpu;
+    }
+  }
+  return gpus;
+}
+
 std::string place_text(Place place) { return place.host() ? "cpu" : device_text(place.gpu); }
 
 }  // namespace
@@ -234,21 +245,41 @@ void Scheduler::add_enqueued(std::vector<Demand>* demands) {
   for (const Enqueued& one : enqueued_) demands->push_back(one.demand);
 }
 
-// Of those plans the one that keeps the busiest link least long: a copy that took more of the links
-// than it must would be done sooner itself, and others later by more.
 Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
                                        const std::vector<PlanPtr>& plans, const Outlook& outlook,
                                        bool possible) {
   const uint64_t now = driver_.now_ns();
-  const PlanPtr direct = direct_plan(request.src, request.dst);
   std::lock_guard<std::mutex> guard(small_mutex_);
-  Shares best;
+  const bool idle = forecast_.idle(now);
+  const bool kept = idle && request.parts.count() == 1 && request.stripes.empty();
+  Decisions::Question question;
+  if (kept) question = {request.parts.total(), plans, outlook.next, outlook.known, possible};
   Chosen chosen;
+  if (kept) chosen.decision = decisions_.find(question);
+  if (chosen.decision == nullptr) {
+    chosen.decision =
+        std::make_shared<const Decision>(decide(request, plans, outlook, possible, now));
+    if (kept) decisions_.keep(std::move(question), chosen.decision);
+  }
+  if (chosen.decision->shares.empty()) return chosen;
+  chosen.alone = outlook.next.empty() && idle;
+  forecast_.add(now, key, chosen.decision->flows);
+  ++begun_;
+  const Demand demand{request.src, request.dst};
+  enqueued_.push_back({key, demand, chosen.decision->gpus, chosen.alone ? begun_ : 0});
+  return chosen;
+}
+
+// Under the small lock. Of those plans the one that keeps the busiest link least long: a copy that
+// took more of the links than it must would be done sooner itself, and others later by more.
+Decision Scheduler::decide(const Request& request, const std::vector<PlanPtr>& plans,
+                           const Outlook& outlook, bool possible, uint64_t now) {
   const std::vector<Expected>& next = outlook.next;
-  chosen.alone = next.empty() && forecast_.idle(now);
   for (const Expected& one : next) {
     forecast_.add(now, &next, flows_of(one, copy_ns(), forecast_));
   }
+  Shares best;
+  Decision decision;
   double least = 0;
   const bool thorough =
       expected_ns(*plans.front(), request.parts.total(), copy_ns()) >= kWorthAsking;
@@ -263,30 +294,21 @@ Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
         if (!best.paths.empty() && cost >= least) continue;
         best = std::move(shares);
         least = cost;
-        chosen.plan = plan;
+        decision.plan = plan;
       }
     }
   }
   if (possible) {
     const bool by_relays = best.paths.size() > 1 || best.paths[0].path->path.hops.size() > 1;
+    const PlanPtr direct = direct_plan(request.src, request.dst);
     const double plain = plain_end_ns(request, direct->paths[0], copy_ns(), now, &forecast_);
     if (!by_relays || plain <= kLeastGain * least) best = {};
   }
   forecast_.remove(&next);
-  if (best.paths.empty()) return {};
-  forecast_.add(now, key, std::move(best.flows));
-  uint32_t gpus = 0;
-  for (const PathShare& share : best.paths) {
-    for (const Hop& hop : share.path->path.hops) {
-      for (const Place& place : {hop.from, hop.to}) {
-        if (!place.host()) gpus |= uint32_t{1} << place.gpu;
-      }
-    }
-  }
-  ++begun_;
-  enqueued_.push_back({key, {request.src, request.dst}, gpus, chosen.alone ? begun_ : 0});
-  chosen.shares = std::move(best.paths);
-  return chosen;
+  for (const PathShare& share : best.paths) decision.gpus |= gpus_of(share.path->path);
+  decision.shares = std::move(best.paths);
+  decision.flows = std::move(best.flows);
+  return decision;
 }
 
 bool Scheduler::forget_enqueued(const void* key) {
@@ -391,7 +413,7 @@ void Scheduler::tell_forecast() {
   std::vector<double> parts = parts_;
   if (parts.empty() && !learnt_.empty()) parts.assign(topology_->limits().size(), 1);
   for (const auto& [edge, slow] : learnt_) parts[static_cast<size_t>(edge)] *= slow.scale;
-  forecast_.set_parts(std::move(parts));
+  if (forecast_.set_parts(std::move(parts))) decisions_.forget();
 }
 
 // Of several edges that may be the slow one, the tightest.

@@ -11,6 +11,7 @@
 
 #include "plan/planner.h"
 #include "transfer/run/bursts.h"
+#include "transfer/run/decisions.h"
 #include "transfer/run/demand_board.h"
 #include "transfer/run/link_shares.h"
 #include "transfer/run/share_out.h"
@@ -48,10 +49,9 @@ class Scheduler {
   Outlook look_ahead(const Request& request, std::vector<Demand> running,
                      const Bursts::Burst& burst);
   // Which of these plans it takes, and what each path carries; the others reckon with that until it
-  // is forgotten. No path: a plain copy does better, where it is `possible`. `key`: the transfer.
+  // is forgotten. No share: a plain copy does better, where it is `possible`. `key`: the transfer.
   struct Chosen {
-    PlanPtr plan;  // that the shares are of
-    std::vector<PathShare> shares;
+    DecisionPtr decision;
     bool alone = false;  // nothing else is known to run
   };
   Chosen share_out(const void* key, const Request& request, const std::vector<PlanPtr>& plans,
@@ -101,6 +101,8 @@ class Scheduler {
   };
   double end_of(const Request& request, const std::vector<Expected>& burst, size_t followers);
   void tell_forecast();
+  Decision decide(const Request& request, const std::vector<PlanPtr>& plans, const Outlook& outlook,
+                  bool possible, uint64_t now);
   static Use use_of(const std::vector<TransferPtr>& running, int edge, const PathRun& slow);
   void allow_relays();
   PlanPtr plain_plan(const Demand& demand, Rate rate);
@@ -125,13 +127,14 @@ class Scheduler {
     double scale;
     uint64_t until;  // it is believed
   };
-  std::map<int, Slow> learnt_;  // edges whose speed was found to differ
-  std::mutex direct_mutex_;
+  std::map<int, Slow> learnt_;                      // edges whose speed was found to differ
+  std::mutex direct_mutex_;                         // of what follows; taken last
   std::map<std::array<int, 4>, PlanPtr> direct_;    // by the places' GPUs and nodes
-  std::mutex small_mutex_;                          // of what follows; taken last
+  std::mutex small_mutex_;                          // of what follows; taken after mutex_
   std::vector<std::pair<Demand, uint64_t>> plain_;  // large plain copies, and when they should end
   std::vector<Enqueued> enqueued_;
-  FlowForecast forecast_;      // of them, and of large plain copies
+  FlowForecast forecast_;  // of them, and of large plain copies
+  Decisions decisions_;
   uint64_t begun_ = 0;         // of them
   std::vector<double> parts_;  // of each limit that is ours; empty: all
 };
