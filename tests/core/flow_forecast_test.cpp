@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <random>
 
+#include "plan/fair_rates.h"
 #include "plan/planner.h"
 #include "transfer_play.h"
 
@@ -110,6 +112,37 @@ TEST(parts) {
   std::vector<Flow> flows = flows_of(forecast, Place{-1, 0}, Place{0});
   const double ns = forecast.share(0, {all_of(flows, kBytes)}, &flows);
   CHECK(near(kBytes / ns, 221 / 2.0));
+}
+
+// Some of a set of flows have the rates of those flows alone, also after others were added.
+TEST(some_of_many) {
+  test::running() = "some of many";
+  std::mt19937 random(7);
+  const std::vector<double> none;
+  glake::topology::FairRates fair(board(), none);
+  std::vector<glake::topology::Route> routes;
+  for (int gpu = 0; gpu < board().gpus(); ++gpu) {
+    routes.push_back(board().host_to_device(gpu % 2, gpu));
+    routes.push_back(board().device_to_device(gpu, (gpu + 3) % board().gpus()));
+    for (size_t i = routes.size() - 2; i < routes.size(); ++i) fair.add(routes[i], 1.0 + gpu);
+    for (int round = 0; round < 20; ++round) {
+      std::vector<char> open;
+      std::vector<const glake::topology::Route*> those;
+      std::vector<double> weights;
+      for (size_t i = 0; i < routes.size(); ++i) {
+        open.push_back(random() % 2 == 0);
+        if (open[i] == 0) continue;
+        those.push_back(&routes[i]);
+        weights.push_back(1.0 + static_cast<double>(i / 2));
+      }
+      const std::vector<double> alone = board().rates(those, weights);
+      const std::vector<double>& found = fair.rates(open);
+      size_t next = 0;
+      for (size_t i = 0; i < routes.size(); ++i) {
+        CHECK(found[i] == (open[i] != 0 ? alone[next++] : 0));
+      }
+    }
+  }
 }
 
 }  // namespace

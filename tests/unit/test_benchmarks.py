@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[1:1] = [str(ROOT / "benchmarks" / "allocator"), str(ROOT / "tools")]
+FOLDERS = (ROOT / "benchmarks" / "allocator", ROOT / "benchmarks" / "transfer", ROOT / "tools")
+sys.path[1:1] = [str(folder) for folder in FOLDERS]
 
 import common  # noqa: E402
 import native  # noqa: E402
@@ -29,6 +30,7 @@ ARGUMENTS = {
     "curves": ("--rounds", "1", "--most", "1000"),
 }
 PLAN_TIME = "plan_time"  # has no alternative to be beside
+START_TIME = "start_time"  # of copies: beside the plain one
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,7 @@ def binaries() -> Path:
     """The programs, beside the tests' own, with assertions."""
     return native.build(
         ROOT / "build" / "tests",
-        targets=sorted([*ARGUMENTS, PLAN_TIME]),
+        targets=sorted([*ARGUMENTS, PLAN_TIME, START_TIME]),
         definitions=["GLAKE_BENCHMARKS=ON"],
     )
 
@@ -75,7 +77,7 @@ def summary(name: str, *arguments: str) -> dict[tuple[str, str], dict[str, Any]]
 
 
 def test_every_program_is_tried_here() -> None:
-    assert sorted([*ARGUMENTS, PLAN_TIME]) == native.programs("benchmarks")
+    assert sorted([*ARGUMENTS, PLAN_TIME, START_TIME]) == native.programs("benchmarks")
 
 
 def test_plans_are_timed_on_every_platform(binaries: Path) -> None:
@@ -84,6 +86,17 @@ def test_plans_are_timed_on_every_platform(binaries: Path) -> None:
         [str(binaries / PLAN_TIME), str(platforms)], capture_output=True, text=True, check=True
     )
     assert all(name in done.stdout for name in ("dgx_a100", "hgx_h100_h200", "gb200_tray"))
+
+
+def test_copies_start_beside_plain_ones(built: Path) -> None:
+    lines = summary(START_TIME, "--platform", "hgx_h100_h200", "--rounds", "1")
+    cases = {case for case, _ in lines}
+    assert len(cases) == 12 and {subject for _, subject in lines} == {"glake", "plain"}
+    for line in lines.values():
+        figures = line["figures"]
+        assert 0 < figures["again_us"] < figures["call_us"] < 1e6 and figures["first_us"] > 0
+    routed = lines["hgx_h100_h200, h2d, 256 MiB", "glake"]["figures"]
+    assert routed["call_us"] > 4 * routed["again_us"] / 3  # many copies follow the first
 
 
 @pytest.mark.parametrize("name", sorted(ARGUMENTS))

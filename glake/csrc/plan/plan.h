@@ -1,7 +1,9 @@
 // What a transfer plan is made of. Rates are GB/s (1e9), which is bytes per nanosecond.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -66,5 +68,18 @@ struct TransferPlan {
   Rate rate = 0, plain = 0;
   std::vector<Refusal> refusals;
 };
+// One that many copies go by: of names and routes there are too many to copy for each.
+using PlanPtr = std::shared_ptr<const TransferPlan>;
+
+// The same without such paths.
+template <typename Unwanted>
+PlanPtr without_paths(const PlanPtr& plan, Unwanted unwanted) {
+  const std::vector<PlannedPath>& all = plan->paths;
+  if (std::none_of(all.begin(), all.end(), unwanted)) return plan;
+  auto left = std::make_shared<TransferPlan>(*plan);
+  std::vector<PlannedPath>& paths = left->paths;
+  paths.erase(std::remove_if(paths.begin(), paths.end(), unwanted), paths.end());
+  return left;
+}
 
 }  // namespace glake::transfer

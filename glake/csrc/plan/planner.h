@@ -39,6 +39,12 @@ class Planner {
   // costs a look-up. Safe from any thread. Throws PlanError.
   std::shared_ptr<const Plans> find(const std::vector<Demand>& demands) const;
   Plans plan(const std::vector<Demand>& demands) const { return *find(demands); }
+  // Of the last of them.
+  PlanPtr find_last(const std::vector<Demand>& demands) const {
+    std::shared_ptr<const Plans> plans = find(demands);
+    const TransferPlan* const last = &plans->back();
+    return {std::move(plans), last};
+  }
 
   // What has been learnt: an edge at `factor` times the topology's rate, 0: dead. A GPU that may
   // not relay still sends and receives for itself. PlanError: no such edge or GPU.

@@ -1,4 +1,4 @@
-// Reads a platform, finds plain routes, shares links max-min fairly.
+// Reads a platform and finds plain routes.
 #include "plan/topology.h"
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "base/json.h"
+#include "plan/fair_rates.h"
 
 namespace glake::topology {
 namespace {
@@ -275,58 +276,12 @@ bool Topology::same_switch(int a, int b) const {
   });
 }
 
-// Progressive filling: all rates grow together; those a full constraint holds stop growing.
 std::vector<double> Topology::rates(const std::vector<const Route*>& flows,
                                     const std::vector<double>& weights,
                                     const std::vector<double>& parts) const {
-  struct Active {
-    double limit;
-    std::vector<std::pair<size_t, double>> loads;  // flow, weight
-  };
-  std::map<int, Active> loaded;  // constraints somebody's route touches, in a fixed order
-  for (size_t f = 0; f < flows.size(); ++f) {
-    for (const Load& hop : *flows[f]) {
-      for (const Load& held : holds_[static_cast<size_t>(hop.edge)]) {  // edge: the limit
-        Active& active = loaded[held.edge];
-        const auto at = static_cast<size_t>(held.edge);
-        active.limit = limits_[at].limit * (parts.empty() ? 1 : parts[at]);
-        const double weight = hop.share * held.share;
-        if (!active.loads.empty() && active.loads.back().first == f) {
-          active.loads.back().second += weight;
-        } else {
-          active.loads.emplace_back(f, weight);
-        }
-      }
-    }
-  }
-  std::vector<double> rate(flows.size(), 0.0);
-  std::vector<bool> frozen(flows.size(), false);
-  for (size_t left = flows.size(); left > 0;) {
-    double grow = std::numeric_limits<double>::infinity();
-    std::vector<std::pair<const Active*, double>> full;  // and what each could grow by
-    for (const auto& [index, active] : loaded) {
-      double room = active.limit, slope = 0;
-      for (const auto& [flow, weight] : active.loads) {
-        room -= weight * rate[flow];
-        if (!frozen[flow]) slope += weight * (weights.empty() ? 1 : weights[flow]);
-      }
-      if (slope <= 0) continue;
-      full.emplace_back(&active, std::max(room, 0.0) / slope);
-      grow = std::min(grow, full.back().second);
-    }
-    if (!std::isfinite(grow)) break;  // what is left has no route
-    for (size_t f = 0; f < flows.size(); ++f) {
-      if (!frozen[f]) rate[f] += grow * (weights.empty() ? 1 : weights[f]);
-    }
-    for (const auto& [active, most] : full) {
-      if (most > grow * (1 + 1e-12) + 1e-12) continue;
-      for (const auto& [flow, weight] : active->loads) {
-        left -= !frozen[flow];
-        frozen[flow] = true;
-      }
-    }
-  }
-  return rate;
+  FairRates fair(*this, parts);
+  for (size_t f = 0; f < flows.size(); ++f) fair.add(*flows[f], weights.empty() ? 1 : weights[f]);
+  return fair.rates(std::vector<char>(flows.size(), 1));
 }
 
 }  // namespace glake::topology

@@ -174,26 +174,26 @@ uint64_t Engine::start_planned(Request request, bool possible) {
     if (burst.known && burst.way == BurstWay::kUnknown) bursts_.decided(outlook.way);
   }
   const bool apart = outlook.way == BurstWay::kApart;
-  const TransferPlan plan = apart ? scheduler_.plan_alone(request) : outlook.plan;
-  const double ns = expected_ns(plan, bytes, scheduler_.copy_ns());
+  const PlanPtr plan = apart ? scheduler_.plan_alone(request) : outlook.plan;
+  const double ns = expected_ns(*plan, bytes, scheduler_.copy_ns());
   const bool wanted = (request.flags & (kRelayed | kChecksum)) != 0;
   const auto worthwhile = [&] {
     if (!apart) return outlook.way == BurstWay::kJoint;
-    return scheduler_.worthwhile(request, plan) ||
+    return scheduler_.worthwhile(request, *plan) ||
            scheduler_.pays_beside(request, runner_.demands());
   };
   const bool simple = possible && !request.pageable && !wanted && !told(remote_, request) &&
-                      !worthwhile() && !kernel_pays(request, plan);
+                      !worthwhile() && !kernel_pays(request, *plan);
   uint64_t id = 0;
   if (simple) {
     id = plain(request, false);
-    scheduler_.note_plain(request, plan.plain, outlook.followed);
+    scheduler_.note_plain(request, plan->plain, outlook.followed);
   } else if (in_order) {
-    std::vector<TransferPlan> plans{plan};
+    std::vector<PlanPtr> plans{plan};
     if (apart) plans = scheduler_.plans_beside(request, runner_.demands());
     id = start_ordered(std::move(request), std::move(plans), outlook, possible, room);
   } else {
-    id = start_held(std::move(request), plan, possible);
+    id = start_held(std::move(request), *plan, possible);
   }
   if (in_order) bursts_.begun(driver_.now_ns(), ns);
   return id;
@@ -213,21 +213,21 @@ uint64_t Engine::start_held(Request request, const TransferPlan& plan, bool poss
 // `possible`: one plain copy reaches both ends, too. Pageable memory and checksums need a thread
 // between the copies, so the caller waits for those: a stream that is held for a thread may wait
 // for ever (simcuda/driver/driver_lock.h).
-uint64_t Engine::start_ordered(Request request, std::vector<TransferPlan> plans,
-                               const Outlook& outlook, bool possible, bool room) {
+uint64_t Engine::start_ordered(Request request, std::vector<PlanPtr> plans, const Outlook& outlook,
+                               bool possible, bool room) {
   // So do those of relays that are not this process's to chain to its streams.
   const bool waits =
-      told(remote_, request) || std::any_of(plans.begin(), plans.end(),
-                                            [&](const TransferPlan& plan) { return remote(plan); });
+      told(remote_, request) ||
+      std::any_of(plans.begin(), plans.end(), [&](const PlanPtr& plan) { return remote(*plan); });
   if (request.pageable || waits || (request.flags & kChecksum) != 0) {
-    return start_here(std::move(request), plans.front().plain);
+    return start_here(std::move(request), plans.front()->plain);
   }
-  for (TransferPlan& plan : plans) runner_.avoid_failed(&plan);
+  for (PlanPtr& plan : plans) runner_.avoid_failed(&plan);
   if (room) {
     // kernels_pay() knows how long many blocks take as plain copies.
     const bool either = possible && (request.flags & kRelayed) == 0 && request.parts.count() == 1;
-    const Rate rate = plans.front().plain;
-    const uint64_t id = enqueued_.begin(request, std::move(plans), outlook, either);
+    const Rate rate = plans.front()->plain;
+    const uint64_t id = enqueued_.begin(request, plans, outlook, either);
     if (id != 0) return id;
     const uint64_t made = plain(request, false);
     scheduler_.note_plain(request, rate, outlook.followed);
@@ -385,19 +385,19 @@ std::string Engine::explain(Place dst, Place src, Bytes bytes) {
   Request request(Parts({{1, 1, bytes}}));
   request.dst = dst;
   request.src = src;
-  const TransferPlan plan = scheduler_.plan_alone(request);
+  const PlanPtr plan = scheduler_.plan_alone(request);
   JsonText out;
   out.number("bytes", static_cast<double>(bytes))
-      .number("rate", plan.rate)
-      .number("plain", plan.plain);
-  out.flag("worthwhile", scheduler_.worthwhile(request, plan));
+      .number("rate", plan->rate)
+      .number("plain", plan->plain);
+  out.flag("worthwhile", scheduler_.worthwhile(request, *plan));
   std::string list;
-  for (const PlannedPath& path : plan.paths) {
+  for (const PlannedPath& path : plan->paths) {
     JsonText one;
     one.text("path", path.path.name).number("rate", path.rate);
     list += (list.empty() ? "" : ", ") + one.done();
   }
-  return out.raw("paths", "[" + list + "]").raw("refusals", refusals_json(plan.refusals)).done();
+  return out.raw("paths", "[" + list + "]").raw("refusals", refusals_json(plan->refusals)).done();
 }
 
 void Engine::end_all() {

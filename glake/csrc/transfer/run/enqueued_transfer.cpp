@@ -17,7 +17,7 @@ constexpr size_t kLeastTimed = 3;
 
 }  // namespace
 
-EnqueuedTransfer::EnqueuedTransfer(const Tools& tools, Request what, PlannedPath direct)
+EnqueuedTransfer::EnqueuedTransfer(const Tools& tools, Request what, PlanPtr direct)
     : request(std::move(what)), tools_(tools), direct_(std::move(direct)) {}
 
 EnqueuedTransfer::~EnqueuedTransfer() {
@@ -29,8 +29,7 @@ EnqueuedTransfer::~EnqueuedTransfer() {
   }
 }
 
-void EnqueuedTransfer::enqueue(TransferPlan plan, const std::vector<PathShare>& shares,
-                               bool timed) {
+void EnqueuedTransfer::enqueue(PlanPtr plan, const std::vector<PathShare>& shares, bool timed) {
   plan_ = std::move(plan);
   Driver& driver = tools_.driver;
   const int device = request.stream_device;
@@ -39,7 +38,7 @@ void EnqueuedTransfer::enqueue(TransferPlan plan, const std::vector<PathShare>& 
   };
   // Whatever has to be made is made before any of it is enqueued.
   for (const PathShare& share : shares) {
-    Carried* path = add_path(share.path);
+    Carried* path = add_path(*share.path);
     Bytes most = 0;
     for (const Range& range : share.chunks) most = std::max(most, range.bytes());
     open_path(path, share.buffers, most);
@@ -54,8 +53,8 @@ void EnqueuedTransfer::enqueue(TransferPlan plan, const std::vector<PathShare>& 
   for (size_t i = 0; i < shares.size(); ++i) {
     Carried* const path = paths_[i].get();
     path->left.assign(shares[i].chunks.rbegin(), shares[i].chunks.rend());
-    copies += path->left.size() * path->path.path.hops.size();
-    of_worker[path->path.path.worker].push_back(path);
+    copies += path->left.size() * path->path->path.hops.size();
+    of_worker[path->path->path.worker].push_back(path);
   }
   std::vector<PathThreads::Task> tasks;
   for (const auto& [worker, paths] : of_worker) {
@@ -72,15 +71,15 @@ void EnqueuedTransfer::enqueue(TransferPlan plan, const std::vector<PathShare>& 
 
 EnqueuedTransfer::Carried* EnqueuedTransfer::add_path(const PlannedPath& path) {
   paths_.push_back(std::make_unique<Carried>());
-  paths_.back()->path = path;
+  paths_.back()->path = &path;
   return paths_.back().get();
 }
 
 // A path that cannot have what it takes is closed, which is no fault of its links.
 void EnqueuedTransfer::open_path(Carried* path, size_t buffers, Bytes most) {
   try {
-    tools_.devices.prepare(path->path.path);
-    path->line = tools_.pipelines.take(path->path.path, buffers, most);
+    tools_.devices.prepare(path->path->path);
+    path->line = tools_.pipelines.take(path->path->path, buffers, most);
     path->open = true;
   } catch (const Error& e) {
     close_path(path, e.what());
@@ -150,7 +149,7 @@ Status EnqueuedTransfer::submit_hop(Carried* path, size_t hop, Range range, Chun
     s = driver.wait_stream(device, stream, to->emptied);
   }
   if (!s.ok()) return s;
-  ChunkHop chunk{request, path->path.path.hops[hop], range, 0, 0, path->path.rate, stream};
+  ChunkHop chunk{request, path->path->path.hops[hop], range, 0, 0, path->path->rate, stream};
   if (from != nullptr) chunk.from = from->slot.at();
   if (to != nullptr) chunk.to = to->slot.at();
   KernelBuffers kernel;
@@ -184,15 +183,15 @@ void EnqueuedTransfer::submit_left() {
   }
   if (left.empty()) return;
   const auto open = std::find_if(paths_.begin(), paths_.end(), [](const auto& path) {
-    return !path->closed && path->path.path.hops.size() == 1;
+    return !path->closed && path->path->path.hops.size() == 1;
   });
-  Carried* path = open != paths_.end() ? open->get() : add_path(direct_);
+  Carried* path = open != paths_.end() ? open->get() : add_path(direct_->paths[0]);
   if (!path->open && !path->closed) open_path(path, 1, 0);
   path->left.assign(left.rbegin(), left.rend());
   submit_here({path});
   if (path->left.empty()) return;
   path->left.clear();
-  error_ = "no path is left: " + path->path.path.name + ": " + path->why;
+  error_ = "no path is left: " + path->path->path.name + ": " + path->why;
 }
 
 // An event behind all of the path's copies. Where a copy or an event was refused, they are waited
@@ -280,7 +279,7 @@ void EnqueuedTransfer::finish(const Outcome& outcome) {
     const std::string& why = outcome.failures[i];
     if (!why.empty()) {
       close_path(&path, why);
-      if (error_.empty()) error_ = "a copy over " + path.path.path.name + ": " + why;
+      if (error_.empty()) error_ = "a copy over " + path.path->path.name + ": " + why;
     }
     if (path.open) tools_.pipelines.give(std::move(path.line));
     path.open = false;
@@ -296,7 +295,7 @@ Bytes EnqueuedTransfer::landed() const {
 std::vector<CarriedPath> EnqueuedTransfer::carried_paths() const {
   std::vector<CarriedPath> found;
   for (const auto& path : paths_) {
-    found.push_back({path->path.path.name, path->bytes, path->path.path.hops.size() > 1});
+    found.push_back({path->path->path.name, path->bytes, path->path->path.hops.size() > 1});
   }
   return found;
 }
@@ -310,15 +309,15 @@ std::string EnqueuedTransfer::json() const {
   const auto ns = static_cast<double>(time_ns_);
   out.number("bytes", total).number("landed", static_cast<double>(landed()));
   out.number("time_ns", ns).number("rate", ns > 0 && !failed ? total / ns : 0);
-  out.number("planned", plan_.rate).number("plain", plan_.plain);
+  out.number("planned", plan_->rate).number("plain", plan_->plain);
   bool relayed = false;
   std::string list;
   for (const auto& path : paths_) {
     const auto bytes = static_cast<double>(path->bytes);
-    relayed = relayed || (path->path.path.hops.size() > 1 && path->bytes != 0);
+    relayed = relayed || (path->path->path.hops.size() > 1 && path->bytes != 0);
     JsonText one;
-    one.text("path", path->path.path.name).number("bytes", bytes);
-    one.number("chunks", static_cast<double>(path->chunks)).number("planned", path->path.rate);
+    one.text("path", path->path->path.name).number("bytes", bytes);
+    one.number("chunks", static_cast<double>(path->chunks)).number("planned", path->path->rate);
     const auto own = static_cast<double>(path->time_ns);
     one.number("rate", own > 0 ? bytes / own : 0).number("resent", 0);
     one.text("state", path->why.empty() ? "healthy" : "quarantined").text("why", path->why);
@@ -326,7 +325,7 @@ std::string EnqueuedTransfer::json() const {
   }
   out.flag("relayed", relayed).flag("verified", false);
   out.raw("paths", "[" + list + "]").number("resent", 0);
-  out.raw("refusals", refusals_json(plan_.refusals));
+  out.raw("refusals", refusals_json(plan_->refusals));
   const std::string all = "[[0, " + std::to_string(request.parts.total()) + "]]";
   return out.raw("unknown", failed ? all : "[]").done();
 }

@@ -27,7 +27,7 @@ class EnqueuedTransfer {
     uint64_t copy_ns;
   };
   struct Carried {
-    PlannedPath path;
+    const PlannedPath* path = nullptr;  // of the plan, or the direct one
     Pipeline line;
     bool open = false;  // it has a pipeline
     Bytes bytes = 0;
@@ -42,15 +42,15 @@ class EnqueuedTransfer {
     std::vector<Rate> hop_rates;  // of each hop, at most; empty: not known
   };
 
-  // `direct`: the path of what others refuse to take.
-  EnqueuedTransfer(const Tools& tools, Request request, PlannedPath direct);
+  // `direct`: by whose path that goes which others refuse to take.
+  EnqueuedTransfer(const Tools& tools, Request request, PlanPtr direct);
   EnqueuedTransfer(const EnqueuedTransfer&) = delete;
   EnqueuedTransfer& operator=(const EnqueuedTransfer&) = delete;
   ~EnqueuedTransfer();
 
   // Enqueues all of it; `timed`: it is told how fast the hops are. Throws Error when nothing was;
   // later refusals are error().
-  void enqueue(TransferPlan plan, const std::vector<PathShare>& shares, bool timed);
+  void enqueue(PlanPtr plan, const std::vector<PathShare>& shares, bool timed);
   // Recorded on the caller's stream behind it.
   EventId ended() const { return ended_; }
   // What the driver says of its copies, once ended() has happened. One thread asks: the one that
@@ -65,7 +65,6 @@ class EnqueuedTransfer {
   void finish(const Outcome& outcome);
   bool over() const { return over_.load(std::memory_order_acquire); }
 
-  const TransferPlan& plan() const { return plan_; }
   const std::string& error() const { return error_; }  // "": none; settled when it is over
   const std::vector<std::unique_ptr<Carried>>& paths() const { return paths_; }
   Bytes landed() const;
@@ -92,8 +91,8 @@ class EnqueuedTransfer {
 
  private:
   const Tools tools_;
-  const PlannedPath direct_;
-  TransferPlan plan_;
+  const PlanPtr direct_;
+  PlanPtr plan_;
   EventId begun_ = 0, ended_ = 0;
   std::vector<std::unique_ptr<Carried>> paths_;
   std::string error_;

@@ -26,16 +26,17 @@ bool EnqueuedTransfers::has_room() {
   return open_.size() < kMostUnderWay;
 }
 
-uint64_t EnqueuedTransfers::begin(const Request& request, std::vector<TransferPlan> plans,
+uint64_t EnqueuedTransfers::begin(const Request& request, const std::vector<PlanPtr>& plans,
                                   const Outlook& outlook, bool possible) {
-  PlannedPath direct = scheduler_.direct_plan(request.src, request.dst).paths[0];
+  PlanPtr direct = scheduler_.direct_plan(request.src, request.dst);
   auto transfer = std::make_shared<EnqueuedTransfer>(tools_, by_socket(request), std::move(direct));
   const void* const key = transfer.get();
   try {
     const Scheduler::Chosen chosen =
         scheduler_.share_out(key, transfer->request, plans, outlook, possible);
-    if (chosen.shares.empty()) return 0;
-    transfer->enqueue(std::move(plans[chosen.plan]), chosen.shares, chosen.alone);
+    const Decision& decision = *chosen.decision;
+    if (decision.shares.empty()) return 0;
+    transfer->enqueue(decision.plan, decision.shares, chosen.alone);
   } catch (...) {
     scheduler_.forget_enqueued(key);
     throw;
@@ -103,7 +104,7 @@ void EnqueuedTransfers::finish(const Ptr& transfer) {
   bool idle = false;
   if (scheduler_.forget_enqueued(transfer.get()) && none_failed(outcome)) {
     std::vector<Scheduler::Seen> seen;
-    for (const auto& path : transfer->paths()) seen.push_back({&path->path, path->hop_rates});
+    for (const auto& path : transfer->paths()) seen.push_back({path->path, path->hop_rates});
     scheduler_.learn(seen);
   }
   {

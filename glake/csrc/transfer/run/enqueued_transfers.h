@@ -29,7 +29,7 @@ class EnqueuedTransfers {
   bool has_room();
   // By one of these plans; `next` should begin right after it. Returns its id; 0: a plain copy does
   // better, where it is `possible`. Throws Error when nothing was enqueued.
-  uint64_t begin(const Request& request, std::vector<TransferPlan> plans, const Outlook& outlook,
+  uint64_t begin(const Request& request, const std::vector<PlanPtr>& plans, const Outlook& outlook,
                  bool possible);
   Ptr find(uint64_t id);  // throws Error
   int wait(const Ptr& transfer, uint64_t timeout_ns, std::string* text);

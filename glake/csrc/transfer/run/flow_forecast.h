@@ -1,24 +1,18 @@
 // How the links will be shared by copies that the driver has already and by one that begins now:
-// copies in flight get max-min fair shares (plan/topology.h), until they are done.
+// copies in flight get max-min fair shares (plan/fair_rates.h), until they are done.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "plan/plan.h"
+#include "transfer/run/flow_race.h"
 
 namespace glake::transfer {
 
 class FlowForecast {
  public:
-  struct Flow {
-    topology::Route route;  // of all its hops
-    Rate rate = 0;          // where nothing is known of the links
-    double copies = 1;      // that flow at once
-    double delay_ns = 0;    // in which it carries nothing: until its first byte flows, and from its
-                            // last byte on the slowest link until that has landed
-    double bytes = 0;
-  };
+  using Flow = transfer::Flow;
   // Bytes that some of the paths carry among themselves.
   struct Pool {
     double bytes = 0;
@@ -28,8 +22,8 @@ class FlowForecast {
   // `topology` may be null: nothing is known of the links then.
   explicit FlowForecast(const topology::Topology* topology) : topology_(topology) {}
 
-  // What each limit of the topology is ours to use of; empty: all.
-  void set_parts(std::vector<double> parts) { parts_ = std::move(parts); }
+  // What each limit of the topology is ours to use of; empty: all. True if that is new.
+  bool set_parts(std::vector<double> parts);
   // The route of a path, and how fast each of its hops would be alone.
   topology::Route route_of(const Path& path) const;
   Rate alone(const Hop& hop) const;
@@ -44,7 +38,7 @@ class FlowForecast {
   // all are done.
   double share(uint64_t now, const std::vector<Pool>& pools, std::vector<Flow>* paths);
   // In how many ns all of these are done; and what runs, with `others_too`.
-  double end_ns(uint64_t now, std::vector<Flow> flows, bool others_too = false);
+  double end_ns(uint64_t now, const std::vector<Flow>& flows, bool others_too = false);
   // For how many ns the busiest limit would have work, with these beside what runs.
   double busiest(const std::vector<Flow>& flows) const;
   // Whether nothing runs.
@@ -60,7 +54,6 @@ class FlowForecast {
   };
   void advance(uint64_t now);
   double limit_of(size_t limit) const;
-  std::vector<Rate> rates(const std::vector<Flow*>& flows) const;
 
   const topology::Topology* topology_;
   std::vector<double> parts_;

@@ -107,7 +107,7 @@ void Runner::count(const EnqueuedTransfer& transfer) {
   const bool failed = !transfer.error().empty();
   failed_ += failed;
   for (const auto& path : transfer.paths()) {
-    const std::string& name = path->path.path.name;
+    const std::string& name = path->path->path.name;
     PathHealth& health = health_.of(name);
     if (!path->why.empty()) {
       health.fail(tools_.driver.now_ns(), path->why);
@@ -121,7 +121,7 @@ void Runner::count(const EnqueuedTransfer& transfer) {
   }
 }
 
-void Runner::avoid_failed(TransferPlan* plan) {
+void Runner::avoid_failed(PlanPtr* plan) {
   Lock lock(mutex());
   const auto failed = [&](const PlannedPath& path) {
     const PathHealth& health = health_.of(path.path.name);
@@ -129,9 +129,8 @@ void Runner::avoid_failed(TransferPlan* plan) {
     return health.state() == PathState::kSuspect ||
            (rests && !health.may_probe(tools_.driver.now_ns()));
   };
-  std::vector<PlannedPath>& paths = plan->paths;
-  if (std::all_of(paths.begin(), paths.end(), failed)) return;
-  paths.erase(std::remove_if(paths.begin(), paths.end(), failed), paths.end());
+  const std::vector<PlannedPath>& paths = (*plan)->paths;
+  if (!std::all_of(paths.begin(), paths.end(), failed)) *plan = without_paths(*plan, failed);
 }
 
 // Under the lock, when a transfer has begun or ended.
@@ -165,14 +164,14 @@ std::vector<TransferPtr> Runner::plan_anew() {
     demands.push_back(transfer->request.demand());
   }
   scheduler_.apply(lessons);
-  const std::vector<TransferPlan> plans = scheduler_.plan_together(demands);
+  const std::vector<PlanPtr> plans = scheduler_.plan_together(demands);
   Lock lock(mutex());
   for (size_t i = 0; i < all.size(); ++i) {
     if (all[i]->over()) continue;
-    const bool none = plans.empty() || plans[i].paths.empty();
-    all[i]->replan(
-        none ? scheduler_.direct_plan(all[i]->request.src, all[i]->request.dst) : plans[i],
-        &health_);
+    const bool none = plans.empty() || plans[i]->paths.empty();
+    const PlanPtr plan =
+        none ? scheduler_.direct_plan(all[i]->request.src, all[i]->request.dst) : plans[i];
+    all[i]->replan(*plan, &health_);
     if (all[i]->stranded()) {
       reopen_runs(all[i]);
     } else {
@@ -207,8 +206,8 @@ void Runner::reopen_runs(const TransferPtr& transfer) {
   }
   const auto direct = [](const auto& run) { return !run->relayed(); };
   if (std::none_of(transfer->runs.begin(), transfer->runs.end(), direct)) {
-    transfer->add_run(scheduler_.direct_plan(transfer->request.src, transfer->request.dst).paths[0],
-                      &health_);
+    const PlanPtr direct = scheduler_.direct_plan(transfer->request.src, transfer->request.dst);
+    transfer->add_run(direct->paths[0], &health_);
   }
   enlist(transfer);
   scheduler_.shares().measure(running_);

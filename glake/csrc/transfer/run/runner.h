@@ -49,7 +49,7 @@ class Runner final : private ChunkListener {
   // Counts one that the driver has carried by itself.
   void count(const EnqueuedTransfer& transfer);
   // Without paths that have failed of late, unless none is left.
-  void avoid_failed(TransferPlan* plan);
+  void avoid_failed(PlanPtr* plan);
   // With no transfer under way: ends the threads. What is not given back, in words; "": all is.
   std::string stop();
   void describe(JsonText* out);  // its part of the engine's statistics

@@ -21,6 +21,17 @@ constexpr double kThin = 0.05;             // of a plan's rate
 constexpr size_t kMostPlain = 64;          // copies remembered at once
 constexpr uint64_t kForget = 200'000'000;  // ns after which a slow edge is tried at full speed
 
+// As bits.
+uint32_t gpus_of(const Path& path) {
+  uint32_t gpus = 0;
+  for (const Hop& hop : path.hops) {
+    for (const Place& place : {hop.from, hop.to}) {
+      if (!place.host()) gpus |= uint32_t{1} << place.gpu;
+    }
+  }
+  return gpus;
+}
+
 std::string place_text(Place place) { return place.host() ? "cpu" : device_text(place.gpu); }
 
 }  // namespace
@@ -43,7 +54,10 @@ Scheduler::Scheduler(Driver& driver, const topology::Topology* topology, int dev
   for (int gpu = devices; gpu < topology->gpus(); ++gpu) planner_->set_relay(gpu, false);
 }
 
-TransferPlan Scheduler::direct_plan(const Place& src, const Place& dst) const {
+PlanPtr Scheduler::direct_plan(const Place& src, const Place& dst) {
+  std::lock_guard<std::mutex> guard(direct_mutex_);
+  PlanPtr& known = direct_[{src.gpu, src.node, dst.gpu, dst.node}];
+  if (known != nullptr) return known;
   Path path;
   path.hops.push_back({src, dst, {}});
   if (topology_ != nullptr) path.hops[0].route = plain_route(*topology_, src, dst);
@@ -52,16 +66,25 @@ TransferPlan Scheduler::direct_plan(const Place& src, const Place& dst) const {
   TransferPlan plan;
   plan.rate = plan.plain = kUnknownRate;
   plan.paths.push_back({path, kUnknownRate});
-  return plan;
+  return known = std::make_shared<const TransferPlan>(std::move(plan));
 }
 
-TransferPlan Scheduler::plan_alone(const Request& request) {
+// It goes at such a rate beside others; 0: not known.
+PlanPtr Scheduler::plain_plan(const Demand& demand, Rate rate) {
+  PlanPtr direct = direct_plan(demand.src, demand.dst);
+  if (rate <= 0) return direct;
+  auto plain = std::make_shared<TransferPlan>(*direct);
+  plain->plain = rate;
+  return plain;
+}
+
+PlanPtr Scheduler::plan_alone(const Request& request) {
   if (planner_ == nullptr) return direct_plan(request.src, request.dst);
   std::lock_guard<std::mutex> guard(mutex_);
-  std::vector<TransferPlan> plans = planner_->plan({request.demand()});
-  if (plans[0].paths.empty()) return direct_plan(request.src, request.dst);
-  leave_thin_paths(&plans[0]);
-  return std::move(plans[0]);
+  PlanPtr plan = planner_->find_last({request.demand()});
+  if (plan->paths.empty()) return direct_plan(request.src, request.dst);
+  leave_thin_paths(&plan);
+  return plan;
 }
 
 bool Scheduler::worthwhile(const Request& request, const TransferPlan& plan) const {
@@ -74,21 +97,20 @@ bool Scheduler::pays_beside(const Request& request, std::vector<Demand> running)
   if (running.empty()) return false;
   running.push_back(request.demand());
   std::lock_guard<std::mutex> guard(mutex_);
-  return worthwhile(request, planner_->plan(running).back());
+  return worthwhile(request, *planner_->find_last(running));
 }
 
-std::vector<TransferPlan> Scheduler::plans_beside(const Request& request,
-                                                  std::vector<Demand> running) {
-  std::vector<TransferPlan> plans{plan_alone(request)};
+std::vector<PlanPtr> Scheduler::plans_beside(const Request& request, std::vector<Demand> running) {
+  std::vector<PlanPtr> plans{plan_alone(request)};
   if (planner_ == nullptr) return plans;
   add_enqueued(&running);
   if (running.empty()) return plans;
   running.push_back(request.demand());
   const uint32_t idle = ~busy_gpus();
   std::lock_guard<std::mutex> guard(mutex_);
-  plans.push_back(planner_->plan(running).back());
-  plans.push_back(planner_->plan({{request.src, request.dst, 1, idle & request.relays}})[0]);
-  const auto none = [](const TransferPlan& plan) { return plan.paths.empty(); };
+  plans.push_back(planner_->find_last(running));
+  plans.push_back(planner_->find_last({{request.src, request.dst, 1, idle & request.relays}}));
+  const auto none = [](const PlanPtr& plan) { return plan->paths.empty(); };
   plans.erase(std::remove_if(plans.begin() + 1, plans.end(), none), plans.end());
   return plans;
 }
@@ -112,15 +134,14 @@ Outlook Scheduler::look_ahead(const Request& request, std::vector<Demand> runnin
     std::lock_guard<std::mutex> guard(mutex_);
     const size_t own = running.size();
     for (const Bursts::Copy& copy : copies) running.push_back(copy.demand);
-    std::vector<TransferPlan> plans = planner_->plan(running);
+    const std::shared_ptr<const Planner::Plans> plans = planner_->find(running);
     for (size_t i = 0; i < copies.size(); ++i) {
       const auto& [demand, bytes] = copies[i];
-      joint.push_back({std::move(plans[own + i]), bytes});
-      alone.push_back({std::move(planner_->plan({demand})[0]), bytes});
-      if (joint[i].plan.paths.empty() || alone[i].plan.paths.empty()) return outlook;
+      joint.push_back({{plans, &(*plans)[own + i]}, bytes});
+      alone.push_back({planner_->find_last({demand}), bytes});
+      if (joint[i].plan->paths.empty() || alone[i].plan->paths.empty()) return outlook;
       leave_thin_paths(&alone[i].plan);
-      plain.push_back({direct_plan(demand.src, demand.dst), bytes});
-      if (joint[i].plan.plain > 0) plain[i].plan.plain = joint[i].plan.plain;
+      plain.push_back({plain_plan(demand, joint[i].plan->plain), bytes});
     }
   }
   outlook.way = burst.way;
@@ -147,7 +168,7 @@ double Scheduler::end_of(const Request& request, const std::vector<Expected>& bu
   const uint64_t now = driver_.now_ns();
   std::lock_guard<std::mutex> guard(small_mutex_);
   const Deal how{false, followers};
-  const TransferPlan& first = burst.front().plan;
+  const TransferPlan& first = *burst.front().plan;
   const bool plain = first.paths.size() == 1 && first.paths[0].path.hops.size() == 1;
   const double calls =
       plain ? kCallNs
@@ -195,7 +216,7 @@ void Scheduler::note_plain(const Request& request, Rate rate, bool followed) {
     plain_.emplace_back(Demand{request.src, request.dst, 1, 0}, until);
   }
   FlowForecast::Flow flow;
-  flow.route = forecast_.route_of(direct_plan(request.src, request.dst).paths[0].path);
+  flow.route = forecast_.route_of(direct_plan(request.src, request.dst)->paths[0].path);
   flow.rate = rate;
   flow.delay_ns = static_cast<double>(copy_ns());
   flow.bytes = static_cast<double>(request.parts.total());
@@ -212,59 +233,70 @@ void Scheduler::add_enqueued(std::vector<Demand>* demands) {
   for (const Enqueued& one : enqueued_) demands->push_back(one.demand);
 }
 
-// Of those plans the one that keeps the busiest link least long: a copy that took more of the links
-// than it must would be done sooner itself, and others later by more.
 Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
-                                       const std::vector<TransferPlan>& plans,
-                                       const Outlook& outlook, bool possible) {
+                                       const std::vector<PlanPtr>& plans, const Outlook& outlook,
+                                       bool possible) {
   const uint64_t now = driver_.now_ns();
-  const PlannedPath direct = direct_plan(request.src, request.dst).paths[0];
   std::lock_guard<std::mutex> guard(small_mutex_);
-  Shares best;
+  const bool idle = forecast_.idle(now);
+  const bool kept = idle && request.parts.count() == 1 && request.stripes.empty();
+  Decisions::Question question;
+  if (kept) question = {request.parts.total(), plans, outlook.next, outlook.known, possible};
   Chosen chosen;
+  if (kept) chosen.decision = decisions_.find(question);
+  if (chosen.decision == nullptr) {
+    chosen.decision =
+        std::make_shared<const Decision>(decide(request, plans, outlook, possible, now));
+    if (kept) decisions_.keep(std::move(question), chosen.decision);
+  }
+  if (chosen.decision->shares.empty()) return chosen;
+  chosen.alone = outlook.next.empty() && idle;
+  forecast_.add(now, key, chosen.decision->flows);
+  ++begun_;
+  const Demand demand{request.src, request.dst};
+  enqueued_.push_back({key, demand, chosen.decision->gpus, chosen.alone ? begun_ : 0});
+  return chosen;
+}
+
+// Under the small lock. Of those plans the one that keeps the busiest link least long: a copy that
+// took more of the links than it must would be done sooner itself, and others later by more.
+Decision Scheduler::decide(const Request& request, const std::vector<PlanPtr>& plans,
+                           const Outlook& outlook, bool possible, uint64_t now) {
   const std::vector<Expected>& next = outlook.next;
-  chosen.alone = next.empty() && forecast_.idle(now);
   for (const Expected& one : next) {
     forecast_.add(now, &next, flows_of(one, copy_ns(), forecast_));
   }
+  Shares best;
+  Decision decision;
   double least = 0;
   const bool thorough =
-      expected_ns(plans.front(), request.parts.total(), copy_ns()) >= kWorthAsking;
-  for (size_t i = 0; i < plans.size(); ++i) {
+      expected_ns(*plans.front(), request.parts.total(), copy_ns()) >= kWorthAsking;
+  for (const PlanPtr& plan : plans) {
     for (const bool by_rate : {false, true}) {
       for (const size_t followers : {next.size(), next.size() + 1}) {
         if (!thorough && (by_rate || followers != next.size())) continue;
         const Deal how{by_rate, followers};
-        Shares shares = transfer::share_out(request, plans[i], how, copy_ns(), now, &forecast_);
+        Shares shares = transfer::share_out(request, *plan, how, copy_ns(), now, &forecast_);
         shares.end_ns = std::max({shares.end_ns, forecast_.busiest(shares.flows), shares.calls_ns});
         const double cost = shares.end_ns + outlook.calls_weigh() * shares.calls_ns;
         if (!best.paths.empty() && cost >= least) continue;
         best = std::move(shares);
         least = cost;
-        chosen.plan = i;
+        decision.plan = plan;
       }
     }
   }
   if (possible) {
-    const bool by_relays = best.paths.size() > 1 || best.paths[0].path.path.hops.size() > 1;
-    const double plain = plain_end_ns(request, direct, copy_ns(), now, &forecast_);
+    const bool by_relays = best.paths.size() > 1 || best.paths[0].path->path.hops.size() > 1;
+    const PlanPtr direct = direct_plan(request.src, request.dst);
+    const double plain = plain_end_ns(request, direct->paths[0], copy_ns(), now, &forecast_);
     if (!by_relays || plain <= kLeastGain * least) best = {};
   }
   forecast_.remove(&next);
-  if (best.paths.empty()) return {};
-  forecast_.add(now, key, std::move(best.flows));
-  uint32_t gpus = 0;
-  for (const PathShare& share : best.paths) {
-    for (const Hop& hop : share.path.path.hops) {
-      for (const Place& place : {hop.from, hop.to}) {
-        if (!place.host()) gpus |= uint32_t{1} << place.gpu;
-      }
-    }
-  }
-  ++begun_;
-  enqueued_.push_back({key, {request.src, request.dst}, gpus, chosen.alone ? begun_ : 0});
-  chosen.shares = std::move(best.paths);
-  return chosen;
+  for (const PathShare& share : best.paths) decision.gpus |= gpus_of(share.path->path);
+  decision.shares = std::move(best.paths);
+  decision.flows = std::move(best.flows);
+  return decision;
 }
 
 bool Scheduler::forget_enqueued(const void* key) {
@@ -324,24 +356,27 @@ std::vector<Demand> Scheduler::enqueued() {
   return all;
 }
 
-std::vector<TransferPlan> Scheduler::plan_together(const std::vector<Demand>& running) {
+std::vector<PlanPtr> Scheduler::plan_together(const std::vector<Demand>& running) {
   if (planner_ == nullptr || running.empty()) return {};
   std::vector<Demand> demands = running;
   add_enqueued(&demands);
   std::lock_guard<std::mutex> guard(mutex_);
-  std::vector<TransferPlan> plans = planner_->plan(demands);
-  for (TransferPlan& plan : plans) leave_thin_paths(&plan);
-  return plans;
+  const std::shared_ptr<const Planner::Plans> plans = planner_->find(demands);
+  std::vector<PlanPtr> all;
+  for (const TransferPlan& plan : *plans) {
+    all.emplace_back(plans, &plan);
+    leave_thin_paths(&all.back());
+  }
+  return all;
 }
 
 // A part of a link is no throttle: a copy over it takes what it finds. Of links that are planned
 // for other ranks a client has a little all the same, so that it may begin at once; once it has
 // wider ones of its own it leaves those alone.
-void Scheduler::leave_thin_paths(TransferPlan* plan) {
+void Scheduler::leave_thin_paths(PlanPtr* plan) const {
   if (!served_) return;
-  const auto thin = [&](const PlannedPath& path) { return path.rate < kThin * plan->rate; };
-  auto& paths = plan->paths;
-  paths.erase(std::remove_if(paths.begin(), paths.end(), thin), paths.end());
+  const Rate least = kThin * (*plan)->rate;
+  *plan = without_paths(*plan, [&](const PlannedPath& path) { return path.rate < least; });
 }
 
 void Scheduler::apply(const std::vector<std::pair<int, double>>& lessons) {
@@ -366,7 +401,7 @@ void Scheduler::tell_forecast() {
   std::vector<double> parts = parts_;
   if (parts.empty() && !learnt_.empty()) parts.assign(topology_->limits().size(), 1);
   for (const auto& [edge, slow] : learnt_) parts[static_cast<size_t>(edge)] *= slow.scale;
-  forecast_.set_parts(std::move(parts));
+  if (forecast_.set_parts(std::move(parts))) decisions_.forget();
 }
 
 // Of several edges that may be the slow one, the tightest.

@@ -1,6 +1,7 @@
 // Which paths a copy takes, and what has been learnt of the links. It decides; the runner acts.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -10,6 +11,7 @@
 
 #include "plan/planner.h"
 #include "transfer/run/bursts.h"
+#include "transfer/run/decisions.h"
 #include "transfer/run/demand_board.h"
 #include "transfer/run/link_shares.h"
 #include "transfer/run/share_out.h"
@@ -27,12 +29,12 @@ class Scheduler {
   bool knows_links() const { return planner_ != nullptr; }
   uint64_t copy_ns() const { return topology_ != nullptr ? topology_->copy_ns() : 8000; }
 
-  TransferPlan plan_alone(const Request& request);
+  PlanPtr plan_alone(const Request& request);
   // The one copy there is without a topology, and where it names no path.
-  TransferPlan direct_plan(const Place& src, const Place& dst) const;
+  PlanPtr direct_plan(const Place& src, const Place& dst);
   // A plan for each, and large plain copies under way reckoned with. No plans: nothing is known of
   // the links.
-  std::vector<TransferPlan> plan_together(const std::vector<Demand>& running);
+  std::vector<PlanPtr> plan_together(const std::vector<Demand>& running);
   bool worthwhile(const Request& request, const TransferPlan& plan) const;
   // Whether more paths are worthwhile only because others run: plain copies among them take the
   // links they do, whatever would be better.
@@ -42,18 +44,17 @@ class Scheduler {
   bool kernels_pay(const Request& request, const TransferPlan& plan, bool batches) const;
   // Plans for one that begins beside these and beside all that the driver has already: alone, as if
   // all began now, and by relays that no other copy passes.
-  std::vector<TransferPlan> plans_beside(const Request& request, std::vector<Demand> running);
+  std::vector<PlanPtr> plans_beside(const Request& request, std::vector<Demand> running);
   // How one should go that begins beside these, where that is what is known of its burst.
   Outlook look_ahead(const Request& request, std::vector<Demand> running,
                      const Bursts::Burst& burst);
   // Which of these plans it takes, and what each path carries; the others reckon with that until it
-  // is forgotten. No path: a plain copy does better, where it is `possible`. `key`: the transfer.
+  // is forgotten. No share: a plain copy does better, where it is `possible`. `key`: the transfer.
   struct Chosen {
-    size_t plan = 0;
-    std::vector<PathShare> shares;
+    DecisionPtr decision;
     bool alone = false;  // nothing else is known to run
   };
-  Chosen share_out(const void* key, const Request& request, const std::vector<TransferPlan>& plans,
+  Chosen share_out(const void* key, const Request& request, const std::vector<PlanPtr>& plans,
                    const Outlook& outlook, bool possible);
   // Whether it ran alone, as far as is known.
   bool forget_enqueued(const void* key);
@@ -100,9 +101,12 @@ class Scheduler {
   };
   double end_of(const Request& request, const std::vector<Expected>& burst, size_t followers);
   void tell_forecast();
+  Decision decide(const Request& request, const std::vector<PlanPtr>& plans, const Outlook& outlook,
+                  bool possible, uint64_t now);
   static Use use_of(const std::vector<TransferPtr>& running, int edge, const PathRun& slow);
   void allow_relays();
-  void leave_thin_paths(TransferPlan* plan);
+  PlanPtr plain_plan(const Demand& demand, Rate rate);
+  void leave_thin_paths(PlanPtr* plan) const;
   uint32_t busy_gpus();
   void add_enqueued(std::vector<Demand>* demands);
   Rate ours(int limit);
@@ -124,10 +128,13 @@ class Scheduler {
     uint64_t until;  // it is believed
   };
   std::map<int, Slow> learnt_;                      // edges whose speed was found to differ
-  std::mutex small_mutex_;                          // of what follows; taken last
+  std::mutex direct_mutex_;                         // of what follows; taken last
+  std::map<std::array<int, 4>, PlanPtr> direct_;    // by the places' GPUs and nodes
+  std::mutex small_mutex_;                          // of what follows; taken after mutex_
   std::vector<std::pair<Demand, uint64_t>> plain_;  // large plain copies, and when they should end
   std::vector<Enqueued> enqueued_;
-  FlowForecast forecast_;      // of them, and of large plain copies
+  FlowForecast forecast_;  // of them, and of large plain copies
+  Decisions decisions_;
   uint64_t begun_ = 0;         // of them
   std::vector<double> parts_;  // of each limit that is ours; empty: all
 };

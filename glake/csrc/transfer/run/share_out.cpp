@@ -23,7 +23,7 @@ constexpr double kFill = 3;
 // guesses.
 constexpr double kBlocked = 0.1, kBlockedUnknown = 1;
 // A hop counts as slow if it is at most this much faster than the slowest one.
-constexpr double kAlike = 1.5;
+constexpr double kNearlySlowest = 1.5;
 // A chunk of a path with one slow hop is at most such a part of it, and of what is left of it;
 // where other copies wait for the calls, a larger one.
 constexpr double kWhole = 4, kWholeInHaste = 2;
@@ -118,7 +118,7 @@ class Cutting {
         parts_(blocked < 1 ? kWhole : kWholeInHaste),
         paces_(paces) {
     const Rate least = *std::min_element(paces.begin(), paces.end());
-    const auto slow = [&](Rate rate) { return rate < kAlike * least; };
+    const auto slow = [&](Rate rate) { return rate < kNearlySlowest * least; };
     const auto first = std::find_if(paces.begin(), paces.end(), slow);
     const auto last = std::find_if(paces.rbegin(), paces.rend(), slow).base();
     if (!relayed(path)) {
@@ -278,8 +278,8 @@ Range take(const Request& request, Pool* pool, Bytes wanted) {
 double calls_ns(const std::vector<PathShare>& shares) {
   std::map<int, double> of;
   for (const PathShare& share : shares) {
-    const double chunk = chunk_calls_ns(share.path);
-    of[share.path.path.worker] += kPathNs + chunk * static_cast<double>(share.chunks.size());
+    const double chunk = chunk_calls_ns(*share.path);
+    of[share.path->path.worker] += kPathNs + chunk * static_cast<double>(share.chunks.size());
   }
   double most = 0;
   for (const auto& [gpu, ns] : of) most = std::max(most, ns);
@@ -323,7 +323,7 @@ Request by_socket(Request request) {
 Shares share_out(const Request& request, const TransferPlan& plan, const Deal& how,
                  uint64_t copy_ns, uint64_t now, FlowForecast* forecast) {
   std::vector<PathShare> shares;
-  for (const PlannedPath& path : plan.paths) shares.push_back({path, {}});
+  for (const PlannedPath& path : plan.paths) shares.push_back({&path, {}});
   std::vector<Pool> pools = pools_of(request, plan);
   // How many chunks there may be depends on the end, and that on how long chunks are.
   double end_ns = 0;
@@ -340,7 +340,7 @@ Shares share_out(const Request& request, const TransferPlan& plan, const Deal& h
       const auto part = static_cast<Bytes>(flows[pool.paths[i]].bytes);
       Bytes left = last ? pool.bytes : std::min(part, pool.bytes);
       if (left == 0) continue;
-      const Cutting cutting(share.path, paces_of(share.path, loads, *forecast),
+      const Cutting cutting(*share.path, paces_of(*share.path, loads, *forecast),
                             static_cast<double>(left), most[pool.paths[i]], blocked(how), copy_ns);
       for (Bytes done = 0; left != 0 && pool.bytes != 0;) {
         const Range chunk =
@@ -367,13 +367,13 @@ Shares share_out(const Request& request, const TransferPlan& plan, const Deal& h
 std::vector<FlowForecast::Flow> flows_of(const Expected& copy, uint64_t copy_ns,
                                          const FlowForecast& forecast) {
   std::vector<FlowForecast::Flow> flows;
-  const std::vector<double> loads = forecast.loads(copy.plan);
-  for (const PlannedPath& path : copy.plan.paths) {
-    const double bytes = static_cast<double>(copy.bytes) * path.rate / copy.plan.rate;
+  const std::vector<double> loads = forecast.loads(*copy.plan);
+  for (const PlannedPath& path : copy.plan->paths) {
+    const double bytes = static_cast<double>(copy.bytes) * path.rate / copy.plan->rate;
     const Cutting cutting(path, paces_of(path, loads, forecast), bytes, kMany, kBlocked, copy_ns);
     flows.push_back(flow_of(path, cutting.delay_ns(), forecast));
     flows.back().bytes = bytes;
-    if (copy.plan.paths.size() == 1 && !relayed(path)) flows.back().copies = 1;
+    if (copy.plan->paths.size() == 1 && !relayed(path)) flows.back().copies = 1;
   }
   return flows;
 }

@@ -18,7 +18,7 @@ constexpr double kCallNs = 2600;
 Request by_socket(Request request);
 
 struct PathShare {
-  PlannedPath path;
+  const PlannedPath* path;    // of the plan
   std::vector<Range> chunks;  // in order
   size_t buffers = 1;         // chunks between two hops, at most
   Bytes bytes() const;
@@ -44,7 +44,7 @@ Shares share_out(const Request& request, const TransferPlan& plan, const Deal& h
                  uint64_t copy_ns, uint64_t now, FlowForecast* forecast);
 // A copy that is expected to begin now, too.
 struct Expected {
-  TransferPlan plan;
+  PlanPtr plan;
   Bytes bytes = 0;
 };
 // What is known, when a copy begins, of those that the same thread will begin right after it.
@@ -52,7 +52,7 @@ struct Outlook {
   BurstWay way = BurstWay::kApart;
   bool known = false;          // else there may be others
   bool followed = false;       // there are, for certain
-  TransferPlan plan;           // unless apart
+  PlanPtr plan;                // unless apart
   std::vector<Expected> next;  // unless apart
   // What the caller's time counts against the copy's own.
   double calls_weigh() const;

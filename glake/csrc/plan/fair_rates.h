@@ -1,0 +1,49 @@
+// How flows share the limits of a topology: max-min fair, by progressive filling. Made for many
+// answers about one set of flows, of which now some flow and now others.
+#pragma once
+
+#include <vector>
+
+#include "plan/topology.h"
+
+namespace glake::topology {
+
+class FairRates {
+ public:
+  // `parts`: of each limit, what the flows may use (empty: all).
+  FairRates(const Topology& topology, const std::vector<double>& parts);
+
+  // One more flow, of so many alike together.
+  void add(const Route& route, double copies = 1);
+  // In bytes per nanosecond, of each flow that is `open`; of the others 0. Valid until the next
+  // call.
+  const std::vector<double>& rates(const std::vector<char>& open);
+
+ private:
+  struct Share {
+    size_t limit, flow;
+    double weight;
+  };
+  // A limit that somebody's route touches: its shares, in the flows' order.
+  struct Row {
+    double limit;
+    size_t begin, end;
+  };
+  void arrange();
+  double widest_step();
+  void freeze(double step);
+
+  const Topology& topology_;
+  const std::vector<double>& parts_;
+  std::vector<double> copies_;  // by flow
+  std::vector<Share> shares_;   // as they came; once arranged, by limit
+  std::vector<Row> rows_;
+  std::vector<size_t> last_;  // by limit: one behind its latest share
+  bool arranged_ = true;
+  // Of one answer:
+  std::vector<double> rates_, room_;  // by flow; by row, what each of its flows could grow by
+  std::vector<char> growing_;         // by flow
+  size_t left_ = 0;                   // that grow
+};
+
+}  // namespace glake::topology

@@ -1,0 +1,50 @@
+// What flows have still to carry, as time passes: each gets a max-min fair share of the links that
+// it takes, until it has carried all.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "plan/fair_rates.h"
+#include "plan/plan.h"
+
+namespace glake::transfer {
+
+struct Flow {
+  topology::Route route;  // of all its hops
+  Rate rate = 0;          // where nothing is known of the links
+  double copies = 1;      // that flow at once
+  double delay_ns = 0;    // in which it carries nothing: until its first byte flows, and from its
+                          // last byte on the slowest link until that has landed
+  double bytes = 0;
+};
+
+class FlowRace {
+ public:
+  static constexpr double kLeft = 4096;  // bytes that make no difference any more
+
+  // `topology` may be null: nothing is known of the links then. `parts`: as FairRates.
+  FlowRace(const topology::Topology* topology, const std::vector<double>& parts);
+
+  void add(const Flow& flow);  // it is numbered from 0
+  void set_bytes(size_t flow, double bytes) { bytes_[flow] = bytes; }
+  void tell(size_t flow, Flow* to) const;
+  // Whether one of the first `count` has something to carry.
+  bool carries(size_t count) const;
+  // Of those that carry something now; of others, 0. Valid until a call after carry().
+  const std::vector<Rate>& rates();
+  // ns until one of them begins or ends; infinite: none does.
+  double next_change();
+  void carry(double ns);
+
+ private:
+  std::optional<topology::FairRates> fair_;  // none without a topology
+  // By flow:
+  std::vector<double> delay_, bytes_;
+  std::vector<Rate> own_;                    // where no link bounds it
+  std::vector<char> linked_, going_, open_;  // links bound it; it carries something; both
+  std::vector<Rate> rates_;                  // of those that are going
+  bool known_ = false;                       // they are
+};
+
+}  // namespace glake::transfer

@@ -1,0 +1,92 @@
+// How copies were dealt out is kept for the next that are the same, and for no others.
+#include "transfer/run/decisions.h"
+
+#include "transfer_play.h"
+
+namespace {
+
+using namespace glake::transfer;
+using test::kMiB;
+
+Decisions::Question question(glake::Bytes bytes, const PlanPtr& plan) {
+  Decisions::Question made;
+  made.bytes = bytes;
+  made.plans = {plan};
+  return made;
+}
+
+TEST(what_a_decision_depends_on) {
+  test::running() = "questions";
+  const auto plan = std::make_shared<const TransferPlan>(),
+             other = std::make_shared<const TransferPlan>(*plan);
+  Decisions decisions;
+  const auto decision = std::make_shared<const Decision>();
+  const Decisions::Question asked = question(kMiB, plan);
+  CHECK(decisions.find(asked) == nullptr);
+  decisions.keep(asked, decision);
+  CHECK(decisions.find(question(kMiB, plan)) == decision);
+
+  std::vector<Decisions::Question> others{question(2 * kMiB, plan), question(kMiB, other)};
+  for (int i = 0; i < 4; ++i) others.push_back(asked);
+  others[2].plans.push_back(plan);
+  others[3].next.push_back({plan, kMiB});
+  others[4].known = true;
+  others[5].possible = true;
+  for (const Decisions::Question& one : others) CHECK(decisions.find(one) == nullptr);
+  others[3].next[0].bytes = 2 * kMiB;
+  decisions.keep(others[3], decision);
+  others[3].next[0].bytes = kMiB;
+  CHECK(decisions.find(others[3]) == nullptr);
+  decisions.forget();
+  CHECK(decisions.find(asked) == nullptr);
+}
+
+TEST(the_last_few_are_kept) {
+  test::running() = "many";
+  const auto plan = std::make_shared<const TransferPlan>();
+  Decisions decisions;
+  for (size_t i = 1; i <= 100; ++i)
+    decisions.keep(question(i, plan), std::make_shared<const Decision>());
+  size_t kept = 0;
+  for (size_t i = 1; i <= 100; ++i) kept += decisions.find(question(i, plan)) != nullptr;
+  CHECK(kept == 32);
+  for (size_t i = 69; i <= 100; ++i) CHECK(decisions.find(question(i, plan)) != nullptr);
+}
+
+std::string paths_of(const std::string& result) {
+  const size_t begin = result.find("\"relayed\""), end = result.find("\"refusals\"");
+  CHECK(begin < end);
+  return result.substr(begin, end - begin);
+}
+
+// A copy that was made before takes the relays that it may take now.
+TEST(what_is_lent_counts_at_once) {
+  test::running() = "lent";
+  test::Node node("hgx_h100_h200", {{"phantom", "1"}, {"host_node", "local"}});
+  test::CurrentContext context(0);
+  CUstream stream;
+  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  {
+    test::Buffer to(0, 64 * kMiB), from(test::kPinned, 64 * kMiB);
+    const auto copied = [&] {
+      return paths_of(test::finish(
+          test::Call(to, 0, from, 0, 64 * kMiB).on(stream, 0).flags(GLAKE_COPY_TRACKED).start()));
+    };
+    copied();
+    copied();
+    const std::string all = copied();
+    CHECK(all.find(">cuda:") != std::string::npos);
+    CHECK(copied() == all);
+    OK(glake_transfer_lend(1 << 3, nullptr, 0));
+    const std::string some = copied();
+    CHECK(some.find("cpu>cuda:3>cuda:0") != std::string::npos);
+    CHECK(some.find("cpu>cuda:1>cuda:0") == std::string::npos && copied() == some);
+    OK(glake_transfer_lend(UINT32_MAX, nullptr, 0));
+    CHECK(copied() == all);
+  }
+  CU(cuStreamDestroy(stream));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }
