@@ -24,13 +24,13 @@ class GranuleEdges {
   // Those that the request's stream may have without a wait.
   GranuleEdges(Heap& heap, const Request& r) : heap_(heap), available_(heap), request_(r) {}
 
-  // The longest free ends of two granules, the longer first; of 0 bytes where there are no more.
-  // The second is for a block that could end best in the granule of the first.
+  // The longest free ends of two granules, the longer first; of 0 bytes where there are no more. If
+  // a block ends best in the granule of the first, it can begin in the second.
   std::array<Edge, 2> widest_heads();
   // Visits the free starts of granules other than the head's.
   void each_tail(const Edge& head, const std::function<void(const Edge&)>& visit);
-  // The end and the start of granules, so many bytes together, that leave least of these free; of a
-  // bounded number. False: there are none.
+  // Finds a free end and a free start that together hold `bytes` and have least to spare. Looks at
+  // a bounded number of them. False: there are none.
   bool tightest(Bytes bytes, Pair* best);
 
  private:

@@ -91,8 +91,7 @@ bool Growth::back(Arena& arena, Span* claimed, HotGuard& hot) {
                                       device_.driver.describe(s));
 }
 
-// That counts until the driver has taken memory back: so much it would not give, whatever it
-// reports.
+// The driver gives less than it reports. The difference counts until it has taken memory back.
 void Growth::note_refusal() {
   const Granules reported = device_.driver_has();
   Granules had = heap_.granules.had();
@@ -125,8 +124,8 @@ void Growth::keep_backed(Arena& arena, Span* claimed, Granules first) {
   arena.give(arena.claim(absent, begin, first.bytes()), Tickets{}, heap_.rule.completion());
 }
 
-// The driver is asked first whether it has as many as several places need: some of them would serve
-// nobody.
+// Where one place is too short, the driver is asked first whether it has enough for all: granules
+// in only some of them would serve nobody.
 bool Growth::add_fresh(Granules n, std::vector<Run>& runs, TakenGranules& taken, HotGuard& hot) {
   for (bool asked = false; n.count != 0; asked = true) {
     Span* place = heap_.large->first_absent();

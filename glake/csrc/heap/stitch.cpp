@@ -80,7 +80,7 @@ Found Stitch::stitch(const Request& r, HotGuard& hot) {
   }
   if (have < need && heap_.room() < need - have) return {};
   if (!heap_.rule.wait_for(r.stream, pending)) {
-    // Not for some of it, on a stream that is captured: there may be enough besides.
+    // A captured stream cannot wait for some of it. There may be enough without that.
     runs.clear();
     pending.clear();
     have = collect(r, need, Wait::kSure, runs, &pending);

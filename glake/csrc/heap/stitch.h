@@ -10,7 +10,7 @@ namespace glake {
 
 class Stitch {
  public:
-  explicit Stitch(Heap& heap) : heap_(heap), device_(heap.device), available_(heap) {}
+  explicit Stitch(Heap& heap) : heap_(heap), device_(heap.device) {}
 
   Found stitch(const Request& r, HotGuard& hot);
   // A last resort: the free end of one granule, whole granules, the free start of another.
@@ -37,7 +37,6 @@ class Stitch {
 
   Heap& heap_;
   Device& device_;
-  Availability available_;
 };
 
 }  // namespace glake
