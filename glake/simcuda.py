@@ -10,8 +10,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from glake import library_path
+from glake import arguments, library_path
 from glake.errors import DriverAbsent, InvalidOption
+from glake.typing import Device
 
 _Text = ctypes.c_char_p
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
@@ -67,9 +68,9 @@ def _library() -> ctypes.CDLL:
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise DriverAbsent(f"cannot load the simulator {path}: {error}; reinstall glake") from error
-    for name, (result, arguments) in _SIGNATURES.items():
+    for name, (result, taken) in _SIGNATURES.items():
         function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
+        function.restype, function.argtypes = result, taken
     return library
 
 
@@ -177,9 +178,10 @@ def tick(ticks: int = 1) -> None:
     _library().simcuda_tick(ticks)
 
 
-def ledger(device: int = 0) -> dict[str, Any]:
+def ledger(device: Device = 0) -> dict[str, Any]:
     """What lives on a device: reservations, handles, mappings, accesses, events, streams, bytes."""
-    books: dict[str, Any] = _json(lambda to, room: _library().simcuda_ledger(device, to, room))
+    gpu = arguments.device_number(device)
+    books: dict[str, Any] = _json(lambda to, room: _library().simcuda_ledger(gpu, to, room))
     return books
 
 

@@ -66,14 +66,14 @@ BlockArray: TypeAlias = Union[Array, "Blocks"]
 """What holds blocks: an array along its first dimension, or `Blocks`."""
 BlockIndex: TypeAlias = Sequence[int] | DLPackArray | None
 """Numbers of blocks, in a sequence or an array of whole numbers; None: all."""
-CopyEnd: TypeAlias = Union[str, "torch.device"]
-"""An end of a planned copy: "cuda:0", "cpu", "cpu:0" (a socket) or a torch.device."""
+CopyEnd: TypeAlias = Union[int, str, "torch.device"]
+"""An end of a planned copy: a GPU's number, "cuda:0", "cpu", "cpu:0" (a socket), a torch.device."""
 Device: TypeAlias = Union[int, str, "torch.device"]
 """A GPU: 0, "cuda:0" or a torch.device."""
 Stream: TypeAlias = Union["torch.cuda.Stream", CupyStream, int]
 """A stream: of torch or CuPy, or its handle."""
 CopyStream: TypeAlias = Union[
-    "torch.cuda.Stream", CupyStream, tuple[int, int], Literal["unordered"], None
+    "torch.cuda.Stream", CupyStream, tuple[Device, int], Literal["unordered"], None
 ]
 """A copy's stream: of torch or CuPy, (GPU, handle), UNORDERED, or None: the framework's own."""
 
