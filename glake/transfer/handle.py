@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from glake import _C, arguments
-from glake.errors import BusyTimeout, Forked, GlakeError, InvalidArgument, TransferClosed
+from glake.errors import (
+    BusyTimeout,
+    Forked,
+    GlakeError,
+    InvalidArgument,
+    InvalidDevice,
+    TransferClosed,
+)
 from glake.transfer import completion_watcher, timeouts
 
 if TYPE_CHECKING:
@@ -266,11 +273,15 @@ def stream_of(stream: Any, device: Device | None = None) -> tuple[int, int]:
     """(GPU, handle) of a torch or CuPy stream, of such a pair, or of a handle and its `device`."""
     if isinstance(stream, tuple) and len(stream) == 2:
         handle = arguments.whole(stream[1])
-        if handle is None:
-            raise InvalidArgument(
-                f"{stream!r} is no stream: the pair is (GPU, handle), and a handle is a number"
-            )
-        return arguments.device_number(stream[0]), handle
+        try:
+            if handle is not None:
+                return arguments.device_number(stream[0]), handle
+        except InvalidDevice:
+            pass
+        raise InvalidArgument(
+            f"{stream!r} is no stream: the pair is (GPU, handle), such as (0, 1234) or "
+            '("cuda:0", 1234)'
+        )
     given = None if device is None else arguments.device_number(device)
     for name in ("cuda_stream", "ptr"):  # torch's, CuPy's
         handle = arguments.whole(getattr(stream, name, None))

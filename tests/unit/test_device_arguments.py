@@ -83,7 +83,7 @@ def test_what_is_no_gpu_is_refused_by_name() -> None:
             transfer.copy(transfer.Raw(block.ptr, SIZE, "gpu"), host)
         with pytest.raises(InvalidArgument, match="^Blocks: device 1.5 is neither"):
             transfer.gather(host, transfer.Blocks(block.ptr, SIZE, 1, SIZE, 1.5))  # type: ignore[arg-type]
-        with pytest.raises(InvalidDevice, match="device 'gpu': a GPU is 0"):
+        with pytest.raises(InvalidArgument, match="the pair is .GPU, handle."):
             transfer.copy(block, host, stream=("gpu", 0))
         with pytest.raises(InvalidDevice, match="device None: a GPU is 0"):
             simcuda.ledger(None)  # type: ignore[arg-type]
