@@ -28,6 +28,9 @@ __all__ = [
     "Json",
     "LendingStats",
     "Lent",
+    "PartResult",
+    "PathRefusal",
+    "PathResult",
     "PathStats",
     "Snapshot",
     "SnapshotBlock",
@@ -90,6 +93,49 @@ class PathStats(TypedDict):
     failures: int
     chunks: int
     bytes: int
+
+
+class PathResult(TypedDict):
+    """What one path of a copy carried. Rates are GB/s."""
+
+    path: str
+    bytes: int
+    chunks: int
+    planned: float
+    rate: float  # measured
+    resent: int  # chunks
+    state: str  # as of PathStats
+    why: str
+
+
+class PathRefusal(TypedDict):
+    """A path that a copy did not take."""
+
+    path: str
+    reason: str
+
+
+class _Measured(TypedDict, total=False):
+    error: str
+    bytes: int
+    landed: int  # bytes
+    time_ns: int
+    rate: float  # GB/s, as the next two
+    planned: float
+    plain: float
+    verified: bool  # by checksums
+    resent: int  # chunks
+    unknown: list[list[int]]  # [begin, end) of bytes that may be written or not
+    captured: bool  # in a CUDA graph
+
+
+class PartResult(_Measured):
+    """What the engine reports of one of its transfers; of a plain copy less than of others."""
+
+    state: str
+    relayed: bool
+    paths: list[PathResult]
+    refusals: list[PathRefusal]
 
 
 class Lent(TypedDict, total=False):

@@ -60,7 +60,7 @@ class Plan:
 
     target: str
     trace: str | None
-    facts: dict[str, Any]
+    facts: dict[str, int | str]
     gpu_text: str
     gpu_bytes: int
     context_bytes: int

@@ -24,7 +24,7 @@ from glake.errors import (
 from glake.transfer import completion_watcher, timeouts
 
 if TYPE_CHECKING:
-    from glake.typing import Device, Stream
+    from glake.typing import Device, PartResult, PathResult, Stream
 
 _SLICE_NS = 200_000_000  # so that a signal is handled while waiting
 _CLOSING_NS = 5_000_000_000
@@ -75,9 +75,9 @@ class Result:
 
     bytes: int
     seconds: float
-    paths: tuple[dict[str, Any], ...]
+    paths: tuple[PathResult, ...]
     made_contiguous: bool = False
-    parts: tuple[dict[str, Any], ...] = field(repr=False, default=())
+    parts: tuple[PartResult, ...] = field(repr=False, default=())
 
     @property
     def rate(self) -> float:
@@ -111,7 +111,7 @@ class Transfer:
         self._over = not self._ids
         self._settling = threading.RLock()
         self._error: GlakeError | None = None
-        self._told: tuple[dict[str, Any], ...] | None = None
+        self._told: tuple[PartResult, ...] | None = None
         self._family = _family
         self.bytes, self.ordered = size, ordered  # whether streams wait for it
         self.made_contiguous = made_contiguous
