@@ -2,58 +2,150 @@
 
 For tests and benchmarks. The library is the one GLAKE_DRIVER=sim uses, so what is set here holds
 for glake in this process. Loading it touches no device; nothing is loaded before the first call.
+Every call raises WrongType for an argument of another type, and DriverAbsent without the library.
 """
+
+from __future__ import annotations
 
 import ctypes
 import functools
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict
 
-from glake import library_path
-from glake.errors import DriverAbsent, InvalidOption
+from glake import arguments, library_path
+from glake.errors import DriverAbsent, InvalidOption, WrongType
+from glake.typing import Device
 
-_Text = ctypes.c_char_p
+__all__ = [
+    "Joint",
+    "Link",
+    "Links",
+    "Violation",
+    "calls",
+    "configure",
+    "corrupt_copy",
+    "cost_by_us",
+    "cost_us",
+    "edges",
+    "expect_threads",
+    "fail",
+    "fail_copy",
+    "host_node",
+    "landed",
+    "landings",
+    "ledger",
+    "now_ns",
+    "place_host",
+    "price_us",
+    "reset",
+    "reset_calls",
+    "resets",
+    "set_link",
+    "stall_copy",
+    "thread_at_work",
+    "tick",
+    "violations",
+    "watch_landings",
+]
+
+
+class Violation(TypedDict):
+    """Something that a GPU leaves undefined, and was done."""
+
+    kind: str
+    detail: str
+    time_ns: int
+
+
+class Link(TypedDict):
+    """What one way of a link carried."""
+
+    rate: float  # GB/s
+    peak: float  # GB/s
+    load: float  # the most of its rate that was in use, 0 to 1
+    bytes: int
+
+
+class Joint(TypedDict):
+    """How far copies used a limit over several edges."""
+
+    edges: list[str]
+    limit: float  # GB/s
+    load: float  # the most of it that was in use, 0 to 1
+
+
+class Links(TypedDict):
+    """What the links of the platform carried."""
+
+    edges: dict[str, Link]  # by name, such as "s0>u0"
+    joint: list[Joint]
+
+
+class _Name:
+    """A parameter of the C interface that is a text."""
+
+    def __init__(self, optional: bool) -> None:
+        self._optional = optional
+
+    def from_param(self, value: Any) -> ctypes.c_char_p | None:
+        if value is None and self._optional:
+            return None
+        return ctypes.c_char_p(arguments.text("a name", value).encode())
+
+
+class _Whole:
+    """A parameter that is a whole number: ctypes would cut off what it does not hold."""
+
+    def __init__(self, kind: Any) -> None:
+        self._kind = kind
+
+    def from_param(self, value: Any) -> Any:
+        number = arguments.whole(value)
+        if number is None or self._kind(number).value != number:
+            signed = "" if self._kind(-1).value < 0 else " from 0"
+            bits = 8 * ctypes.sizeof(self._kind)
+            raise WrongType(f"{value!r}: a whole number{signed} of at most {bits} bits")
+        return self._kind(number)
+
+
+_NAME, _NAME_OR_NONE = _Name(optional=False), _Name(optional=True)
+_INT, _INT64 = _Whole(ctypes.c_int), _Whole(ctypes.c_int64)
+_UINT64, _SIZE = _Whole(ctypes.c_uint64), _Whole(ctypes.c_size_t)
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
-    "simcuda_configure": (ctypes.c_int, [_Text, _Text]),
-    "simcuda_reset": (ctypes.c_int, []),
-    "simcuda_fail": (ctypes.c_int, [_Text, ctypes.c_int64, ctypes.c_int, ctypes.c_int64]),
-    "simcuda_calls": (ctypes.c_int64, [_Text]),
-    "simcuda_cost_us": (ctypes.c_double, [_Text]),
-    "simcuda_further_pages": (ctypes.c_int64, [_Text]),
-    "simcuda_reset_calls": (None, []),
-    "simcuda_price": (
+    "configure": (ctypes.c_int, [_NAME, _NAME]),
+    "reset": (ctypes.c_int, []),
+    "fail": (ctypes.c_int, [_NAME_OR_NONE, _INT64, _INT, _INT64]),
+    "calls": (ctypes.c_int64, [_NAME]),
+    "cost_us": (ctypes.c_double, [_NAME]),
+    "further_pages": (ctypes.c_int64, [_NAME]),
+    "reset_calls": (None, []),
+    "price": (
         ctypes.c_int,
-        [_Text, ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_double)],
+        [_NAME, ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_double)],
     ),
-    "simcuda_table_price": (
+    "table_price": (
         ctypes.c_int,
-        [_Text, _Text, ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_double)],
+        [_NAME, _NAME, ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_double)],
     ),
-    "simcuda_now_ns": (ctypes.c_uint64, []),
-    "simcuda_tick": (None, [ctypes.c_uint64]),
-    "simcuda_expect": (ctypes.c_int, [ctypes.c_int]),
-    "simcuda_work": (ctypes.c_int, [ctypes.c_int, ctypes.c_int]),
-    "simcuda_set_link": (ctypes.c_int, [_Text, _Text, ctypes.c_double]),
-    "simcuda_set_link_at": (ctypes.c_int, [ctypes.c_uint64, _Text, _Text, ctypes.c_double]),
-    "simcuda_fail_copy": (
-        ctypes.c_int,
-        [_Text, _Text, ctypes.c_int64, ctypes.c_int, ctypes.c_int64],
-    ),
-    "simcuda_stall_copy": (ctypes.c_int, [_Text, _Text, ctypes.c_int64, ctypes.c_uint64]),
-    "simcuda_corrupt_copy": (ctypes.c_int, [_Text, _Text, ctypes.c_int64, ctypes.c_int64]),
-    "simcuda_edges": (ctypes.c_size_t, [_Text, ctypes.c_size_t, ctypes.c_int]),
-    "simcuda_watch_landings": (ctypes.c_int, [ctypes.c_uint64, ctypes.c_size_t]),
-    "simcuda_landings": (ctypes.c_int, [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]),
-    "simcuda_landed": (ctypes.c_uint64, [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_int]),
-    "simcuda_place_host": (ctypes.c_int, [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_int]),
-    "simcuda_host_node": (
-        ctypes.c_int,
-        [ctypes.c_uint64, ctypes.c_size_t, ctypes.POINTER(ctypes.c_int)],
-    ),
-    "simcuda_last_message": (ctypes.c_size_t, [_Text, ctypes.c_size_t]),
-    "simcuda_ledger": (ctypes.c_size_t, [ctypes.c_int, _Text, ctypes.c_size_t]),
-    "simcuda_violations": (ctypes.c_size_t, [_Text, ctypes.c_size_t, ctypes.c_int]),
+    "now_ns": (ctypes.c_uint64, []),
+    "tick": (None, [_UINT64]),
+    "expect": (ctypes.c_int, [_INT]),
+    "work": (ctypes.c_int, [_INT, _INT]),
+    "set_link": (ctypes.c_int, [_NAME, _NAME, ctypes.c_double]),
+    "set_link_at": (ctypes.c_int, [_UINT64, _NAME, _NAME, ctypes.c_double]),
+    "fail_copy": (ctypes.c_int, [_NAME_OR_NONE, _NAME, _INT64, _INT, _INT64]),
+    "stall_copy": (ctypes.c_int, [_NAME, _NAME, _INT64, _UINT64]),
+    "corrupt_copy": (ctypes.c_int, [_NAME, _NAME, _INT64, _INT64]),
+    "edges": (ctypes.c_size_t, [ctypes.c_char_p, _SIZE, _INT]),
+    "watch_landings": (ctypes.c_int, [_UINT64, _SIZE]),
+    "landings": (ctypes.c_int, [_UINT64, _SIZE, ctypes.c_void_p]),
+    "landed": (ctypes.c_uint64, [_UINT64, _SIZE, _INT]),
+    "place_host": (ctypes.c_int, [_UINT64, _SIZE, _INT]),
+    "host_node": (ctypes.c_int, [_UINT64, _SIZE, ctypes.POINTER(ctypes.c_int)]),
+    "last_message": (ctypes.c_size_t, [ctypes.c_char_p, _SIZE]),
+    "ledger": (ctypes.c_size_t, [_INT, ctypes.c_char_p, _SIZE]),
+    "violations": (ctypes.c_size_t, [ctypes.c_char_p, _SIZE, _INT]),
 }
 
 
@@ -67,10 +159,17 @@ def _library() -> ctypes.CDLL:
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise DriverAbsent(f"cannot load the simulator {path}: {error}; reinstall glake") from error
-    for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
+    for name, (result, taken) in _SIGNATURES.items():
+        function = getattr(library, f"simcuda_{name}")
+        function.restype, function.argtypes = result, taken
     return library
+
+
+def _call(name: str, *given: Any) -> Any:
+    try:
+        return getattr(_library(), f"simcuda_{name}")(*given)
+    except ctypes.ArgumentError as error:  # says which argument, and why
+        raise WrongType(f"simcuda_{name}: {error}") from None
 
 
 def _json(read: Callable[[ctypes.Array[ctypes.c_char], int], int]) -> Any:
@@ -92,8 +191,16 @@ def _check(code: int, what: str) -> None:
 
 
 def configure(key: str, value: str | int) -> None:
-    """Sets an option, such as ("memory", "64MiB"). InvalidOption: unknown, refused or too late."""
-    code = _library().simcuda_configure(key.encode(), str(value).encode())
+    """Sets an option.
+
+    Args:
+        key: of simcuda.h, such as "memory".
+        value: such as "64MiB".
+
+    Raises:
+        InvalidOption: unknown, refused or too late.
+    """
+    code = _call("configure", key, str(value))
     if code != 0:
         raise InvalidOption(
             f"the simulator refused {key}={value!r} (CUresult {code}): see simcuda.h for the "
@@ -102,9 +209,13 @@ def configure(key: str, value: str | int) -> None:
 
 
 def reset() -> None:
-    """Forgets devices, streams, books, faults and options. Nothing may be using the simulator."""
+    """Forgets devices, streams, books, faults and options. Nothing may be using the simulator.
+
+    Raises:
+        InvalidOption: something does.
+    """
     global _resets
-    code = _library().simcuda_reset()
+    code = _call("reset")
     if code != 0:
         raise InvalidOption(f"the simulator refused to be reset (CUresult {code})")
     _resets += 1
@@ -116,176 +227,310 @@ def resets() -> int:
 
 
 def fail(symbol: str | None = None, k: int = 1, code: int = 2, times: int = 1) -> None:
-    """Fails the k-th later call of `symbol` ("*": of any) with CUresult `code`, `times` in a row.
+    """Makes a later call fail.
 
-    times = -1 fails for good; symbol None disarms all. The default code is out-of-memory.
+    Args:
+        symbol: of the driver; "*": any call counts; None: nothing fails any more.
+        k: which call from now on, from 1.
+        code: the CUresult: 2 is out-of-memory.
+        times: how many calls in a row; -1: for good.
+
+    Raises:
+        InvalidOption: no such symbol or number.
     """
-    name = None if symbol is None else symbol.encode()
-    result = _library().simcuda_fail(name, k, code, times)
+    result = _call("fail", symbol, k, code, times)
     if result != 0:
         raise InvalidOption(f"the simulator cannot fail call {k} of {symbol!r} (CUresult {result})")
 
 
 def calls(symbol: str = "*") -> int:
-    """Calls made of `symbol`, or of all, since the last reset_calls()."""
-    return int(_library().simcuda_calls(symbol.encode()))
+    """Calls made since the last reset_calls().
+
+    Args:
+        symbol: of the driver; "*": all.
+    """
+    return int(_call("calls", symbol))
 
 
 def cost_us(symbol: str = "*") -> float:
-    """Modelled time of those calls in microseconds."""
-    return float(_library().simcuda_cost_us(symbol.encode()))
+    """Modelled time of the calls made since the last reset_calls(), in microseconds.
+
+    Args:
+        symbol: of the driver; "*": all.
+    """
+    return float(_call("cost_us", symbol))
 
 
 def cost_by_us(table: str, symbol: str) -> float:
-    """Modelled time of the calls of `symbol` by a table of prices, whatever is in force: one of
-    ``glake.trace.replay.COST_TABLES`` or of the cost file. InvalidOption: no such table or call."""
-    first, further = _price_by(table, symbol)
-    pages = int(_library().simcuda_further_pages(symbol.encode()))
+    """Modelled time of the calls of a symbol by a table of prices, whatever is in force.
+
+    Args:
+        table: one of ``glake.trace.replay.COST_TABLES`` or of the cost file.
+        symbol: of the driver.
+
+    Raises:
+        InvalidOption: no such table or call.
+    """
+    first, further = _price_by(arguments.text("a table", table), arguments.text("a name", symbol))
+    pages = int(_call("further_pages", symbol))
     return calls(symbol) * first + pages * further
 
 
 @functools.cache
 def _price_by(table: str, symbol: str) -> tuple[float, float]:
     first, further = ctypes.c_double(), ctypes.c_double()
-    result = _library().simcuda_table_price(
-        table.encode(), symbol.encode(), ctypes.byref(first), ctypes.byref(further)
-    )
+    result = _call("table_price", table, symbol, ctypes.byref(first), ctypes.byref(further))
     _check(result, f"to tell the price of {symbol} by {table}")
     return first.value, further.value
 
 
 def reset_calls() -> None:
     """Sets the counts and costs to zero."""
-    _library().simcuda_reset_calls()
+    _call("reset_calls")
 
 
 def price_us(symbol: str) -> float:
-    """Modelled time of one call of `symbol`. InvalidOption: the simulator has no such call."""
+    """Modelled time of one call, in microseconds.
+
+    Args:
+        symbol: of the driver.
+
+    Raises:
+        InvalidOption: the simulator has no such call.
+    """
     first, further = ctypes.c_double(), ctypes.c_double()
-    result = _library().simcuda_price(symbol.encode(), ctypes.byref(first), ctypes.byref(further))
+    result = _call("price", symbol, ctypes.byref(first), ctypes.byref(further))
     _check(result, f"to tell the price of {symbol}")
     return first.value
 
 
 def now_ns() -> int:
     """The virtual clock in nanoseconds."""
-    return int(_library().simcuda_now_ns())
+    return int(_call("now_ns"))
 
 
 def tick(ticks: int = 1) -> None:
-    """Passes `ticks` host events, by which `complete_after` measures."""
-    _library().simcuda_tick(ticks)
+    """Passes host events, by which `complete_after` measures.
+
+    Args:
+        ticks: how many.
+    """
+    _call("tick", ticks)
 
 
-def ledger(device: int = 0) -> dict[str, Any]:
-    """What lives on a device: reservations, handles, mappings, accesses, events, streams, bytes."""
-    books: dict[str, Any] = _json(lambda to, room: _library().simcuda_ledger(device, to, room))
+def ledger(device: Device = 0) -> dict[str, int]:
+    """What lives on a device: reservations, handles, mappings, accesses, events, streams, bytes.
+
+    Args:
+        device: 0, "cuda:0" or a torch.device.
+
+    Raises:
+        InvalidDevice: no GPU's number or name.
+    """
+    gpu = arguments.device_number(device)
+    books: dict[str, int] = _json(lambda to, room: int(_call("ledger", gpu, to, room)))
     return books
 
 
-def violations(clear: bool = False) -> list[dict[str, Any]]:
-    """What a GPU leaves undefined and was done: kind, detail and time_ns of each."""
-    found: list[dict[str, Any]] = _json(lambda to, room: _library().simcuda_violations(to, room, 0))
-    if clear and found:
-        _library().simcuda_violations(None, 0, 1)
+def violations(clear: bool = False) -> list[Violation]:
+    """What a GPU leaves undefined, and was done.
+
+    Args:
+        clear: forget them.
+    """
+    found: list[Violation] = _json(lambda to, room: int(_call("violations", to, room, 0)))
+    if arguments.flag("clear", clear) and found:
+        _call("violations", None, 0, 1)
     return found
 
 
 def set_link(source: str, target: str, rate: float, at_ns: int | None = None) -> None:
-    """Sets a link's speed ("s0", "u0": in the platform's terms) in GB/s, from at_ns on or now.
+    """Sets a link's speed.
 
-    Copies under way go on at the new speed; at 0 they stand still, or end with the CUresult of
-    option `dead_link`. InvalidOption: no such link or speed, or no device was used yet.
+    Copies under way go on at the new speed. At 0 they stand still, or end with the CUresult of
+    option `dead_link`.
+
+    Args:
+        source: in the platform's terms, such as "s0".
+        target: likewise, such as "u0".
+        rate: GB/s.
+        at_ns: of the virtual clock; None: now.
+
+    Raises:
+        InvalidOption: no such link or speed, or no device was used yet.
     """
-    names, what = (source.encode(), target.encode()), f"{rate} GB/s for link {source}>{target}"
+    what = f"{rate} GB/s for link {source}>{target}"
     if at_ns is None:
-        _check(_library().simcuda_set_link(*names, rate), what)
+        _check(_call("set_link", source, target, rate), what)
     else:
-        _check(_library().simcuda_set_link_at(at_ns, *names, rate), what)
+        _check(_call("set_link_at", at_ns, source, target, rate), what)
 
 
 def fail_copy(
     source: str | None = None, target: str = "*", k: int = 1, code: int = 719, times: int = 1
 ) -> None:
-    """The k-th later copy between two places ends with CUresult `code` and lands nothing.
+    """Makes a later copy between two places fail: it lands nothing.
 
-    Places are "g3", "m0" (host memory of socket 0), "host" and "*". `times` in a row, -1 for good;
-    source None disarms all, stalls too. Who waits for the copy's event or stream is given the code;
-    the context is well. InvalidOption: no such place or number, or no device was used yet.
+    Who waits for the copy's event or stream is given the code. The context is well.
+
+    Args:
+        source: "g3", "m0" (host memory of socket 0), "host" or "*"; None: no copy fails or stalls
+            any more.
+        target: likewise.
+        k: which copy from now on, from 1.
+        code: the CUresult.
+        times: how many in a row; -1: for good.
+
+    Raises:
+        InvalidOption: no such place or number, or no device was used yet.
     """
-    name = None if source is None else source.encode()
-    result = _library().simcuda_fail_copy(name, target.encode(), k, code, times)
+    result = _call("fail_copy", source, target, k, code, times)
     _check(result, f"to fail copy {k} from {source} to {target}")
 
 
 def stall_copy(source: str, target: str, k: int, ns: int) -> None:
-    """The k-th later copy between two places starts `ns` later. Otherwise as fail_copy."""
-    result = _library().simcuda_stall_copy(source.encode(), target.encode(), k, ns)
+    """Makes a later copy between two places start late.
+
+    Args:
+        source: as of fail_copy().
+        target: likewise.
+        k: which copy from now on, from 1.
+        ns: nanoseconds that it is late.
+
+    Raises:
+        InvalidOption: as of fail_copy().
+    """
+    result = _call("stall_copy", source, target, k, ns)
     _check(result, f"to stall copy {k} from {source} to {target} by {ns} ns")
 
 
 def corrupt_copy(source: str, target: str, k: int = 1, times: int = 1) -> None:
-    """The k-th later copy between two places lands with its first bit flipped. Otherwise as
-    fail_copy."""
-    result = _library().simcuda_corrupt_copy(source.encode(), target.encode(), k, times)
+    """Makes a later copy between two places land with its first bit flipped.
+
+    Args:
+        source: as of fail_copy().
+        target: likewise.
+        k: which copy from now on, from 1.
+        times: how many in a row; -1: for good.
+
+    Raises:
+        InvalidOption: as of fail_copy().
+    """
+    result = _call("corrupt_copy", source, target, k, times)
     _check(result, f"to corrupt copy {k} from {source} to {target}")
 
 
-def edges(clear: bool = False) -> dict[str, Any]:
-    """What each link carried since the last clear: {"edges": {"s0>u0": {"rate", "peak" (GB/s),
-    "load" (the most of its rate that was in use), "bytes"}}, "joint": limits over several edges}.
+def edges(clear: bool = False) -> Links:
+    """What each link carried since the last clear.
+
+    Args:
+        clear: count anew from now on.
     """
-    loads: dict[str, Any] = _json(lambda to, room: _library().simcuda_edges(to, room, 0))
-    if clear:
-        _library().simcuda_edges(None, 0, 1)
+    loads: Links = _json(lambda to, room: int(_call("edges", to, room, 0)))
+    if arguments.flag("clear", clear):
+        _call("edges", None, 0, 1)
     return loads
 
 
 def watch_landings(address: int, size: int) -> None:
-    """Counts how often copies write each byte of the range from now on; size 0 ends all of it."""
-    _check(_library().simcuda_watch_landings(address, size), "to watch a range")
+    """Counts from now on how often copies write each byte of a range.
+
+    Args:
+        address: where it begins.
+        size: bytes; 0: nothing is counted any more.
+
+    Raises:
+        InvalidOption: the range cannot be watched.
+    """
+    _check(_call("watch_landings", address, size), "to watch a range")
 
 
 def landings(address: int, size: int) -> bytes:
-    """The counts, a byte each, 255 for more. InvalidOption: part of the range is not watched."""
-    counts = ctypes.create_string_buffer(size)
-    _check(_library().simcuda_landings(address, size, counts), "to tell of landings")
+    """How often copies wrote each byte of a watched range: a byte each, 255 for more.
+
+    Args:
+        address: where it begins.
+        size: bytes.
+
+    Raises:
+        InvalidOption: part of the range is not watched.
+    """
+    counts = ctypes.create_string_buffer(arguments.size("a range", size))
+    _check(_call("landings", address, len(counts), counts), "to tell of landings")
     return counts.raw
 
 
 def landed(address: int, size: int, times: int = 1) -> int:
-    """Bytes of a watched range that copies wrote exactly `times` times; -1: more than once.
+    """Bytes of a watched range that copies wrote so often.
 
-    InvalidOption: part of the range is not watched.
+    Args:
+        address: where it begins.
+        size: bytes.
+        times: exactly so often; -1: more than once.
+
+    Raises:
+        InvalidOption: part of the range is not watched.
     """
-    total = int(_library().simcuda_landed(address, size, times))
+    total = int(_call("landed", address, size, times))
     if total == 2**64 - 1:
         raise InvalidOption(f"[{address:#x}, +{size}) is not watched: see watch_landings()")
     return total
 
 
 def place_host(address: int, size: int, node: int) -> None:
-    """Host memory there is on NUMA node `node`, or spread over all (-1): routes of copies go by it.
+    """Places host memory on a NUMA node: routes of copies go by it.
 
-    Nodes are the platform's `numa_nodes`; where it has none, socket S is node S.
-    InvalidOption: the platform has no such socket, or no device was used yet.
+    Nodes are the platform's `numa_nodes`. Where it has none, socket S is node S.
+
+    Args:
+        address: where the memory begins.
+        size: bytes.
+        node: the node; -1: spread over all.
+
+    Raises:
+        InvalidOption: the platform has no such socket, or no device was used yet.
     """
-    _check(_library().simcuda_place_host(address, size, node), f"socket {node} for host memory")
+    _check(_call("place_host", address, size, node), f"socket {node} for host memory")
 
 
 def host_node(address: int, size: int) -> int:
-    """The NUMA node of host memory (of a socket with several, its first); -1: spread over all; -2:
-    by the device a copy goes to or from."""
+    """The NUMA node of host memory (of a socket with several, its first).
+
+    Args:
+        address: where the memory begins.
+        size: bytes.
+
+    Returns:
+        The node; -1: spread over all; -2: by the device a copy goes to or from.
+
+    Raises:
+        InvalidOption: no device was used yet.
+    """
     node = ctypes.c_int()
-    _check(_library().simcuda_host_node(address, size, ctypes.byref(node)), "to tell a socket")
+    _check(_call("host_node", address, size, ctypes.byref(node)), "to tell a socket")
     return node.value
 
 
 def expect_threads(count: int) -> None:
-    """`count` threads are about to call thread_at_work(True): time stands still until they have."""
-    _check(_library().simcuda_expect(count), f"to expect {count} threads")
+    """Says that threads are about to call thread_at_work(True): time stands still until then.
+
+    Args:
+        count: how many; a negative number takes so many back.
+
+    Raises:
+        InvalidOption: no such number.
+    """
+    _check(_call("expect", count), f"to expect {count} threads")
 
 
 def thread_at_work(at_work: bool, rank: int = 0) -> None:
-    """Time moves only while this thread waits in the driver, too. See simcuda_work in simcuda.h."""
-    _check(_library().simcuda_work(int(at_work), rank), "a thread at work")
+    """Lets time move only while this thread, too, waits in the driver (simcuda_work, simcuda.h).
+
+    Args:
+        at_work: whether that holds from now on.
+        rank: threads of a lower one go on first.
+
+    Raises:
+        InvalidOption: no such rank.
+    """
+    _check(_call("work", int(arguments.flag("at_work", at_work)), rank), "a thread at work")

@@ -28,6 +28,9 @@ __all__ = [
     "Json",
     "LendingStats",
     "Lent",
+    "PartResult",
+    "PathRefusal",
+    "PathResult",
     "PathStats",
     "Snapshot",
     "SnapshotBlock",
@@ -66,14 +69,14 @@ BlockArray: TypeAlias = Union[Array, "Blocks"]
 """What holds blocks: an array along its first dimension, or `Blocks`."""
 BlockIndex: TypeAlias = Sequence[int] | DLPackArray | None
 """Numbers of blocks, in a sequence or an array of whole numbers; None: all."""
-CopyEnd: TypeAlias = Union[str, "torch.device"]
-"""An end of a planned copy: "cuda:0", "cpu", "cpu:0" (a socket) or a torch.device."""
+CopyEnd: TypeAlias = Union[int, str, "torch.device"]
+"""An end of a planned copy: a GPU's number, "cuda:0", "cpu", "cpu:0" (a socket), a torch.device."""
 Device: TypeAlias = Union[int, str, "torch.device"]
 """A GPU: 0, "cuda:0" or a torch.device."""
 Stream: TypeAlias = Union["torch.cuda.Stream", CupyStream, int]
 """A stream: of torch or CuPy, or its handle."""
 CopyStream: TypeAlias = Union[
-    "torch.cuda.Stream", CupyStream, tuple[int, int], Literal["unordered"], None
+    "torch.cuda.Stream", CupyStream, tuple[Device, int], Literal["unordered"], None
 ]
 """A copy's stream: of torch or CuPy, (GPU, handle), UNORDERED, or None: the framework's own."""
 
@@ -90,6 +93,49 @@ class PathStats(TypedDict):
     failures: int
     chunks: int
     bytes: int
+
+
+class PathResult(TypedDict):
+    """What one path of a copy carried. Rates are GB/s."""
+
+    path: str
+    bytes: int
+    chunks: int
+    planned: float
+    rate: float  # measured
+    resent: int  # chunks
+    state: str  # as of PathStats
+    why: str
+
+
+class PathRefusal(TypedDict):
+    """A path that a copy did not take."""
+
+    path: str
+    reason: str
+
+
+class _Measured(TypedDict, total=False):
+    error: str
+    bytes: int
+    landed: int  # bytes
+    time_ns: int
+    rate: float  # GB/s, as the next two
+    planned: float
+    plain: float
+    verified: bool  # by checksums
+    resent: int  # chunks
+    unknown: list[list[int]]  # [begin, end) of bytes that may be written or not
+    captured: bool  # in a CUDA graph
+
+
+class PartResult(_Measured):
+    """What the engine reports of one of its transfers; of a plain copy less than of others."""
+
+    state: str
+    relayed: bool
+    paths: list[PathResult]
+    refusals: list[PathRefusal]
 
 
 class Lent(TypedDict, total=False):

@@ -33,11 +33,15 @@ MODULES = {
     "glake": "The allocator, regions, statistics and dry runs.",
     "glake.errors": "Every exception. All are subclasses of `glake.GlakeError`.",
     "glake.transfer": "Copies over every path of a node ([how to use it](transfer.md)).",
+    "glake.transfer.topology": "How GPUs are joined ([how it is found](topology.md)).",
     "glake.metrics": "For Prometheus and OpenTelemetry ([what there is](metrics.md)).",
     "glake.trace": "Traces and plans ([how to use them](plan.md)).",
+    "glake.trace.replay": "Traces through allocators ([what comes out](report.md)).",
+    "glake.trace.format": "Traces, event by event ([the format](trace-format.md)).",
     "glake.dryrun": "Dry runs ([how to use them](dry-run.md)).",
     "glake.integrations": "Hooks into other packages ([which there are](integrations.md)).",
     "glake.trainer": "The trainer ([how to use it](trainer.md)).",
+    "glake.simcuda": "Control of the simulated driver, for tests.",
     "glake.typing": "Types in the signatures above.",
 }
 _PICTURE = re.compile(r"!\[[^\]\n]+\]\(([\w/.-]+)\)")  # of this repository

@@ -124,8 +124,14 @@ class Buffer:
             max_version: (1, 0) or later gives a capsule of version 1.
             dl_device: None, or this GPU.
             copy: None or False.
+
+        Raises:
+            InvalidArgument: another value, or no pair of numbers.
+            InvalidDevice: another device than this GPU.
+            InvalidPointer: the buffer was freed.
         """
-        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+        version = (0, 0) if max_version is None else _pair("max_version", max_version)
+        if dl_device is not None and _pair("dl_device", dl_device) != self.__dlpack_device__():
             raise InvalidDevice(f"a buffer of cuda:{self.device} cannot be given as {dl_device}")
         if copy:
             raise InvalidArgument("a buffer is shared, not copied: glake.transfer.copy() copies")
@@ -136,9 +142,7 @@ class Buffer:
             _C.stream_wait(self.device, consumer, self.stream)
             _C.record_stream(self.ptr, consumer)
         export = _Export(self)
-        made = _C.dlpack(
-            export, self.ptr, self.nbytes, self.device, (max_version or (0, 0))[0] >= 1
-        )
+        made = _C.dlpack(export, self.ptr, self.nbytes, self.device, version[0] >= 1)
         self._exports.add(export)
         return made
 
@@ -198,6 +202,13 @@ def _allocate(nbytes: int, device: int, stream: int, kind: int) -> int:
     if kind == 0:
         return _C.malloc(nbytes, device, stream)
     return _C.malloc_contiguous(nbytes, device, stream, kind)
+
+
+def _pair(name: str, value: Any) -> tuple[int, int]:
+    numbers = tuple(map(whole, value)) if isinstance(value, tuple | list) else ()
+    if len(numbers) != 2 or numbers[0] is None or numbers[1] is None:
+        raise InvalidArgument(f"DLPack {name} {value!r}: two whole numbers, such as (1, 0)")
+    return numbers[0], numbers[1]
 
 
 def _handle(stream: Any) -> int:

@@ -76,11 +76,18 @@ def libraries(cuda: int = 13) -> list[Path]:
 
 
 def environment(env: Mapping[str, str], cuda: int = 13) -> dict[str, str]:
-    """`env`, changed so that a program built with CUDA `cuda` runs over the stand-ins.
+    """An environment in which a program built with CUDA runs over the stand-ins.
 
     They are appended to what LD_PRELOAD has; LD_LIBRARY_PATH begins with their folder, for programs
-    that open the driver by its name. DriverAbsent: they were not built. InvalidArgument: no such
-    CUDA, or a path that LD_PRELOAD cannot say.
+    that open the driver by its name.
+
+    Args:
+        env: what it is made of, itself unchanged.
+        cuda: the version of CUDA, 12 or 13.
+
+    Raises:
+        DriverAbsent: the stand-ins were not built.
+        InvalidArgument: no such CUDA, or a path that LD_PRELOAD cannot say.
     """
     files = libraries(cuda)
     if any(sign in str(folder()) for sign in (":", " ", "\t", "\n")):

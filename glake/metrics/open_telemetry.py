@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from glake import extras
-from glake.errors import PackageMissing
+from glake.errors import PackageMissing, WrongType
 from glake.metrics.metric import Metric, Samples
 from glake.metrics.reading import Reading, metrics
 
@@ -30,6 +30,7 @@ def register_opentelemetry(provider: MeterProvider | None = None) -> None:
 
     Raises:
         PackageMissing: opentelemetry-api is not installed.
+        WrongType: no provider of it.
     """
     try:
         from opentelemetry import metrics as api
@@ -37,6 +38,8 @@ def register_opentelemetry(provider: MeterProvider | None = None) -> None:
         raise PackageMissing(
             extras.missing("glake.metrics", "opentelemetry-api", "metrics", error)
         ) from None
+    if not isinstance(provider, api.MeterProvider | None):
+        raise WrongType(f"provider {provider!r}: a MeterProvider of OpenTelemetry, or None")
     meter = (provider or api.get_meter_provider()).get_meter("glake")
     recent = _Recent()
     for metric in metrics():

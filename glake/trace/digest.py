@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from glake.errors import InvalidArgument
 from glake.trace import holders
@@ -12,6 +12,9 @@ from glake.trace.memory_map import MemoryMap, summarise
 from glake.trace.policies import named
 from glake.trace.replay import ReplayResult, replay
 from glake.units import printable
+
+if TYPE_CHECKING:
+    from glake._C import Trace
 
 LEAST_EXPONENT = 8
 """The bucket of all requests below 512 bytes."""
@@ -144,12 +147,12 @@ def _buckets(sizes: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
     return [(each, *sums.get(each, (0, 0))) for each in range(min(sums), max(sums) + 1)]
 
 
-def _moment(trace: Any, event: int) -> Moment:
+def _moment(trace: Trace, event: int) -> Moment:
     by_tag = trace.holders(event)
     return Moment(event, sum(size for _, size, _ in by_tag), by_tag, trace.lasting(event))
 
 
-def _map(trace: Any, result: ReplayResult, event: int, pieces: int) -> MemoryMap | None:
+def _map(trace: Trace, result: ReplayResult, event: int, pieces: int) -> MemoryMap | None:
     """Replays once more, to look at the memory after an event."""
     again = replay(
         trace,
@@ -163,7 +166,7 @@ def _map(trace: Any, result: ReplayResult, event: int, pieces: int) -> MemoryMap
     )
 
 
-def _policy(trace: Any, result: ReplayResult, pieces: int) -> PolicyDigest:
+def _policy(trace: Trace, result: ReplayResult, pieces: int) -> PolicyDigest:
     oom = result.oom
     # After an out-of-memory the peak event is the last one that was replayed.
     event = trace.peak_live_event if oom is None else result.peak_event
@@ -177,7 +180,7 @@ def _policy(trace: Any, result: ReplayResult, pieces: int) -> PolicyDigest:
 
 
 def digest(
-    trace: Any,
+    trace: Trace,
     results: Sequence[ReplayResult],
     *,
     pieces: int = 4000,

@@ -7,9 +7,11 @@ the number they are drawn from (`_glake_range`). So a balanced router's `one_hot
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from numbers import Real
 from typing import Any
 
 import torch
@@ -18,7 +20,7 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
 )
 
-from glake.errors import PlanError
+from glake.errors import InvalidArgument, PlanError, WrongType
 
 _aten = torch.ops.aten
 
@@ -47,7 +49,17 @@ def assume(tensor: torch.Tensor, mean: float) -> torch.Tensor:
 
     Returns:
         The tensor.
+
+    Raises:
+        WrongType: another object than a tensor, or no number.
+        InvalidArgument: a number that is not finite.
     """
+    if not isinstance(tensor, torch.Tensor):
+        raise WrongType(f"a tensor of the job, not a {type(tensor).__name__}")
+    if isinstance(mean, bool) or not isinstance(mean, Real):
+        raise WrongType(f"mean {mean!r}: a number, such as 0.25 of a mask with a quarter set")
+    if not math.isfinite(mean):
+        raise InvalidArgument(f"mean {mean}: a finite number")
     marked: Any = tensor
     marked._glake_mean = float(mean)
     return tensor

@@ -19,7 +19,17 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import IO, Any, NamedTuple, TypeVar
 
-from glake.errors import TraceError
+from glake import arguments
+from glake.errors import FileFailed, TraceError, WrongType
+
+__all__ = [
+    "FORMAT",
+    "Event",
+    "EventReader",
+    "TraceWriter",
+    "clean_tag",
+    "read_events",
+]
 
 FORMAT = "a ID BYTES STREAM [TAG] | f ID | r ID STREAM | s STEP"
 MAX_BYTES = (1 << 63) - 1
@@ -52,8 +62,13 @@ class Event(NamedTuple):
 
 
 def clean_tag(text: str) -> str:
-    """`text` as a tag: blanks and what cannot be printed become "_", and what goes beyond 1024
-    bytes is cut off at the front, since the last frame names the culprit."""
+    """A text as a tag: blanks and what cannot be printed become "_".
+
+    What goes beyond 1024 bytes is cut off at the front, since the last frame names the culprit.
+
+    Args:
+        text: any.
+    """
     tag = "".join("_" if each.isspace() or not each.isprintable() else each for each in text)
     data = tag.encode("utf-8", "replace")
     if len(data) <= MAX_TAG:
@@ -73,6 +88,8 @@ def _tag_field(tag: str) -> str:
 
 
 def _check(name: str, value: int, least: int, most: int) -> None:
+    if arguments.whole(value) is None:
+        raise WrongType(f"{name} {value!r}: a whole number from {least} to {most}")
     if not least <= value <= most:
         raise TraceError(f"{name} {value}: must be from {least} to {most}")
 
@@ -81,12 +98,21 @@ class TraceWriter:
     """Writes a trace, gzip if the name ends in .gz or as ``packed`` says, in memory bounded by what
     is live.
 
-    What the format forbids is a ValueError naming the value: a size below one byte, an id that is
-    live already or not at all, a step that does not follow the last, a tag with blanks. OSError if
-    the file cannot be written. A file closed early is a valid trace of what came before.
+    A file closed early is a valid trace of what came before. The same calls give the same bytes.
+    ``live_bytes`` and ``peak_live_bytes`` tell what was written so far; facts known only at the end
+    are written with :meth:`fact`.
 
-    The same calls give the same bytes. ``live_bytes`` and ``peak_live_bytes`` tell what was written
-    so far; facts known only at the end are written with :meth:`fact`.
+    Args:
+        path: of the file.
+        header: facts that are known at the start.
+        packed: whether it is gzip; None: if its name ends in .gz.
+
+    Raises:
+        TraceError: what the format forbids: a size below one byte, an id that is live already or
+            not at all, a step that does not follow the last, a tag with blanks.
+        WrongType: a path, a header, a number or a text of another type.
+        FileFailed: the file cannot be made.
+        OSError: it cannot be written.
     """
 
     def __init__(
@@ -95,12 +121,14 @@ class TraceWriter:
         header: Mapping[str, object] | None = None,
         packed: bool | None = None,
     ):
-        name = os.fspath(path)
+        name = arguments.path("a trace", path)
+        if not isinstance(header, Mapping | None):
+            raise WrongType(f"header {header!r}: facts by name, such as {{'job': 'train'}}")
         self.live_bytes = 0
         self.peak_live_bytes = 0
         self._live: dict[int, int] = {}
         self._step = -1
-        self._file: IO[bytes] = open(name, "wb")  # noqa: SIM115 (closed by close())
+        self._file: IO[bytes] = _opened(name, "wb")
         self._packed: gzip.GzipFile | None = None
         out: Any = self._file
         if name.endswith(".gz") if packed is None else packed:
@@ -116,10 +144,23 @@ class TraceWriter:
             raise
 
     def alloc(self, id: int, nbytes: int, stream: int = 0, tag: str = "") -> None:
-        """Block `id` of `nbytes` bytes is allocated for use on `stream`."""
+        """A block is allocated.
+
+        Args:
+            id: its number: that of no live block.
+            nbytes: its size, 1 or more.
+            stream: the stream that uses it.
+            tag: what it is for, without blanks; "": nothing is known.
+
+        Raises:
+            TraceError: what the format forbids, as of each call.
+            WrongType: a value of another type, as of each call.
+        """
         _check("id", id, 0, MAX_ID)
         _check("nbytes", nbytes, 1, MAX_BYTES - self.live_bytes)
         _check("stream", stream, 0, MAX_STREAM)
+        if not isinstance(tag, str):
+            raise WrongType(f"tag {tag!r}: a text")
         if id in self._live:
             raise TraceError(f"id {id} is allocated already and not yet freed")
         self._text.write(f"a {id} {nbytes} {stream}{_tag_field(tag)}\n")
@@ -128,33 +169,61 @@ class TraceWriter:
         self.peak_live_bytes = max(self.peak_live_bytes, self.live_bytes)
 
     def free(self, id: int) -> None:
-        """Block `id` is freed, in the order of its stream."""
+        """A block is freed, in the order of its stream.
+
+        Args:
+            id: the block's.
+        """
         self._check_live(id)
         self._text.write(f"f {id}\n")
         self.live_bytes -= self._live.pop(id)
 
     def record_stream(self, id: int, stream: int) -> None:
-        """Work on `stream` uses block `id` too."""
+        """Work on another stream uses a block too.
+
+        Args:
+            id: the block's.
+            stream: the other stream.
+        """
         self._check_live(id)
         _check("stream", stream, 0, MAX_STREAM)
         self._text.write(f"r {id} {stream}\n")
 
     def step(self, n: int) -> None:
-        """Step `n` begins."""
+        """A step begins.
+
+        Args:
+            n: its number, above that of the last.
+        """
         _check("step", n, self._step + 1, MAX_ID)
         self._text.write(f"s {n}\n")
         self._step = n
 
     def fact(self, key: str, value: object) -> None:
-        """A fact about the job, for the reader's `header`; the last of one key counts."""
-        line = f"# {key}: {value}"
+        """A fact about the job, for the reader's `header`; the last of one key counts.
+
+        Args:
+            key: what it is about, without a colon.
+            value: what is written of it is its text, in one line.
+
+        Raises:
+            TraceError: a colon, a line break or a line that is too long.
+        """
+        line = f"# {arguments.text('a key', key)}: {value}"
         if not key.strip() or ":" in key or not line.replace("\t", " ").isprintable():
             raise TraceError(f"{line[:80]!r}: a key holds no colon, a fact no line break")
         self._write_line(line)
 
     def comment(self, text: str) -> None:
-        """A line for people. One of the form `key: value` is read as a fact."""
-        if not text.replace("\t", " ").isprintable():
+        """A line for people. One of the form `key: value` is read as a fact.
+
+        Args:
+            text: of one line.
+
+        Raises:
+            TraceError: a line break, or a line that is too long.
+        """
+        if not arguments.text("a comment", text).replace("\t", " ").isprintable():
             raise TraceError(f"{text[:80]!r}: a comment holds no line break")
         self._write_line(f"# {text}")
 
@@ -179,6 +248,7 @@ class TraceWriter:
         self.close()
 
     def _check_live(self, id: int) -> None:
+        _check("id", id, 0, MAX_ID)
         if id not in self._live:
             raise TraceError(f"id {id} is not a live block")
 
@@ -192,10 +262,18 @@ def _native() -> Any:
     return importlib.import_module("glake._C")
 
 
+def _opened(path: str | os.PathLike[str], mode: str) -> IO[bytes]:
+    try:
+        return open(path, mode)  # its user closes it
+    except (OSError, ValueError) as error:  # a ValueError: no file has such a name
+        number, why = getattr(error, "errno", None), getattr(error, "strerror", None)
+        raise FileFailed(number, why or str(error), os.fspath(path)) from None
+
+
 class Chunks(Iterator[bytes]):
     """The bytes of a file in pieces, unpacked if it is gzip (``packed``, once the first is read).
 
-    Raises BROKEN_ARCHIVE for a gzip that is truncated or damaged, OSError.
+    Raises BROKEN_ARCHIVE for a gzip that is truncated or damaged, FileFailed.
     """
 
     def __init__(self, path: str | os.PathLike[str], size: int = _READ) -> None:
@@ -206,7 +284,7 @@ class Chunks(Iterator[bytes]):
         return next(self._chunks)
 
     def _read(self, path: str | os.PathLike[str], size: int) -> Iterator[bytes]:
-        with open(path, "rb") as raw:
+        with _opened(path, "rb") as raw:
             magic = raw.read(len(_GZIP_MAGIC))
             whole: Any = _Prefixed(magic, raw)
             self.packed = magic == _GZIP_MAGIC
@@ -273,9 +351,10 @@ def parsed(
     """What `parse(name, chunks, *more)`, a parser of glake._C, makes of the file; the path where no
     name is given.
 
-    Raises TraceError for a line no trace may hold or a broken gzip stream, OSError for a file that
-    cannot be read.
+    Raises TraceError for a line no trace may hold or a broken gzip stream, FileFailed for a file
+    that cannot be opened, WrongType for what is no path or no name.
     """
+    path, name = arguments.path("a trace", path), arguments.text("a trace's name", name)
     name, chunks = name or shown_name(path), read_chunks(path)
     try:
         return parse(name, chunks, *more)
@@ -292,15 +371,20 @@ def shown_name(path: str | os.PathLike[str]) -> str:
 
 class EventReader(Iterator[Event]):
     """The events of a trace in order, read as they are asked for: a file of any length takes memory
-    for its live blocks only. ``header`` has the facts met so far."""
+    for its live blocks only. ``header`` has the facts met so far.
+
+    Args:
+        path: as of read_events().
+    """
 
     def __init__(self, path: str | os.PathLike[str]):
-        self._name = shown_name(path)
+        self._name = shown_name(arguments.path("a trace", path))
         self._stream = _native().TraceStream(self._name)
         self._events = self._read(path)
 
     @property
     def header(self) -> dict[str, str]:
+        """The facts met so far."""
         return dict(self._stream.header)
 
     def __next__(self) -> Event:
@@ -323,8 +407,14 @@ class EventReader(Iterator[Event]):
 def read_events(path: str | os.PathLike[str]) -> EventReader:
     """The events of a trace, plain or gzip, one after another, in memory for the live blocks only.
 
-    The rules and errors are those of `load_trace`, since one parser serves both: ``TraceError`` (a
-    ValueError with ``file``, ``line``, ``field``) comes once the events before the bad line have
-    been handed out; OSError for a file that cannot be read.
+    The rules are those of `load_trace`, since one parser serves both.
+
+    Args:
+        path: of the trace.
+
+    Raises:
+        TraceError: a line that no trace may hold, once the events before it have been handed out.
+        FileFailed: the file cannot be opened.
+        WrongType: no path.
     """
     return EventReader(path)

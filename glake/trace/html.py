@@ -15,11 +15,11 @@ import os
 from collections.abc import Callable, Sequence
 from importlib import resources
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import glake
-from glake import extras
-from glake.errors import InvalidArgument
+from glake import arguments, extras
+from glake.errors import FileFailed, InvalidArgument, PackageMissing, WrongType
 from glake.trace import holders
 from glake.trace.advice import advise
 from glake.trace.digest import (
@@ -32,10 +32,13 @@ from glake.trace.digest import (
 )
 from glake.trace.memory_map import UNIT, MemoryMap
 from glake.trace.policies import named
-from glake.trace.replay import ReplayResult
+from glake.trace.replay import ReplayResult, require_trace
 from glake.trace.report import to_json
 from glake.trace.roles import by_role
 from glake.units import counted, micros, printable, share, size, size_range, times, titled
+
+if TYPE_CHECKING:
+    from glake._C import Trace
 
 _COLUMNS = (
     ("policy", "policy", "", "allocation policy"),
@@ -81,7 +84,7 @@ def absent(option: str = "an HTML report") -> str:
 
 def write(
     path: str | os.PathLike[str],
-    trace: Any,
+    trace: Trace | Sequence[Trace],
     results: Sequence[ReplayResult],
     *,
     progress: Callable[[str], None] | None = None,
@@ -95,11 +98,17 @@ def write(
         progress: told each policy as it is replayed once more for its memory map.
 
     Raises:
-        ImportError: Jinja2 is not installed (the extra ``report``).
-        ValueError: no results, or results of a trace that is not given.
-        OSError: the file cannot be written.
+        PackageMissing: Jinja2 is not installed (the extra ``report``).
+        InvalidArgument: no results, or results of a trace that is not given.
+        WrongType: another object than a path, a trace or the results of replays.
+        FileFailed: the file cannot be written.
     """
-    traces = list(trace) if isinstance(trace, list | tuple) else [trace]
+    path = arguments.path("a report", path)
+    traces: list[Trace] = [*trace] if isinstance(trace, Sequence) else [trace]
+    for each in traces:
+        require_trace(each)
+    if not isinstance(results, Sequence) or not all(isinstance(r, ReplayResult) for r in results):
+        raise WrongType(f"results of replay(), in a list, not {results!r}")
     by_name = {each.name: each for each in traces}
     groups = [(name, list(each)) for name, each in groupby(results, key=lambda each: each.trace)]
     unknown = [name for name, _ in groups if name not in by_name]
@@ -111,8 +120,11 @@ def write(
         digest(by_name[name], group, pieces=pieces, progress=progress) for name, group in groups
     ]
     text = render(jobs)
-    with open(path, "w", encoding="utf-8", errors="replace") as file:
-        file.write(text)
+    try:
+        with open(path, "w", encoding="utf-8", errors="replace") as file:
+            file.write(text)
+    except OSError as error:
+        raise FileFailed(error.errno, error.strerror, path) from None
 
 
 def render(jobs: Sequence[Digest]) -> str:
@@ -120,7 +132,7 @@ def render(jobs: Sequence[Digest]) -> str:
     try:
         jinja2 = importlib.import_module("jinja2")
     except ImportError as missing:
-        raise ImportError(absent()) from missing
+        raise PackageMissing(absent()) from missing
     environment = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,

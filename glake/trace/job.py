@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 ATTENTION = ("flash", "efficient", "math")
 """Kernels of scaled_dot_product_attention a plan can prefer, as torch's CUDA build names them."""
@@ -36,4 +35,4 @@ class Job:
     steps: int = 4
     seed: int = 0
     options: Mapping[str, str] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, object] = field(default_factory=dict)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from glake.errors import PlanError
+from glake.errors import PlanError, WrongType
 from glake.trace.roles import KINDS
 
 if TYPE_CHECKING:
@@ -27,10 +28,14 @@ def kind(tensor: torch.Tensor, what: str) -> torch.Tensor:
 
     Raises:
         PlanError: another word.
+        WrongType: another object than a tensor.
     """
-    if what not in KINDS:
+    if not isinstance(what, str) or what not in KINDS:
         raise PlanError(f"kind {what!r}: must be one of {', '.join(KINDS)}")
     marked: Any = tensor
+    loaded: Any = sys.modules.get("torch")
+    if loaded is None or not isinstance(marked, loaded.Tensor):
+        raise WrongType(f"a tensor of the job, not a {type(tensor).__name__}")
     marked._glake_kind = what
     return tensor
 

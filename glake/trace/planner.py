@@ -26,6 +26,7 @@ from glake.trace.roles import by_role
 from glake.units import size
 
 if TYPE_CHECKING:
+    from glake._C import Trace
     from glake.typing import Json
 
 DEFAULT_POLICIES = ("glake", "native", "expandable")
@@ -59,7 +60,7 @@ class Plan:
 
     target: str
     trace: str | None
-    facts: dict[str, Any]
+    facts: dict[str, int | str]
     gpu_text: str
     gpu_bytes: int
     context_bytes: int
@@ -212,7 +213,9 @@ def plan(
     )
 
 
-def _replays(trace: Any, policies: Sequence[str], tell: Progress, **how: Any) -> list[ReplayResult]:
+def _replays(
+    trace: Trace, policies: Sequence[str], tell: Progress, **how: Any
+) -> list[ReplayResult]:
     results = []
     for number, name in enumerate(policies):
         tell(0.7 + 0.3 * number / len(policies), f"replay: {name}")
@@ -246,7 +249,7 @@ def folded(holders: Sequence[Holder]) -> list[Holder]:
     return sorted(rows, key=lambda each: -each[1])
 
 
-def _advice(trace: Any, results: Sequence[ReplayResult]) -> list[str]:
+def _advice(trace: Trace, results: Sequence[ReplayResult]) -> list[str]:
     from glake.trace.advice import advise
     from glake.trace.digest import digest
 

@@ -11,12 +11,38 @@ import importlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from glake import arguments
+from glake.errors import InvalidArgument, ReplayError, WrongType
 from glake.trace.format import parsed
 from glake.trace.policies import known, named
 
-_NO_TABLE = "costs: name at least one table of driver prices, such as published"
+if TYPE_CHECKING:
+    from glake._C import Trace
+
+__all__ = [
+    "COST_TABLES",
+    "MAX_CAPACITY",
+    "NEVER",
+    "DriverTime",
+    "Holder",
+    "Layout",
+    "LayoutBlock",
+    "LayoutSegment",
+    "OutOfMemory",
+    "ReplayResult",
+    "StepCost",
+    "Timeline",
+    "default_costs",
+    "load_trace",
+    "policies",
+    "replay",
+    "require_costs",
+    "require_policy",
+]
+
+_MOST = (1 << 63) - 1
 
 NEVER = -1
 """``complete_after`` for work that never completes until something waits for it."""
@@ -41,12 +67,17 @@ def policies() -> list[str]:
 
 @dataclass(frozen=True)
 class StepCost:
-    """What one step of a trace cost: memory-management driver calls, modelled time, waits.
+    """What one step of a trace cost. Times are microseconds, modelled by the result's first table.
 
-    Times are by the result's first table: ``driver_us`` of every driver call; of it, ``growth_us``
-    went into creating handles above the highest physical total so far and mapping those first: a
-    job pays that once. And ``event_us`` into ``event_calls``: events recorded, queried and waited
-    for, and streams asked.
+    Attributes:
+        step: its number.
+        driver_calls: that manage memory.
+        driver_us: of every driver call.
+        stream_waits: streams made to wait for others, and the host for any.
+        growth_us: the part of driver_us for creating handles above the highest physical total so
+            far and first mapping them: a job pays that once.
+        event_calls: events recorded, queried and waited for, and streams asked.
+        event_us: the part of driver_us of these.
     """
 
     step: int
@@ -60,8 +91,18 @@ class StepCost:
 
 @dataclass(frozen=True)
 class DriverTime:
-    """The modelled driver time of a replay by one table of prices, as in :class:`StepCost`;
-    ``*_per_step`` are means over the second half of the steps, None where there is none."""
+    """The modelled driver time of a replay by one table of prices, in microseconds.
+
+    Figures ``*_per_step`` are means over the second half of the steps, None where there is none.
+
+    Attributes:
+        driver_us: as of :class:`StepCost`, of the whole replay.
+        growth_us: likewise.
+        event_us: likewise.
+        driver_us_per_step: of driver_us.
+        growth_us_per_step: of growth_us.
+        event_us_per_step: of event_us.
+    """
 
     driver_us: float
     growth_us: float
@@ -80,7 +121,13 @@ def default_costs() -> list[str]:
 
 @dataclass(frozen=True)
 class Holder:
-    """Bytes and blocks of one tag ("": untagged) that were live."""
+    """What was live of one tag.
+
+    Attributes:
+        tag: "": untagged.
+        bytes: of its blocks.
+        blocks: how many.
+    """
 
     tag: str
     bytes: int
@@ -89,9 +136,13 @@ class Holder:
 
 @dataclass(frozen=True)
 class OutOfMemory:
-    """Where a replay ended: 0-based event index, step (None during set-up) and why.
+    """Where a replay ran out of memory, and why.
 
-    ``holders`` says who held what then, the largest first; it is empty for a trace without tags.
+    Attributes:
+        event: its index, from 0.
+        step: its number; None: during set-up.
+        message: why.
+        holders: who held what then, the largest first; empty for a trace without tags.
     """
 
     event: int
@@ -102,10 +153,13 @@ class OutOfMemory:
 
 @dataclass(frozen=True)
 class LayoutBlock:
-    """A stretch of a segment: offset and size in bytes, state and stream.
+    """A stretch of a segment.
 
-    The state is ``live``, ``free`` or ``pending`` (freed, and kept until recorded streams are
-    done); the stream is 0 for idle memory of no stream.
+    Attributes:
+        offset: in the segment.
+        bytes: its size.
+        state: "live", "free" or "pending" (freed, and kept until recorded streams are done).
+        stream: 0 for idle memory of no stream.
     """
 
     offset: int
@@ -116,7 +170,13 @@ class LayoutBlock:
 
 @dataclass(frozen=True)
 class LayoutSegment:
-    """A contiguous stretch of mapped memory, tiled by its blocks in address order."""
+    """A contiguous stretch of mapped memory.
+
+    Attributes:
+        name: such as the arena's.
+        bytes: its size.
+        blocks: in address order; they leave no gap.
+    """
 
     name: str
     bytes: int
@@ -125,8 +185,13 @@ class LayoutSegment:
 
 @dataclass(frozen=True)
 class Layout:
-    """What a device held after event ``event``: every physical byte in one segment, once. Empty for
-    a policy that places nothing (``bound``)."""
+    """What a device held after an event.
+
+    Attributes:
+        event: its index.
+        segments: each physical byte is in one of them, once. None for a policy that places nothing
+            (``bound``).
+    """
 
     event: int
     segments: list[LayoutSegment]
@@ -134,7 +199,13 @@ class Layout:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Largest live and physical bytes of runs of events, each run named by its first event."""
+    """Live and physical memory over time: of each run of events the largest figures.
+
+    Attributes:
+        event: the first of each run.
+        live: bytes.
+        physical: bytes.
+    """
 
     event: list[int]
     live: list[int]
@@ -225,14 +296,20 @@ class ReplayResult:
         return named(self.policy).kind == "bound"
 
 
-def load_trace(path: str | os.PathLike[str], name: str = "") -> Any:
-    """Parses a trace, plain or gzip (docs/trace-format.md), into a ``glake._C.Trace``, which is
-    called by its path, or by ``name``.
+def load_trace(path: str | os.PathLike[str], name: str = "") -> Trace:
+    """Parses a trace, plain or gzip (docs/trace-format.md).
 
-    Raises ``glake.errors.TraceError`` (with ``file``, ``line`` and ``field``) for a line no trace
-    may hold or a broken gzip stream, OSError for a file that cannot be read.
+    Args:
+        path: of the file.
+        name: what the trace is called; "": by its path.
+
+    Raises:
+        TraceError: a line that no trace may hold, or a broken gzip stream.
+        FileFailed: the file cannot be opened.
+        WrongType: no path, or no text.
     """
-    return parsed(path, _native().parse_trace, name=name)
+    found: Trace = parsed(path, _native().parse_trace, name=name)
+    return found
 
 
 def _layout(event: int | None, segments: list[dict[str, Any]] | None) -> Layout | None:
@@ -250,18 +327,76 @@ def _layout(event: int | None, segments: list[dict[str, Any]] | None) -> Layout 
 
 
 def require_policy(name: str) -> None:
-    """Raises ``glake.errors.ReplayError``, naming what is known, if ``name`` is no policy."""
-    _native().require_policy(name)
+    """Checks that there is such a policy.
+
+    Args:
+        name: as of :func:`replay`.
+
+    Raises:
+        ReplayError: there is none; the text names those that are known.
+        WrongType: no text.
+    """
+    _native().require_policy(arguments.text("a policy", name))
 
 
 def require_costs(names: Sequence[str]) -> list[str]:
-    """`names`, each once. Raises ``glake.errors.ReplayError``, with what is known, for a name that
-    is no table of driver prices, and ValueError for no name."""
-    if not names:
-        raise ValueError(_NO_TABLE)
-    tables = list(dict.fromkeys(names))
+    """The tables of driver prices of these names, each once.
+
+    Args:
+        names: as ``costs`` of :func:`replay`.
+
+    Raises:
+        ReplayError: there is no such table; the text names those that are known.
+        WrongType: no names.
+        InvalidArgument: an empty list.
+    """
+    tables = _tables(names)
     _native().require_costs(tables)
     return tables
+
+
+def _tables(names: Sequence[str]) -> list[str]:
+    several = isinstance(names, Sequence) and not isinstance(names, str | bytes)
+    if not several or not all(isinstance(each, str) for each in names):
+        raise WrongType(f"costs {names!r}: names of tables, such as {list(COST_TABLES)}")
+    if not names:
+        raise InvalidArgument(
+            f"costs {names!r}: name at least one table of driver prices, such as {COST_TABLES[0]}"
+        )
+    return list(dict.fromkeys(names))
+
+
+def _whole(name: str, value: int, least: int) -> int:
+    number = arguments.whole(value)
+    if number is None:
+        raise WrongType(f"{name} {value!r}: a whole number")
+    if not least <= number <= _MOST:
+        raise InvalidArgument(f"{name} {value!r}: from {least} to {_MOST}")
+    return number
+
+
+def _capacity(value: int | str | None) -> int | None:
+    bytes_ = None if value is None else arguments.size("capacity", value)
+    if bytes_ is not None and bytes_ > MAX_CAPACITY:
+        raise ReplayError(f"a device of {bytes_} bytes: the largest has {MAX_CAPACITY} (8 TiB)")
+    return bytes_
+
+
+def _event(trace: Trace, index: int) -> int:
+    number = arguments.whole(index)
+    if number is None:
+        raise WrongType(f"layout_at {index!r}: the index of an event, or None")
+    if not 0 <= number < trace.events:
+        raise InvalidArgument(
+            f"layout_at: {index} is not one of the {trace.events} events, which count from 0"
+        )
+    return number
+
+
+def require_trace(trace: Trace) -> None:
+    """WrongType for what load_trace() did not return."""
+    if not isinstance(trace, _native().Trace):
+        raise WrongType(f"a trace, as load_trace() returns it, not a {type(trace).__name__}")
 
 
 def _mean_of_second_half(values: list[float]) -> float | None:
@@ -286,10 +421,10 @@ def _driver_time(whole: dict[str, float], steps: list[dict[str, float]]) -> Driv
 
 
 def replay(
-    trace: Any,
+    trace: Trace,
     policy: str = "glake",
     *,
-    capacity: int | None = None,
+    capacity: int | str | None = None,
     complete_after: int = 0,
     find_min_capacity: bool = False,
     timeline_points: int = 2000,
@@ -305,7 +440,8 @@ def replay(
         policy: one of :func:`policies`, or ``gmlake:64MiB``, GMLake stitching from that size on.
             ``glake`` and ``compact`` run the real allocator core on the simulated driver; the
             process must hold no glake memory meanwhile.
-        capacity: bytes of the device, up to MAX_CAPACITY; None is without limit, which is 1 TiB.
+        capacity: bytes of the device, or text such as "80GiB", up to MAX_CAPACITY; None is without
+            limit, which is 1 TiB.
         complete_after: events until work enqueued on a stream completes; :data:`NEVER`.
         find_min_capacity: also bisect the smallest capacity that fits, to 0.1 % (10 to 20 replays).
         timeline_points: most points the timeline may have.
@@ -318,23 +454,28 @@ def replay(
             result's and the steps' own.
 
     Raises:
-        glake.errors.ReplayError: unknown policy or table, a capacity above MAX_CAPACITY (for
+        ReplayError: unknown policy or table, a capacity above MAX_CAPACITY (for
             ``glake`` and ``compact`` also below 2 MiB), no simulator, or a policy whose books are
             broken. Running out of memory is a result, not an error.
-        ValueError: a negative ``complete_after`` other than :data:`NEVER`, a ``layout_at`` that is
-            no event of the trace, or no table.
+        InvalidArgument: no size, a negative ``complete_after`` other than :data:`NEVER`, a
+            ``layout_at`` that is no event of the trace, or no table.
+        WrongType: an argument of another type.
     """
-    tables = default_costs() if costs is None else list(dict.fromkeys(costs))
-    if not tables:
-        raise ValueError(_NO_TABLE)
+    require_trace(trace)
+    tables = default_costs() if costs is None else _tables(costs)
+    capacity = _capacity(capacity)
+    if layout_at is not None:
+        layout_at = _event(trace, layout_at)
+    if progress is not None and not callable(progress):
+        raise WrongType(f"progress {progress!r}: a function that takes a number, or None")
     raw: dict[str, Any] = _native().replay(
         trace,
-        policy,
+        arguments.text("a policy", policy),
         capacity,
-        complete_after,
-        find_min_capacity,
-        timeline_points,
-        driver_path,
+        _whole("complete_after", complete_after, NEVER),
+        arguments.flag("find_min_capacity", find_min_capacity),
+        _whole("timeline_points", timeline_points, 0),
+        arguments.text("driver_path", driver_path),
         progress,
         layout_at,
         tables,

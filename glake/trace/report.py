@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -16,6 +16,9 @@ from glake import drawing
 from glake.trace.digest import LIVE_POINTS
 from glake.trace.replay import ReplayResult
 from glake.units import counted, micros, nanos, printable, scale, size, titled
+
+if TYPE_CHECKING:
+    from glake._C import Trace
 
 _HOLDERS_NAMED = 5  # of an out-of-memory; the JSON has all
 _MOST_MARKS = 250
@@ -115,7 +118,7 @@ def print_table(results: Sequence[ReplayResult], console: Console) -> None:
 
 
 def plot(
-    results: Sequence[ReplayResult], path: str | os.PathLike[str], traces: Sequence[Any]
+    results: Sequence[ReplayResult], path: str | os.PathLike[str], traces: Sequence[Trace]
 ) -> None:
     """Draws live and physical bytes over events, and below them the modelled driver time of each
     step where any was completed, for each trace, as a PNG (or what the path's suffix says).
@@ -133,7 +136,7 @@ def plot(
     _figure(results, traces).savefig(path, dpi=120)
 
 
-def _figure(results: Sequence[ReplayResult], traces: Sequence[Any]) -> Any:
+def _figure(results: Sequence[ReplayResult], traces: Sequence[Trace]) -> Any:
     # Loaded here: it costs most of a second, and only a plot needs it.
     drawing.load()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -190,7 +193,7 @@ def _draw_costs(axes: Any, panel: Sequence[ReplayResult]) -> None:
     axes.locator_params(axis="x", integer=True, min_n_ticks=1)
 
 
-def _draw_panel(axes: Any, panel: Sequence[ReplayResult], trace: Any) -> None:
+def _draw_panel(axes: Any, panel: Sequence[ReplayResult], trace: Trace) -> None:
     capacity = panel[0].capacity_bytes
     highest = max(trace.peak_live_bytes, *(each.peak_physical_bytes for each in panel))
     # A capacity far above all that is held would press the curves flat: it is told instead.

@@ -13,7 +13,7 @@ from glake._C import CapacityGraph
 from glake.transfer import bounds
 from glake.transfer.bounds import scaled
 from glake.transfer.place import Place, PlatformLike, ends, graph_of
-from glake.typing import CopyEnd
+from glake.typing import CopyEnd, Device
 
 Loads = dict[int, float]  # edge, load per unit of rate
 
@@ -36,7 +36,7 @@ def equal_shares(
     *,
     host: str = "local",
     scales: Mapping[str, float] | None = None,
-    exclude: Iterable[int] = (),
+    exclude: Iterable[Device] = (),
 ) -> float:
     """GB/s of copies split as GLake does, running together. Arguments as for `bound`."""
     graph = scaled(graph_of(platform), scales)

@@ -11,16 +11,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, TypedDict
 
-from glake import extras
+from glake import arguments, extras
 from glake._C import CapacityGraph
-from glake.arguments import whole
-from glake.errors import GlakeError, InvalidArgument
+from glake.errors import GlakeError, InvalidArgument, InvalidDevice
 from glake.platforms import for_people
 from glake.transfer.place import Place, PlatformLike, ends, graph_of
-from glake.typing import CopyEnd
+from glake.typing import CopyEnd, Device
 
 RELAYS = 2  # GPUs in a row on one path
 _MOST_RELAYS = 16  # the GPUs of the largest platform
@@ -58,19 +57,20 @@ def bound(
     src: CopyEnd,
     host: str = "local",
     scales: Mapping[str, float] | None = None,
-    exclude: Iterable[int] = (),
+    exclude: Iterable[Device] = (),
     relays: int = RELAYS,
 ) -> float:
     """The most GB/s (1e9 bytes a second) of one transfer, whatever its paths.
 
     Args:
         platform: a preset's name, a platforms file, a Topology or a capacity graph.
-        dst: the place to copy to: "cuda:0", "cpu:0" (a socket), or "cpu", which `host` places.
+        dst: the place to copy to: "cuda:0" (or 0, a torch.device), "cpu:0" (a socket), or "cpu",
+            which `host` places.
         src: the place to copy from, likewise.
         host: "local" on the GPU's socket; "interleaved" on all, an equal part each; "pages" on all,
             an equal part of each path.
         scales: edges ("cuda:0>N" or "g0>N") that run at a factor of their rate; 0: dead.
-        exclude: GPUs that may not relay.
+        exclude: GPUs that may not relay, each a number, "cuda:0" or a torch.device.
         relays: most GPUs in a row on one path.
 
     Raises:
@@ -89,7 +89,7 @@ def joint_bound(
     *,
     host: str = "local",
     scales: Mapping[str, float] | None = None,
-    exclude: Iterable[int] = (),
+    exclude: Iterable[Device] = (),
     relays: int = RELAYS,
 ) -> Joint:
     """Bounds of several transfers at once.
@@ -123,7 +123,7 @@ def _checked(copies: Iterable[Ends]) -> list[Ends]:
 
 
 def _most_relays(relays: int) -> int:
-    most = whole(relays)
+    most = arguments.whole(relays)
     if most is None or not 0 <= most <= _MOST_RELAYS:
         raise InvalidArgument(f"relays {relays!r}: a whole number from 0 to {_MOST_RELAYS}")
     return most
@@ -149,15 +149,22 @@ def scaled(graph: CapacityGraph, scales: Mapping[str, float] | None) -> Capacity
     return changed
 
 
-def barred(graph: CapacityGraph, exclude: Iterable[int]) -> tuple[int, ...]:
-    """GPUs that may not relay, each once, in order. InvalidArgument for what is no GPU's number."""
-    given = tuple(exclude) if isinstance(exclude, Iterable) else (exclude,)
-    for gpu in given:
-        if not isinstance(gpu, Integral) or not 0 <= gpu < graph.gpus:
-            raise InvalidArgument(
-                f"exclude {gpu!r}: a list of GPUs that may not relay, from 0 to {graph.gpus - 1}"
-            )
-    return tuple(sorted({int(gpu) for gpu in given}))
+def barred(graph: CapacityGraph, exclude: Iterable[Device]) -> tuple[int, ...]:
+    """GPUs that may not relay, each once, in order. InvalidArgument for what is no GPU."""
+    several = isinstance(exclude, Iterable) and not isinstance(exclude, str)
+    return tuple(sorted({_barred(graph, gpu) for gpu in (exclude if several else (exclude,))}))
+
+
+def _barred(graph: CapacityGraph, gpu: Any) -> int:
+    try:
+        if (number := arguments.device_number(gpu)) < graph.gpus:
+            return number
+    except InvalidDevice:
+        pass
+    last = graph.gpus - 1
+    raise InvalidArgument(
+        f'exclude {gpu!r}: GPUs that may not relay, such as [0] or ["cuda:0"], from 0 to {last}'
+    )
 
 
 class _Flow:

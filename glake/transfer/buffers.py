@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glake import arguments
-from glake.errors import InvalidArgument
+from glake.errors import InvalidArgument, InvalidDevice
 from glake.transfer import dlpack, interfaces
+from glake.typing import Device
 
 HOST, ASK = -1, -2  # in place of a GPU's number: host memory; whatever the driver says it is
 
@@ -24,12 +25,13 @@ class Raw:
     Args:
         address: of the first byte.
         bytes: how many.
-        device: the GPU's number; HOST: host memory; ASK: wherever the driver says it is.
+        device: the GPU (0, "cuda:0" or a torch.device); HOST: host memory; ASK: wherever the
+            driver says it is.
     """
 
     address: int
     bytes: int
-    device: int = ASK
+    device: Device = ASK
 
 
 # Not frozen, which would triple what making one costs: small copies are as quick as this is.
@@ -101,7 +103,7 @@ def buffer_of(thing: Any, write: bool = False, use: str = "copy") -> Buffer:
     not be written to.
     """
     if isinstance(thing, Raw):
-        found = _raw(thing)
+        found = raw_memory("Raw", thing.address, thing.bytes, thing.device)
     elif isinstance(thing, Buffer):
         found = thing
     else:
@@ -135,19 +137,29 @@ def _framework(thing: Any, use: str) -> Buffer:
     return _memory(view, thing)
 
 
-def _raw(raw: Raw) -> Buffer:
-    address, size, device = map(arguments.whole, (raw.address, raw.bytes, raw.device))
-    if address is None or not 1 <= address < 1 << 63:
-        raise InvalidArgument(f"Raw: address {raw.address!r} is not a number from 1 to 2^63")
+def raw_memory(kind: str, address: Any, bytes: Any, device: Any) -> Buffer:
+    """Memory that nothing vouches for, given as a `kind`. InvalidArgument names that."""
+    first, size = arguments.whole(address), arguments.whole(bytes)
+    if first is None or not 1 <= first < 1 << 63:
+        raise InvalidArgument(f"{kind}: address {address!r} is not a number from 1 to 2^63")
     if size is None or not 0 <= size < 1 << 63:
-        raise InvalidArgument(f"Raw: bytes {raw.bytes!r} is not a number from 0 to 2^63")
-    if device is None or device < ASK:
-        raise InvalidArgument(
-            f"Raw: device {raw.device!r} is neither a GPU's number, HOST (-1) nor ASK (-2)"
-        )
-    found = Buffer(address, (size,), (1,), 1, device, None)
+        raise InvalidArgument(f"{kind}: bytes {bytes!r} is not a number from 0 to 2^63")
+    found = Buffer(first, (size,), (1,), 1, _place(kind, device), None)
     found._bytes, found._dense = size, True
     return found
+
+
+def _place(kind: str, device: Any) -> int:
+    if type(device) is int and device >= ASK:  # at once: small copies ask
+        return device
+    try:
+        number = arguments.whole(device)
+        return number if number in (HOST, ASK) else arguments.device_number(device)
+    except InvalidDevice:
+        raise InvalidArgument(
+            f'{kind}: device {device!r} is neither a GPU (0, "cuda:0", torch.device("cuda:0")), '
+            "HOST (-1) nor ASK (-2)"
+        ) from None
 
 
 def _tensor(torch: Any, tensor: Any) -> Buffer:

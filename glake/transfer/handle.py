@@ -13,11 +13,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from glake import _C, arguments
-from glake.errors import BusyTimeout, Forked, GlakeError, InvalidArgument, TransferClosed
+from glake.errors import (
+    BusyTimeout,
+    Forked,
+    GlakeError,
+    InvalidArgument,
+    InvalidDevice,
+    TransferClosed,
+)
 from glake.transfer import completion_watcher, timeouts
 
 if TYPE_CHECKING:
-    from glake.typing import Stream
+    from glake.typing import Device, PartResult, PathResult, Stream
 
 _SLICE_NS = 200_000_000  # so that a signal is handled while waiting
 _CLOSING_NS = 5_000_000_000
@@ -68,9 +75,9 @@ class Result:
 
     bytes: int
     seconds: float
-    paths: tuple[dict[str, Any], ...]
+    paths: tuple[PathResult, ...]
     made_contiguous: bool = False
-    parts: tuple[dict[str, Any], ...] = field(repr=False, default=())
+    parts: tuple[PartResult, ...] = field(repr=False, default=())
 
     @property
     def rate(self) -> float:
@@ -104,7 +111,7 @@ class Transfer:
         self._over = not self._ids
         self._settling = threading.RLock()
         self._error: GlakeError | None = None
-        self._told: tuple[dict[str, Any], ...] | None = None
+        self._told: tuple[PartResult, ...] | None = None
         self._family = _family
         self.bytes, self.ordered = size, ordered  # whether streams wait for it
         self.made_contiguous = made_contiguous
@@ -215,15 +222,18 @@ class Transfer:
             parts=self._told,
         )
 
-    def stream_wait(self, stream: Stream | tuple[int, int], device: int | None = None) -> None:
+    def stream_wait(
+        self, stream: Stream | tuple[Device, int], device: Device | None = None
+    ) -> None:
         """Makes later work on a stream wait for the copy, however it ends.
 
         Args:
             stream: a torch or CuPy stream, (GPU, handle), or a handle with `device`.
-            device: the GPU of a handle.
+            device: the GPU of a handle: 0, "cuda:0" or a torch.device.
 
         Raises:
             InvalidArgument: that is no stream.
+            InvalidDevice: that is no GPU.
             DriverError: the driver refused a call.
         """
         require_own(self._family)
@@ -259,26 +269,31 @@ class Transfer:
             completion_watcher.watcher.take(completion_watcher.Dropped(self._ids, self._keep))
 
 
-def stream_of(stream: Any, device: int | None = None) -> tuple[int, int]:
+def stream_of(stream: Any, device: Device | None = None) -> tuple[int, int]:
     """(GPU, handle) of a torch or CuPy stream, of such a pair, or of a handle and its `device`."""
     if isinstance(stream, tuple) and len(stream) == 2:
-        gpu, handle = map(arguments.whole, stream)
-        if gpu is None or handle is None:
-            raise InvalidArgument(
-                f"{stream!r} is no stream: the pair is (GPU, handle), two numbers"
-            )
-        return gpu, handle
+        handle = arguments.whole(stream[1])
+        try:
+            if handle is not None:
+                return arguments.device_number(stream[0]), handle
+        except InvalidDevice:
+            pass
+        raise InvalidArgument(
+            f"{stream!r} is no stream: the pair is (GPU, handle), such as (0, 1234) or "
+            '("cuda:0", 1234)'
+        )
+    given = None if device is None else arguments.device_number(device)
     for name in ("cuda_stream", "ptr"):  # torch's, CuPy's
         handle = arguments.whole(getattr(stream, name, None))
         if handle is not None:
             own = getattr(stream, "device_index", getattr(stream, "device_id", None))
-            gpu = own if isinstance(own, int) and own >= 0 else device
+            gpu = own if isinstance(own, int) and own >= 0 else given
             return (gpu if gpu is not None else 0), handle
     handle = arguments.whole(stream)
     if handle is None:
         raise InvalidArgument(
             f"{stream!r} is no stream: pass a torch or CuPy stream, or its handle"
         )
-    if device is None:
+    if given is None:
         raise InvalidArgument(f"stream {handle:#x}: say whose it is, as (GPU, handle)")
-    return device, handle
+    return given, handle

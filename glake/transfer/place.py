@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from glake import arguments
 from glake._C import CapacityGraph
 from glake.errors import InvalidArgument, InvalidDevice
 from glake.platforms import Platform, file_text
@@ -119,9 +120,13 @@ def _parse(graph: CapacityGraph, place: CopyEnd, host: str) -> Place:
             f"a {type(place).__name__} is no place: explain() takes names such as cpu or "
             "cuda:0 (copy() takes arrays)"
         )
-    found = re.fullmatch(r"(?:(cpu|cuda)(?::(\d{1,6}))?|gpu:?(\d{1,6}))", str(place))
+    gpu = arguments.whole(place)
+    named = str(place) if gpu is None else f"cuda:{gpu}"
+    found = re.fullmatch(r"(?:(cpu|cuda)(?::(\d{1,6}))?|gpu:?(\d{1,6}))", named)
     if found is None:
-        raise InvalidArgument(f"{place!r} is no place: take cpu, cpu:SOCKET or cuda:GPU")
+        raise InvalidArgument(
+            f"{place!r} is no place: take a GPU's number, cuda:GPU, cpu or cpu:SOCKET"
+        )
     if found[3] is not None:
         return _parse(graph, f"cuda:{found[3]}", host)
     number = None if found[2] is None else int(found[2])

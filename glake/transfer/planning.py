@@ -12,7 +12,7 @@ from glake.errors import InvalidArgument, PackageMissing
 from glake.transfer import baselines, bounds
 from glake.transfer.place import Place, PlatformLike, ends, graph_of, place_name, topology_of
 from glake.transfer.topology import Topology
-from glake.typing import CopyEnd, Json
+from glake.typing import CopyEnd, Device, Json
 from glake.units import round_size
 
 _SMALLEST, _LARGEST = 64 << 10, 1 << 40  # bytes, where a gain is looked for
@@ -169,15 +169,15 @@ def explain(
     platform: PlatformLike = None,
     host: str = "interleaved",
     scales: Mapping[str, float] | None = None,
-    exclude: Iterable[int] = (),
+    exclude: Iterable[Device] = (),
 ) -> Plan:
     """Says how a copy would go: over which paths, how fast, and what is refused. Copies nothing.
 
     `print()` of what it returns is a few lines of text.
 
     Args:
-        dst: the place to copy to, not an array: "cuda:3" (or "gpu3", a torch.device), "cpu:0" (host
-            memory of a socket) or "cpu".
+        dst: the place to copy to, not an array: "cuda:3" (or 3, "gpu3", a torch.device), "cpu:0"
+            (host memory of a socket) or "cpu".
         src: the place to copy from, likewise.
         nbytes: of the copy.
         platform: a preset's name, a platforms file, a Topology; None: what GLAKE_DRIVER names.
@@ -185,7 +185,7 @@ def explain(
             on all by pages.
         scales: edges ("cuda:0>N", or "g0>N" as in a file) that run at a factor of their rate; 0:
             dead.
-        exclude: GPUs that may not relay.
+        exclude: GPUs that may not relay, each a number, "cuda:0" or a torch.device.
 
     Raises:
         InvalidArgument: ends, sizes or edges that do not exist.
@@ -251,7 +251,7 @@ def _way(
 
 
 def planner_of(
-    graph: CapacityGraph, scales: Mapping[str, float] | None = None, exclude: Iterable[int] = ()
+    graph: CapacityGraph, scales: Mapping[str, float] | None = None, exclude: Iterable[Device] = ()
 ) -> TransferPlanner:
     """The planner the engine uses, with edges scaled and GPUs excluded. InvalidArgument."""
     changed = bounds.scaled(graph, scales)

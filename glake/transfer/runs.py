@@ -8,7 +8,8 @@ from typing import Any
 
 from glake import arguments
 from glake.errors import InvalidArgument
-from glake.transfer.buffers import ASK, Buffer, Raw, buffer_of
+from glake.transfer.buffers import ASK, Buffer, buffer_of, raw_memory
+from glake.typing import Device
 
 # In simcuda, whose batches follow what others measured on H100, 16 MiB in pieces of 64 KiB take
 # 1.03 to 1.08 times as long as in one piece, of 16 KiB 4.4 to 9 times, of 512 bytes over 100 times.
@@ -172,14 +173,15 @@ class Blocks:
         stride: bytes from the start of one block to that of the next.
         count: how many blocks.
         bytes: of each block.
-        device: the GPU's number; HOST: host memory; ASK: wherever the driver says it is.
+        device: the GPU (0, "cuda:0" or a torch.device); HOST: host memory; ASK: wherever the
+            driver says it is.
     """
 
     address: int
     stride: int
     count: int
     bytes: int
-    device: int = ASK
+    device: Device = ASK
 
 
 def _numbers(blocks: Blocks) -> tuple[int, int]:
@@ -199,7 +201,7 @@ def block_addresses(blocks: Any, index: Any = None, write: bool = False) -> tupl
     import numpy as np
 
     if isinstance(blocks, Blocks):
-        whole = buffer_of(Raw(blocks.address, blocks.bytes, blocks.device))
+        whole = raw_memory("Blocks", blocks.address, blocks.bytes, blocks.device)
         count, stride = _numbers(blocks)
         size = whole.bytes
         far = abs(stride) * max(count, 1) >= 1 << 63

@@ -10,8 +10,21 @@ import numpy as np
 import pytest
 
 import glake
-from glake import _C, transfer
-from glake.errors import FileFailed, GlakeError, InvalidArgument, WrongType
+from glake import _C, simcuda, transfer
+from glake.errors import (
+    FileFailed,
+    GlakeError,
+    InvalidArgument,
+    InvalidDevice,
+    InvalidOption,
+    PlanError,
+    ReplayError,
+    TraceError,
+    WrongType,
+)
+from glake.trace import html
+from glake.trace import replay as replaying
+from glake.trace.format import TraceWriter, read_events
 from glake.transfer import topology
 
 HALF = "\ud800"  # half a character: UTF-8 cannot encode it
@@ -51,6 +64,19 @@ def _gather(index: Any, stride: int = 4096) -> None:
         transfer.gather(to, blocks, index).wait()
 
 
+def _trace() -> Any:
+    return _C.parse_trace("two events", [b"a 1 512 0\nf 1\n"])
+
+
+def _replay(**given: Any) -> None:
+    replaying.replay(_trace(), **{"policy": "bound", **given})
+
+
+def _shown(**given: Any) -> None:
+    with glake.empty(1 << 20) as block:
+        block.__dlpack__(**given)
+
+
 CALLS: list[tuple[Callable[[Any], object], tuple[Any, ...], type[GlakeError]]] = [
     (glake.record_trace, (None, 1, 1.5, b"x", []), WrongType),
     (glake.record_trace, (HALF,), InvalidArgument),
@@ -79,6 +105,60 @@ CALLS: list[tuple[Callable[[Any], object], tuple[Any, ...], type[GlakeError]]] =
     (lambda copies: transfer.joint_bound("dgx1v", copies),
      (None, 1, "x", [1], ["ab"], [("cpu", "cuda:0")], [{"dst": "cpu"}],
       {"dst": "cpu", "src": "cuda:0"}), InvalidArgument),
+    (lambda trace: replaying.replay(trace, "bound"), (None, 1, "x"), WrongType),
+    (lambda policy: _replay(policy=policy), (None, 1, b"bound"), WrongType),
+    (lambda policy: _replay(policy=policy), ("", "none"), ReplayError),
+    (lambda capacity: _replay(capacity=capacity), (1.5, b"1", [], True), WrongType),
+    (lambda capacity: _replay(capacity=capacity), ("x", -1), InvalidArgument),
+    (lambda capacity: _replay(capacity=capacity), (1 << 44, 1 << 70, "9TiB"), ReplayError),
+    (lambda costs: _replay(costs=costs), (1, "published", [1], {"published"}), WrongType),
+    (lambda costs: _replay(costs=costs), ([], ()), InvalidArgument),
+    (replaying.require_costs, ([], ()), InvalidArgument),
+    (replaying.require_policy, (None, 1), WrongType),
+    (lambda event: _replay(layout_at=event), ("x", 1.5, True), WrongType),
+    (lambda event: _replay(layout_at=event), (-1, 2, 1 << 70), InvalidArgument),
+    (lambda ticks: _replay(complete_after=ticks), (None, "x", 1.5), WrongType),
+    (lambda ticks: _replay(complete_after=ticks), (-2, 1 << 70), InvalidArgument),
+    (lambda most: _replay(timeline_points=most), (None, "x", 1.5), WrongType),
+    (lambda most: _replay(timeline_points=most), (-1, 1 << 70), InvalidArgument),
+    (lambda also: _replay(find_min_capacity=also), (None, "no", 1), InvalidArgument),
+    (lambda path: _replay(driver_path=path), (None, 1), WrongType),
+    (lambda tell: _replay(progress=tell), ("x", 1), WrongType),
+    (replaying.load_trace, (None, 1, b"x", []), WrongType),
+    (replaying.load_trace, ("", "/", "/no/such/file", "a\0b"), FileFailed),
+    (lambda name: replaying.load_trace("/no/such/file", name), (None, 1), WrongType),
+    (lambda path: html.write(path, _trace(), []), (None, 1, b"x"), WrongType),
+    (lambda trace: html.write("x.html", trace, []), (None, 1, "x", [None]), WrongType),
+    (lambda results: html.write("x.html", _trace(), results), (None, 1, "x", [1]), WrongType),
+    (lambda results: html.write("x.html", _trace(), results), ([], ()), InvalidArgument),
+    (TraceWriter, (None, 1, b"x"), WrongType),
+    (TraceWriter, ("", "/", "/no/such/folder/x", "a\0b"), FileFailed),
+    (read_events, (None, 1, b"x"), WrongType),
+    (lambda path: next(read_events(path)), ("", "/", "/no/such/file"), FileFailed),
+    (simcuda.calls, (None, 1, b"x", []), WrongType),
+    (simcuda.cost_us, (None, 1), WrongType),
+    (simcuda.price_us, (None, 1), WrongType),
+    (simcuda.price_us, ("cuNone",), InvalidOption),
+    (lambda table: simcuda.cost_by_us(table, "cuMemMap"), (None, [], 1), WrongType),
+    (lambda key: simcuda.configure(key, 1), (None, 1), WrongType),
+    (lambda symbol: simcuda.fail(symbol), (1, b"cuMemMap", []), WrongType),
+    (lambda k: simcuda.fail("cuMemMap", k), (None, "1", 1.5, 1 << 70), WrongType),
+    (lambda rate: simcuda.set_link("s0", "u0", rate), (None, "1", []), WrongType),
+    (lambda source: simcuda.fail_copy(source), (1, []), WrongType),
+    (lambda ns: simcuda.stall_copy("*", "*", 1, ns), (None, -1, 1 << 64), WrongType),
+    (simcuda.tick, (None, -1, "x"), WrongType),
+    (lambda size: simcuda.landings(4096, size), (None, 1.5, []), WrongType),
+    (lambda node: simcuda.place_host(4096, 1, node), (None, "0", 1 << 40), WrongType),
+    (simcuda.expect_threads, (None, "x"), WrongType),
+    (simcuda.thread_at_work, (None, 1), InvalidArgument),
+    (lambda clear: simcuda.violations(clear), (None, 1), InvalidArgument),
+    (lambda options: transfer.Nixl(options=options), ("x", 3.5, ["ab"], {"a": 1}), InvalidArgument),
+    (lambda device: transfer.Mooncake(device=device), (None, 1), InvalidArgument),
+    (lambda backend: transfer.Node(backend=backend), ([], {}, 1, "none"), InvalidArgument),
+    (lambda version: _shown(max_version=version), (3.5, -1, "x", True, (1,), ("1", 0)),
+     InvalidArgument),
+    (lambda device: _shown(dl_device=device), (3.5, -1, "x", (2,), (None, 0)), InvalidArgument),
+    (lambda device: _shown(dl_device=device), ((1, 0), (2, 9)), InvalidDevice),
 ]  # fmt: skip
 
 
@@ -92,6 +172,60 @@ def test_a_wrong_value_is_an_error_of_glakes(
     with pytest.raises(kind) as caught:
         call(value)
     assert caught.type is kind and len(str(caught.value)) > 10
+
+
+WRITER: list[tuple[str, dict[str, Any], type[GlakeError]]] = [
+    ("alloc", {"id": "x", "nbytes": 1}, WrongType),
+    ("alloc", {"id": 2, "nbytes": None}, WrongType),
+    ("alloc", {"id": 2, "nbytes": 1, "tag": []}, WrongType),
+    ("alloc", {"id": 2, "nbytes": 0}, TraceError),
+    ("free", {"id": []}, WrongType),
+    ("record_stream", {"id": 1, "stream": 1.5}, WrongType),
+    ("step", {"n": None}, WrongType),
+    ("fact", {"key": 1, "value": 1}, WrongType),
+    ("comment", {"text": None}, WrongType),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "kind"), WRITER)
+def test_a_writer_of_traces_refuses_by_glakes_errors(
+    name: str, given: dict[str, Any], kind: type[GlakeError], tmp_path: Path
+) -> None:
+    with TraceWriter(tmp_path / "x.trace") as writer:
+        writer.alloc(1, 512)
+        with pytest.raises(kind):
+            getattr(writer, name)(**given)
+    with pytest.raises(WrongType, match="header 'x'"):
+        TraceWriter(tmp_path / "x.trace", header="x")  # type: ignore[arg-type]
+
+
+def test_marks_of_tensors_take_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    from glake import trace
+
+    tensor = torch.zeros(2)
+    for mean in ("x", None, True, [0.5]):
+        with pytest.raises(WrongType, match="mean"):
+            trace.assume(tensor, mean)
+    with pytest.raises(InvalidArgument, match="mean nan: a finite number"):
+        trace.assume(tensor, float("nan"))
+    for other in (None, 1, np.zeros(1)):
+        with pytest.raises(WrongType, match="a tensor of the job"):
+            trace.assume(other, 0.5)  # type: ignore[arg-type]
+        with pytest.raises(WrongType, match="a tensor of the job"):
+            trace.kind(other, "buffer")  # type: ignore[arg-type]
+    for what in ([], None, "x"):
+        with pytest.raises(PlanError, match="kind .*: must be one of"):
+            trace.kind(tensor, what)
+    assert trace.kind(trace.assume(tensor, np.float32(0.5)), "buffer") is tensor
+
+
+def test_metrics_take_a_provider_of_opentelemetry() -> None:
+    pytest.importorskip("opentelemetry")
+    from glake import metrics
+
+    with pytest.raises(WrongType, match="provider 'x': a MeterProvider"):
+        metrics.register_opentelemetry("x")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["float32", "device"])

@@ -4,34 +4,60 @@ import ast
 import importlib
 import inspect
 import re
+import sys
 import textwrap
 import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from glake import errors
 
-MODULES = (
-    "glake", "glake.transfer", "glake.integrations", "glake.errors", "glake.metrics", "glake.trace",
-    "glake.trainer", "glake.dryrun",
-)  # fmt: skip
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import docs_pages  # noqa: E402
+
+MODULES = sorted(docs_pages.MODULES.keys() - {"glake.typing"})  # aliases and protocols
 # Objects that calls return. Their attributes are described, not what glake makes them of.
 RETURNED = {
     "glake.Buffer", "glake.Headroom", "glake.Region", "glake.dryrun.DryRun",
     "glake.dryrun.Refusal", "glake.metrics.Server", "glake.trace.Job",
-    "glake.trace.Plan", "glake.trainer.Outcome", "glake.transfer.FileTransfer",
+    "glake.trace.Plan", "glake.trace.replay.DriverTime", "glake.trace.replay.Holder",
+    "glake.trace.replay.Layout", "glake.trace.replay.LayoutBlock",
+    "glake.trace.replay.LayoutSegment", "glake.trace.replay.OutOfMemory",
+    "glake.trace.replay.ReplayResult", "glake.trace.replay.StepCost",
+    "glake.trace.replay.Timeline", "glake.trainer.Outcome", "glake.transfer.FileTransfer",
     "glake.transfer.NodeTransfer", "glake.transfer.Peer", "glake.transfer.Plan",
     "glake.transfer.Registration", "glake.transfer.Result", "glake.transfer.Transfer",
 }  # fmt: skip
 
 
+def _in_docs() -> Iterator[tuple[str, str]]:
+    """(module, name) that the pages and examples import of glake, or call of a module imported."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.py")]
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        found = re.findall(r"^\s*from (glake[\w.]*) import (\w+(?:, \w+)*)$", text, re.MULTILINE)
+        for module, name in [
+            (module, name) for module, names in found for name in names.split(", ")
+        ]:
+            if not (ROOT / module.replace(".", "/") / f"{name}.py").exists():
+                yield module, name
+            else:
+                for called in re.findall(rf"(?<![\w.]){name}\.(\w+)\(", text):
+                    yield f"{module}.{name}", called
+
+
 def _public() -> Iterator[tuple[str, Any]]:
-    for module in MODULES:
-        for name in importlib.import_module(module).__all__:
-            if not name.startswith("__"):
-                yield f"{module}.{name}", getattr(importlib.import_module(module), name)
+    names = {
+        (module, name) for module in MODULES for name in importlib.import_module(module).__all__
+    }
+    for module, name in sorted(names | set(_in_docs())):
+        if not name.startswith("_"):
+            yield f"{module}.{name}", getattr(importlib.import_module(module), name)
 
 
 def _function(found: Any) -> Callable[..., Any] | None:
@@ -142,6 +168,12 @@ def test_no_signature_says_any() -> None:
         for name, function in calls
         for text in function.__annotations__.values()
         if re.search(r"\bAny\b", str(text))
+    ]
+    said += [
+        f"{name}.{field}"
+        for name, kind in CLASSES
+        for field, text in getattr(kind, "__annotations__", {}).items()
+        if not field.startswith("_") and re.search(r"\bAny\b", str(text))
     ]
     assert not said
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from errno import ENOENT
 from pathlib import Path
 
 import pytest
@@ -137,5 +138,7 @@ def test_corrupt_gzip_is_named(tmp_path):
 
 
 def test_a_missing_file_is_an_os_error(tmp_path):
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(OSError, match="No such file") as caught:
         load_trace(tmp_path / "none.trace")
+    assert isinstance(caught.value, errors.FileFailed)
+    assert (caught.value.errno, caught.value.filename) == (ENOENT, str(tmp_path / "none.trace"))

@@ -136,15 +136,9 @@ py::dict replay_trace(const Trace& trace, const std::string& policy,
                       std::optional<uint64_t> capacity, int64_t complete_after,
                       bool with_min_capacity, size_t timeline_points,
                       const std::string& driver_path, const py::object& progress,
-                      std::optional<int64_t> layout_at, const std::vector<std::string>& costs) {
-  const auto events = static_cast<int64_t>(trace.events.size());
-  if (layout_at && (*layout_at < 0 || *layout_at >= events)) {
-    throw py::value_error("layout_at: " + std::to_string(*layout_at) + " is not one of the " +
-                          std::to_string(events) + " events, which count from 0");
-  }
-  if (complete_after < kNever) throw py::value_error("complete_after: -1 (never) or above");
+                      std::optional<uint64_t> layout_at, const std::vector<std::string>& costs) {
   ReplayOptions options;
-  if (layout_at) options.layout_at = static_cast<uint64_t>(*layout_at);
+  options.layout_at = layout_at;
   options.device = {capacity.value_or(kUnlimited), complete_after, driver_path};
   options.timeline_points = timeline_points;
   options.costs = costs;

@@ -88,7 +88,15 @@ def _renamed(name: str, modules: Mapping[str, str]) -> str:
 
 
 def read_config(directory: str | Path) -> Decoder.Config:
-    """Our config of the model in a directory. InvalidArgument, InvalidOption."""
+    """Our config of the model in a directory.
+
+    Args:
+        directory: a checkpoint of transformers.
+
+    Raises:
+        InvalidArgument: no such checkpoint, or a broken one.
+        InvalidOption: a model of another kind.
+    """
     path = Path(directory) / "config.json"
     try:
         described: Any = json.loads(path.read_text("utf-8"))
@@ -212,7 +220,15 @@ def load_weights(model: Decoder, weights: Iterable[tuple[str, Tensor]]) -> None:
 
 
 def load(directory: str | Path) -> Decoder:
-    """The model in a directory, with its weights, on the current default device."""
+    """The model in a directory, with its weights, on the current default device.
+
+    Args:
+        directory: a checkpoint of transformers.
+
+    Raises:
+        InvalidArgument: no such checkpoint, or weights that do not fit it.
+        InvalidOption: a model of another kind.
+    """
     with torch.device("meta"):
         model: Decoder = read_config(directory).build()
     model.to_empty(device=torch.get_default_device())
@@ -247,9 +263,17 @@ def write(
 ) -> None:
     """Writes a model for transformers' from_pretrained(); LoRA is merged into the weights.
 
-    Args: weights: our names and whole parameters, as named_parameters() yields them, in any order.
-    A checkpoint that is there stays as it is until the new one is whole. NotExported where the
-    file system refuses it; InvalidArgument, InvalidOption.
+    A checkpoint that is there stays as it is until the new one is whole.
+
+    Args:
+        directory: where to; it is made.
+        config: of the model.
+        weights: our names and whole parameters, as named_parameters() yields them, in any order.
+
+    Raises:
+        NotExported: the file system refuses it.
+        InvalidArgument: weights that are not the model's.
+        InvalidOption: a model that transformers has no form of.
     """
     directory, plain = Path(directory).expanduser(), _plain(config)
     described, names = _described(plain), _modules(config.layers)

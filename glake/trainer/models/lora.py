@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeVar
 
 from torch import Tensor, nn
 
@@ -11,6 +11,8 @@ from glake.trainer.configurable import Configurable, SharePart, Width, child
 from glake.trainer.models.attention import Attention
 from glake.trainer.models.feed_forward import MLP
 from glake.trainer.models.leaf import Leaf, Linear, Projection
+
+_Config = TypeVar("_Config", bound=Configurable.Config)
 
 
 class LoRA(Projection):
@@ -41,16 +43,27 @@ class LoRA(Projection):
 
 
 def with_lora(
-    config: Configurable.Config,
+    config: _Config,
     rank: int = 8,
     alpha: float = 16.0,
     dtype: str | None = None,
     parts: tuple[type[Configurable.Config], ...] = (Attention.Config, MLP.Config),
-) -> Any:
-    """Freezes every weight of an experiment and puts LoRA beside the projections of `parts`.
+) -> _Config:
+    """Freezes every weight of an experiment and puts LoRA beside projections.
 
-    Frozen weights are kept in `dtype`: bfloat16 takes half the memory, and they need no more.
-    InvalidArgument where there is LoRA already: it would be frozen, and have LoRA beside it.
+    Args:
+        config: of the experiment, or of a part of it. It is changed.
+        rank: of LoRA's matrices.
+        alpha: what they add is scaled by alpha / rank.
+        dtype: of frozen weights: "bfloat16" takes half the memory, and they need no more. None: as
+            they are.
+        parts: whose projections get LoRA.
+
+    Returns:
+        The config.
+
+    Raises:
+        InvalidArgument: there is LoRA already: it would be frozen, and have LoRA beside it.
     """
     there: list[LoRA.Config] = []
     config.visit(LoRA.Config, there.append)
@@ -64,7 +77,8 @@ def with_lora(
     chosen: set[int] = set()  # each once, also where a part lies within another
     for part in parts:
         config.visit(part, lambda it: it.visit(Linear.Config, lambda at: chosen.add(id(at))))
-    return config.visit(
+    changed: _Config = config.visit(
         Linear.Config,
         lambda it: LoRA.Config(base=it, rank=rank, alpha=alpha) if id(it) in chosen else None,
     )
+    return changed

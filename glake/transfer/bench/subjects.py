@@ -21,6 +21,7 @@ from glake.transfer.baselines import shared_paths
 from glake.transfer.bench.cases import LOCAL, Case
 from glake.transfer.bench.machine import Machine
 from glake.transfer.place import ends
+from glake.typing import PathRefusal
 
 _SLOTS, _LANES = 4, 2  # of each relay of equal shares: buffers, and streams in and out
 _LEAST_CHUNK, _MOST_CHUNK, _CHUNKS = 256 << 10, 4 << 20, 16
@@ -55,7 +56,7 @@ class Outcome:
 
     times: list[float]
     paths: list[dict[str, Any]] = field(default_factory=list)
-    refusals: list[dict[str, str]] = field(default_factory=list)
+    refusals: list[PathRefusal] = field(default_factory=list)
     relayed: bool = False  # of glake: some of it over another GPU
     calls_us: float = 0.0  # of glake: all its driver calls, in whichever thread, until all is done
 
@@ -139,7 +140,7 @@ def ours(machine: Machine, case: Case, copies: Sequence[Ends]) -> Outcome:
         _C.copy_release(each)
         if told["paths"]:
             outcome.relayed = outcome.relayed or told["relayed"]
-            outcome.paths += [path for path in told["paths"] if path["bytes"]]
+            outcome.paths += [dict(path) for path in told["paths"] if path["bytes"]]
             outcome.refusals += told["refusals"]
         else:
             _plain_path(outcome, case, copy, ns)

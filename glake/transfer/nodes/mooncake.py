@@ -30,7 +30,7 @@ class Mooncake(Backend):
         device: network devices, such as "mlx5_0"; empty: the engine's choice.
 
     Raises:
-        InvalidArgument: another protocol.
+        InvalidArgument: another protocol, or devices that are no text.
     """
 
     name: ClassVar[str] = "mooncake"
@@ -38,6 +38,8 @@ class Mooncake(Backend):
     def __init__(self, protocol: str = "tcp", device: str = "") -> None:
         if protocol not in _PROTOCOLS:
             raise InvalidArgument(f"protocol {protocol!r}: one of {', '.join(_PROTOCOLS)}")
+        if not isinstance(device, str):
+            raise InvalidArgument(f'device {device!r}: network devices as a text, such as "mlx5_0"')
         self._protocol, self._device = protocol, device
         self._engine: Any = None
         self._address = 0

@@ -29,7 +29,7 @@ class Nixl(Backend):
             (UCX_TLS, UCX_NET_DEVICES) is read from the environment.
 
     Raises:
-        InvalidArgument: a plugin that is no text.
+        InvalidArgument: a plugin that is no text, or options that are not texts by name.
     """
 
     name: ClassVar[str] = "nixl"
@@ -37,7 +37,7 @@ class Nixl(Backend):
     def __init__(self, plugin: str = "UCX", options: Mapping[str, str] | None = None) -> None:
         if not isinstance(plugin, str) or not plugin:
             raise InvalidArgument(f'plugin {plugin!r}: the name of a backend of NIXL\'s, as "UCX"')
-        self._plugin, self._options = plugin, dict(options or {})
+        self._plugin, self._options = plugin, _texts(options)
         self._agent: Any = None
         self._registered: Any = None
         self._metadata = b""
@@ -170,3 +170,14 @@ def _api() -> Any:
                 extras.missing("a Node over NIXL", "nixl", "nodes", error)
             ) from None
     raise PackageMissing(extras.missing("a Node over NIXL", "nixl", "nodes"))
+
+
+def _texts(options: Any) -> dict[str, str]:
+    given = {} if options is None else options
+    if not isinstance(given, Mapping) or not all(
+        isinstance(each, str) for pair in given.items() for each in pair
+    ):
+        raise InvalidArgument(
+            f'options {options!r}: texts by name, such as {{"ucx_devices": "mlx5_0:1"}}'
+        )
+    return dict(given)

@@ -70,6 +70,6 @@ def backend_of(given: str | Backend | None) -> Backend:
             'a Node needs an engine between nodes, NIXL or Mooncake: pip install "glake[nodes]" '
             '(after the PyTorch you want), or pip install "glake[nodes-mooncake]"'
         )
-    if given not in _BACKENDS:
+    if not isinstance(given, str) or given not in _BACKENDS:
         raise InvalidArgument(f"backend {given!r}: one of {', '.join(_BACKENDS)}, or an object")
     return _BACKENDS[given]()

@@ -17,12 +17,30 @@ DEFAULT_PRESET = "hgx_h100_h200"  # the simulator's
 
 
 def from_preset(name: str) -> Topology:
-    """The platform `name` of those installed with glake. InvalidOption lists them for any other."""
+    """A platform of those installed with glake.
+
+    Args:
+        name: its name.
+
+    Raises:
+        InvalidOption: there is none; the text lists those that there are.
+        WrongType: no text.
+    """
     return Topology(name, _chosen(load_platforms(), name, str(preset_file())), f"preset {name}")
 
 
 def from_file(path: str | Path, name: str | None = None) -> Topology:
-    """A platform of a file: the one called `name`, or the only one. InvalidPlatform."""
+    """A platform of a file.
+
+    Args:
+        path: of the file (docs/topology.md, "Platforms file").
+        name: the platform's; None: the only one.
+
+    Raises:
+        InvalidPlatform: the file cannot be used, or has several and none is named.
+        InvalidOption: it has none of that name.
+        WrongType: no path, or no text.
+    """
     platforms = read_file(Path(arguments.path("a platforms file", path)))
     if name is None:
         if len(platforms) > 1:
@@ -38,10 +56,17 @@ def current(environ: Mapping[str, str] | None = None, calibrated: bool = True) -
     """The topology of the driver in force: the simulator's platform, or the real machine.
 
     That is the driver this process has open, whoever chose it (glake.enable(driver=...)), else what
-    GLAKE_DRIVER names; of `environ`, what it names there. Its rates are those an earlier probe of
-    it found, if `calibrated`; else estimates, or of the simulator what the platform says.
+    GLAKE_DRIVER names.
 
-    InvalidDevice if the machine has no GPU; InvalidOption, UnknownOption for wrong variables.
+    Args:
+        environ: the environment whose GLAKE_DRIVER is meant; None: as said above.
+        calibrated: with the rates that an earlier probe of it found, if there was one; otherwise
+            estimates, or of the simulator what the platform says.
+
+    Raises:
+        InvalidDevice: the machine has no GPU.
+        InvalidOption: a variable's value that cannot be used.
+        UnknownOption: a GLAKE_* variable that there is not.
     """
     environ = in_force() if environ is None else environ
     options = config.read(environ)
@@ -104,7 +129,16 @@ def _file_hint(name: str) -> str:
 
 
 def first_gpus(platform: Platform, count: int, name: str = "the platform") -> Platform:
-    """The platform with its first `count` GPUs only; all of the host stays. InvalidOption."""
+    """The platform with its first GPUs only; all of the host stays.
+
+    Args:
+        platform: of a Topology.
+        count: how many GPUs stay.
+        name: what an error calls the platform.
+
+    Raises:
+        InvalidOption: it has fewer.
+    """
     if not 1 <= count <= platform.gpus:
         raise InvalidOption(
             f"{name} has {platform.gpus} GPUs, {count} were asked for: take 1 to {platform.gpus}"

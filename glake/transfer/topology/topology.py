@@ -9,7 +9,14 @@ from glake.platforms import Platform, file_text
 
 @dataclass(frozen=True)
 class Topology:
-    """A named platform and where it is from. `devices` describes each GPU, where that is known."""
+    """A named platform, and where it is from.
+
+    Args:
+        name: the platform's.
+        platform: its GPUs, sockets, edges and limits.
+        source: where it is from, in words.
+        devices: describes each GPU, where that is known.
+    """
 
     name: str
     platform: Platform
