@@ -11,8 +11,9 @@ import importlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
+from glake.errors import InvalidArgument
 from glake.trace.format import parsed
 from glake.trace.policies import known, named
 
@@ -126,7 +127,8 @@ class LayoutSegment:
 @dataclass(frozen=True)
 class Layout:
     """What a device held after event ``event``: every physical byte in one segment, once. Empty for
-    a policy that places nothing (``bound``)."""
+    a policy that places nothing (``bound``). After an out-of-memory the event is the refused
+    request."""
 
     event: int
     segments: list[LayoutSegment]
@@ -295,7 +297,7 @@ def replay(
     timeline_points: int = 2000,
     driver_path: str = "",
     progress: Callable[[float], None] | None = None,
-    layout_at: int | None = None,
+    layout_at: int | Literal["peak"] | None = None,
     costs: Sequence[str] | None = None,
 ) -> ReplayResult:
     """Replays a trace through a policy on a fresh device.
@@ -312,7 +314,10 @@ def replay(
         driver_path: the simulator's library; "" is the one beside glake's.
         progress: told now and then the share (0..1) of the present replay's events done.
         layout_at: index of the event, from 0, after which to keep where everything lay; None for
-            none. The layout is None if memory ran out before.
+            none. The layout is None if memory ran out before. "peak", what a report shows: after
+            the event with the most live bytes of the trace, the same for every policy. Where memory
+            runs out, as the refused request left it: a policy gives back what it can before it
+            refuses.
         costs: tables to price driver calls by: ``published``, or a device's or a source's of the
             simulator's cost file; None for :func:`default_costs`. The first one's figures are the
             result's and the steps' own.
@@ -327,6 +332,10 @@ def replay(
     tables = default_costs() if costs is None else list(dict.fromkeys(costs))
     if not tables:
         raise ValueError(_NO_TABLE)
+    at_peak = isinstance(layout_at, str)
+    event = trace.peak_live_event if isinstance(layout_at, str) else layout_at
+    if at_peak and layout_at != "peak":
+        raise InvalidArgument(f'layout_at: {layout_at!r} is neither an event nor "peak"')
     raw: dict[str, Any] = _native().replay(
         trace,
         policy,
@@ -336,8 +345,9 @@ def replay(
         timeline_points,
         driver_path,
         progress,
-        layout_at,
+        event,
         tables,
+        at_peak,
     )
     times = [each.pop("times") for each in raw["steps"]]
     steps = [StepCost(**each, **own[0]) for each, own in zip(raw["steps"], times, strict=True)]
@@ -379,5 +389,5 @@ def replay(
         steps=steps,
         peak_event=raw["peak_event"],
         timeline=Timeline(**raw["timeline"]),
-        layout=_layout(layout_at, raw["layout"]),
+        layout=_layout(raw["oom"]["event"] if at_peak and raw["oom"] else event, raw["layout"]),
     )

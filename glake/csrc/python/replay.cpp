@@ -136,7 +136,8 @@ py::dict replay_trace(const Trace& trace, const std::string& policy,
                       std::optional<uint64_t> capacity, int64_t complete_after,
                       bool with_min_capacity, size_t timeline_points,
                       const std::string& driver_path, const py::object& progress,
-                      std::optional<int64_t> layout_at, const std::vector<std::string>& costs) {
+                      std::optional<int64_t> layout_at, const std::vector<std::string>& costs,
+                      bool layout_at_oom) {
   const auto events = static_cast<int64_t>(trace.events.size());
   if (layout_at && (*layout_at < 0 || *layout_at >= events)) {
     throw py::value_error("layout_at: " + std::to_string(*layout_at) + " is not one of the " +
@@ -145,6 +146,7 @@ py::dict replay_trace(const Trace& trace, const std::string& policy,
   if (complete_after < kNever) throw py::value_error("complete_after: -1 (never) or above");
   ReplayOptions options;
   if (layout_at) options.layout_at = static_cast<uint64_t>(*layout_at);
+  options.layout_at_oom = layout_at_oom;
   options.device = {capacity.value_or(kUnlimited), complete_after, driver_path};
   options.timeline_points = timeline_points;
   options.costs = costs;
@@ -197,6 +199,7 @@ void bind_replay(py::module_& module) {
              py::arg("find_min_capacity") = false, py::arg("timeline_points") = 2000,
              py::arg("driver_path") = "", py::arg("progress") = py::none(),
              py::arg("layout_at") = py::none(), py::arg("costs") = std::vector<std::string>(),
+             py::arg("layout_at_oom") = false,
              "Replays a trace through a policy; see glake.trace.replay.");
 }
 
