@@ -152,6 +152,7 @@ def replay(
     progress: Callable[..., object] | None = None,
     layout_at: int | None = None,
     costs: Sequence[str] = (),
+    layout_at_oom: bool = False,
 ) -> dict[str, Any]: ...
 
 class CapacityGraph:

@@ -78,7 +78,7 @@ def out_of_memory(job: Digest) -> Iterator[Advice]:
         hole = need = ""
         if each.layout is not None and each.layout.free:
             hole = (
-                f" Just before, it held {size(each.layout.free)} free in {each.layout.holes:,} "
+                f" After that, it held {size(each.layout.free)} free in {each.layout.holes:,} "
                 f"pieces, the largest {size(each.layout.largest_free)}."
             )
         if each.result.min_capacity_bytes is not None:

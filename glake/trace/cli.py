@@ -116,6 +116,7 @@ def replay(
         find_min_capacity=find_min_capacity,
         complete_after=complete_after,
         costs=costs,
+        layout_at=None if html_path is None else "peak",
     )
     if plot_path is not None:
         try:
@@ -134,22 +135,10 @@ def replay(
 
 
 def _write_html(path: str, traces: list[Any], results: list[ReplayResult]) -> None:
-    with Progress(
-        SpinnerColumn(), TextColumn("report: {task.description}"), console=Console(stderr=True),
-        transient=True,
-    ) as progress:  # fmt: skip
-        task = progress.add_task("")
-        try:
-            html.write(
-                path,
-                traces,
-                results,
-                progress=lambda policy: progress.update(task, description=policy),
-            )
-        except OSError as bad:
-            raise click.BadParameter(str(bad), param_hint="--html") from bad
-        except RuntimeError as broken:
-            raise click.ClickException(str(broken)) from broken
+    try:
+        html.write(path, traces, results)
+    except OSError as bad:
+        raise click.BadParameter(str(bad), param_hint="--html") from bad
 
 
 def _run_all(

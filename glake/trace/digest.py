@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from glake.errors import InvalidArgument
 from glake.trace import holders
 from glake.trace.memory_map import MemoryMap, summarise
 from glake.trace.policies import named
-from glake.trace.replay import ReplayResult, replay
+from glake.trace.replay import ReplayResult
 from glake.units import printable
 
 if TYPE_CHECKING:
@@ -55,11 +55,12 @@ class Moment:
 
 @dataclass(frozen=True)
 class PolicyDigest:
-    """A replay; its memory after ``map_event`` (None for a policy that places nothing) with the
-    bytes live then as requested; and who held what when memory ran out.
+    """A replay; its memory after ``map_event`` (None for a replay without a layout) with the bytes
+    live then as requested; and who held what when memory ran out.
 
-    ``map_event`` is the trace's peak of live memory, the same moment for all policies, at which
-    what is not live is in nobody's way but the job's; or the last event before memory ran out.
+    Of a replay with ``layout_at="peak"`` the event is the trace's peak of live memory, the same
+    moment for all policies, at which what is not live is in nobody's way but the job's; or the
+    request that was refused as memory ran out. ``layout`` is None for a policy that places nothing.
     """
 
     result: ReplayResult
@@ -152,30 +153,22 @@ def _moment(trace: Trace, event: int) -> Moment:
     return Moment(event, sum(size for _, size, _ in by_tag), by_tag, trace.lasting(event))
 
 
-def _map(trace: Trace, result: ReplayResult, event: int, pieces: int) -> MemoryMap | None:
-    """Replays once more, to look at the memory after an event."""
-    again = replay(
-        trace,
-        result.policy,
-        capacity=result.capacity_bytes,
-        complete_after=result.complete_after,
-        layout_at=event,
-    )
-    return (
-        summarise(again.layout.segments, pieces) if again.layout and again.layout.segments else None
-    )
-
-
 def _policy(trace: Trace, result: ReplayResult, pieces: int) -> PolicyDigest:
-    oom = result.oom
-    # After an out-of-memory the peak event is the last one that was replayed.
-    event = trace.peak_live_event if oom is None else result.peak_event
+    oom, layout = result.oom, result.layout
+    at_oom = None if oom is None or oom.event == 0 else _moment(trace, oom.event - 1)
+    if layout is None:
+        live = 0
+    elif oom is not None and layout.event == oom.event:  # what was refused is not live
+        live = at_oom.live if at_oom is not None else 0
+    else:
+        live = _moment(trace, layout.event).live
+    placed = layout is not None and layout.segments
     return PolicyDigest(
         result=result,
-        map_event=event,
-        layout=None if event is None else _map(trace, result, event, pieces),
-        live_on_map=0 if event is None else _moment(trace, event).live,
-        at_oom=None if oom is None or oom.event == 0 else _moment(trace, oom.event - 1),
+        map_event=layout.event if layout is not None else None,
+        layout=summarise(placed, pieces) if placed else None,
+        live_on_map=live,
+        at_oom=at_oom,
     )
 
 
@@ -184,21 +177,15 @@ def digest(
     results: Sequence[ReplayResult],
     *,
     pieces: int = 4000,
-    progress: Callable[[str], None] | None = None,
 ) -> Digest:
     """Digests the replays of one trace (``load_trace``).
 
-    Replays each policy once more for its memory map, of which at most ``pieces`` integers are kept;
-    ``progress`` is told the policy each time. Raises InvalidArgument without results.
+    Of the memory map of each replay with a layout at most ``pieces`` integers are kept. Raises
+    InvalidArgument without results.
     """
     if not results:
         raise InvalidArgument("a report needs at least one replay of the trace")
     spans = [Span(**each) for each in trace.step_spans()]
-    policies = []
-    for result in results:
-        if progress is not None:
-            progress(result.policy)
-        policies.append(_policy(trace, result, pieces))
     sizes = [(size, count) for size, count in trace.sizes()]
     return Digest(
         name=trace.name,
@@ -212,7 +199,7 @@ def digest(
         static=_static(spans, trace.end_live_bytes),
         sizes=sizes,
         buckets=_buckets(sizes),
-        policies=policies,
+        policies=[_policy(trace, each, pieces) for each in results],
         live=trace.live_timeline(LIVE_POINTS),
         end_live=trace.end_live_bytes,
     )

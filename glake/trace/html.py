@@ -86,16 +86,14 @@ def write(
     path: str | os.PathLike[str],
     trace: Trace | Sequence[Trace],
     results: Sequence[ReplayResult],
-    *,
-    progress: Callable[[str], None] | None = None,
 ) -> None:
     """Writes a report of the replays of one trace (or of several) into one HTML file.
 
     Args:
         path: the file, replaced if it is there.
         trace: from ``load_trace``, or a list of several; each trace's results stand together.
-        results: from ``replay``, each of one of the traces.
-        progress: told each policy as it is replayed once more for its memory map.
+        results: from ``replay``, each of one of the traces. Those with ``layout_at="peak"`` have a
+            memory map in the report.
 
     Raises:
         PackageMissing: Jinja2 is not installed (the extra ``report``).
@@ -116,9 +114,7 @@ def write(
         what = f"results of {unknown[0]!r}, which is not given" if unknown else "no results"
         raise InvalidArgument(f"a report needs replays and their traces: {what}")
     pieces = max(_PIECES // len(results), 500)
-    jobs = [
-        digest(by_name[name], group, pieces=pieces, progress=progress) for name, group in groups
-    ]
+    jobs = [digest(by_name[name], group, pieces=pieces) for name, group in groups]
     text = render(jobs)
     try:
         with open(path, "w", encoding="utf-8", errors="replace") as file:
@@ -329,9 +325,9 @@ def _oom(job: Digest, each: PolicyDigest) -> dict[str, Any]:
     if moment is not None:
         books = f"Just before, {size(moment.live)} were live"
         books += f" in a capacity of {size(job.capacity)}" if job.capacity else ""
-        if layout is not None:
-            books += f"; {_layout_text(layout)}"
         books += "."
+        if layout is not None:
+            books += f" Afterwards, {_layout_text(layout)}."
     return {
         "policy": each.name,
         "colour": _colour(each.name),
@@ -359,7 +355,8 @@ def _layout_text(layout: MemoryMap) -> str:
 
 def _map(each: PolicyDigest, index: int) -> dict[str, Any]:
     assert each.layout is not None
-    text = f"after event {each.map_event:,}: {_layout_text(each.layout)}"
+    what = "event" if each.fits else "the request that was refused, event"
+    text = f"after {what} {each.map_event:,}: {_layout_text(each.layout)}"
     return {"policy": each.name, "colour": _colour(each.name), "index": index, "text": text}
 
 

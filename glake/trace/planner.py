@@ -219,7 +219,7 @@ def _replays(
     results = []
     for number, name in enumerate(policies):
         tell(0.7 + 0.3 * number / len(policies), f"replay: {name}")
-        results.append(replay(trace, name, **how))
+        results.append(replay(trace, name, layout_at="peak", **how))
     return results
 
 

@@ -11,7 +11,7 @@ import importlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from glake import arguments
 from glake.errors import InvalidArgument, ReplayError, WrongType
@@ -188,7 +188,7 @@ class Layout:
     """What a device held after an event.
 
     Attributes:
-        event: its index.
+        event: its index. After an out-of-memory it is that of the refused request.
         segments: each physical byte is in one of them, once. None for a policy that places nothing
             (``bound``).
     """
@@ -382,10 +382,14 @@ def _capacity(value: int | str | None) -> int | None:
     return bytes_
 
 
-def _event(trace: Trace, index: int) -> int:
+def _event(trace: Trace, index: int | str) -> int:
+    if index == "peak":
+        return trace.peak_live_event
+    if isinstance(index, str):
+        raise InvalidArgument(f'layout_at: {index!r} is neither an event nor "peak"')
     number = arguments.whole(index)
     if number is None:
-        raise WrongType(f"layout_at {index!r}: the index of an event, or None")
+        raise WrongType(f'layout_at {index!r}: the index of an event, "peak" or None')
     if not 0 <= number < trace.events:
         raise InvalidArgument(
             f"layout_at: {index} is not one of the {trace.events} events, which count from 0"
@@ -430,7 +434,7 @@ def replay(
     timeline_points: int = 2000,
     driver_path: str = "",
     progress: Callable[[float], None] | None = None,
-    layout_at: int | None = None,
+    layout_at: int | Literal["peak"] | None = None,
     costs: Sequence[str] | None = None,
 ) -> ReplayResult:
     """Replays a trace through a policy on a fresh device.
@@ -448,7 +452,10 @@ def replay(
         driver_path: the simulator's library; "" is the one beside glake's.
         progress: told now and then the share (0..1) of the present replay's events done.
         layout_at: index of the event, from 0, after which to keep where everything lay; None for
-            none. The layout is None if memory ran out before.
+            none. The layout is None if memory ran out before. "peak", what a report shows: after
+            the event with the most live bytes of the trace, the same for every policy. Where memory
+            runs out, as the refused request left it: a policy gives back what it can before it
+            refuses.
         costs: tables to price driver calls by: ``published``, or a device's or a source's of the
             simulator's cost file; None for :func:`default_costs`. The first one's figures are the
             result's and the steps' own.
@@ -464,8 +471,7 @@ def replay(
     require_trace(trace)
     tables = default_costs() if costs is None else _tables(costs)
     capacity = _capacity(capacity)
-    if layout_at is not None:
-        layout_at = _event(trace, layout_at)
+    event = None if layout_at is None else _event(trace, layout_at)
     if progress is not None and not callable(progress):
         raise WrongType(f"progress {progress!r}: a function that takes a number, or None")
     raw: dict[str, Any] = _native().replay(
@@ -477,8 +483,9 @@ def replay(
         _whole("timeline_points", timeline_points, 0),
         arguments.text("driver_path", driver_path),
         progress,
-        layout_at,
+        event,
         tables,
+        layout_at == "peak",
     )
     times = [each.pop("times") for each in raw["steps"]]
     steps = [StepCost(**each, **own[0]) for each, own in zip(raw["steps"], times, strict=True)]
@@ -520,5 +527,5 @@ def replay(
         steps=steps,
         peak_event=raw["peak_event"],
         timeline=Timeline(**raw["timeline"]),
-        layout=_layout(layout_at, raw["layout"]),
+        layout=_layout(raw["oom"]["event"] if at_peak and raw["oom"] else event, raw["layout"]),
     )

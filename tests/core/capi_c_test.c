@@ -193,12 +193,39 @@ static void a_block_tells_of_itself(void) {
   CHECK(strstr(glake_driver_path(), "simcuda") != NULL);
 }
 
+static void an_option_tells_its_value(void) {
+  char value[64] = "";
+  CHECK(glake_option("LIMIT", value, sizeof value) == 8 && strcmp(value, "41943040") == 0);
+  CHECK(glake_option("trace", value, sizeof value) == 0 && value[0] == '\0'); /* none is set */
+  CHECK(glake_last_error(NULL, 0) == GLAKE_OK);
+  CHECK(glake_option("policy", NULL, 0) == (int64_t)strlen("balanced"));
+  CHECK(glake_option("policy", value, 4) == (int64_t)strlen("balanced"));
+  CHECK(strcmp(value, "bal") == 0);
+  CHECK(glake_option("no_such", value, sizeof value) == -GLAKE_UNKNOWN_OPTION);
+  CHECK(glake_last_error(value, sizeof value) == GLAKE_UNKNOWN_OPTION);
+  CHECK(strstr(value, "no_such") != NULL);
+  CHECK(glake_option(NULL, value, sizeof value) == -GLAKE_INVALID_ARGUMENT);
+}
+
+static void pinned_memory_is_counted(void) {
+  glake_host_stats_values held;
+  void* block = glake_host_malloc(5000);
+  CHECK(block != NULL && glake_get_host_stats(&held, sizeof held) == GLAKE_OK);
+  CHECK(held.live_blocks == 1 && held.blocks == 1 && held.reserved_bytes.current == 8192);
+  CHECK(glake_host_free(block) == GLAKE_OK);
+  CHECK(glake_get_host_stats(&held, sizeof held) == GLAKE_OK);
+  CHECK(held.live_blocks == 0 && held.blocks == 1);
+  CHECK(glake_get_host_stats(NULL, sizeof held) == GLAKE_INVALID_ARGUMENT);
+}
+
 int main(void) {
   CHECK(simcuda_configure("memory", "128MiB") == 0 && simcuda_configure("devices", "1") == 0);
   CHECK(glake_configure("driver", "sim") == GLAKE_OK);
   CHECK(glake_configure("limit", "40MiB") == GLAKE_OK);
   a_thread_leaves_its_cache();
   a_block_tells_of_itself();
+  an_option_tells_its_value();
+  pinned_memory_is_counted();
   errors_are_per_thread();
   a_forked_child_is_told();
   threads_share_a_device();

@@ -34,6 +34,40 @@ void* get(size_t bytes) {
   return ptr;
 }
 
+// The values of C are those of the text, and a caller with a shorter struct gets its own part.
+TEST(values_are_those_of_the_text) {
+  test::running() = "values are those of the text";
+  Session session;
+  void* held = get(3 * kMiB);
+  for (int i = 0; i < 2; ++i) OK(glake_host_free(get(5000)));
+  glake_host_stats_values v;
+  OK(glake_get_host_stats(&v, sizeof v));
+  for (const auto& [name, stat] :
+       {std::pair<std::string, glake_stat>("allocated_bytes", v.allocated_bytes),
+        {"reserved_bytes", v.reserved_bytes}}) {
+    CHECK(host((name + ".current").c_str()) == stat.current && stat.current > 0);
+    CHECK(host((name + ".peak").c_str()) == stat.peak && stat.peak >= stat.current);
+    CHECK(host((name + ".allocated").c_str()) == stat.allocated);
+    CHECK(host((name + ".freed").c_str()) == stat.freed);
+  }
+  CHECK(v.live_blocks == 1 && v.blocks == 2 && v.waiting_blocks == 0 && v.hits == 1);
+  CHECK(v.driver_allocs == 2 && v.driver_frees == 0 && v.allocated_bytes.freed == 2 * 8192);
+  for (const auto& [name, value] : {std::pair("live_blocks", v.live_blocks),
+                                    {"blocks", v.blocks},
+                                    {"waiting_blocks", v.waiting_blocks},
+                                    {"hits", v.hits},
+                                    {"driver_allocs", v.driver_allocs},
+                                    {"driver_frees", v.driver_frees}}) {
+    CHECK_TEXT(host(name) == value, name);
+  }
+  int64_t few[2] = {-1, -1};
+  OK(glake_get_host_stats(reinterpret_cast<glake_host_stats_values*>(few), sizeof few[0]));
+  CHECK(few[0] == v.allocated_bytes.current && few[1] == -1);
+  GIVES(GLAKE_INVALID_ARGUMENT, glake_get_host_stats(nullptr, sizeof v));
+  GIVES(GLAKE_INVALID_ARGUMENT, glake_get_host_stats(&v, 0));
+  OK(glake_host_free(held));
+}
+
 // No device memory has been used: only a context is needed.
 TEST(cached_by_class) {
   test::running() = "cached by class";

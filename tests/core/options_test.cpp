@@ -82,8 +82,12 @@ TEST(empty) {
                                    {"view_budget", "2"}}) {
     o.set(key, value);
     CHECK_TEXT(o.describe() != Options().describe(), key);
+    const std::string told = o.get(key);
+    Options again;
+    again.set(key, told);
+    CHECK_TEXT(again.get(key) == told && told != Options().get(key), key);
     o.set(key, "");
-    CHECK_TEXT(o.describe() == Options().describe(), key);
+    CHECK_TEXT(o.get(key) == Options().get(key) && o.describe() == Options().describe(), key);
   }
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -133,7 +134,46 @@ def test_no_layout_where_none_was_asked_for_or_memory_ran_out_before():
     assert replay(trace, "native", layout_at=2, find_min_capacity=True).layout is not None
 
 
+@pytest.mark.parametrize("policy", PLACING)
+def test_the_layout_at_the_peak_is_that_of_its_event_and_changes_no_figure(policy):
+    trace = load_trace(TRACES / "gpt-varying.trace.gz")
+    assert trace.peak_live_event is not None
+    plain = replay(trace, policy, complete_after=512)
+    peak = replay(trace, policy, complete_after=512, layout_at="peak")
+    there = replay(trace, policy, complete_after=512, layout_at=trace.peak_live_event)
+    assert peak.layout == there.layout and peak.layout is not None
+    assert peak.layout.event == trace.peak_live_event
+    unlike = {"layout": None, "host_ns_alloc": None, "host_ns_free": None}
+    assert dataclasses.replace(peak, **unlike) == dataclasses.replace(plain, **unlike)
+
+
+@pytest.mark.parametrize("policy", PLACING)
+def test_the_layout_at_the_peak_is_what_the_refused_request_left(policy):
+    # The peak, 60 MiB, is served; the 48 MiB fail. The 40 MiB freed before can go back.
+    lines = [f"a {i} {20 * MIB} {i}" for i in range(3)] + [
+        "f 1",
+        "f 2",
+        "r 0 1",
+        f"a 3 {48 * MIB} 1",
+    ]
+    result = replay(trace_of(*lines), policy, capacity=60 * MIB, layout_at="peak")
+    assert result.oom is not None and result.layout is not None
+    assert result.oom.event == result.layout.event == 6
+    blocks = [block for _, segment in segments_of(result) for block in segment]
+    assert sum(size for _, size, state, _ in blocks if state == "live") == 20
+    if policy in ("native", "expandable"):  # they give back before they refuse
+        assert sum(size for _, size, _, _ in blocks) == 20
+    first = replay(trace_of(f"a 0 {80 * MIB} 0"), policy, capacity=40 * MIB, layout_at="peak")
+    assert first.layout is not None and first.layout.event == 0
+    assert sum(segment.bytes for segment in first.layout.segments) <= 40 * MIB
+
+
 @pytest.mark.parametrize("event", [-1, 3])
 def test_an_event_outside_the_trace_is_refused(event):
     with pytest.raises(ValueError, match=f"layout_at: {event} is not one of the 3 events"):
         replay(trace_of("s 0", "s 1", "a 0 1 0"), "native", layout_at=event)
+
+
+def test_another_word_than_peak_is_refused():
+    with pytest.raises(ValueError, match="layout_at: 'middle' is neither an event nor"):
+        replay(trace_of("a 0 1 0"), "native", layout_at="middle")

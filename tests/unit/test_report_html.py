@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from glake import _C
 from glake.cli import main
 from glake.trace import html
 from glake.trace.cli import replay as command
@@ -86,7 +87,9 @@ def page_of(tmp_path, text, names="native", capacity=None, name="job.trace"):
     path = tmp_path / name
     path.write_text(text)
     trace = load_trace(path)
-    results = [replay(trace, each, capacity=capacity) for each in names.split(",")]
+    results = [
+        replay(trace, each, capacity=capacity, layout_at="peak") for each in names.split(",")
+    ]
     html.write(tmp_path / "out.html", trace, results)
     return Page((tmp_path / "out.html").read_text()), results
 
@@ -101,6 +104,32 @@ def full(tmp_path_factory):
     )
     assert ran.exit_code == 0, ran.stderr
     return out.read_text(), Page(out.read_text()), json.loads(ran.stdout)
+
+
+def test_each_policy_is_replayed_once(tmp_path, monkeypatch):
+    replayed = []
+
+    def counted(trace, policy, *rest, native=_C.replay):
+        replayed.append(policy)
+        return native(trace, policy, *rest)
+
+    monkeypatch.setattr(_C, "replay", counted)
+    names = ["glake", "native", "expandable", "bound"]
+    out = tmp_path / "out.html"
+    ran = run(VARYING, "--policy", ",".join(names), "--capacity", "1.03x", "--html", str(out))
+    assert ran.exit_code == 0, ran.stderr
+    assert replayed == names
+    page = Page(out.read_text())
+    drawn = [each["name"] for each in page.data[0]["policies"] if each["tape"]]
+    assert drawn == names[:3]  # the bound places nothing
+    assert "after the request that was refused, event" in page.text  # native's
+
+
+def test_results_without_a_layout_have_no_map(tmp_path):
+    trace = load_trace(VARYING)
+    html.write(tmp_path / "out.html", trace, [replay(trace, "native")])
+    page = Page((tmp_path / "out.html").read_text())
+    assert page.data[0]["policies"][0]["tape"] is None
 
 
 def test_it_needs_nothing_but_itself(full):
@@ -186,7 +215,7 @@ def test_maps_hold_what_the_replay_held_at_the_jobs_peak(full):
             wanted["policy"],
             capacity=wanted["capacity_bytes"],
             complete_after=wanted["complete_after"],
-            layout_at=trace.peak_live_event if oom is None else oom["event"] - 1,
+            layout_at=trace.peak_live_event if oom is None else "peak",
         )
         held = sum(segment.bytes for segment in again.layout.segments)
         assert sum(piece for piece, _ in pieces(each["tape"], unit)) == held
@@ -360,7 +389,8 @@ def large_job(path, header=""):
 @pytest.mark.skipif(BROWSER is None, reason="no chromium to draw the charts with")
 def test_charts_and_maps_are_drawn_to_the_scale_of_the_data(tmp_path):
     trace = large_job(tmp_path / "large.trace")
-    results = [replay(trace, each, capacity=80 << 30) for each in ("native", "expandable")]
+    names = ("native", "expandable")
+    results = [replay(trace, each, capacity=80 << 30, layout_at="peak") for each in names]
     out = tmp_path / "out.html"
     html.write(out, trace, results)
     flags = ("--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'user'}")

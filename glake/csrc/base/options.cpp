@@ -24,9 +24,9 @@ std::string shown(const Kind& kind, const Value& value) {
   }
 }
 
-}  // namespace
-
-void Options::set(const std::string& key, const std::string& value) {
+// Calls `use` as each_option() does, for the option of that name alone. Throws Error.
+template <typename Use>
+void with_option(const std::string& key, Use&& use) {
   const std::string name = lower(key);
   std::string known;
   bool found = false;
@@ -34,10 +34,26 @@ void Options::set(const std::string& key, const std::string& value) {
     known += (known.empty() ? "" : ", ") + std::string(row.name);
     if (name != row.name) return;
     found = true;
-    assign(row, kind, value.empty() ? row.fallback : value, &(this->*field));
+    use(row, field, kind);
   });
   if (found) return;
   throw Error(GLAKE_UNKNOWN_OPTION, "glake knows no option \"" + key + "\"; it knows " + known);
+}
+
+}  // namespace
+
+void Options::set(const std::string& key, const std::string& value) {
+  with_option(key, [&](const OptionRow& row, auto field, const auto& kind) {
+    assign(row, kind, value.empty() ? row.fallback : value, &(this->*field));
+  });
+}
+
+std::string Options::get(const std::string& key) const {
+  std::string value;
+  with_option(key, [&](const OptionRow&, auto field, const auto& kind) {
+    value = shown(kind, this->*field);
+  });
+  return value;
 }
 
 Options Options::from_environment() {

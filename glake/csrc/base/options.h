@@ -14,6 +14,8 @@ struct Options : OptionValues {
   // Sets one option; an empty value, as an empty variable, sets its default. Throws Error
   // (GLAKE_UNKNOWN_OPTION, GLAKE_INVALID_OPTION).
   void set(const std::string& key, const std::string& value);
+  // One option's value, as a text that set() takes. Throws Error (GLAKE_UNKNOWN_OPTION).
+  std::string get(const std::string& key) const;
   // JSON array of {name, variable, default, value, help}; help is the meaning in glake/config.py.
   std::string describe() const;
 };

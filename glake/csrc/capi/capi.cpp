@@ -164,8 +164,18 @@ int glake_configure(const char* key, const char* value) {
 
 size_t glake_options(char* json, size_t capacity) {
   size_t length = 0;
-  api_call([&] { length = copy_out(Process::instance().options(), json, capacity); });
+  api_call([&] { length = copy_out(Process::instance().options().describe(), json, capacity); });
   return length;
+}
+
+int64_t glake_option(const char* key, char* value, size_t capacity) {
+  int64_t length = 0;
+  const int code = api_call([&] {
+    require(key != nullptr, "glake_option needs the option's name");
+    length =
+        static_cast<int64_t>(copy_out(Process::instance().options().get(key), value, capacity));
+  });
+  return code == GLAKE_OK ? length : -code;
 }
 
 int glake_block_info(void* ptr, size_t* bytes, int* device, void** stream) {

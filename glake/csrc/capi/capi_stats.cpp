@@ -4,18 +4,37 @@
 
 #include "capi/capi_call.h"
 #include "process/process.h"
+#include "process/region_calls.h"
 
 using namespace glake::capi;
 using glake::Process;
+
+namespace {
+
+// As much as the caller's struct has room for. What this library does not have is 0 there.
+template <typename Struct>
+void give(const Struct& values, Struct* to, size_t size) {
+  std::memset(to, 0, size);
+  std::memcpy(to, &values, std::min(size, sizeof values));
+}
+
+}  // namespace
 
 extern "C" {
 
 int glake_get_stats(int device, glake_device_stats* stats, size_t size) {
   return api_call([&] {
     require(stats != nullptr && size != 0, "glake_get_stats needs a place and its size");
-    glake_device_stats values = Process::instance().device(device).report().values();
-    std::memset(stats, 0, size);
-    std::memcpy(stats, &values, std::min(size, sizeof values));
+    give(Process::instance().device(device).report().values(), stats, size);
+  });
+}
+
+int glake_get_host_stats(glake_host_stats_values* stats, size_t size) {
+  return api_call([&] {
+    require(stats != nullptr && size != 0, "glake_get_host_stats needs a place and its size");
+    Process& process = Process::instance();
+    glake::RegionCalls(process).drop_freed();
+    give(process.host().values(), stats, size);
   });
 }
 

@@ -369,26 +369,41 @@ uint64_t HostPool::live() {
   return live_;
 }
 
-std::string HostPool::stats_json() {
+glake_host_stats_values HostPool::values() {
+  const auto stat = [](const Stat& s) {
+    return glake_stat{s.current, s.peak, s.allocated, s.freed};
+  };
+  const auto number = [](uint64_t n) { return static_cast<int64_t>(n); };
   std::lock_guard<std::mutex> guard(mutex_);
+  glake_host_stats_values values{};
+  values.allocated_bytes = stat(allocated_);
+  values.reserved_bytes = stat(reserved_);
+  values.live_blocks = number(live_);
+  values.blocks = number(blocks_.size());
+  values.waiting_blocks = number(waiting_.size());
+  values.hits = number(hits_);
+  values.driver_allocs = number(allocs_);
+  values.driver_frees = number(frees_);
+  return values;
+}
+
+std::string HostPool::stats_json() {
+  const glake_host_stats_values now = values();
   std::string json = "{";
-  auto bytes = [&](const char* name, const Stat& s) {
-    append_number(json, std::string(name) + ".current", s.current);
-    append_number(json, std::string(name) + ".peak", s.peak);
-    append_number(json, std::string(name) + ".allocated", s.allocated);
-    append_number(json, std::string(name) + ".freed", s.freed);
+  const auto bytes = [&](const std::string& name, const glake_stat& s) {
+    append_number(json, name + ".current", s.current);
+    append_number(json, name + ".peak", s.peak);
+    append_number(json, name + ".allocated", s.allocated);
+    append_number(json, name + ".freed", s.freed);
   };
-  bytes("allocated_bytes", allocated_);
-  bytes("reserved_bytes", reserved_);
-  auto number = [&](const char* key, uint64_t v) {
-    append_number(json, key, static_cast<int64_t>(v));
-  };
-  number("live_blocks", live_);
-  number("blocks", blocks_.size());
-  number("waiting_blocks", waiting_.size());
-  number("hits", hits_);
-  number("driver_allocs", allocs_);
-  number("driver_frees", frees_);
+  bytes("allocated_bytes", now.allocated_bytes);
+  bytes("reserved_bytes", now.reserved_bytes);
+  append_number(json, "live_blocks", now.live_blocks);
+  append_number(json, "blocks", now.blocks);
+  append_number(json, "waiting_blocks", now.waiting_blocks);
+  append_number(json, "hits", now.hits);
+  append_number(json, "driver_allocs", now.driver_allocs);
+  append_number(json, "driver_frees", now.driver_frees);
   return json + "}";
 }
 

@@ -32,6 +32,7 @@ class HostPool {
   void attach(int device);
   // Gives back every block nobody holds or uses. Throws Error when the driver refuses.
   void empty_cache();
+  glake_host_stats_values values();
   std::string stats_json();
   uint64_t live();
   // Gives everything back, after all work. Throws Error while blocks are live or on a refusal.

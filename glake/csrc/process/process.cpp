@@ -242,9 +242,9 @@ void Process::configure(const std::string& key, const std::string& value) {
   use_debug();
 }
 
-std::string Process::options() {
+Options Process::options() {
   std::lock_guard<std::mutex> guard(mutex_);
-  return read_options().describe();
+  return read_options();
 }
 
 int Process::device_count() {

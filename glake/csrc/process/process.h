@@ -69,7 +69,7 @@ class Process {
   void check_usable() const;  // throws Error in a forked child
 
   void configure(const std::string& key, const std::string& value);
-  std::string options();
+  Options options();
   int device_count();
   const char* driver_path();
   void shutdown();

@@ -136,9 +136,11 @@ py::dict replay_trace(const Trace& trace, const std::string& policy,
                       std::optional<uint64_t> capacity, int64_t complete_after,
                       bool with_min_capacity, size_t timeline_points,
                       const std::string& driver_path, const py::object& progress,
-                      std::optional<uint64_t> layout_at, const std::vector<std::string>& costs) {
+                       std::optional<uint64_t> layout_at, const std::vector<std::string>& costs,
+                       bool layout_at_oom) {
   ReplayOptions options;
   options.layout_at = layout_at;
+  options.layout_at_oom = layout_at_oom;
   options.device = {capacity.value_or(kUnlimited), complete_after, driver_path};
   options.timeline_points = timeline_points;
   options.costs = costs;
@@ -191,6 +193,7 @@ void bind_replay(py::module_& module) {
              py::arg("find_min_capacity") = false, py::arg("timeline_points") = 2000,
              py::arg("driver_path") = "", py::arg("progress") = py::none(),
              py::arg("layout_at") = py::none(), py::arg("costs") = std::vector<std::string>(),
+             py::arg("layout_at_oom") = false,
              "Replays a trace through a policy; see glake.trace.replay.");
 }
 

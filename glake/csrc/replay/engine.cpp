@@ -85,6 +85,7 @@ ReplayResult Replay::run() {
     if (!apply(event)) {
       result_.oom = OutOfMemory{result_.events, step_, policy_.oom_message()};
       if (result_.events > 0) result_.peak_event = result_.events - 1;
+      if (options_.layout_at_oom) result_.layout = policy_.layout();
       break;
     }
     policy_.tick();
@@ -201,6 +202,7 @@ ReplayResult replay(const Trace& trace, const std::string& policy, const ReplayO
 std::optional<uint64_t> find_min_capacity(const Trace& trace, const std::string& policy,
                                           ReplayOptions options) {
   options.layout_at.reset();
+  options.layout_at_oom = false;
   options.costs.clear();
   const auto run_at = [&](uint64_t capacity) {
     options.device.capacity = capacity;

@@ -47,13 +47,16 @@ struct ReplayResult {
   std::optional<double> host_ns_free;
   std::optional<OutOfMemory> oom;
   std::vector<TimelinePoint> timeline;
-  std::optional<Layout> layout;  // as asked for; null if memory ran out before
+  std::optional<Layout> layout;  // as asked for; null if that moment did not come
 };
 
 struct ReplayOptions {
   PolicyConfig device;
   std::vector<std::string> costs;     // tables to price the calls by (price_tables)
   std::optional<uint64_t> layout_at;  // the event after which to keep the device's layout
+  // Where memory runs out, the layout is that which the refused request left, whatever layout_at
+  // is.
+  bool layout_at_oom = false;
   size_t timeline_points = 2000;
   // Called now and then with the share of events done (0..1); may throw to stop the replay.
   std::function<void(double)> progress;

@@ -22,19 +22,13 @@ std::string last_error() {
   return text;
 }
 
-// The option's present value, out of glake_options' JSON (names and values are quoted strings).
-std::string option_value(const std::string& key) {
-  std::string json(glake_options(nullptr, 0) + 1, '\0');
-  glake_options(json.data(), json.size());
-  const std::string field = "\"value\": \"";
-  size_t at = json.find("\"name\": \"" + key + "\"");
-  if (at != std::string::npos) at = json.find(field, at);
-  if (at == std::string::npos) throw ReplayError("glake has no option " + key);
-  std::string value;
-  for (at += field.size(); at < json.size() && json[at] != '"'; ++at) {
-    if (json[at] == '\\') ++at;
-    value += json[at];
-  }
+// The option's present value.
+std::string option_value(const char* key) {
+  const int64_t length = glake_option(key, nullptr, 0);
+  if (length < 0) throw ReplayError(std::string("option ") + key + ": " + last_error());
+  std::string value(static_cast<size_t>(length) + 1, '\0');
+  glake_option(key, value.data(), value.size());
+  value.pop_back();
   return value;
 }
 

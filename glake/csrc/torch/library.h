@@ -47,7 +47,7 @@
   X(host_free)                \
   X(host_record_stream)       \
   X(host_empty_cache)         \
-  X(host_stats)               \
+  X(get_host_stats)           \
   X(set_context_hooks)        \
   X(history)                  \
   X(visit_history)            \

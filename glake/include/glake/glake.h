@@ -100,6 +100,10 @@ GLAKE_API int glake_configure(const char* key, const char* value);
 
 /* The options, their defaults, present values and meanings as a JSON array; as glake_stats. */
 GLAKE_API size_t glake_options(char* json, size_t capacity);
+/* One option's present value, as a text that glake_configure() takes. Returns the text's length
+ * without the final NUL, whatever the capacity; writes as much as fits. A negative glake_status on
+ * failure: GLAKE_UNKNOWN_OPTION for a name that glake_configure() does not know either. */
+GLAKE_API int64_t glake_option(const char* key, char* value, size_t capacity);
 
 /* Size in bytes the caller asked for and the device of the block at `ptr`. Either may be NULL. */
 GLAKE_API int glake_block_info(void* ptr, size_t* bytes, int* device, void** stream);
@@ -298,7 +302,17 @@ GLAKE_API void* glake_host_malloc(size_t bytes);
 GLAKE_API int glake_host_free(void* ptr);
 GLAKE_API int glake_host_record_stream(void* ptr, int device, void* stream);
 GLAKE_API int glake_host_empty_cache(void);
-/* {allocated, reserved} bytes and counts of hits and driver calls, as glake_stats. */
+
+typedef struct glake_host_stats_values {
+  glake_stat allocated_bytes, reserved_bytes; /* of live blocks; of these and of cached ones */
+  int64_t live_blocks, blocks;                /* blocks: live and cached */
+  int64_t waiting_blocks;                     /* freed, with recorded work that is not complete */
+  int64_t hits;                               /* requests that the cache served */
+  int64_t driver_allocs, driver_frees;
+} glake_host_stats_values;
+/* `size` is sizeof(glake_host_stats_values) as the caller was compiled. */
+GLAKE_API int glake_get_host_stats(glake_host_stats_values* stats, size_t size);
+/* The same as JSON, as glake_stats. */
 GLAKE_API size_t glake_host_stats(char* json, size_t capacity);
 
 /* ---- Watching: tags, contexts, history, snapshots, debug modes ---------------------------------

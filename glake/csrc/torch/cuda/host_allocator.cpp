@@ -1,7 +1,6 @@
 #include "torch/cuda/host_allocator.h"
 
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 
 #include "torch/cuda/allocator.h"
@@ -133,24 +132,17 @@ void HostAllocator::empty_cache() {
 
 // What glake holds, which no call of ours changes by a known amount.
 void HostAllocator::read_reserved() {
-  std::string json(1 << 12, '\0');
-  size_t length = library().host_stats(&json[0], json.size());
-  if (length == 0) raise(0);
-  auto number = [&](const char* key) -> int64_t {
-    size_t at = json.find("\"" + std::string(key) + "\": ");
-    if (at == std::string::npos) return 0;
-    return std::strtoll(json.c_str() + at + std::strlen(key) + 4, nullptr, 10);
-  };
+  glake_host_stats_values held;
+  if (library().get_host_stats(&held, sizeof held) != GLAKE_OK) raise(0);
   auto observe = [](at::Stat* stat, int64_t now) {
     if (now > stat->current) stat->increase(static_cast<size_t>(now - stat->current));
     if (now < stat->current) stat->decrease(static_cast<size_t>(stat->current - now));
   };
-  observe(&stats_.allocated_bytes, number("reserved_bytes.current"));
-  observe(&stats_.allocations, number("blocks"));
-  int64_t given = number("driver_allocs");
-  untimed_ += given - given_;
-  given_ = given;
-  freed_ = number("driver_frees");
+  observe(&stats_.allocated_bytes, held.reserved_bytes.current);
+  observe(&stats_.allocations, held.blocks);
+  untimed_ += held.driver_allocs - given_;
+  given_ = held.driver_allocs;
+  freed_ = held.driver_frees;
 }
 
 at::HostStats HostAllocator::get_stats() {
