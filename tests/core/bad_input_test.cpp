@@ -166,7 +166,7 @@ TEST(advice_is_true) {
   start("200MiB");
   void* held = glake_malloc(100 * kMiB, 0, nullptr);
   refuse_malloc(GLAKE_OUT_OF_MEMORY, 150 * kMiB, 0);
-  SAYS("live 100.00 MiB in 1 block;", "Raising GLAKE_LIMIT by 50.00 MiB would let");
+  SAYS("live 100.00 MiB in 1 block\n", "Raising GLAKE_LIMIT by 50.00 MiB would let");
   refuse_malloc(GLAKE_OUT_OF_MEMORY, 190 * kMiB, 0);
   SAYS("Free about 90.00 MiB, or");
   refuse_malloc(GLAKE_OUT_OF_MEMORY, 220 * kMiB, 0);

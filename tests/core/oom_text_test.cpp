@@ -2,6 +2,7 @@
 // and the holder it names is the holder.
 #include <algorithm>
 #include <memory>
+#include <sstream>
 #include <vector>
 
 #include "harness.h"
@@ -24,6 +25,52 @@ size_t largest_fit() {
 void start(const char* memory, const char* limit, const char* policy) {
   test::fresh_simulator({{"phantom", "1"}, {"memory", memory}, {"devices", "1"}});
   test::configure({{"driver", "sim"}, {"limit", limit}, {"policy", policy}});
+}
+
+// The lines of the last refusal, without the indentation of all but the first.
+std::vector<std::string> lines() {
+  std::vector<std::string> found;
+  std::istringstream text(test::last_error().substr(std::strlen("glake status 4: ")));
+  for (std::string line; std::getline(text, line);) {
+    CHECK_TEXT((line.compare(0, 2, "  ") == 0) == !found.empty(), line);
+    found.push_back(found.empty() ? line : line.substr(2));
+  }
+  return found;
+}
+
+// What was asked for stands first, as PyTorch has it, and each other fact on a line of its own.
+TEST(one_fact_a_line) {
+  test::running() = "one fact a line";
+  start("64MiB", "32MiB", "balanced");
+  const glake_pool pool{2, 0};
+  OK(glake_pool_retain(0, pool));
+  void* pooled = glake_pool_malloc(8 * kMiB, 0, nullptr, pool);
+  void* live = glake_malloc(6 * kMiB, 0, nullptr);
+  OK(glake_pin(live));
+  CHECK(glake_malloc(20 * kMiB, 0, nullptr) == nullptr);
+  const std::vector<std::string> stitched = lines();
+  const std::vector<std::string> wanted = {
+      "CUDA out of memory. Tried to allocate 20.00 MiB on cuda:0",
+      "limit 32.00 MiB of 64.00 MiB, held from the driver 14.00 MiB",
+      "live 14.00 MiB in 2 blocks",
+      "idle 0 bytes: 0 bytes in whole granules, 0 bytes in parts of granules held by live blocks",
+      "6.00 MiB pinned for others, out of stitching",
+      "largest fit now 18.00 MiB (18874368 bytes)",
+      "Raising GLAKE_LIMIT by 2.00 MiB would let this request through (GLAKE_LIMIT=34MiB).",
+      "besides, private pool {2, 0} holds 8.00 MiB (0 bytes idle, users 1)",
+      "ending graphs and pools that are no longer needed gives theirs back"};
+  CHECK_TEXT(stitched == wanted, test::last_error());
+  CHECK(glake_malloc_contiguous(19 * kMiB, 0, nullptr, GLAKE_CONTIGUOUS_VMM) == nullptr);
+  const std::vector<std::string> contiguous = lines();
+  CHECK_TEXT(contiguous[0] ==
+                     "CUDA out of memory. Tried to allocate 19.00 MiB, which is 20.00 MiB in whole "
+                     "granules, on cuda:0" &&
+                 contiguous[1] == "no room for a contiguous block",
+             test::last_error());
+  OK(glake_unpin(live));
+  for (void* block : {live, pooled}) OK(glake_free(block));
+  OK(glake_pool_release(0, pool));
+  OK(glake_shutdown());
 }
 
 // Memory of this process that glake does not hold: 150 of 256 MiB.
@@ -112,7 +159,7 @@ TEST(a_refusal_comes_after_what_there_is) {
   CUdeviceptr outside = 0;
   CU(cuMemAlloc(&outside, 160 * kMiB));
   CHECK(glake_malloc(100 * kMiB, 0, nullptr) == nullptr);
-  CHECK_TEXT(largest_fit() == 96 * kMiB && says("(the driver has no more than 96.00 MiB") &&
+  CHECK_TEXT(largest_fit() == 96 * kMiB && says("the driver has no more than 96.00 MiB") &&
                  says("it reports 96.00 MiB free"),
              test::last_error());
   CU(cuMemFree(outside));

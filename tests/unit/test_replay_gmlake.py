@@ -220,7 +220,9 @@ def test_a_bad_limit_is_named(name):
         _C.require_policy(name)
 
 
-@pytest.mark.parametrize("name", ["gmlake:67108864", "gmlake:64MiB", "gmlake:65536KiB"])
+@pytest.mark.parametrize(
+    "name", ["gmlake:67108864", "gmlake:64MiB", "gmlake:65536KiB", "gmlake:.0625GiB"]
+)
 def test_a_limit_has_a_unit_or_is_bytes(name):
     assert physical(*idle(32, 32), alloc(9, 64), policy=name) == 64
     assert physical(*idle(32, 32), alloc(9, 62), policy=name) == 126

@@ -98,8 +98,9 @@ Error ContiguousBlocks::no_room(const Request& r, const Asked& asked, Status ref
                                          device_.driver.describe(refused));
   }
   ++device_.stats.ooms;
-  Error plain = OutOfMemory(*device_.own).error(r, asked, hot);
-  return Error(GLAKE_OUT_OF_MEMORY, "no room for a contiguous block: " + std::string(plain.what()));
+  std::string text = OutOfMemory(*device_.own).error(r, asked, hot).what();
+  text.insert(text.find('\n'), OutOfMemory::line("no room for a contiguous block"));
+  return Error(GLAKE_OUT_OF_MEMORY, text);
 }
 
 void ContiguousBlocks::free(Block* b) {

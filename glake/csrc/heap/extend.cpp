@@ -15,21 +15,11 @@ namespace {
 
 // Calls visit(first granule, how many) for each stretch of wholly free granules in the view.
 template <typename Visit>
-void each_free_stretch(const View& view, Visit&& visit) {
-  uint64_t start = 0, length = 0;
-  for (const Run& run : view.runs) {
-    for (uint64_t i = 0; i < run.count;) {
-      uint64_t free = run.arena->whole().free_run(run.granule + i, run.count - i);
-      if (length == 0) start = run.at + i;
-      length += free;
-      i += free;
-      if (i == run.count) break;
-      if (length != 0) visit(start, length);
-      length = 0;
-      i += run.arena->whole().busy_run(run.granule + i, run.count - i);
-    }
-  }
-  if (length != 0) visit(start, length);
+void each_whole_stretch(const View& view, Visit&& visit) {
+  each_free_stretch(view, [&](const FreeStretch& found) {
+    if (found.ends && found.length != 0) visit(found.start, found.length);
+    return false;
+  });
 }
 
 // The view's granules [at, at + length).
@@ -53,7 +43,7 @@ Extend::Reuse Extend::most_reuse(const Request& r, Granules need) {
   heap_.views.search([&](View* view) {
     ++device_.stats.views_walked;
     if (view->owed) return false;
-    each_free_stretch(*view, [&](uint64_t at, uint64_t free) {
+    each_whole_stretch(*view, [&](uint64_t at, uint64_t free) {
       uint64_t length = std::min(free, need.count);
       at += free - length;  // of a longer one the end will do
       uint64_t behind = length == need.count ? 0 : view->length.count - (at + length);
@@ -77,7 +67,7 @@ Granules Extend::longest_reuse(const Request& r) {
   Granules longest{0};
   heap_.views.search([&](const View* view) {
     if (view->owed) return false;
-    each_free_stretch(*view, [&](uint64_t at, uint64_t free) {
+    each_whole_stretch(*view, [&](uint64_t at, uint64_t free) {
       const Request one{kGranule, kGranule, r.stream};
       uint64_t length = 0;
       while (length < free) {

@@ -17,12 +17,12 @@ std::string OutOfMemory::stitch_text(Granules idle) const {
 
 // Who has the device's memory, where it is the driver that has no more.
 std::string OutOfMemory::driver_text(Bytes driver_free, const GrowthRoom& growth) const {
-  std::string text = " (the driver has no more";
+  std::string text = line("the driver has no more");
   // It refused the granule after these, which have been given back since.
   if (growth.driver.count != 0) text += " than " + size_text(growth.driver.bytes());
   if (!growth.said.empty()) text += ", asked for more it said " + growth.said;
   Bytes held = device_.physical().bytes();
-  text += "; it reports " + size_text(driver_free) + " free";
+  text += line("it reports " + size_text(driver_free) + " free");
   if (growth.kept.count != 0) {
     text += ", of which " + size_text(growth.kept.bytes()) + " are headroom for others";
   }
@@ -31,7 +31,35 @@ std::string OutOfMemory::driver_text(Bytes driver_free, const GrowthRoom& growth
             " is held outside glake: by this process's other allocations and CUDA contexts, or by "
             "other processes";
   }
-  return text + ")";
+  return text;
+}
+
+// What is held from the driver, and of that what it refuses to take back.
+std::string OutOfMemory::held_text() const {
+  const std::string refusal = " (" + device_.refusals.text() + ")";
+  const std::string again = ", glake_empty_cache() tries again";
+  std::string text =
+      line("limit " + size_text(device_.limit.bytes()) + " of " + size_text(device_.total_memory) +
+           ", held from the driver " + size_text(device_.physical().bytes()));
+  if (Bytes owed = device_.owed().bytes(); owed != 0) {
+    text +=
+        line(size_text(owed) + " of it owed: the driver refuses to take it back" + refusal + again);
+  }
+  if (Bytes kept = Reclaim(device_).kept_mapped().bytes(); kept != 0) {
+    text += line(size_text(kept) + " of it idle and still mapped: the driver refused to unmap it" +
+                 refusal);
+  }
+  if (Bytes imported = device_.imported; imported != 0) {
+    text +=
+        line("besides, " + size_text(imported) +
+             " of other processes' blocks that the driver refuses to take back" + refusal + again);
+  }
+  if (Bytes addresses = device_.contiguous.owed_addresses() + device_.imported_addresses;
+      addresses != 0) {
+    text += line("besides, " + size_text(addresses) +
+                 " of addresses that the driver refuses to take back" + refusal);
+  }
+  return text;
 }
 
 // What the heap has and cannot use for this request.
@@ -43,22 +71,23 @@ std::string OutOfMemory::idle_text(Granules mine) {
     for (auto& c : device_.caches) cached += c->kept_bytes();
   }
   for (const PendingFree& freed : heap_.pending_frees) waiting += freed.block->size;
-  std::string text = "; idle " + size_text(free) + ": " + size_text(whole) + " in whole granules" +
-                     stitch_text(mine) + ", " + size_text(free - whole) +
-                     " in parts of granules held by live blocks";
+  std::string text = line("idle " + size_text(free) + ": " + size_text(whole) +
+                          " in whole granules" + stitch_text(mine) + ", " +
+                          size_text(free - whole) + " in parts of granules held by live blocks");
   if (heap_.rule.captured() && mine.bytes() < whole) {
-    text += "; " + size_text(whole - mine.bytes()) +
-            " of it is kept for CUDA graphs, whose memory serves only the stream it was freed on";
+    text += line(size_text(whole - mine.bytes()) +
+                 " of it is kept for CUDA graphs, whose memory serves only the stream it was freed "
+                 "on");
   } else if (mine.bytes() < whole && device_.clock.any_capturing()) {
-    text +=
-        "; of that, what was freed on a stream that is being captured serves no other stream "
-        "before the capture ends";
+    text += line(
+        "of that, what was freed on a stream that is being captured serves no other stream before "
+        "the capture ends");
   }
   if (device_.outside != 0) {
-    text += ", " + size_text(device_.outside) + " of the limit taken by other allocators";
+    text += line(size_text(device_.outside) + " of the limit taken by other allocators");
   }
   if (Bytes chunks = device_.contiguous.physical().bytes(); chunks != 0) {
-    text += ", " + size_text(chunks) + " in contiguous blocks";
+    text += line(size_text(chunks) + " in contiguous blocks");
     if (Bytes pinned = device_.contiguous.cached_pinned_bytes(); pinned != 0) {
       text += " (" + size_text(pinned) +
               " of it freed but pinned: it serves requests of nearly a block's size, and "
@@ -66,20 +95,20 @@ std::string OutOfMemory::idle_text(Granules mine) {
     }
   }
   if (uint64_t pinned = Sharing(device_).pinned_granules(); pinned != 0) {
-    text += ", " + size_text(pinned * kGranule) + " pinned for others, out of stitching";
+    text += line(size_text(pinned * kGranule) + " pinned for others, out of stitching");
   }
   if (heap_.pool != nullptr && !heap_.pool->whole.empty()) {
     Bytes whole_blocks = 0;
     for (const Pool::Whole& w : heap_.pool->whole) whole_blocks += w.block->size;
-    text += ", " + size_text(whole_blocks) + " in freed blocks that its pool keeps whole";
+    text += line(size_text(whole_blocks) + " in freed blocks that its pool keeps whole");
   }
-  if (cached != 0) text += ", " + size_text(cached) + " in thread caches";
-  if (waiting != 0) text += ", " + size_text(waiting) + " waiting for recorded streams";
+  if (cached != 0) text += line(size_text(cached) + " in thread caches");
+  if (waiting != 0) text += line(size_text(waiting) + " waiting for recorded streams");
   return text;
 }
 
-// It begins as PyTorch's does, which other software looks for. A contiguous block takes whole
-// granules, and room for new ones: none that is in use can be its part.
+// The first line begins as PyTorch's text does, which other software looks for. A contiguous block
+// takes whole granules, and room for new ones: none that is in use can be its part.
 Error OutOfMemory::error(const Request& r, const Asked& asked, HotGuard& hot) {
   device_.settle(hot, Device::Use::kAgain);  // as the next request begins
   const bool contiguous = asked.kind != GLAKE_STITCHED;
@@ -96,44 +125,22 @@ Error OutOfMemory::error(const Request& r, const Asked& asked, HotGuard& hot) {
   Bytes needed = contiguous ? round_up(r.size, kGranule) : r.size;
   std::string text = "CUDA out of memory. Tried to allocate " + size_text(r.requested - guards) +
                      (contiguous ? ", which is " + size_text(needed) + " in whole granules," : "") +
-                     " on " + device_text(device_.number) + "; limit " +
-                     size_text(device_.limit.bytes()) + " of " + size_text(device_.total_memory) +
-                     ", held from the driver " + size_text(device_.physical().bytes());
+                     " on " + device_text(device_.number) + held_text();
   if (grow.driver < grow.limit) text += driver_text(driver_free, grow);
-  if (Bytes owed = device_.owed().bytes(); owed != 0) {
-    text += "; " + size_text(owed) + " of it owed: the driver refuses to take it back (" +
-            device_.refusals.text() + "), glake_empty_cache() tries again";
-  }
-  if (Bytes kept = Reclaim(device_).kept_mapped().bytes(); kept != 0) {
-    text += "; " + size_text(kept) +
-            " of it idle and still mapped: the driver refused to unmap it (" +
-            device_.refusals.text() + ")";
-  }
-  if (Bytes imported = device_.imported; imported != 0) {
-    text += "; besides, " + size_text(imported) +
-            " of other processes' blocks that the driver refuses to take back (" +
-            device_.refusals.text() + "), glake_empty_cache() tries again";
-  }
-  if (Bytes addresses = device_.contiguous.owed_addresses() + device_.imported_addresses;
-      addresses != 0) {
-    text += "; besides, " + size_text(addresses) +
-            " of addresses that the driver refuses to take " + "back (" + device_.refusals.text() +
-            ")";
-  }
   auto live = static_cast<Bytes>(device_.stats.requested_bytes.all.current -
                                  device_.stats.waiting_requested);
-  text += "; live " + size_text(live) + " in " +
-          counted(static_cast<uint64_t>(device_.stats.allocation.all.current), "block");
+  text += line("live " + size_text(live) + " in " +
+               counted(static_cast<uint64_t>(device_.stats.allocation.all.current), "block"));
   Tickets pending;
   std::vector<Run> runs;
   heap_.granules.new_stamp();
   const Granules idle = Stitch(heap_).collect(r, heap_.whole_free(), Wait::kSure, runs, &pending);
   text += idle_text(idle);
   Bytes callers = LargestFit(heap_).callers(r, asked, chunks);
-  text += "; largest fit now " + size_text(callers) + " (" + std::to_string(callers) + " bytes). ";
-  return Error(GLAKE_OUT_OF_MEMORY, text + pools_text() +
-                                        advice(needed, missing(r, asked, grow.now), grow,
-                                               contiguous ? Granules{0} : idle));
+  text +=
+      line("largest fit now " + size_text(callers) + " (" + std::to_string(callers) + " bytes)");
+  text += line(advice(needed, missing(r, asked, grow.now), grow, contiguous ? Granules{0} : idle));
+  return Error(GLAKE_OUT_OF_MEMORY, text + pools_text());
 }
 
 // How many more granules the request needs than it can grow by. A contiguous block that is kept is
@@ -220,29 +227,27 @@ std::string OutOfMemory::pools_text() {
     Bytes bytes = heap->granules.own().bytes();
     if (const PausedHeap* p = heap->paused()) {
       if (heap == &heap_) continue;
-      paused += (paused.empty() ? "" : ", ") + Pause(*heap).text() + " is paused (" +
-                size_text(p->missing.bytes()) + ")";
+      paused += line(Pause(*heap).text() + " is paused (" + size_text(p->missing.bytes()) + ")");
       continue;
     }
     if (heap == &heap_ || bytes == 0) continue;
     Bytes idle = heap->small->free_bytes() + heap->large->free_bytes();
     const Pool* pool = heap->pool.get();
-    text += text.empty() ? "Besides, " : ", ";
-    if (pool == nullptr) {
-      text += "the device's own memory holds ";
-    } else {
+    std::string holder = "the device's own memory";
+    if (pool != nullptr) {
       for (const Pool::Whole& w : pool->whole) idle += w.block->size;
-      text += (pool->region == nullptr ? "private " : "") + RegionBook::instance().text(pool->id) +
-              " holds ";
+      holder = (pool->region == nullptr ? "private " : "") + RegionBook::instance().text(pool->id);
     }
-    text += size_text(bytes) + " (" + size_text(idle) + " idle";
+    text += line("besides, " + holder + " holds " + size_text(bytes) + " (" + size_text(idle) +
+                 " idle");
     if (pool != nullptr && heap->rule.captured()) text += ", kept for CUDA graphs";
     if (pool != nullptr && pool->users != 0) text += ", users " + std::to_string(pool->users);
     text += ')';
   }
-  if (!paused.empty()) paused += ". ";
-  if (text.empty()) return paused;
-  return text + ": ending graphs and pools that are no longer needed gives theirs back. " + paused;
+  if (!text.empty()) {
+    text += line("ending graphs and pools that are no longer needed gives theirs back");
+  }
+  return text + paused;
 }
 
 }  // namespace glake

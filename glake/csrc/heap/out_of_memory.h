@@ -1,5 +1,6 @@
 // The text of an out-of-memory error: who holds what, what would fit now (largest_fit.h), what
-// would help. Needs slow.
+// would help. One fact a line: what was asked for first, and each other fact on a line behind it.
+// Needs slow.
 #pragma once
 
 #include <string>
@@ -13,10 +14,13 @@ class OutOfMemory {
   explicit OutOfMemory(Heap& heap) : heap_(heap), device_(heap.device) {}
 
   Error error(const Request& r, const Asked& asked, HotGuard& hot);
-  // Who else on the device holds memory, and how to get at it.
+  // Who else on the device holds memory, and how to get at it: lines, or "".
   std::string pools_text();
+  // A fact on a line of its own.
+  static std::string line(const std::string& fact) { return "\n  " + fact; }
 
  private:
+  std::string held_text() const;
   std::string stitch_text(Granules idle) const;
   std::string driver_text(Bytes driver_free, const GrowthRoom& growth) const;
   std::string idle_text(Granules mine);

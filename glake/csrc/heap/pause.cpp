@@ -216,17 +216,20 @@ void Pause::map_again(HotGuard& hot) {
 }
 
 Error Pause::cannot_resume(const std::string& said, Granules needs, Granules lacks) {
+  const auto line = &OutOfMemory::line;
   ++device_.stats.ooms;
   return Error(GLAKE_OUT_OF_MEMORY,
                "CUDA out of memory. Tried to resume " + text() + ", which needs " +
-                   size_text(needs.bytes()) + "; limit " + size_text(device_.limit.bytes()) +
-                   " of " + size_text(device_.total_memory) + ", held from the driver " +
-                   size_text(device_.physical().bytes()) +
-                   (said.empty() ? "" : ", which has no more: it said " + said) +
-                   ". The region stays paused, and what was saved of it is kept. " +
-                   OutOfMemory(heap_).pools_text() + "Free about " + size_text(lacks.bytes()) +
-                   ", or " + (said.empty() ? "raise GLAKE_LIMIT" : "end what else uses the GPU") +
-                   ", and resume again.");
+                   size_text(needs.bytes()) +
+                   line("limit " + size_text(device_.limit.bytes()) + " of " +
+                        size_text(device_.total_memory) + ", held from the driver " +
+                        size_text(device_.physical().bytes()) +
+                        (said.empty() ? "" : ", which has no more: it said " + said)) +
+                   line("The region stays paused, and what was saved of it is kept.") +
+                   line("Free about " + size_text(lacks.bytes()) + ", or " +
+                        (said.empty() ? "raise GLAKE_LIMIT" : "end what else uses the GPU") +
+                        ", and resume again.") +
+                   OutOfMemory(heap_).pools_text());
 }
 
 void Pause::tell(bool paused) {

@@ -162,7 +162,7 @@ Found Search::run_in_view(const Request& r, Wait wait) {
 int64_t Search::offset_in_view(const View& view, const Request& r, Wait wait, Tickets* pending) {
   uint64_t whole = r.size / kGranule;
   Bytes tail = r.size % kGranule;
-  uint64_t start = 0, length = 0;  // the free stretch that ends where we are
+  int64_t found = -1;
   auto ready = [&](uint64_t at) {
     pending->clear();
     if (available_.stretch_ordered(view, at * kGranule, r,
@@ -172,26 +172,18 @@ int64_t Search::offset_in_view(const View& view, const Request& r, Wait wait, Ti
     // What cannot be waited for, while a stream is captured, must not hide a later place.
     return wait == Wait::kAllowed && !pending->empty() && heap_.rule.can_have(r.stream, *pending);
   };
-  for (const Run& run : view.runs) {
-    for (uint64_t i = 0; i < run.count;) {
-      uint64_t free = run.arena->whole().free_run(run.granule + i, run.count - i);
-      if (length == 0) start = run.at + i;
-      length += free;
-      i += free;
-      if (length >= whole + (tail != 0 ? 1 : 0) && ready(start)) {
-        return static_cast<int64_t>(start);
-      }
-      if (i == run.count) break;
+  each_free_stretch(view, [&](const FreeStretch& free) {
+    if (free.length >= whole + (tail != 0 ? 1 : 0) && ready(free.start)) {
+      found = static_cast<int64_t>(free.start);
+    } else if (free.length >= whole && tail != 0 && free.arena != nullptr &&
+               free.arena->free_prefix(free.busy) >= tail) {
       // A granule free only at its start can still end the block.
-      if (length >= whole && tail != 0 && run.arena->free_prefix(run.granule + i) >= tail) {
-        uint64_t at = run.at + i - whole;
-        if (ready(at)) return static_cast<int64_t>(at);
-      }
-      length = 0;
-      i += run.arena->whole().busy_run(run.granule + i, run.count - i);
+      const uint64_t at = free.start + free.length - whole;
+      if (ready(at)) found = static_cast<int64_t>(at);
     }
-  }
-  return -1;
+    return found >= 0;
+  });
+  return found;
 }
 
 // True once this repetition of the step has waited often: then a place that needs no wait is better

@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "base/json_text.h"
+#include "base/numbers.h"
 
 namespace glake::intercept {
 namespace {
@@ -15,12 +16,8 @@ constexpr const char* kWords[] = {
 #undef X
 };
 
-std::string mib(uint64_t bytes) {
-  return fixed_text(static_cast<double>(bytes) / (1 << 20), 1) + " MiB";
-}
-
 std::string counted_bytes(uint64_t copies, uint64_t bytes) {
-  return std::to_string(copies) + (copies == 1 ? " copy, " : " copies, ") + mib(bytes);
+  return std::to_string(copies) + (copies == 1 ? " copy, " : " copies, ") + size_text(bytes);
 }
 
 }  // namespace
@@ -82,7 +79,7 @@ std::string Account::text() {
                     std::to_string(relayed_) + " of them over relays";
   if (failed_ != 0) out += ", " + std::to_string(failed_) + " FAILED";
   out += "\n";
-  for (const auto& [name, bytes] : paths_) out += "  over " + name + ": " + mib(bytes) + "\n";
+  for (const auto& [name, bytes] : paths_) out += "  over " + name + ": " + size_text(bytes) + "\n";
   for (int i = 0; i < static_cast<int>(Reason::kCount); ++i) {
     if (left_[i].copies == 0) continue;
     out += "  left to the driver, " + std::string(kWords[i]) + ": " +

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/tuning.h"
@@ -117,6 +118,38 @@ bool for_each_run(const View& view, Bytes offset, Bytes size, Visit&& visit) {
     left -= here;
   }
   return left == 0;
+}
+
+// Wholly free granules of a view side by side.
+struct FreeStretch {
+  uint64_t start = 0, length = 0;  // in granules of the view
+  bool ends = false;               // false: what lies behind may be free too
+  // The granule behind it, which is busy, by its home; no arena: it is the view's end, or unknown.
+  Arena* arena = nullptr;
+  uint64_t busy = 0;
+};
+
+// Calls visit(stretch) for what is known of a free stretch, wherever one of the view's runs ends,
+// and before each busy stretch, where its length may be 0. Stops when visit returns true.
+template <typename Visit>
+void each_free_stretch(const View& view, Visit&& visit) {
+  FreeStretch found;
+  for (const Run& run : view.runs) {
+    for (uint64_t i = 0; i < run.count;) {
+      const uint64_t free = run.arena->whole().free_run(run.granule + i, run.count - i);
+      if (found.length == 0) found.start = run.at + i;
+      found.length += free;
+      i += free;
+      const bool at_busy = i < run.count;
+      found.ends = at_busy || &run == &view.runs.back();
+      found.arena = at_busy ? run.arena : nullptr;
+      found.busy = run.granule + i;
+      if (visit(std::as_const(found))) return;
+      if (!at_busy) break;
+      found.length = 0;
+      i += run.arena->whole().busy_run(run.granule + i, run.count - i);
+    }
+  }
 }
 
 }  // namespace glake

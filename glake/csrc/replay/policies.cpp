@@ -1,7 +1,8 @@
 // The one list of policies a trace can be replayed under.
-#include <charconv>
+#include <optional>
 #include <string_view>
 
+#include "base/numbers.h"
 #include "bound_policy.h"
 #include "expandable_policy.h"
 #include "glake_policy.h"
@@ -20,22 +21,12 @@ constexpr std::string_view kGmlakeWithSize = "gmlake:";
                     "gmlake:64MiB (bytes, KiB, MiB, GiB or TiB)");
 }
 
-// Whole numbers with a binary unit, or bytes.
 uint64_t frag_limit_of(const std::string& name) {
-  const std::string_view text = std::string_view(name).substr(kGmlakeWithSize.size());
-  uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc()) refuse_size(name);
-  const std::string_view unit = text.substr(static_cast<size_t>(end - text.data()));
-  uint64_t scale = 0;
-  if (unit.empty() || unit == "B") scale = 1;
-  if (unit == "KiB") scale = kKiB;
-  if (unit == "MiB") scale = kMiB;
-  if (unit == "GiB") scale = 1024 * kMiB;
-  if (unit == "TiB") scale = 1024 * 1024 * kMiB;
   constexpr uint64_t kMost = 1024 * 1024 * kMiB;
-  if (scale == 0 || number > kMost / scale || number * scale < kGranule) refuse_size(name);
-  return number * scale;
+  const std::optional<uint64_t> size =
+      parse_size(std::string_view(name).substr(kGmlakeWithSize.size()));
+  if (!size || *size < kGranule || *size > kMost) refuse_size(name);
+  return *size;
 }
 
 GmlakeKnobs gmlake_knobs(const std::string& name) {

@@ -212,6 +212,7 @@ TEST(out_of_memory) {
   std::string text = thrown<c10::OutOfMemoryError>([] { allocator()->allocate(300 * kMiB); });
   CHECK(has(text, "CUDA out of memory"));
   CHECK(has(text, "300"));
+  CHECK(has(text, "unallocated. glake:\n  limit "));  // the core's facts, each on its line
   CHECK_EQ(called, 1);
   CHECK_EQ(stats().ooms, 1);
   DataPtr after = allocator()->allocate(kMiB);

@@ -188,9 +188,9 @@ std::string CudaAllocator::account(size_t bytes, int device, const Room& room,
   made += "Of the allocated memory " + torch_size_text(room.allocated) +
           " is allocated by PyTorch, and " +
           torch_size_text(room.reserved - std::min(room.reserved, room.allocated)) +
-          " is reserved by PyTorch but unallocated. glake: ";
-  size_t detail = text.compare(0, kPhrase.size(), kPhrase) == 0 ? text.find("; ") : text.npos;
-  return made + (detail == text.npos ? text : text.substr(detail + 2));
+          " is reserved by PyTorch but unallocated. glake:";
+  const size_t facts = text.compare(0, kPhrase.size(), kPhrase) == 0 ? text.find('\n') : text.npos;
+  return made + (facts == text.npos ? " " + text : text.substr(facts));
 }
 
 void CudaAllocator::out_of_memory(size_t bytes, int device, const std::string& text) {
