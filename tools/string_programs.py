@@ -1,11 +1,13 @@
-"""Finds programs that are held in strings of tests/ and tools/, where no linter reads them.
+"""Finds programs that are held in strings, where no linter reads them.
 
     python tools/string_programs.py [FILE ...]
 
-A program is a text of several lines, or with a `;`, that is Python with an import, a definition,
-a call or an assignment; C or C++; or a script that begins with `#!`. It belongs in a file, which
-is run: tests/SUITE/programs/NAME.py. A single statement stays, as in `python -c "import glake"`;
-so do docstrings. Prints FILE:LINE of each and exits 1 if there is one.
+A program is a text of several lines, or with a `;`, that is Python with a statement which does
+something; C, C++ or PTX; several commands of CMake; a script that begins with `#!`, or has a loop,
+a condition or `set -e` of a shell. The text may be bytes, joined of lines, or have places for
+values. It belongs in a file, which is run: tests/SUITE/programs/NAME.py. A single statement stays,
+as in `python -c "import glake"`; so do docstrings. Not found: a text of shell commands alone, and
+other languages. Prints FILE:LINE of each and exits 1 if there is one.
 """
 
 from __future__ import annotations
@@ -18,9 +20,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("tests", "tools")
+FOLDERS = ("benchmarks", "examples", "tests", "tools")
 # What may stay, by its file and how its text begins, with the reason.
 MAY = {
+    "examples/dry_run.py: import torch": "an example is one file, which a reader can copy",
+    "examples/record_and_replay.py: import glake, torch": "likewise",
+    "tools/option_table.py: struct _value_": "made of the options' words",
     "tools/option_table.py: // Generated": "a header with places for what it is generated from",
     "tests/intercept/test_intercept.py: int _value_(void)": "made of the names in a header",
     "tests/trainer/unit/test_configurable.py: name = 'a'": "TOML",
@@ -29,34 +34,65 @@ MAY = {
 }
 # What stands for a value that is put into the text.
 VALUE = "_value_"
-C = re.compile(r"^\s*#\s*include\b|^(?:[\w:<>]+[ *&]+)+[\w:]+\([^()\n]*\)\s*\{", flags=re.MULTILINE)
-IMPORTS = (ast.Import, ast.ImportFrom)
-DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-PERCENT = re.compile(r"%\(\w+\)[srd]|%[srd]")
+C = re.compile(
+    r"^\s*#\s*include\b|^\s*(?:typedef )?(?:struct|union|enum|class) \w+ \{"
+    r"|^(?:[\w:<>]+[ *&]+)+[\w:]+\([^();{}]*\)\s*\{",
+    flags=re.MULTILINE,
+)
+SHELL = re.compile(
+    r"^\s*(?:set -[a-z]+|for \w+ in .*;\s*do|(?:if|while|until) .*;\s*(?:then|do))\b",
+    flags=re.MULTILINE,
+)
+CMAKE = re.compile(
+    r"^\s*(?:cmake_minimum_required|project|find_package|include|set|add_\w+|target_\w+|install)"
+    r"\([^()]*\)$",
+    flags=re.MULTILINE,
+)
+PTX = re.compile(r"^\s*\.(?:version \d|target sm_|(?:visible )?\.?entry )", flags=re.MULTILINE)
+# Nodes of Python that do something. A name alone, or with a type, may be any text.
+DOES = (
+    ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign,
+    ast.AugAssign, ast.For, ast.While, ast.With, ast.Try, ast.Raise, ast.Assert,
+)  # fmt: skip
+# Places for values: of %, of str.format and of string.Template.
+PLACES = (re.compile(r"%\(\w+\)[srd]|%[srd]"), re.compile(r"\{\w*\}|\$\{\w+\}|\$\w+"))
 
 
 def text_of(node: ast.AST) -> str | None:
     """The text that an expression makes, VALUE for what only its run knows; None: no string."""
     if isinstance(node, ast.Constant):
-        return node.value if isinstance(node.value, str) else None
+        value = node.value.decode("latin-1") if isinstance(node.value, bytes) else node.value
+        return value if isinstance(value, str) else None
     if isinstance(node, ast.JoinedStr):
         return "".join(text_of(each) or VALUE for each in node.values)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         left, right = text_of(node.left), text_of(node.right)
         return None if left is None and right is None else (left or VALUE) + (right or VALUE)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return _joined(node.func, node.args)
     return None
 
 
+def _joined(function: ast.Attribute, given: list[ast.expr]) -> str | None:
+    """What the join() of a text makes of a list of texts."""
+    between = text_of(function.value) if function.attr == "join" else None
+    if between is None or len(given) != 1 or not isinstance(given[0], ast.List | ast.Tuple):
+        return None
+    return between.join(text_of(each) or VALUE for each in given[0].elts)
+
+
 def is_python(text: str) -> bool:
-    """Whether a text is Python that does something, with % and its kind as values."""
-    for code in (text, PERCENT.sub(VALUE, text)):
+    """Whether a text is Python that does something, with the places for values filled."""
+    for places in ((), PLACES[:1], PLACES[1:], PLACES):
+        code = text
+        for place in places:
+            code = place.sub(VALUE, code)
         try:
             nodes = list(ast.walk(ast.parse(code)))
         except (SyntaxError, ValueError):
             continue
-        does = (*IMPORTS, *DEFINITIONS, ast.Assign, ast.AugAssign)
         calls = (isinstance(each, ast.Expr) and isinstance(each.value, ast.Call) for each in nodes)
-        return any(isinstance(each, does) for each in nodes) or any(calls)
+        return any(isinstance(each, DOES) for each in nodes) or any(calls)
     return False
 
 
@@ -65,7 +101,9 @@ def is_program(text: str) -> bool:
     text = textwrap.dedent(text).strip()
     if "\n" not in text and ";" not in text:
         return False
-    return text.startswith("#!") or C.search(text) is not None or is_python(text)
+    if text.startswith("#!") or any(each.search(text) for each in (C, SHELL, PTX)):
+        return True
+    return len(CMAKE.findall(text)) > 1 or is_python(text)
 
 
 def programs(node: ast.AST) -> Iterator[tuple[int, str]]:

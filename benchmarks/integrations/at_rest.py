@@ -25,21 +25,14 @@ PLACES = (
     (ROOT / ".venv-frameworks" / "bin" / "python", None, ("deepspeed", "megatron")),
     (ROOT / ".venv-vllm" / "bin" / "python", None, ("vllm",)),
 )
-SOURCE = r"""
-#include <valgrind/callgrind.h>
-void begin(void) { CALLGRIND_START_INSTRUMENTATION; CALLGRIND_ZERO_STATS; }
-void end(const char* text) { CALLGRIND_DUMP_STATS_AT(text); CALLGRIND_STOP_INSTRUMENTATION; }
-"""
+SOURCE = Path(__file__).with_name("requests.c")
 Counts = dict[str, dict[str, list[int]]]  # of each hook "off" and "on": driver calls, instructions
 
 
 def library(folder: Path) -> Path:
     """Client requests of callgrind, to be called from Python."""
-    (folder / "requests.c").write_text(SOURCE)
     made = folder / "librequests.so"
-    subprocess.run(
-        ["cc", "-shared", "-fPIC", "-O1", "-o", str(made), str(folder / "requests.c")], check=True
-    )
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(made), str(SOURCE)], check=True)
     return made
 
 

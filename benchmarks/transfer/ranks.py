@@ -63,6 +63,13 @@ def rank(mib: int) -> None:
     engine.close()
 
 
+def in_use() -> None:
+    """Prints the bytes of each GPU's memory that are in use."""
+    from glake import _C, simcuda
+
+    print(json.dumps({g: simcuda.ledger(g)["used_bytes"] for g in range(_C.device_count())}))
+
+
 class Ranks:
     """The ranks of one run, and the machine they share."""
 
@@ -121,13 +128,9 @@ class Ranks:
 
     def in_use(self) -> dict[str, int]:
         """Bytes of each GPU's memory, seen by a process that joins the machine."""
-        code = (
-            "import json; from glake import _C, simcuda; n = _C.device_count();"
-            "print(json.dumps({g: simcuda.ledger(g)['used_bytes'] for g in range(n)}))"
-        )
         environment = {**self.environment, "GLAKE_SIM_VISIBLE_DEVICES": "0"}
         done = subprocess.run(
-            [sys.executable, "-c", code],
+            [sys.executable, __file__, "--in-use"],
             env=environment,
             check=True,
             capture_output=True,
@@ -249,9 +252,13 @@ def main() -> None:
     parser.add_argument("--kill", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--in-use", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.rank is not None:
         rank(given.rank)
+        return
+    if given.in_use:
+        in_use()
         return
     short = False
     rows: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Watches copies under way whose handles nobody holds, or whose end has something done."""
+"""Watches copies under way: whose handles nobody holds, or at whose end something is to be done."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Watched(Protocol):
     """What the watcher keeps until it is over."""
 
     def over(self, wait: bool) -> bool:
-        """Whether it is; with `wait`, after a while at most. Raises nothing."""
+        """Whether it is over. With `wait` the answer may take a short while. Raises nothing."""
         ...
 
 
@@ -68,7 +68,10 @@ class CompletionWatcher:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Has the thread run: not in take(), where no thread may be started."""
+        """Starts the thread, if it is not running.
+
+        take() cannot do this: a finaliser may call it, and a finaliser may start no thread.
+        """
         if self._thread is None:
             with self._lock:
                 if self._thread is None:

@@ -37,7 +37,10 @@ def gpu_of(memory: Buffer) -> int:
 
 
 def stream_of(memory: Buffer, gpu: int) -> Any:
-    """The current one, asked for at the call: the threads that copy have others."""
+    """(GPU, handle) of the stream that is current for the caller; None: it has none.
+
+    It was found when the caller called: a thread that copies has another current stream.
+    """
     if gpu == HOST or memory.stream is None:
         return None
     return (gpu, memory.stream)

@@ -199,10 +199,12 @@ class Offloader:
         engine = default_engine()
         with self._lock:
             self._refuse_others(storages)
-            # Under the same name: an error's traceback must not keep those that are away.
+            # Named as before, so that the longer list is gone: an error's traceback holds this
+            # frame's variables, and would keep the storages that are away.
             storages = [one for one in storages if self._on_gpu(one)]
             require_own_parameters(storages)
-            # No stream has what is offloaded wait until it has arrived.
+            # What is on its way back without the order of a stream must have arrived before it is
+            # offloaded again.
             Move([one for one in self._coming if not one.transfer.ordered]).wait()
             self._make_room(sum(one.bytes for one in storages))
             return self._moved(engine, storages, self._to_host)

@@ -23,7 +23,7 @@ MOST_PARTS = 1 << 22
 
 @dataclass(slots=True)
 class Parts:
-    """Three unsigned 64-bit numbers each: dst, src, bytes."""
+    """Parts of a copy. `numbers` has three unsigned 64-bit numbers for each: dst, src, bytes."""
 
     numbers: Any
     count: int
@@ -112,7 +112,7 @@ def check_fit(dst: Buffer, src: Buffer) -> bool:
 
 
 def layout_of(dst: Buffer, src: Buffer) -> Layout:
-    """Of two that fit and are not both contiguous."""
+    """The layout of a copy between two arrays that fit each other and are not both contiguous."""
     dims = [
         (extent, to, of)
         for extent, to, of in zip(dst.shape, dst.strides, src.strides, strict=True)

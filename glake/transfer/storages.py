@@ -1,4 +1,4 @@
-"""Tensors by the storages they share, which move as one."""
+"""Tensors grouped by the storage that they share: all tensors of a storage move together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Storage:
     """A storage and the tensors given that are views of it."""
 
     def __init__(self, tensor: Any) -> None:
-        """That of a tensor."""
+        """The storage of `tensor`, which is not yet among its tensors."""
         storage = tensor.untyped_storage()
         self.address, self.bytes, self.device = storage.data_ptr(), storage.nbytes(), tensor.device
         self._storage = storage
@@ -156,7 +156,11 @@ def _averaged_by_ranks() -> set[int]:
 
 
 def _gradient_is_held(tensor: Any) -> bool:
-    """Whether the node lives on when we let go of it: what is written in it is there again."""
+    """Whether somebody else holds the autograd node that accumulates the tensor's gradient.
+
+    Such a node outlives our reference to it. So a mark that we leave in it is still there when we
+    ask for the node again.
+    """
     import torch
 
     def notes() -> Any:

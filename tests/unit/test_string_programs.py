@@ -28,6 +28,15 @@ import string_programs  # noqa: E402
         ("#include <stdio.h>", "int x"),
         ("extern const char* name(void) {", "}"),
         ("#!/bin/sh", "echo started"),
+        ("for n in range(3):", "    assert n < 3", "raise SystemExit(3)"),
+        ("while True:", "    break"),
+        ("import {m}", "if {m}:", "    {body}"),
+        ("import $m", "$m.enable()"),
+        ("set -e", "cd build", "rm x"),
+        ("project(x CXX)", "add_library(x SHARED x.cpp)", "if(UNIX)", "endif()"),
+        ("int f(int a,", "      int b) {", "  return a + b;", "}"),
+        ("struct A {", "  int x;", "};"),
+        (".version 7.0", ".visible .entry k() { ret }"),
     ],
 )
 def test_programs_are_found(lines: tuple[str, ...]) -> None:
@@ -35,7 +44,15 @@ def test_programs_are_found(lines: tuple[str, ...]) -> None:
     assert string_programs.is_program(several) == (lines[-1] != "")
 
 
-@pytest.mark.parametrize("parts", [("import os", " os.abort()"), ("int f(void) { return 1", " }")])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ("import os", " os.abort()"),
+        ("int f(void) { return 1", " }"),
+        ("for each in 1 2 3", " do\n  echo $each\ndone\n"),
+        ("if [ -f x ]", " then\n  rm x\nfi\n"),
+    ],
+)
 def test_one_line_of_several_statements_is_a_program(parts: tuple[str, str]) -> None:
     assert string_programs.is_program(";".join(parts))
     assert not string_programs.is_program(parts[0].partition("(")[0])
@@ -53,6 +70,10 @@ def test_one_line_of_several_statements_is_a_program(parts: tuple[str, str]) -> 
         "name\nother\n",
         "name: x\nversion: y\n",
         "to be; or not",
+        "started\ndone\n",
+        "if it fails,\nthen so be it\nfi\n",
+        "include(what)\nnobody calls\n",
+        "costs $1\nand {more}\n",
     ],
 )
 def test_what_is_no_program(text: str) -> None:
@@ -76,8 +97,13 @@ def test_programs_are_found_in_all_kinds_of_strings() -> None:
         '    g("import os\\n" + name + "()\\n")',
         f'    g(name + "{program}")',
         '    g("import os")',
+        f'    g(b"{program}")',
+        r'    g("\n".join(["import os", name + "()", "x = 1"]))',
+        r'    g("import {m}\nx = {m}\n".format(m=name))',
+        r'    g(Template("import $m\nx = 1\n"))',
+        '    g(", ".join([name, "b"]))',
     ]
-    assert found("\n".join(source)) == [4, 5, 6, 7]
+    assert found("\n".join(source)) == [4, 5, 6, 7, 9, 10, 11, 12]
 
 
 def test_a_program_fails_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from rich.console import Console
 from glake.cli import main
 from glake.platform_file import load_platforms
 from glake.transfer import topology
-from glake.transfer.topology.view import show
+from glake.transfer.topology.tables import show
 
 PROGRAMS = Path(__file__).parent / "programs"
 PRESETS = list(load_platforms())

@@ -94,7 +94,7 @@ def transfer(
     if as_json:
         click.echo(json.dumps(rows, indent=1))
         return
-    from glake.transfer.bench.view import show
+    from glake.transfer.bench.tables import show
 
     console = Console(file=sys.stdout)
     if not console.is_terminal:

@@ -132,7 +132,7 @@ def _ask(what: str, only: str | None, as_json: bool) -> None:
 
 
 def _show(books: dict[str, Any]) -> None:
-    from glake.transfer.relay.view import table
+    from glake.transfer.relay.tables import table
 
     console = Console(file=sys.stdout)
     if not console.is_terminal:

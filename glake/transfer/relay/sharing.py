@@ -214,8 +214,11 @@ class Ledger:
         return tuple(chosen)
 
     def _pairs(self, own: int, rest: list[int]) -> list[tuple[int, ...]]:
-        """The two relays of a path that has both, nearer first: the farther brings nothing alone.
-        A farther one with a link of its own to `own` does, and is not looked at."""
+        """Pairs of relays that one path passes one after the other, the one next to `own` first.
+
+        The second relay of a pair is of no use alone. A GPU that has links of its own both ways to
+        `own` is of use alone, so that it is never the second of a pair.
+        """
         linked, near = self._graph.linked, [gpu for gpu in rest if self._next_to(gpu, own)]
         far = [gpu for gpu in rest if not (linked(gpu, own) and linked(own, gpu))]
         return [(a, b) for a in near for b in far if a != b and self._next_to(a, b)]

@@ -158,7 +158,7 @@ def _plan(
 
 
 def _list(path: str | None, as_json: bool) -> None:
-    from glake.transfer.topology.view import presets
+    from glake.transfer.topology.tables import presets
 
     platforms = load_platforms(path)
     if as_json:
@@ -168,7 +168,7 @@ def _list(path: str | None, as_json: bool) -> None:
 
 
 def _print(shown: Topology) -> None:
-    from glake.transfer.topology.view import show, width
+    from glake.transfer.topology.tables import show, width
 
     show(shown, _console(width(shown.platform)))
 

@@ -1,4 +1,4 @@
-"""The driver by ctypes, and the kernels of tests/conformance/kernels.h: no nvcc, no NVRTC."""
+"""The driver by ctypes, and the kernels of tests/conformance/kernels.ptx: no nvcc, no NVRTC."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-HEADER = Path(__file__).resolve().parents[2] / "conformance" / "kernels.h"
+PTX = Path(__file__).resolve().parents[2] / "conformance" / "kernels.ptx"
 
 
 class Refused(RuntimeError):
@@ -27,16 +27,11 @@ def call(name: str, *arguments: object) -> None:
         raise Refused(f"{name} returned {code}")
 
 
-def ptx() -> str:
-    """The text of the kernels."""
-    return HEADER.read_text().split('R"ptx(')[1].split(')ptx"')[0]
-
-
 @functools.cache
 def function(name: str) -> ctypes.c_void_p:
     torch.cuda.synchronize()  # a current context
     module, found = ctypes.c_void_p(), ctypes.c_void_p()
-    call("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(ptx().encode()))
+    call("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(PTX.read_bytes()))
     call("cuModuleGetFunction", ctypes.byref(found), module, name.encode())
     return found
 
