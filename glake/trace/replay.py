@@ -527,5 +527,7 @@ def replay(
         steps=steps,
         peak_event=raw["peak_event"],
         timeline=Timeline(**raw["timeline"]),
-        layout=_layout(raw["oom"]["event"] if at_peak and raw["oom"] else event, raw["layout"]),
+        layout=_layout(
+            raw["oom"]["event"] if layout_at == "peak" and raw["oom"] else event, raw["layout"]
+        ),
     )
