@@ -31,8 +31,38 @@ Slot Slots::lend(Place place, Bytes bytes, Bytes least) {
   const Address at = fresh(&where, size);
   std::lock_guard<std::mutex> guard(mutex_);
   if (where >= kAnyHost) ++count_;
-  free_[{where, size}].reserve(count_ + placed_.size());  // so that taking it back cannot fail
+  keep_room(where, size);
   return {this, where, size, at};
+}
+
+std::vector<Slot> Slots::lend_several(Place place, Bytes bytes, size_t count) {
+  std::vector<Slot> lent;
+  lent.reserve(count);
+  if (place.host() || remote_.remote(place.gpu)) {
+    while (lent.size() < count) lent.push_back(lend(place, bytes));
+    return lent;
+  }
+  Bytes size = kLeastSlot;
+  while (size < bytes) size *= 2;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    std::vector<Address>& spare = free_[{place.gpu, size}];
+    for (; !spare.empty() && lent.size() < count; spare.pop_back()) {
+      lent.emplace_back(this, place.gpu, size, spare.back());
+    }
+  }
+  if (lent.size() == count) return lent;
+  const std::vector<Address> made = fresh_device(place.gpu, size, count - lent.size());
+  std::lock_guard<std::mutex> guard(mutex_);
+  count_ += made.size();
+  keep_room(place.gpu, size);
+  for (const Address at : made) lent.emplace_back(this, place.gpu, size, at);
+  return lent;
+}
+
+// Under the lock: taking one back cannot fail.
+void Slots::keep_room(int place, Bytes bytes) {
+  free_[{place, bytes}].reserve(count_ + placed_.size());
 }
 
 Slot Slots::lend_shared(Bytes bytes) {
@@ -43,7 +73,7 @@ Slot Slots::lend_shared(Bytes bytes) {
 
 // Where the system has no memory on that socket, or does not let us choose, anywhere must do.
 Address Slots::fresh(int* place, Bytes bytes) {
-  if (*place >= 0) return fresh_device(*place, bytes);
+  if (*place >= 0) return fresh_device(*place, bytes, 1).front();
   const int socket = kAnyHost - 1 - *place;
   if (*place != kAnyHost) {
     try {
@@ -68,34 +98,38 @@ Address Slots::fresh_host(int socket, Bytes bytes) {
 
 // The allocator orders a block for one stream only, ours; chunks use it on several, so that stream
 // is waited for: almost always it is idle.
-Address Slots::fresh_device(int gpu, Bytes bytes) {
+std::vector<Address> Slots::fresh_device(int gpu, Bytes bytes, size_t count) {
   allocator_.open_device(gpu);
-  StreamHandle stream = 0;
+  const StreamHandle stream = stream_of(gpu);
+  std::vector<Address> made;
+  made.reserve(count);
+  try {
+    while (made.size() < count) made.push_back(allocator_.allocate(gpu, bytes, stream));
+    const Status s = driver_.synchronize_stream(gpu, stream);
+    if (s.ok()) return made;
+    throw Error(GLAKE_DRIVER_ERROR, "a relay buffer's stream: " + driver_.describe(s));
+  } catch (const Error&) {
+    for (const Address at : made) give(gpu, at);
+    throw;
+  }
+}
+
+// On which its buffers are allocated.
+StreamHandle Slots::stream_of(int gpu) {
   {
     std::lock_guard<std::mutex> guard(mutex_);
-    stream = streams_[gpu];
+    if (const StreamHandle known = streams_[gpu]; known != 0) return known;
   }
-  Status s;
-  if (stream == 0) {
-    {
-      DeviceScope scope(driver_, gpu);
-      s = scope.status().ok() ? driver_.create_stream(&stream) : scope.status();
-    }
-    if (!s.ok())
-      throw Error(GLAKE_DRIVER_ERROR, "no stream for relay buffers: " + driver_.describe(s));
-    std::lock_guard<std::mutex> guard(mutex_);
-    StreamHandle& known = streams_[gpu];
-    if (known == 0) {
-      known = stream;
-    } else {
-      driver_.destroy_stream(std::exchange(stream, known));
-    }
-  }
-  const Address at = allocator_.allocate(gpu, bytes, stream);
-  s = driver_.synchronize_stream(gpu, stream);
-  if (s.ok()) return at;
-  give(gpu, at);
-  throw Error(GLAKE_DRIVER_ERROR, "a relay buffer's stream: " + driver_.describe(s));
+  StreamHandle stream = 0;
+  DeviceScope scope(driver_, gpu);
+  const Status s = scope.status().ok() ? driver_.create_stream(&stream) : scope.status();
+  if (!s.ok())
+    throw Error(GLAKE_DRIVER_ERROR, "no stream for relay buffers: " + driver_.describe(s));
+  std::lock_guard<std::mutex> guard(mutex_);
+  StreamHandle& known = streams_[gpu];
+  if (known == 0) return known = stream;
+  driver_.destroy_stream(stream);  // another thread was first
+  return known;
 }
 
 void Slots::give(int place, Address at) {

@@ -33,6 +33,8 @@ class Slots {
   // A buffer of at least `bytes`, and of `least`, a power of two, that no stream uses. Throws Error
   // (GLAKE_OUT_OF_MEMORY...).
   Slot lend(Place place, Bytes bytes, Bytes least = kLeastSlot);
+  // So many: of a GPU, those that have to be made are waited for together.
+  std::vector<Slot> lend_several(Place place, Bytes bytes, size_t count);
   // Of pinned host memory that the relay service reaches.
   Slot lend_shared(Bytes bytes);
   void take_back(int place, Bytes bytes, Address at) noexcept;
@@ -50,7 +52,9 @@ class Slots {
   int place_of(const Place& place) const;
   Address fresh(int* place, Bytes bytes);
   Address fresh_host(int socket, Bytes bytes);
-  Address fresh_device(int gpu, Bytes bytes);
+  std::vector<Address> fresh_device(int gpu, Bytes bytes, size_t count);
+  StreamHandle stream_of(int gpu);
+  void keep_room(int place, Bytes bytes);
   void give(int place, Address at);
 
   Driver& driver_;

@@ -4,10 +4,18 @@
 
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "driver/outside_scope.h"
 
 namespace glake::transfer {
+namespace {
+
+// Others that a thread wakes: a system call each, of several microseconds. A caller that woke all
+// of them would enqueue nothing meanwhile.
+constexpr size_t kWakes = 2;
+
+}  // namespace
 
 PathThreads::Worker& PathThreads::worker(int gpu) {
   std::unique_ptr<Worker>& one = workers_[gpu];
@@ -27,22 +35,33 @@ void PathThreads::run(const std::vector<Task>& tasks) {
     for (const Task& task : tasks) task.run();
     return;
   }
-  {
-    std::lock_guard<std::mutex> guard(mutex_);
-    batch.left = tasks.size() - 1;
-    for (size_t i = 1; i < tasks.size(); ++i) {
-      Worker& one = worker(tasks[i].gpu);
-      one.jobs.push_back({tasks[i], &batch});
-      if (one.awake) continue;
-      one.awake = true;
-      driver_.expect_threads(1);  // a simulated driver's time waits for a thread that is woken
-      one.woken.notify_one();
-    }
-  }
+  Worker* const first = give_out(tasks, &batch);
+  if (first != nullptr) first->woken.notify_one();
   tasks.front().run();
   const OutsideScope outside(driver_);
   std::unique_lock<std::mutex> lock(mutex_);
   batch.done.wait(lock, [&] { return batch.left == 0; });
+}
+
+// All but the first. Returns the thread to wake, which wakes others; null: all are awake.
+PathThreads::Worker* PathThreads::give_out(const std::vector<Task>& tasks, Batch* batch) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  batch->left = tasks.size() - 1;
+  std::vector<Worker*> asleep;
+  for (size_t i = 1; i < tasks.size(); ++i) {
+    Worker& one = worker(tasks[i].gpu);
+    one.jobs.push_back({tasks[i], batch});
+    if (!std::exchange(one.awake, true)) asleep.push_back(&one);
+  }
+  if (asleep.empty()) return nullptr;
+  for (size_t i = 0; i < asleep.size(); ++i) {
+    for (size_t next = kWakes * i + 1; next <= kWakes * (i + 1) && next < asleep.size(); ++next) {
+      asleep[i]->wakes.push_back(asleep[next]);
+    }
+  }
+  // A simulated driver's time waits for threads that are woken.
+  driver_.expect_threads(static_cast<int>(asleep.size()));
+  return asleep.front();
 }
 
 void PathThreads::work(int gpu, Worker* self) {
@@ -52,7 +71,9 @@ void PathThreads::work(int gpu, Worker* self) {
   for (;;) {
     self->woken.wait(lock, [&] { return stopping_ || self->awake; });
     if (!self->awake) return;
+    const std::vector<Worker*> others = std::exchange(self->wakes, {});
     lock.unlock();
+    for (Worker* other : others) other->woken.notify_one();
     driver_.thread_at_work(true, gpu);
     lock.lock();
     while (!self->jobs.empty()) {

@@ -47,7 +47,9 @@ class PathThreads {
     std::deque<Job> jobs;
     std::condition_variable woken;
     bool awake = false;
+    std::vector<Worker*> wakes;  // next, when it wakes itself
   };
+  Worker* give_out(const std::vector<Task>& tasks, Batch* batch);
   void work(int gpu, Worker* self);
   Worker& worker(int gpu);
 

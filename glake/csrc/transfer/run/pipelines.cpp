@@ -61,10 +61,11 @@ void PipelinePool::fill(Pipeline* line, const Path& path, size_t buffers, Bytes 
   for (size_t hop = 0; hop < line->between.size(); ++hop) {
     std::vector<Pipeline::Buffer>& between = line->between[hop];
     if (between.size() < buffers) between.resize(buffers);
+    std::vector<Slot> slots = slots_.lend_several(path.hops[hop].to, bytes, buffers);
     for (size_t i = 0; i < buffers; ++i) {
       const Status s = make_events(line, hop, &between[i]);
       if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "an event for a path: " + driver_.describe(s));
-      between[i].slot = slots_.lend(path.hops[hop].to, bytes);
+      between[i].slot = std::move(slots[i]);
     }
   }
 }
