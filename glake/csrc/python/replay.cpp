@@ -136,8 +136,8 @@ py::dict replay_trace(const Trace& trace, const std::string& policy,
                       std::optional<uint64_t> capacity, int64_t complete_after,
                       bool with_min_capacity, size_t timeline_points,
                       const std::string& driver_path, const py::object& progress,
-                       std::optional<uint64_t> layout_at, const std::vector<std::string>& costs,
-                       bool layout_at_oom) {
+                      std::optional<uint64_t> layout_at, const std::vector<std::string>& costs,
+                      bool layout_at_oom) {
   ReplayOptions options;
   options.layout_at = layout_at;
   options.layout_at_oom = layout_at_oom;
