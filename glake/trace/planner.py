@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from glake import config, outside
+from glake import arguments, config, outside
 from glake.errors import PlanError
 from glake.trace.holders import Holder, fold
 from glake.trace.record import record
@@ -156,7 +156,9 @@ def plan(
     Raises:
         BadTarget, PlanError, AdapterBuildError: see glake.trace.record.record. PlanError also for
             an unknown policy, sizes that are none, and set-up alone larger than the device.
+        WrongType: a target that is no text, or no path.
     """
+    arguments.text("a target", target)
     gpu_bytes = parse_size("gpu", gpu)
     set_aside = outside.estimate(world) if context is None else parse_size("context", context, 0)
     capacity = gpu_bytes - set_aside
@@ -170,7 +172,7 @@ def plan(
     tell = progress or (lambda share, doing: None)
     with contextlib.ExitStack() as stack:
         file: Any = out
-        path = os.fspath(out) if out is not None else ""
+        path = arguments.path("a trace", out) if out is not None else ""
         if out is None:
             file = stack.enter_context(tempfile.TemporaryFile(prefix="glake-"))
             path = f"/dev/fd/{file.fileno()}"

@@ -23,6 +23,7 @@ from glake.errors import (
     WrongType,
 )
 from glake.trace import html
+from glake.trace import plan as glake_plan
 from glake.trace import replay as replaying
 from glake.trace.format import TraceWriter, read_events
 from glake.transfer import topology
@@ -124,6 +125,8 @@ CALLS: list[tuple[Callable[[Any], object], tuple[Any, ...], type[GlakeError]]] =
     (lambda also: _replay(find_min_capacity=also), (None, "no", 1), InvalidArgument),
     (lambda path: _replay(driver_path=path), (None, 1), WrongType),
     (lambda tell: _replay(progress=tell), ("x", 1), WrongType),
+    (glake_plan, (None, 1, b"x", object()), WrongType),
+    (lambda out: glake_plan("train-tiny", out=out), (1, b"x"), WrongType),
     (replaying.load_trace, (None, 1, b"x", []), WrongType),
     (replaying.load_trace, ("", "/", "/no/such/file", "a\0b"), FileFailed),
     (lambda name: replaying.load_trace("/no/such/file", name), (None, 1), WrongType),
