@@ -108,6 +108,7 @@ struct Check {
 // why` and the sums; returns the number that failed.
 inline int run_checks(int argc, char** argv, const std::vector<Check>& checks) {
   const test::Choice choice(argc, argv);
+  choice.refuse_others();
   int passed = 0, failed = 0, skipped = 0;
   for (const Check& check : checks) {
     if (!choice.takes(check.name)) continue;

@@ -3,10 +3,11 @@
 //   TEST(a_block_is_found) { CHECK(...); }
 //   int main(int argc, char** argv) { return test::run_cases(argc, argv); }
 //
-// `PROGRAM --list` prints their names, `PROGRAM --filter 'GLOB'` runs those that match. Each case
-// runs in a process of its own, so that one that fails, or crashes, does not keep the others from
-// running; a case that is the only one chosen runs in the program itself, where a debugger finds
-// it. A line `NAME: ok (3 ms)` or `NAME: FAILED why` ends what a case prints.
+// `PROGRAM --list` prints their names, `PROGRAM --filter 'GLOB'` runs those that match. Any other
+// word that begins with -- is refused, unless main() takes it. Each case runs in a process of its
+// own, so that one that fails, or crashes, does not keep the others from running; a case that is
+// the only one chosen runs in the program itself, where a debugger finds it. A line
+// `NAME: ok (3 ms)` or `NAME: FAILED why` ends what a case prints.
 #pragma once
 
 #include <fnmatch.h>
@@ -29,11 +30,24 @@ struct Choice {
   bool list = false;
   std::string filter;
 
-  Choice(int argc, char** argv) {
+  // With --help, and with a --filter of nothing, it ends the program.
+  Choice(int argc, char** argv) : program_(argv[0]) {
     for (int i = 1; i < argc; ++i) {
-      if (std::strcmp(argv[i], "--list") == 0) list = true;
-      if (std::strcmp(argv[i], "--filter") == 0 && i + 1 < argc) filter = argv[++i];
+      const std::string word = argv[i];
+      if (word == "--help" || word == "-h") end(stdout, 0);
+      if (word == "--filter") {
+        if (i + 1 == argc || *argv[i + 1] == '\0') end(stderr, 2, "--filter: which cases?");
+        filter = argv[++i];
+      } else if (word == "--list") {
+        list = true;
+      } else if (other_.empty() && word.compare(0, 2, "--") == 0) {
+        other_ = word;
+      }
     }
+  }
+  // Ends the program if the command line has an option that is none of these.
+  void refuse_others() const {
+    if (!other_.empty()) end(stderr, 2, "no option is called " + other_);
   }
   // True if the case is to be run; with --list, its name is printed instead.
   bool takes(const char* name) const {
@@ -41,6 +55,20 @@ struct Choice {
     if (list) std::puts(name);
     return !list;
   }
+
+ private:
+  [[noreturn]] void end(FILE* out, int status, const std::string& why = "") const {
+    if (!why.empty()) std::fprintf(out, "%s\n", why.c_str());
+    std::fprintf(
+        out,
+        "usage: %s [--list | --filter GLOB]\n"
+        "Runs its cases. --list prints their names instead; --filter runs those whose name "
+        "matches.\n",
+        program_.c_str());
+    std::exit(status);
+  }
+
+  std::string program_, other_;
 };
 
 struct Case {
@@ -83,6 +111,7 @@ inline std::string run_apart(const Case& one) {
 // Runs what the command line chooses; returns main()'s exit status.
 inline int run_cases(int argc, char** argv) {
   const Choice choice(argc, argv);
+  choice.refuse_others();
   std::vector<Case> chosen;
   for (const Case& each : Case::all()) {
     if (choice.takes(each.name)) chosen.push_back(each);

@@ -161,6 +161,20 @@ TEST(small_copies) {
   CU(cuStreamDestroy(stream));
 }
 
+// An id that no copy has is refused, whatever kind of copy its highest bits name.
+TEST(ids_of_no_copy) {
+  test::running() = "ids of no copy";
+  Node node("dgx_a100", {{"memory", "64MiB"}});
+  uint64_t done = 0, total = 0;
+  for (int kind = 0; kind < 16; ++kind) {
+    const uint64_t id = ~uint64_t{0} >> 4 | static_cast<uint64_t>(kind) << 60;
+    CHECK_TEXT(glake_copy_done(id) == -GLAKE_INVALID_ARGUMENT, std::to_string(kind));
+    GIVES(GLAKE_INVALID_ARGUMENT, glake_copy_wait(id, 0));
+    GIVES(GLAKE_INVALID_ARGUMENT, glake_copy_progress(id, &done, &total));
+    CHECK(test::last_error().find(std::to_string(id)) != std::string::npos);
+  }
+}
+
 TEST(refusals) {
   test::running() = "refusals";
   Node node("dgx_a100", {{"memory", "64MiB"}});

@@ -39,3 +39,13 @@ def test_one_case_runs_in_the_program(program: Path) -> None:
 
 def test_cases_are_listed(program: Path) -> None:
     assert run(program, "--list") == (0, ["first_fails", "second_crashes", "third_holds"])
+
+
+def test_help_and_what_is_no_option_run_nothing(program: Path) -> None:
+    status, lines = run(program, "--help")
+    assert status == 0 and lines[0].startswith("usage: ")
+    for words in (["--filter"], ["--filter", ""], ["--only", "third*"], ["--list", "--all"]):
+        done = subprocess.run([program, *words], capture_output=True, text=True)
+        assert done.returncode == 2 and done.stdout == "", words
+        assert "usage: " in done.stderr
+        assert words[-1] in done.stderr or words[0] in done.stderr

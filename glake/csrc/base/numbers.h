@@ -90,7 +90,7 @@ inline std::string counted(uint64_t n, const char* one) {
 // A device as texts name it: as PyTorch does.
 inline std::string device_text(int device) { return "cuda:" + std::to_string(device); }
 
-// With so many digits after the point, as printf's %.2f.
+// With `places` digits after the point, as printf's %.2f.
 inline std::string fixed_text(double value, int places) {
   char text[400];  // the largest double has 309 digits
   const auto end = std::to_chars(text, text + sizeof text, value, std::chars_format::fixed, places);
@@ -107,7 +107,7 @@ inline std::string size_text(uint64_t bytes) {
   return fixed_text(value, 2) + " " + kUnits[unit];
 }
 
-// With so many digits that count, as printf's %.6g.
+// With `digits` significant digits, as printf's %.6g.
 inline std::string significant_text(double value, int digits) {
   char text[64];
   const auto end =

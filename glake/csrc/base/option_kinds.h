@@ -24,7 +24,7 @@ struct Limit {
 };
 
 struct Contiguous {
-  Bytes from = 0;  // blocks of at least so many bytes are one driver allocation each; 0: none
+  Bytes from = 0;  // blocks from this size on are one driver allocation each; 0: none
   int kind = GLAKE_CONTIGUOUS_VMM;
 };
 

@@ -1,7 +1,7 @@
 // The allocator's thresholds: where memory is traded for driver calls, waits or host time. Each
-// says where its value is from: a script that measures it, a published price, or a guess: chosen,
-// not measured. What is a promise or a format (alignment, granule, handle texts) is not
-// here.
+// says where its value is from: a script that measures it, a published price, or a guess, which
+// was chosen and not measured. A threshold that is "a part" of something is the divisor: 16 stands
+// for a sixteenth. Promises and formats (alignment, granule, handle texts) are not here.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,9 @@ namespace glake {
 
 struct Tuning {
   // Growth.
-  // Once one part in so many more is held than was ever live, what is free is waited for, and
-  // stitched, before there is more of it: to map granules again costs less than to create them.
-  // Chosen by benchmarks/allocator/targets.py on the recorded jobs.
+  // Once this part more is held than was ever live, growth comes last: free memory is waited for,
+  // and stitched, before that. To map granules again costs less than to create them. Chosen by
+  // benchmarks/allocator/targets.py on the recorded jobs.
   static constexpr uint64_t kHoard = 16;
 
   // Addresses, which cost nothing until mapped; guesses.
@@ -32,15 +32,16 @@ struct Tuning {
   static constexpr size_t kViewsSearched = 128;
   static constexpr size_t kRunsSearched = 8192;  // of these views
 
-  // Stream waits that a step (or so many requests, where steps do not repeat) may cost, and what a
-  // step may be, in requests: chosen by targets.py on the recorded jobs.
+  // Stream waits that a step may cost. Where steps do not repeat, the waits that each kWindow
+  // requests may cost. The least and the most requests of a step. Chosen by targets.py on the
+  // recorded jobs.
   static constexpr uint64_t kWaitsPerStep = 36;
   static constexpr uint64_t kWaitsPerWindow = 24;
   static constexpr uint64_t kWindow = 4096;
   static constexpr uint64_t kLeastStep = 512, kMostStep = 32768;
 
-  // A request of one part in so many of the limit is not moved to save a wait, as that would cost
-  // mapping calls: a guess.
+  // A request of at least this part of the limit is not moved to save a wait, because moving it
+  // would cost mapping calls: a guess.
   static constexpr Bytes kMovedAnyway = 32;
 
   // Tickets in one set: work on more streams is waited for before memory is free. A guess.
@@ -50,51 +51,50 @@ struct Tuning {
   static constexpr size_t kMostMarks = 64;  // outstanding on one stream
   static constexpr int kPollsATurn = 8;     // streams
 
-  // Views. One is extended when at least one in so many of the granules needed is there already: a
-  // guess. So many granules are unmapped in the time that one takes to be mapped, and in an
-  // unmapping call so many are mapped: the published prices (simcuda/symbols.h).
+  // Views. A view is extended if it has at least this part of the granules needed: a guess.
   static constexpr uint64_t kLeastReuse = 8;
+  // Granules that are unmapped in the time in which one is mapped, and granules that are mapped in
+  // the time of one unmapping call: the published prices (simcuda/symbols.h).
   static constexpr uint64_t kUnmapped = 4;
   static constexpr uint64_t kUnmapCall = 8;
 
-  // The budget of addresses mapped by views may be exceeded by one part in so many before the host
-  // waits for their work: a guess.
+  // Views may exceed their budget of mapped addresses by this part before the host waits for their
+  // work: a guess.
   static constexpr uint64_t kViewsOver = 2;
 
   // A cached contiguous block may be longer than what is asked for by this part of it, or by two
   // granules: a guess.
   static constexpr Bytes kSlack = 4;
 
-  // Pinned host memory that nobody uses: at most one part in so many of what was ever live, and so
-  // much in any case. Guesses, which benchmarks/real/pinned.py shows at work.
+  // Pinned host memory that nobody uses: at most this part of what was ever live, but the least may
+  // always be kept. Guesses, which benchmarks/real/pinned.py shows at work.
   static constexpr Bytes kHostIdle = 8;
   static constexpr Bytes kHostIdleLeast = 64 * kMiB;
   // Its classes: powers of two from the first to the second, whole granules above that: guesses.
   static constexpr Bytes kHostLeastClass = 4 * kKiB, kHostMostClass = 8 * kMiB;
 
-  // A paused region's bytes go to the host in chunks, so many of them a transfer: 256 MiB, from
-  // which on a longer transfer is hardly faster (docs/transfer.md, by `glake bench transfer`).
+  // A paused region's bytes go to the host in chunks, and a group of chunks is one transfer. It has
+  // 256 MiB: a longer one is hardly faster (docs/transfer.md, by `glake bench transfer`).
   static constexpr Bytes kSavedChunk = 32 * kMiB;
   static constexpr size_t kSavedGroup = 8;
-  // Threads that add up and copy them: one part in so many of the cores, and at most so many. A
-  // core adds up 8 to 10 GB/s (taken by hand, 2026-11-24), a node's links to one GPU carry 25 to
-  // 200.
+  // Threads that add up and copy them: this part of the cores, and the most threads. A core adds up
+  // 8 to 10 GB/s (taken by hand, 2026-11-24), a node's links to one GPU carry 25 to 200.
   static constexpr size_t kCrewCores = 2;
   static constexpr size_t kCrewMost = 8;
 
   // Requests remembered, and how many must agree before a sequence is followed: guesses.
   static constexpr uint64_t kRemembered = 1 << 16;
   static constexpr uint64_t kAgreeing = 16;
-  // Of a sequence that is followed, one request in so many is entered in the index; and so many of
-  // the last are compared, as a hash alone may lie: guesses.
+  // While a sequence is followed, one request of kIndexed is entered in the index. The last
+  // kCompared requests are compared, because different requests may have one hash. Guesses.
   static constexpr uint64_t kIndexed = 4;
   static constexpr uint64_t kCompared = 4;
 
   // A thread's cache: places, and blocks of one size and stream in each: guesses.
   static constexpr int kCacheSlots = 256;
   static constexpr int kCacheDepth = 14;
-  // What it keeps at most, as one part in so many of the limit: of small blocks, and of large ones
-  // (where it keeps these). Guesses, which benchmarks/allocator/mixed_sizes.py shows at work.
+  // The part of the limit that it keeps at most: in small blocks, and in large ones, where it keeps
+  // these. Guesses, which benchmarks/allocator/mixed_sizes.py shows at work.
   static constexpr Bytes kCacheSmall = 1024;
   static constexpr Bytes kCacheLarge = 32;
 

@@ -76,7 +76,7 @@ Struct as_here(const Struct& given, const std::string& name, size_t least) {
   return here;
 }
 
-// Throws Error unless a block can have so many bytes.
+// Throws Error unless a block can have this size.
 [[noreturn]] void refuse_size(size_t bytes);
 inline void require_size(size_t bytes) {
   if (bytes == 0 || bytes > kMaxRequest) refuse_size(bytes);

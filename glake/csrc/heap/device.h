@@ -54,37 +54,37 @@ struct Device {
   Granules physical() const;
   // What counts against the limit. What is owed to the driver is used first, and held already.
   Granules under_limit() const;
-  // By how much the arenas may grow under the limit; and how much is held above it, if it was
-  // lowered.
+  // By how much the arenas may grow under the limit.
   Granules room() const;
+  // How much is held above a limit that was lowered.
   Granules above_limit() const;
-  // At least as much as is held can be had besides.
+  // The room is at least as large as what is held.
   bool plentiful() const;
   // The same for contiguous blocks, which take nothing that is owed.
   Granules chunk_room() const;
   Granules chunks_above_limit() const;
-  // Held, and in no segment, since the driver refused to take it back: no statistic but
-  // glake.owed_bytes has it. Takes no lock.
+  // What is held although it is in no segment: the driver refused to take it back. Of the
+  // statistics, glake.owed_bytes alone counts it. Takes no lock.
   Granules owed() const { return Granules{deferred.handles()} + contiguous.owed(); }
-  // With what is so of other processes' blocks, which nothing here can use again.
+  // The same with what is owed of other processes' blocks. Nothing here can use that again.
   Bytes owed_bytes() const { return owed().bytes() + imported; }
   Bytes headroom() const { return driver.headroom(number); }
-  // What headroom leaves to others of so much free memory.
+  // The part of the driver's free memory that is headroom: it stays free for others.
   Granules kept_of(Bytes driver_free) const;
-  // What the driver reports free but for the headroom, and what it is owed; 0 if it does not say.
+  // What the driver reports free without the headroom, and what it is owed. 0 if it does not say.
   Granules driver_has();
-  // The driver has taken so much back: it has that besides what it had when it refused.
+  // The driver has taken `given` back. It has that in addition to what it had when it refused.
   void forget_refusals(Granules given);
 
-  // Tries again what is owed; with kAgain, since memory is wanted now, takes into use what is
-  // mapped.
+  // Tries to give back what is owed. With kAgain memory is wanted now: owed memory that is still
+  // mapped is taken into use.
   enum class Use { kNoMore, kAgain };
   void settle(HotGuard& guard, Use use = Use::kNoMore);
   // Waits on the host for all the device's work; what was freed before is then free for every
   // stream.
   Status synchronize(HotGuard& guard);
-  // Waits on the host for what keeps freed memory, so that no request is refused for its sake.
-  // False if that told nothing.
+  // Waits on the host for the work that freed memory waits for. No request is then refused because
+  // of it. False if the wait told nothing.
   bool wait_for_work(HotGuard& guard);
 
   Driver& driver;
@@ -110,17 +110,15 @@ struct Device {
   bool attached = false;
   LargeKeeping keeping;      // by threads, of their large blocks
   bool driver_full = false;  // it refused a granule; growth is tried only as a last resort
-  // Of the driver's last refusal to grow, under slow: whether it was of the request under way, how
-  // many granules it had then, how many more it reported free, and what it said.
-  bool refused_now = false;
-  Granules had, withheld;
-  std::string refusal;
-  // Of views it refused, until it takes memory back: how many granules at most it maps side by
-  // side, and what it said; empty: it refused none.
-  Granules stitch_most;
-  std::string stitch_refusal;
-  // It has refused a contiguous block, by kind as ContiguousPool has them: what it reports free is
-  // no measure of the next.
+  // The driver's last refusal to grow. Under slow.
+  bool refused_now = false;  // it refused the request under way
+  Granules had, withheld;    // granules that it had then, and that it reported free beyond these
+  std::string refusal;       // what it said
+  // The driver's last refusal of a view, until it takes memory back.
+  Granules stitch_most;        // the most granules that it maps side by side
+  std::string stitch_refusal;  // what it said; empty: it refused none
+  // It has refused a contiguous block of this kind, counted as in ContiguousPool. What it reports
+  // free then does not say whether the next one fits.
   bool chunk_refused[2] = {false, false};
   uint64_t creates_before = 0, releases_before = 0;  // driver calls the reset counts leave out
   uint64_t steps = 0;

@@ -15,12 +15,13 @@ class Frees {
   void end_share(Block* block);
   // Frees the blocks of this heap that threads keep for themselves: large ones, or small ones too.
   void drain_caches(bool small_too);
-  // Gives back the pending blocks whose recorded work is complete, or, where waiting is allowed,
-  // ordered before their own stream's next: that stream's ticket then does for all.
+  // Gives back the pending blocks whose recorded work is complete. Where waiting is allowed, also
+  // those of which that work can be ordered before the next work of the block's own stream. Then
+  // that stream's ticket stands for all of it.
   void drain_pending(Wait wait);
   // Gives back the blocks that are kept whole. After drain_pending(), which may add to them.
   void drain_whole();
-  // Of the blocks that are kept whole, the smallest that does, as it is; null: none.
+  // The smallest block kept whole that is large enough for r, not split; null: there is none.
   Block* take_whole(const Request& r, StreamHandle stream);
 
  private:

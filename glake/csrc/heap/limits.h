@@ -12,10 +12,10 @@ class Limits {
 
   void set_fraction(double fraction);
   double fraction();
-  // Leaves so much of the device's memory free for others from now on, and gives idle memory back
-  // until that much is free or nothing idle is left; what the driver then reports free.
+  // Leaves `bytes` of the device's memory free for others from now on, and gives idle memory back
+  // until that much is free or nothing idle is left. Returns what the driver then reports free.
   Bytes set_headroom(Bytes bytes);
-  // Throws Error if a device of so much memory cannot leave so much.
+  // Throws Error if a device with `total` bytes cannot leave `bytes` free.
   static void check_headroom(Bytes bytes, int device, Bytes total);
   Bytes headroom() const { return device_.headroom(); }
 

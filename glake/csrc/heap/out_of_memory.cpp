@@ -151,7 +151,8 @@ Granules OutOfMemory::missing(const Request& r, const Asked& asked, Granules gro
       asked.kind != GLAKE_STITCHED ? growth.bytes() : LargestFit(heap_).largest(r, growth);
   Granules more = Granules::ceil(std::max(r.size - std::min(fits, r.size), Bytes{1}));
   if (asked.kind != GLAKE_STITCHED) return more;
-  // What fits now may be no part of a larger block: a pinned stretch, the ends of one granule.
+  // More than r.size less what fits may be needed. What fits now may be a pinned stretch, or the
+  // two ends of one granule, and these cannot be a part of a larger block.
   for (uint64_t step = 1; more < all && LargestFit(heap_).largest(r, growth + more) < r.size;
        step *= 2) {
     more = more + Granules{step};
@@ -203,7 +204,7 @@ std::string OutOfMemory::advice(Bytes needed, Granules missing, const GrowthRoom
   }
   const char* where = heap_.rule.captured() ? " on its stream" : "";
   if (device_.limit < Granules::ceil(needed)) {
-    // Whatever is freed under this limit, it is too low.
+    // Even with everything freed, the request does not fit under this limit.
     return "Raise " + raise_text(above, "") + " and free about " + size_text(short_by - raise) +
            where + ", or use a smaller batch.";
   }
@@ -211,7 +212,7 @@ std::string OutOfMemory::advice(Bytes needed, Granules missing, const GrowthRoom
     return "The driver refuses memory that it reports free: do what it says above, if that names a "
            "way, or ask for less.";
   }
-  // Granules that blocks hold, with what is idle in them.
+  // What freeing could give back: the granules that blocks hold, with what is idle in them.
   if (device_.physical() < device_.owed() + heap_.whole_free() + missing) {
     return "Freeing all that is live here would not do, " + size_text(short_by) +
            " are missing: use a smaller batch, or end what holds the rest.";

@@ -18,31 +18,35 @@ class Pause {
   [[noreturn]] static void refuse(const std::string& text) {
     throw Error(GLAKE_REGION_REFUSED, text);
   }
-  // Throw Error: that it is paused; that it may not be.
+  // Throws Error if the heap is paused.
   void require_resumed() const;
+  // Throws Error if the heap may not be paused now.
   void require_pausable();
 
-  // All that the heap has mapped; and what of it is to be saved.
+  // Notes all that the heap has mapped.
   void list_homes();
+  // The part of it that is to be saved.
   std::vector<SavedPart> bytes_to_save();
-  // Driver calls, hot not held: true if nothing is mapped any more; and mapping it again, which
-  // goes on where the last refusal left it.
+  // Driver calls, with hot not held. True if nothing is mapped any more.
   bool unmap_homes();
+  // Maps it again, from where the last refusal stopped. Driver calls, with hot not held.
   Status map_homes();
   // Gives back what a paused heap still has, as far as the driver takes it.
   void give_homes(HotGuard& hot);
-  // Has the granules again, all mapped where they were, or throws and is paused as before.
+  // Maps all granules where they were. Throws if the driver refuses; the heap is then paused as
+  // before.
   void map_again(HotGuard& hot);
-  // To those who follow events: blocks leave their views, and memory its place; or both come back.
+  // Tells those who follow events that memory is unmapped, blocks in views included, or that it is
+  // mapped again.
   void tell(bool paused);
-  // What has been freed while its heap was paused is memory that need not come back. Under both
-  // locks, as the books of the granules are without hot elsewhere.
+  // Forgets memory that was freed while the heap was paused: it need not come back. Under both
+  // locks, because other users of the granules' books do not hold hot.
   void drop_freed();
-  // The same of the bytes that were saved; their places are the caller's. Under hot.
+  // Adds to `places` the saved bytes of such memory, for the caller to forget. Under hot.
   void drop_saved(std::vector<SavedBytes::Place>& places);
-  // Does the first, and a heap of which nothing is left is paused no more.
+  // Calls drop_freed(). A heap of which nothing is left is no longer paused.
   void end_if_empty();
-  // While a heap is paused, what Trim::all() does.
+  // Does for a paused heap what Trim::all() does for others.
   void trim(bool synced, HotGuard& hot);
 
  private:

@@ -37,16 +37,17 @@ class PlacementHistory {
   static uint64_t key(Bytes size, StreamId stream) {
     return (size / kAlignment) * kMaxStreams + stream + 1;
   }
-  // Of a request's number so many bits are in the index: those that are remembered, and one more
-  // that tells them from most that are not.
+  // The index has a request's number modulo this: the bits that number the remembered requests, and
+  // one bit more, which tells these from most of the forgotten ones.
   static constexpr uint64_t kNumbered = 2 * Tuning::kRemembered;
   static uint32_t mark(uint32_t bits) { return bits & ~static_cast<uint32_t>(kNumbered - 1); }
   static constexpr uint64_t power(uint64_t n) { return n == 0 ? 1 : kBase * power(n - 1); }
 
   std::vector<Entry> ring_;
-  // By the hash of a context: which request followed it, + 1, and more bits of the hash, by which
-  // nearly all entries of other contexts are told from it without a look at the ring. Four bytes
-  // each, since every look-up is at another place: the index must fit the processor's cache.
+  // By the hash of a context, which is the last requests: the number of the request that followed
+  // it, + 1, and more bits of the hash. By these bits nearly all entries of other contexts are told
+  // apart without a look at the ring. An entry has four bytes: each look-up is at another place, so
+  // the index must fit the processor's cache.
   std::vector<uint32_t> index_;
   uint64_t count_ = 0;   // requests ever
   uint64_t hash_ = 0;    // of the last kAgreeing requests

@@ -11,7 +11,8 @@ class Reclaim {
 
   // As glake_empty_cache(); takes the locks. Throws Error.
   void empty_cache();
-  // Room for another allocator's memory, or so much less of it; takes the locks. Throws Error.
+  // Counts `bytes` of another allocator's memory against the limit, after making room for them. If
+  // negative, takes as much of the claim back. Takes the locks. Throws Error.
   void claim_outside(int64_t bytes);
 
   // Everything idle, after all the device's work where that may be waited for. Throws Error if the

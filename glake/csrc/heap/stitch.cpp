@@ -213,7 +213,8 @@ Found Stitch::map_behind(View* view, Bytes offset, std::vector<Run> runs, const 
                                       device_.driver.describe(s));
 }
 
-// Undoes map_behind() after `mapped` granules: at once, or when the driver lets us.
+// Undoes a map_behind() that the driver refused after `mapped` granules: at once, or when the
+// driver lets us.
 void Stitch::abandon(View* view, Granules before, const Found& found, const Request& r,
                      uint64_t mapped, HotGuard& hot) {
   Pieces(heap_).use_edges(found.pieces, r.stream, -1);

@@ -1,5 +1,6 @@
 // Stitching: idle granules from anywhere, mapped side by side into a view, or behind what a view
-// has (extend.h). Nothing is unmapped here and nothing is synchronised. Needs slow.
+// has (extend.h). Nothing is synchronised here, and nothing is unmapped but what a refused stitch
+// has mapped. A stitch that is no longer needed is undone in eviction.h. Needs slow.
 #pragma once
 
 #include <vector>

@@ -9,8 +9,8 @@ class Trim {
  public:
   explicit Trim(Heap& heap) : heap_(heap), device_(heap.device) {}
 
-  // Wholly free granules that no view maps and no work uses, until so many have been given back.
-  // Returns how many.
+  // Gives back wholly free granules that no view maps and no work uses, until `want` have gone.
+  // Returns how many have.
   Granules trim(Granules want, HotGuard& hot);
   // The same after draining caches and evicting views, waiting for nothing.
   Granules shrink(Granules want, HotGuard& hot);

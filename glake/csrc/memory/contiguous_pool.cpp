@@ -8,7 +8,7 @@
 namespace glake {
 namespace {
 
-// The longest cached chunk that may serve so much.
+// The longest cached chunk that may serve a request.
 Bytes most_for(Bytes need) { return need + std::max(need / Tuning::kSlack, 2 * kGranule); }
 
 bool ordered(const StreamClock& clock, StreamId stream, const std::vector<Ticket>& tickets) {

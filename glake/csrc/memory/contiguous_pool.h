@@ -1,6 +1,7 @@
-// The escape pool: blocks of one driver allocation each, for what must see memory whole. Freed ones
-// are kept and reused by size. Their addresses lie outside the reserved regions, so that a block is
-// found by a side index which only pointers unknown to the pointer map reach.
+// Contiguous blocks: one driver allocation each, for others that must see memory whole. Freed ones
+// are kept and reused by size. Their addresses lie outside the ranges of arenas and views, which
+// the pointer map knows. So pointers that are unknown to the pointer map are looked up in an index
+// here.
 #pragma once
 
 #include <atomic>

@@ -13,15 +13,15 @@
 
 namespace glake {
 
-// What is still owed to the driver after a refused undo: unmap [at, at + bytes), then release the
-// handles; `settled` runs when all is done.
+// What is still owed to the driver after a refused undo: [at, at + bytes) is to be unmapped, and
+// then the handles are to be released. `settled` runs when all is done.
 struct DeferredRelease {
   Address at = 0;
   Bytes bytes = 0;
   std::vector<Handle> handles;
   std::function<void()> settled;
-  // Instead of both: takes what is mapped into use again, with the first handles, and returns how
-  // many. Null: it cannot be.
+  // Another way to settle it: takes what is still mapped into use again, and returns how many
+  // granules that is. Their handles are the first ones. Null: it cannot be used again.
   std::function<Granules()> keep;
 };
 

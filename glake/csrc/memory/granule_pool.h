@@ -26,13 +26,14 @@ class GranulePool {
   void add(const Arena& arena);
 
   // Maps granules at home: those owed to the driver first, new ones then. All or nothing: what a
-  // refusal leaves behind is undone, or owed. Then `settled` runs once it is paid, or `kept` if the
-  // first so many granules, which could not be unmapped, are in use instead. Driver calls; under
-  // slow alone.
+  // refusal leaves behind is undone, or owed. In the second case `settled` runs once nothing is
+  // owed of it. Or `kept` runs: its argument is how many granules, from the first on, could not be
+  // unmapped, and are in use instead. Driver calls; under slow alone.
   Status back(const Arena& arena, Address begin, Granules n, const std::function<void()>& settled,
               const std::function<void(Granules)>& kept);
-  // How many granules the driver had when it last refused back(), fewer than were asked for (only
-  // at most so many, where it did not say at which it stopped); and what it said.
+  // How many granules the driver had when it last refused back(): fewer than were asked for. Where
+  // it did not say at which granule it stopped, had_at_most() is true, and it had this many or
+  // fewer. refused() is what it said.
   Granules had() const { return had_; }
   bool had_at_most() const { return had_at_most_; }
   const std::string& refused() const { return refused_; }

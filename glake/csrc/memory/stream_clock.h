@@ -50,10 +50,10 @@ class StreamClock : public Completion {
   void ask_idle(StreamId waiter);
   // Asks the driver which marks have completed.
   void poll();
-  // Asks the driver whether the ticket's work is complete: whether the mark past it is, or, where
-  // there is none, the stream idle. If that one is not, a mark is recorded. Once a turn, and of
-  // Tuning::kPollsATurn streams at most, as a request among many streams whose work never ends
-  // would else ask them all.
+  // Asks the driver whether the ticket's work is complete. It asks about the mark behind that work.
+  // If there is no mark, it asks whether the stream is idle, and records a mark if it is not. A
+  // stream is asked once a turn, and Tuning::kPollsATurn streams at most: otherwise a request among
+  // many streams whose work never ends would ask them all.
   void ask(Ticket t);
   // Orders the tickets' work before `waiter`'s next work, by cuStreamWaitEvent on marks; prefers
   // marks recorded earlier. False if the driver refuses (or a stream is being captured).

@@ -62,11 +62,11 @@ class ViewIndex {
 
   // The view that covers an address, or null.
   View* find(Address a) const;
-  // Views of exactly so many granules.
+  // Views of exactly n granules.
   const std::list<View*>& of_length(Granules n) const;
   const std::list<View*>& recent_first() const { return order_; }
-  // Calls visit(view) for the most recently used views until it returns true, or they have become
-  // so many, or their runs so many: with blocks of random sizes there are ever more.
+  // Calls visit(view) for the most recently used views until it returns true. It stops after
+  // Tuning's number of views, or of their runs, because blocks of random sizes leave ever more.
   template <typename Visit>
   void search(Visit&& visit) const {
     size_t views = 0, runs = 0;
@@ -76,8 +76,8 @@ class ViewIndex {
       if (visit(view)) return;
     }
   }
-  // At most so many of the views used longest ago, the oldest first. Those that blocks use now are
-  // none of them: they are moved to the front, to be passed over once and not by every search.
+  // The views used longest ago, the oldest first, as many as a search looks at. Views that blocks
+  // use now are left out. They are moved to the front, so that later calls need not pass them over.
   std::vector<View*> oldest();
 
   size_t count() const { return order_.size(); }

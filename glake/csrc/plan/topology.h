@@ -77,8 +77,9 @@ class Topology {
   bool peers(int a, int b) const;        // peer access is possible
   bool same_switch(int a, int b) const;  // over PCIe without passing a root complex
 
-  // Max-min fair rates in bytes per nanosecond, one per flow. `weights`: of so many alike, together
-  // (empty: one each). `parts`: of each limit, what they may use (empty: all).
+  // Max-min fair rates in bytes per nanosecond, one per flow. A weight is how many equal flows one
+  // stands for, and its rate is theirs together (`weights` empty: each is one). `parts`: of each
+  // limit, what they may use (empty: all).
   std::vector<double> rates(const std::vector<const Route*>& flows,
                             const std::vector<double>& weights = {},
                             const std::vector<double>& parts = {}) const;

@@ -38,8 +38,8 @@ void watched_trim(const std::function<void()>& trim);
 void* hooked_malloc(Process& process, Bytes bytes, int device, StreamHandle stream);
 void hooked_free(Process& process, void* ptr);
 
-// Any other way to a new block: `allocate` makes one of so many bytes, which may be more than
-// `bytes` where `guards` is true and the option `debug` wants some around it.
+// Any other way to a new block, which `allocate` makes. It is asked for more than `bytes` where
+// `guards` is true and the option `debug` wants guards around the block.
 using Allocate = std::function<Block*(ThreadCache& cache, Bytes bytes)>;
 void* hooked_malloc(Process& process, Bytes bytes, int device, StreamHandle stream, glake_pool pool,
                     bool guards, const Allocate& allocate);

@@ -32,7 +32,7 @@ struct TraceFigures {
   std::optional<uint64_t> first_step;
   std::optional<uint64_t> last_step;
   uint64_t peak_live_bytes = 0;
-  uint64_t peak_event = 0;            // the first after which so much is live
+  uint64_t peak_event = 0;            // the first after which peak bytes are live
   std::optional<uint64_t> peak_step;  // null: in set-up
   uint64_t peak_live_blocks = 0;
   uint64_t end_live_bytes = 0;

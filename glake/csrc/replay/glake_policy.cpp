@@ -148,7 +148,8 @@ void GlakePolicy::record_stream(uint64_t block, uint32_t stream) {
   if (users != users_.end()) users->second.recorded.push_back(stream_of(stream));
 }
 
-// A piece of the job's work on the stream, such as a kernel: complete after so many ticks.
+// A piece of the job's work on the stream, such as a kernel. It completes `complete_after` ticks
+// later.
 void GlakePolicy::work_on(void* stream) {
   require_driver(driver_->record_with_flags(work_, stream, 0), "cuEventRecordWithFlags");
 }

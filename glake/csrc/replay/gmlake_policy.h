@@ -35,7 +35,7 @@ namespace glake::replay {
 // The published defaults.
 struct GmlakeKnobs {
   uint64_t frag_limit = 512 * kMiB;       // the smallest request that is stitched
-  uint64_t reuse_limit = 10;              // an idle range may be so many times a request
+  uint64_t reuse_limit = 10;              // an idle range may be this many times a request
   int defrag_level = 0;                   // 1: stitch only once growth has failed
   uint64_t auto_gc = 1000 * 1024 * kMiB;  // bytes stitched before idle ranges are dropped
 };

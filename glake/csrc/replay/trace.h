@@ -39,7 +39,7 @@ struct Trace {
   uint64_t frees = 0;
   uint64_t steps = 0;
   uint64_t peak_live_bytes = 0;
-  uint64_t peak_live_event = 0;  // the first after which so much is live
+  uint64_t peak_live_event = 0;  // the first after which these are live
   uint64_t end_live_bytes = 0;
 
   // Who holds what after the first `events` events, the largest first.

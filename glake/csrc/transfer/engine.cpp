@@ -59,6 +59,9 @@ Engine::Engine(Driver& driver, std::unique_ptr<Allocator> allocator, const std::
 AnyCopy Engine::copy(uint64_t id) {
   switch (kind_of(id)) {
     case CopyKind::kPlain:
+      if (PlainId(id).device() >= devices_.count()) {
+        throw Error(GLAKE_INVALID_ARGUMENT, "no copy has the id " + std::to_string(id));
+      }
       return AnyCopy(PlainCopy(driver_, devices_, PlainId(id)));
     case CopyKind::kTracked:
       return AnyCopy(TrackedCopy(driver_, devices_, tracked_, id));

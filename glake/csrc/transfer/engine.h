@@ -99,7 +99,7 @@ class Engine {
   CopyKernel kernel_;
   Staging staging_;
   LiveRanges ranges_;
-  std::mutex mutex_;  // of transfers, runs and path states
+  std::mutex mutex_;  // of transfers, runs and path states: "the engine's lock"
   Runner runner_;
   const bool enqueue_;  // copies in a stream's order (option copy_order)
   StreamOrder order_;

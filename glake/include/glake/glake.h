@@ -1,10 +1,22 @@
 /* glake's C interface: the stitching allocator without Python and without torch.
  *
  * Every function may be called from any thread, with or without a current CUDA context. None of
- * them throws, exits or prints. A call that fails returns NULL or a non-zero glake_status and
- * leaves the code and a sentence for glake_last_error() on the calling thread; a call that succeeds
- * clears them. Configure first (GLAKE_* variables or glake_configure()), then allocate: the driver
- * is opened at the first use of a device, never at load.
+ * them throws, exits or prints. Configure first (GLAKE_* variables or glake_configure()), then
+ * allocate: the driver is opened at the first use of a device, never at load.
+ *
+ * What a call that fails returns goes by the type that it returns:
+ *
+ *   int              the glake_status, where GLAKE_OK is success. A function that returns a number
+ *                    of its own says so, and returns the negative glake_status.
+ *   int64_t, double  the negative glake_status
+ *   size_t           0: the length of a text
+ *   uint64_t         0: the id of a copy
+ *   a pointer        NULL; the text of glake_driver_path() is "" then
+ *   void             nothing
+ *
+ * It leaves the glake_status and a sentence for glake_last_error() on the calling thread. A call
+ * that succeeds clears them, which tells a 0 or a NULL that is an answer from a failure.
+ * glake_last_error() itself, glake_version() and glake_set_tag(NULL) leave them as they are.
  *
  * As with malloc, no function may be called from a signal handler. A handler that interrupts glake
  * on its own thread would wait for ever for a lock that this thread holds. Let the handler set a
@@ -105,7 +117,8 @@ GLAKE_API size_t glake_options(char* json, size_t capacity);
  * failure: GLAKE_UNKNOWN_OPTION for a name that glake_configure() does not know either. */
 GLAKE_API int64_t glake_option(const char* key, char* value, size_t capacity);
 
-/* Size in bytes the caller asked for and the device of the block at `ptr`. Either may be NULL. */
+/* The size in bytes that the caller asked for, the device and the stream of the block at `ptr`.
+ * Each of the three places may be NULL. */
 GLAKE_API int glake_block_info(void* ptr, size_t* bytes, int* device, void** stream);
 
 /* How many devices the driver has; negative glake_status on failure. Opens the driver. */
@@ -198,7 +211,8 @@ GLAKE_API int glake_pool_retain(int device, glake_pool pool);
 /* Counts one user less. When the last user has gone, free memory of the pool goes back at
  * empty_cache or when memory runs out, and the pool ends with its last block. */
 GLAKE_API int glake_pool_release(int device, glake_pool pool);
-GLAKE_API int glake_pool_uses(int device, glake_pool pool); /* 0: no such pool, or no user */
+/* The pool's users, 0 where there is no such pool; a negative glake_status on failure. */
+GLAKE_API int glake_pool_uses(int device, glake_pool pool);
 /* USE_ON_OOM: others may use its free memory before they run out, unless a graph has captured it.
  * NO_SPLIT: blocks are whole granules, and a freed block is given out whole. The flags end with the
  * pool. GLAKE_INVALID_ARGUMENT: there is no such pool (flags of 0 are accepted). */
@@ -454,10 +468,14 @@ GLAKE_API uint64_t glake_copy_start(const glake_copy_request* request);
  * what state the destination is in. A plain copy that is not tracked is waited for with its stream.
  */
 GLAKE_API int glake_copy_wait(uint64_t id, uint64_t timeout_ns);
-GLAKE_API int glake_copy_done(uint64_t id); /* 1, 0, or a negative glake_status */
+/* 1, 0, or a negative glake_status. GLAKE_INVALID_ARGUMENT, here as in every function that takes an
+ * id: no copy has it, or it was released. The id of a plain copy that is not tracked holds its
+ * device and its stream, and nothing is kept of it: one that was never given, but names a stream,
+ * is answered as one that was. */
+GLAKE_API int glake_copy_done(uint64_t id);
 /* 1: the copy is over, and none of its driver copies may still read the source or write the
- * destination. After a failure, copies that were given up may still do so for a while. A released
- * id gives 1 too. */
+ * destination. After a failure, copies that were given up may still do so for a while. An id that
+ * was released gives 1 too. */
 GLAKE_API int glake_copy_settled(uint64_t id); /* 1, 0, or a negative glake_status */
 /* Later work on `stream` waits for the copy, however it ends. */
 GLAKE_API int glake_copy_stream_wait(uint64_t id, int device, void* stream);

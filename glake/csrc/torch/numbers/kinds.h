@@ -83,8 +83,9 @@ inline const std::unordered_map<std::string, std::string> kMoves = {
     {"where", "condition"},
 };
 
-// They choose among so many at most, by values that are not known (experts, groups of them): each
-// in turn, so that all get the same share. More are words of a vocabulary, and the first is taken.
+// They choose by values that are not known. Up to kMostChoices choices are taken for experts, or
+// groups of them: each is chosen in turn, so that all get the same share. More choices are taken
+// for words of a vocabulary: the first is chosen.
 inline const Names kChoosing = {"topk", "argmax", "argmin", "max", "min"};
 constexpr int64_t kMostChoices = 512;
 

@@ -36,7 +36,8 @@ class Bursts {
   Burst begin(const Copy& copy, uint64_t now);
   // How it goes. To find that out takes as long as some dozen driver calls.
   void decided(BurstWay way);
-  // Its call returns: it should be done in `ns`, and what begins long before that belongs to it.
+  // The call of the last copy returns. The copy should be done in `ns`. What this thread begins
+  // long before that belongs to the same burst.
   void begun(uint64_t now, double ns);
   // The next one of this thread does not belong to it.
   void end();
@@ -46,7 +47,8 @@ class Bursts {
   struct Known {
     std::vector<Copy> copies;
     std::vector<BurstWay> ways;  // of each
-    int right = 0, wrong = 0;    // in a row it was the same again; times it was another
+    int right = 0;               // times in a row that the burst was the same again
+    int wrong = 0;               // times that it was another
     unsigned begun = 0;          // times
     bool anew = true;            // it is to be decided again
   };

@@ -22,14 +22,15 @@ class FlowForecast {
   // `topology` may be null: nothing is known of the links then.
   explicit FlowForecast(const topology::Topology* topology) : topology_(topology) {}
 
-  // What each limit of the topology is ours to use of; empty: all. True if that is new.
+  // The part of each limit of the topology that this process may use; empty: all of every limit.
+  // True if that is new.
   bool set_parts(std::vector<double> parts);
   // The route of a path, and how fast each of its hops would be alone.
   topology::Route route_of(const Path& path) const;
   Rate alone(const Hop& hop) const;
   // What a plan's paths take of each limit of the topology.
   std::vector<double> loads(const TransferPlan& plan) const;
-  // Adds to each limit's sum what so much over a route is of it.
+  // Adds to each limit's sum what a flow of `much` over the route takes of that limit.
   void add_load(const topology::Route& route, double much, std::vector<double>* sums) const;
   // How fast a hop of a path with that planned rate is while the plan's other paths flow: faster
   // than planned by the room that its tightest limit has.
@@ -43,7 +44,8 @@ class FlowForecast {
   double busiest(const std::vector<Flow>& flows) const;
   // Whether nothing runs.
   bool idle(uint64_t now);
-  // They begin now. `key`: to remove them by; of those without one nobody tells when they are done.
+  // These flows begin now. remove(key) ends them. Flows without a key are never removed: they end
+  // once their bytes should have arrived.
   void add(uint64_t now, const void* key, std::vector<Flow> flows);
   void remove(const void* key);
 

@@ -1,5 +1,5 @@
 // Links are shared by the copies that flow, not by plans: what follows from a plan for the copies
-// of each hop. Every method runs under the runner's lock.
+// of each hop. Every method runs under the engine's lock.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ class LinkShares {
   LinkShares(const topology::Topology* topology, uint64_t copy_ns)
       : topology_(topology), copy_ns_(copy_ns) {}
 
-  // Lanes that go between the same two places share what they know of it.
+  // Hops between the same two places share what they know of the link.
   void join(PathRun* run);
   // What each hop of the runs could carry at most, and beside the others.
   void measure(const std::vector<TransferPtr>& running);

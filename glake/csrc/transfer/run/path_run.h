@@ -31,13 +31,13 @@ struct LinkUse {
   uint64_t started = 0;               // the last of them
   unsigned under_way = 0;
   Rate planned = 0;   // of all those runs
-  double chunks = 0;  // that they had still to carry at the plan
+  double chunks = 0;  // that were left to them when the plan was made
   // The other way, where the two fill a limit that counts both.
   const LinkUse* back = nullptr;
   uint64_t asked = 0;  // a copy has waited since then for one of the other way; 0: none does
   struct Worker {
     unsigned under_way = 0;
-    unsigned flows = kLeastFlows;  // streams that take turns: so many copies flow at once
+    unsigned flows = kLeastFlows;  // streams that take turns, and so copies that flow at once
   };
   std::map<int, Worker> of_worker;
 };
@@ -116,9 +116,11 @@ struct PathRun {
   PlannedPath planned;
   PathHealth* health;
   std::vector<HopMeter> hops;
-  bool closed = false;     // no more chunks: `why`
-  bool paced = false;      // not to take more than its share (Transfer::ahead_of_share)
-  bool across = false;     // of all, as runs of another socket's memory share a full link with it
+  bool closed = false;  // no more chunks: `why`
+  bool paced = false;   // takes no more than its share (Transfer::ahead_of_share)
+  // Its share is one of all the transfer's bytes, and not of its socket's memory alone: runs of
+  // another socket's memory share a full link with it.
+  bool across = false;
   bool withdrawn = false;  // closed by a new plan, which may open it again
   std::string why;
   Bytes claimed = 0, landed = 0;

@@ -36,8 +36,8 @@ class Scheduler {
   // the links.
   std::vector<PlanPtr> plan_together(const std::vector<Demand>& running);
   bool worthwhile(const Request& request, const TransferPlan& plan) const;
-  // Whether more paths are worthwhile only because others run: plain copies among them take the
-  // links they do, whatever would be better.
+  // Whether more paths are worthwhile, but only because other copies run. Plain copies among these
+  // keep to their own links, even where another path would be better for all.
   bool pays_beside(const Request& request, std::vector<Demand> running);
   // Whether many blocks would go better by the engine's kernels than as the driver's own copies,
   // over one path as well. `batches`: the driver copies several blocks in one call.
@@ -45,18 +45,19 @@ class Scheduler {
   // Plans for one that begins beside these and beside all that the driver has already: alone, as if
   // all began now, and by relays that no other copy passes.
   std::vector<PlanPtr> plans_beside(const Request& request, std::vector<Demand> running);
-  // How one should go that begins beside these, where that is what is known of its burst.
+  // How a request should go that begins beside `running`, where `burst` is known of its burst.
   Outlook look_ahead(const Request& request, std::vector<Demand> running,
                      const Bursts::Burst& burst);
-  // Which of these plans it takes, and what each path carries; the others reckon with that until it
-  // is forgotten. No share: a plain copy does better, where it is `possible`. `key`: the transfer.
+  // Which of these plans the request takes, and what each path carries. Other requests reckon with
+  // that until forget_enqueued(). Without any path a plain copy does better, which must be
+  // `possible`. `key`: the transfer.
   struct Chosen {
     DecisionPtr decision;
     bool alone = false;  // nothing else is known to run
   };
   Chosen share_out(const void* key, const Request& request, const std::vector<PlanPtr>& plans,
                    const Outlook& outlook, bool possible);
-  // Whether it ran alone, as far as is known.
+  // Others reckon with it no longer. True if it ran alone, as far as is known.
   bool forget_enqueued(const void* key);
   // What such a one has shown: of a path, how fast each hop was at most; empty: not known. The next
   // plans reckon with a link that is slower than the topology says.
@@ -70,10 +71,10 @@ class Scheduler {
   // long or `followed` by others.
   void note_plain(const Request& request, Rate rate, bool followed);
 
-  // Under the runner's lock. A hop falls behind its plan: one of its edges is slower than the
+  // Under the engine's lock. A hop falls behind its plan: one of its edges is slower than the
   // topology says, and no other run that runs well takes it. The next plans reckon with that.
   void learn(const std::vector<TransferPtr>& running, const PathRun& run, size_t hop);
-  bool learnt() const { return !lessons_.empty(); }  // under the runner's lock, too
+  bool learnt() const { return !lessons_.empty(); }  // under the engine's lock, too
   void apply(const std::vector<std::pair<int, double>>& lessons);
   std::vector<std::pair<int, double>> take_lessons() { return std::move(lessons_); }
   LinkShares& shares() { return shares_; }
@@ -118,7 +119,7 @@ class Scheduler {
   std::atomic<bool> served_{false};  // some were added
   DemandBoard board_;
   LinkShares shares_;
-  std::vector<std::pair<int, double>> lessons_;  // edges and their scale; the runner's lock
+  std::vector<std::pair<int, double>> lessons_;  // edges and their scale; the engine's lock
   std::mutex mutex_;                             // of the planner and of what it was told
   std::unique_ptr<Planner> planner_;
   std::atomic<uint32_t> lent_relays_{kAllGpus};  // GPUs, as bits

@@ -19,8 +19,8 @@ constexpr double kCoverage = 2;
 // Chunks' times that a slow hop stands idle until the one before it has filled its buffers, and
 // after the last chunk, of which two are on a hop at once.
 constexpr double kFill = 3;
-// A caller's time against a copy's, where no other copy waits for its calls, and where others may:
-// guesses.
+// What a caller's time costs, as a part of a copy's time. The first counts where no other copy
+// waits for the calls, the second where others may. Guesses.
 constexpr double kBlocked = 0.1, kBlockedUnknown = 1;
 // A hop counts as slow if it is at most this much faster than the slowest one.
 constexpr double kNearlySlowest = 1.5;
@@ -125,7 +125,8 @@ class Cutting {
       longest_ = bytes < static_cast<double>(kFlows * kLeastChunk) ? bytes : bytes / kFlows;
       return;
     }
-    // Filling and emptying it takes so long on each slow hop but one, more chunks more calls.
+    // Each slow hop but one stands idle while the path fills and empties, for less time if chunks
+    // are short. But more chunks take more calls.
     const auto fills = kFill * (static_cast<double>(last - first) - 1);
     const double calls = blocked * chunk_calls_ns(path);
     const double wanted = fills > 0 ? std::sqrt(fills * bytes / path.rate / calls) : parts_;
@@ -139,7 +140,8 @@ class Cutting {
     if (last != paces.end()) tail_ = shortest(last, paces.end());
   }
 
-  // The next one, where `done` are cut and `left` are left, the next `range` of them in one piece.
+  // The next chunk. `done` bytes are cut, `left` bytes are left, and the next `range` bytes of them
+  // are in one piece.
   Bytes next(Bytes done, Bytes left, Bytes range) const {
     const auto before = static_cast<double>(done), after = static_cast<double>(left);
     double size = std::min(longest_, static_cast<double>(range));

@@ -23,7 +23,7 @@ class StreamOrder {
   bool place(const TransferPtr& transfer);
   // Later work of the stream waits for the transfer, too. Throws Error.
   void make_stream_wait(const TransferPtr& transfer, int device, StreamHandle stream);
-  // Under the runner's lock, which it gives up meanwhile: drives a simulated driver's time while a
+  // Under the engine's lock, which it gives up meanwhile: drives a simulated driver's time while a
   // transfer waits for a stream. A stream that the driver says has failed never comes to it.
   void await(Runner::Lock* lock, const TransferPtr& transfer);
   // Nobody waits for this transfer's stream any more.
@@ -46,7 +46,7 @@ class StreamOrder {
   Driver& driver_;
   StreamGates gates_;
   Runner& runner_;
-  // Under the runner's lock.
+  // Under the engine's lock.
   std::vector<std::shared_ptr<Arrival>> arrivals_;
   std::vector<EventId> passed_;  // recorded behind gates, on callers' streams
 };

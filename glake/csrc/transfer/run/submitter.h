@@ -29,7 +29,7 @@ struct SubmitterTools {
   Staging& staging;
   CopyKernel& kernel;
   RemoteGpus& remote;
-  std::mutex& mutex;  // of transfers, runs and path states: the runner's
+  std::mutex& mutex;  // of transfers, runs and path states: the engine's lock
   uint64_t copy_ns;   // what starting a copy costs
 };
 
