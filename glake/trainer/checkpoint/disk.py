@@ -141,7 +141,10 @@ def _reason(error: BaseException) -> str:
             causes.append(cause)
     if any("inline_container" in str(each) for each in causes):  # torch's archive, which says less
         return "the file system did not take a whole file: it is full, or limits their size"
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
+    lines = str(error).strip().splitlines() or [""]
+    # Of torch's nested texts the last line says what it was; who holds the memory comes after that.
+    line = lines[0] if "out of memory" in lines[0] else lines[-1]
+    return f"{type(error).__name__}: {line}"
 
 
 def found_in(folder: Path) -> list[Found]:
