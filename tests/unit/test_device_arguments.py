@@ -30,6 +30,7 @@ GPU_1 = [
 @pytest.fixture(autouse=True, scope="module")
 def simulated() -> Iterator[None]:
     _C.shutdown()
+    simcuda.reset()
     _C.configure("driver", "sim:dgx1v")
     yield
     gc.collect()
