@@ -90,7 +90,13 @@ Found Stitch::stitch(const Request& r, HotGuard& hot) {
   if (have < need) {
     if (device_.options.policy == PolicyKind::kCompact) {
       if (Found found = join(r, hot)) return found;
+      // Hot may have been let go: what was found may be another thread's by now.
+      runs.clear();
+      have = collect(r, need, Wait::kNo, runs, nullptr);
+      if (have < need && heap_.room() < need - have) return {};
     }
+  }
+  if (have < need) {
     if (have.count == 0) return Growth(heap_).grow(r, hot);
     TakenGranules taken(heap_, r.stream);
     taken.take(runs);
