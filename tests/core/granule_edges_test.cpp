@@ -3,7 +3,9 @@
 // memory.
 #include <cstring>
 #include <memory>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "harness.h"
 
@@ -136,6 +138,41 @@ TEST(small_blocks_go_there_too) {
     const bool compact = policy == std::string("compact");
     CHECK(job.reserved() == (compact ? 6u : 7u) * kGranule);
   }
+}
+
+// Threads that stitch, join and grow at once: a thread that lets go of the device's lock to grow
+// finds other granules taken when it has the lock again.
+TEST(threads_take_them_from_each_other) {
+  test::running() = "threads";
+  test::fresh_simulator({{"phantom", "1"},
+                         {"memory", "1GiB"},
+                         {"devices", "1"},
+                         {"call_delay_us", "cuMemCreate=100"}});
+  test::configure({{"driver", "sim"}, {"policy", "compact"}});
+  std::vector<std::thread> threads;
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    threads.emplace_back([seed] {
+      test::Dice dice(seed);
+      std::vector<void*> held;
+      for (int i = 0; i < 4000; ++i) {
+        if (held.size() == 16 || (!held.empty() && dice.chance(45))) {
+          std::swap(held[dice(0, held.size() - 1)], held.back());
+          OK(glake_free(held.back()));
+          held.pop_back();
+        } else {
+          held.push_back(glake_malloc(kMiB + 512 * dice(1, 12000), 0, nullptr));
+          CHECK_TEXT(held.back() != nullptr, test::last_error());
+        }
+        if (i % 50 == 0) OK(glake_empty_cache(0));
+      }
+      for (void* ptr : held) OK(glake_free(ptr));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(stat("glake.edge_stitches") > 0);
+  OK(glake_check(0));
+  OK(glake_shutdown());
+  test::check_nothing_left();
 }
 
 }  // namespace

@@ -87,14 +87,12 @@ Found Stitch::stitch(const Request& r, HotGuard& hot) {
     if (have < need && heap_.room() < need - have) return {};
     if (!heap_.rule.wait_for(r.stream, pending)) return {};
   }
-  if (have < need) {
-    if (device_.options.policy == PolicyKind::kCompact) {
-      if (Found found = join(r, hot)) return found;
-      // Hot may have been let go: what was found may be another thread's by now.
-      runs.clear();
-      have = collect(r, need, Wait::kNo, runs, nullptr);
-      if (have < need && heap_.room() < need - have) return {};
-    }
+  if (have < need && device_.options.policy == PolicyKind::kCompact) {
+    if (Found found = join(r, hot)) return found;
+    // It may have let go of hot: other threads may have taken what was found before.
+    runs.clear();
+    have = collect(r, need, Wait::kNo, runs, nullptr);
+    if (have < need && heap_.room() < need - have) return {};
   }
   if (have < need) {
     if (have.count == 0) return Growth(heap_).grow(r, hot);
@@ -105,9 +103,9 @@ Found Stitch::stitch(const Request& r, HotGuard& hot) {
   return build_view(std::move(runs), 0, r, hot);
 }
 
-// One granule fewer than by a whole view, and fewer than by growth at home: what is longer than
-// whole granules lies in two that are used in part. What is missing is new; then all is looked for
-// again, as hot has been let go.
+// Whole granules between the free end of one and the free start of another. This takes one new
+// granule fewer than a view of whole granules alone, and is done only where growth at home would
+// take more. Growing lets go of hot, so that everything is looked for again after it.
 Found Stitch::join(const Request& r, HotGuard& hot, bool grows) {
   const Bytes rest = r.size % kGranule;
   const Granules need = Granules::floor(r.size);
