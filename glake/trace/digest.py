@@ -58,9 +58,9 @@ class PolicyDigest:
     """A replay; its memory after ``map_event`` (None for a replay without a layout) with the bytes
     live then as requested; and who held what when memory ran out.
 
-    Of a replay with ``layout_at="peak"`` the event is the trace's peak of live memory, the same
-    moment for all policies, at which what is not live is in nobody's way but the job's; or the
-    request that was refused as memory ran out. ``layout`` is None for a policy that places nothing.
+    Of a replay with ``layout_at="peak"`` the event is the trace's peak of live memory, which is the
+    same moment for all policies. Where memory ran out, it is the request that was refused.
+    ``layout`` is None for a policy that places nothing.
     """
 
     result: ReplayResult

@@ -189,8 +189,8 @@ class Layout:
 
     Attributes:
         event: its index. After an out-of-memory it is that of the refused request.
-        segments: each physical byte is in one of them, once. None for a policy that places nothing
-            (``bound``).
+        segments: each physical byte is in one of them, once. Empty for a policy that places
+            nothing (``bound``).
     """
 
     event: int

@@ -66,7 +66,7 @@ RestoreLog Checkpoints::restore(const Checkpoint& then) {
   for (size_t i = 0; i < then.size(); ++i) {
     const SavedBlock& s = then[i];
     heap_.make_block({s.size, s.requested, s.stream_id}, taken[i], s.stream);
-    // As of one that is allocated there: the graph may use it.
+    // As a block that is allocated in a capture: the graph may use it.
     if (device_.clock.capturing(s.stream_id)) heap_.rule.capture();
   }
   log.allocated = then;

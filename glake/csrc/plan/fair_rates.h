@@ -1,5 +1,5 @@
-// How flows share the limits of a topology: max-min fair, by progressive filling. Made for many
-// answers about one set of flows, of which now some flow and now others.
+// How flows share the limits of a topology: max-min fair, by progressive filling. One object
+// answers many questions about one set of flows, each about those that are open then.
 #pragma once
 
 #include <vector>
@@ -13,7 +13,7 @@ class FairRates {
   // `parts`: of each limit, what the flows may use (empty: all).
   FairRates(const Topology& topology, const std::vector<double>& parts);
 
-  // One more flow, of so many alike together.
+  // One more flow, which stands for `copies` equal ones.
   void add(const Route& route, double copies = 1);
   // In bytes per nanosecond, of each flow that is `open`; of the others 0. Valid until the next
   // call.

@@ -68,10 +68,10 @@ struct TransferPlan {
   Rate rate = 0, plain = 0;
   std::vector<Refusal> refusals;
 };
-// One that many copies go by: of names and routes there are too many to copy for each.
+// A plan that many copies share. Copying its names and routes for each would take long.
 using PlanPtr = std::shared_ptr<const TransferPlan>;
 
-// The same without such paths.
+// The same plan without the paths for which `unwanted` is true.
 template <typename Unwanted>
 PlanPtr without_paths(const PlanPtr& plan, Unwanted unwanted) {
   const std::vector<PlannedPath>& all = plan->paths;

@@ -33,7 +33,7 @@ class Slots {
   // A buffer of at least `bytes`, and of `least`, a power of two, that no stream uses. Throws Error
   // (GLAKE_OUT_OF_MEMORY...).
   Slot lend(Place place, Bytes bytes, Bytes least = kLeastSlot);
-  // So many: of a GPU, those that have to be made are waited for together.
+  // `count` such buffers. Those of a GPU that have to be made are waited for together.
   std::vector<Slot> lend_several(Place place, Bytes bytes, size_t count);
   // Of pinned host memory that the relay service reaches.
   Slot lend_shared(Bytes bytes);

@@ -21,7 +21,7 @@ constexpr double kThin = 0.05;             // of a plan's rate
 constexpr size_t kMostPlain = 64;          // copies remembered at once
 constexpr uint64_t kForget = 200'000'000;  // ns after which a slow edge is tried at full speed
 
-// As bits.
+// The GPUs of a path, a bit each.
 uint32_t gpus_of(const Path& path) {
   uint32_t gpus = 0;
   for (const Hop& hop : path.hops) {
@@ -69,7 +69,7 @@ PlanPtr Scheduler::direct_plan(const Place& src, const Place& dst) {
   return known = std::make_shared<const TransferPlan>(std::move(plan));
 }
 
-// It goes at such a rate beside others; 0: not known.
+// The direct plan of a copy that goes at `rate` beside others; 0: not known.
 PlanPtr Scheduler::plain_plan(const Demand& demand, Rate rate) {
   PlanPtr direct = direct_plan(demand.src, demand.dst);
   if (rate <= 0) return direct;
