@@ -36,6 +36,23 @@ TEST(overruns_are_found_in_stream_order) {
   }
 }
 
+// A freed pointer may be where another block's front guard is now: to free it again must not free
+// that block.
+TEST(a_guard_is_no_block) {
+  Bench bench("guard");
+  auto* block = static_cast<char*>(get(1000));
+  void* guard = block - 512;
+  for (auto refused : {+[](void* ptr) { return glake_free(ptr); },
+                       +[](void* ptr) { return glake_record_stream(ptr, nullptr); },
+                       +[](void* ptr) { return glake_pin(ptr); }}) {
+    GIVES(GLAKE_INVALID_POINTER, refused(guard));
+    const std::string text = test::last_error();
+    CHECK_TEXT(has(text, "it is the guard in front of 0x"), text);
+  }
+  CHECK(test::stat("allocation.all.current") == 1);
+  OK(glake_free(block));
+}
+
 TEST(check_finds_damage_to_live_blocks_once) {
   Bench bench("guard,trace");
   void* good = get(4096);

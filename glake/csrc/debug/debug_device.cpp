@@ -61,9 +61,22 @@ HoldingPtr DebugDevice::take(Address ptr) {
 }
 
 Address DebugDevice::inner(Address ptr) {
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    auto found = live_.find(ptr);
+    if (found != live_.end()) return found->second->begin;
+  }
+  refuse_guard(ptr);
+  return ptr;
+}
+
+void DebugDevice::refuse_guard(Address ptr) {
+  if (!modes_.guard) return;
   std::lock_guard<std::mutex> guard(mutex_);
-  auto found = live_.find(ptr);
-  return found != live_.end() ? found->second->begin : ptr;
+  auto behind = live_.find(ptr + kGuard);
+  if (behind == live_.end() || behind->second->begin != ptr) return;
+  throw Error(GLAKE_INVALID_POINTER,
+              hex(ptr) + " is not a block: it is the guard in front of " + hex(behind->first));
 }
 
 void DebugDevice::free(Block* block, const HoldingPtr& h, const ContextRef& context,

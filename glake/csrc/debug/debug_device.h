@@ -38,8 +38,12 @@ class DebugDevice final : public DebugHooks {
   // Checks and frees what take() gave.
   void free(Block* block, const HoldingPtr& holding, const ContextRef& context, ThreadCache& cache);
 
-  // The block's own first byte for a caller's pointer, itself if it is not one of ours.
+  // The block's own first byte for a caller's pointer, itself if it is not one of ours. Throws as
+  // refuse_guard().
   Address inner(Address ptr);
+  // Throws Error where a live block has its front guard: the block begins there, but no caller has
+  // been given that pointer.
+  void refuse_guard(Address ptr);
   // How a freed pointer was freed, for an error message; "" if that is not known any more.
   std::string explain(Address ptr);
 

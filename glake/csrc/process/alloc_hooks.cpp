@@ -48,6 +48,7 @@ DebugDevice* debug_of(Process& process, void* ptr) {
 Block& taken(Process& process, DebugDevice* debug, const HoldingPtr& holding, void* ptr) {
   if (holding != nullptr) return process.block(reinterpret_cast<void*>(holding->begin), true);
   try {
+    if (debug != nullptr) debug->refuse_guard(reinterpret_cast<Address>(ptr));
     return process.block(ptr, true);
   } catch (const Error& e) {
     if (debug == nullptr || e.code() != GLAKE_INVALID_POINTER) throw;
