@@ -1,11 +1,17 @@
-"""Saves what `glake replay` says of the allocator, to compare two versions to the last digit.
+"""Saves the figures that no change of structure may move, to compare them to the last digit.
 
     python tools/same_figures.py --save FILE     # before a change
     python tools/same_figures.py --compare FILE  # after it: exit code 1, and what differs, if any
 
-glake's own core by both of its policies, on each trace of tests/traces and on random ones of up to
-five streams: driver calls and their modelled time, step by step; what is live and held over time,
-and where each block lies at three quarters of it; the texts of refusals; the smallest capacity.
+With --only PART ... these parts alone. The parts are:
+
+- `replays`: glake's own core by both of its policies, on each trace of tests/traces and on random
+  ones of up to five streams. Driver calls and their modelled time, step by step; what is live and
+  held over time, and where each block lies at three quarters of it; the texts of refusals; the
+  smallest capacity.
+- `targets`: what benchmarks/allocator/targets.py says of the traces of tests/traces.
+- `transfer`: `glake bench transfer` on all platforms, by both ways of completion.
+
 None of it is a time taken here, so that two runs of one version give the same bytes.
 """
 
@@ -15,9 +21,10 @@ import argparse
 import dataclasses
 import json
 import random
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,19 +82,62 @@ def figures(trace: Any) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"{policy}, smallest", {"min_capacity_bytes": least.min_capacity_bytes}
 
 
-def measured() -> dict[str, dict[str, Any]]:
-    """All figures of all traces, by trace and replay."""
-    all_figures: dict[str, dict[str, Any]] = {}
+def replays() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each replay of each trace."""
     with tempfile.TemporaryDirectory() as folder:
         for path in traces(Path(folder)):
             for name, result in figures(load_trace(path, path.name)):
                 kept = {key: value for key, value in result.items() if key not in TIMED}
-                all_figures[f"{path.name}: {name}"] = kept
+                yield f"{path.name}: {name}", kept
+
+
+def printed(*words: str) -> list[dict[str, Any]]:
+    """The JSON list that a Python program prints; its messages are shown.
+
+    Raises:
+        subprocess.CalledProcessError: The program failed.
+    """
+    done = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+    )
+    rows: list[dict[str, Any]] = json.loads(done.stdout)
+    return rows
+
+
+def targets() -> Iterator[tuple[str, dict[str, Any]]]:
+    """What targets.py prints of each trace."""
+    files = sorted(str(path) for path in (ROOT / "tests" / "traces").glob("*.trace.gz"))
+    for row in printed("benchmarks/allocator/targets.py", "--json", *files):
+        yield f"targets of {row['trace']}", row
+
+
+def transfer() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each row of `glake bench transfer`."""
+    for completion in ("instant", "polled"):
+        words = ("--platform", "all", "--completion", completion, "--json")
+        for row in printed("-m", "glake", "bench", "transfer", *words):
+            where = f"{row['platform']}, {row['transfer']}, {row['host']} host memory"
+            yield f"{where}, {row['size']} bytes, {completion}", row
+
+
+PARTS: dict[str, Callable[[], Iterator[tuple[str, dict[str, Any]]]]] = {
+    "replays": replays,
+    "targets": targets,
+    "transfer": transfer,
+}
+
+
+def measured(parts: list[str]) -> dict[str, dict[str, dict[str, Any]]]:
+    """The figures of these parts, by part and row."""
+    all_figures = {}
+    for part in parts:
+        print(f"{part} ...", file=sys.stderr, flush=True)
+        all_figures[part] = dict(PARTS[part]())
     return all_figures
 
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
-    """Each replay that differs, and in which figures."""
+    """Each row that differs, and in which figures."""
     for name in sorted(before.keys() | after.keys()):
         old, new = before.get(name, {}), after.get(name, {})
         keys = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
@@ -101,18 +151,22 @@ def main() -> int:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--save", type=Path, metavar="FILE")
     what.add_argument("--compare", type=Path, metavar="FILE")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
     options = parser.parse_args()
-    text = json.dumps(measured(), sort_keys=True)
+    after = measured(options.only)
     if options.save is not None:
-        options.save.write_text(text)
+        options.save.write_text(json.dumps(after, sort_keys=True))
         return 0
-    before = options.compare.read_text()
-    if before == text:
-        print(f"the same to the last digit: {len(json.loads(text))} replays, {len(text):,} bytes")
-        return 0
-    for line in differences(json.loads(before), json.loads(text)):
-        print(line)
-    return 1
+    before = json.loads(options.compare.read_text())
+    if absent := [part for part in options.only if part not in before]:
+        parser.error(f"{options.compare} was saved without {', '.join(absent)}: name --only")
+    same = True
+    for part in options.only:
+        # Through JSON, as the file was: a tuple is a list there.
+        lines = list(differences(before[part], json.loads(json.dumps(after[part]))))
+        same = same and not lines
+        print(*lines or [f"{part}: {len(after[part])} rows, the same to the last digit"], sep="\n")
+    return 0 if same else 1
 
 
 if __name__ == "__main__":
