@@ -22,13 +22,14 @@ def lock(file: Path) -> int | None:
     return held
 
 
-def write_whole(file: Path, text: str, mode: int = 0o600) -> None:
+def write_whole(file: Path, content: str | bytes, mode: int = 0o600) -> None:
     """Writes a file whole or not at all, under a name of its own first. `mode`: less the umask."""
+    data = content.encode() if isinstance(content, str) else content
     part = file.with_name(f"{file.name}.{secrets.token_hex(8)}.part")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        with open(os.open(part, flags, mode), "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with open(os.open(part, flags, mode), "wb") as stream:
+            stream.write(data)
         os.replace(part, file)
     finally:
         part.unlink(missing_ok=True)

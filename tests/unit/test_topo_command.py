@@ -18,6 +18,7 @@ from rich.console import Console
 from glake.cli import main
 from glake.platform_file import load_platforms
 from glake.transfer import topology
+from glake.transfer.topology import dot
 from glake.transfer.topology.tables import show
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -171,6 +172,13 @@ def test_names_with_brackets_are_shown_as_they_are(tmp_path: Path) -> None:
     assert shown.exit_code == 0 and "[red]x[/blue]: 4 GPUs" in shown.stdout
 
 
+@pytest.fixture
+def no_graphviz(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where it is not installed: matplotlib draws."""
+    monkeypatch.setattr(dot, "program", lambda: None)
+
+
+@pytest.mark.usefixtures("no_graphviz")
 @pytest.mark.parametrize("name", ["dgx1v", "gb200_tray"])
 def test_picture(name: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
@@ -215,6 +223,30 @@ def test_a_graph_for_graphviz(tmp_path: Path) -> None:
     refused("cannot be written", "--preset", "dgx1v", "--picture", str(tmp_path / "none" / "a.gv"))
 
 
+@pytest.mark.parametrize("name", ["dgx1v", "gb200_tray"])
+def test_graphviz_draws_where_it_is(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A `dot` that writes what it was asked: the graph goes in, its output becomes the file."""
+    stand_in = tmp_path / "dot"
+    stand_in.write_text('#!/bin/sh\necho "drawn by $1"\ncat\n')
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    done = run("--preset", name, "--picture", str(tmp_path / "a.SVG"))
+    assert done.exit_code == 0, done.output
+    run("--preset", name, "--picture", str(tmp_path / "a.gv"))
+    graph = (tmp_path / "a.gv").read_text()
+    assert (tmp_path / "a.SVG").read_text() == "drawn by -Tsvg\n" + graph
+    # The links among the GPUs of a mesh are not drawn in levels.
+    assert ("layout=neato" in graph) == (name == "dgx1v")
+
+    stand_in.write_text("#!/bin/sh\ncat > /dev/null; echo 'no fonts' >&2; exit 3\n")
+    refused("could not draw", "--preset", name, "--picture", str(tmp_path / "b.png"))
+    refused("no fonts", "--preset", name, "--picture", str(tmp_path / "b.png"))
+    assert not (tmp_path / "b.png").exists()
+
+
+@pytest.mark.usefixtures("no_graphviz")
 def test_picture_without_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
@@ -222,6 +254,7 @@ def test_picture_without_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     refused("needs matplotlib", "--preset", "dgx1v", "--picture", str(tmp_path / "a.png"))
 
 
+@pytest.mark.usefixtures("no_graphviz")
 def test_picture_of_odd_platforms(tmp_path: Path) -> None:
     """One GPU, a socket without any, switches that lead nowhere, links one way only."""
     pytest.importorskip("matplotlib")

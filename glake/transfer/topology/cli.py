@@ -32,7 +32,8 @@ class BadInput(click.ClickException):
 @click.option("--list", "as_list", is_flag=True, help="List the presets, or those of --file.")
 @click.option("--json", "as_json", is_flag=True, help="Print a platforms file, nothing else.")
 @click.option(
-    "--picture", metavar="FILE", help="Draw it into FILE.png or FILE.svg; FILE.gv is for Graphviz."
+    "--picture", metavar="FILE", help="Draw it into FILE.png or FILE.svg, by Graphviz where installed, else by matplotlib; "
+    "FILE.gv is the graph's text."
 )
 @click.option("--probe", is_flag=True, help="Measure the rates with copies, and keep them.")
 @click.option(
@@ -113,17 +114,25 @@ def _refuse_odd(
         return
     from glake.transfer import pictures
 
-    if Path(picture).suffix.lower() in dot.SUFFIXES:
-        pictures.check_place(Path(picture))
+    file = Path(picture)
+    if file.suffix.lower() in dot.SUFFIXES or _by_graphviz(file):
+        pictures.check_place(file)
     else:
-        pictures.check(Path(picture))
+        pictures.check(file)
     if path is not None and os.path.exists(picture) and os.path.samefile(picture, path):
         raise BadInput(f"--picture {picture} is the input")
+
+
+def _by_graphviz(file: Path) -> bool:
+    return file.suffix.lower() in dot.DRAWN and dot.program() is not None
 
 
 def _draw(topology: Topology, file: Path) -> None:
     if file.suffix.lower() in dot.SUFFIXES:
         dot.write(topology, file)
+        return
+    if _by_graphviz(file):
+        dot.draw(topology, file)
         return
     from glake.transfer.topology.picture import draw
 

@@ -1,5 +1,9 @@
-"""Draws a platform: sockets side by side, host memory below, switches and GPUs above, NVLink."""
+"""Draws a platform by matplotlib, where Graphviz is not installed.
 
+Sockets stand side by side, host memory below, switches and GPUs above, NVLink on top.
+"""
+
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +32,11 @@ def draw(topology: Topology, file: Path) -> None:
 def label(node: str) -> str:
     """What a picture calls a node."""
     return {"u": f"switch {node[1:]}", "N": "NVSwitch"}.get(node[0], for_people(node))
+
+
+def line_width(gb_per_s: float) -> float:
+    """How thick a link is drawn, in points: thicker for a faster one."""
+    return min(0.8 + math.sqrt(gb_per_s / 40), 6.0)
 
 
 def _cut(text: str) -> str:
@@ -214,14 +223,12 @@ class _Sheet:
 
     def _arc(self, axes: Any, edge: Edge) -> None:
         """Half an ellipse over the GPUs, the higher the further apart they are."""
-        from math import cos, pi, sin
-
         left, right = sorted((edge.source, edge.target), key=lambda node: self._spots[node][0])
         (x0, y0), (x1, _) = self._spots[left], self._spots[right]
         high = _ARC * (x1 - x0) / _STEP
-        turns = [pi * index / 60 for index in range(61)]
-        xs = [(x0 + x1) / 2 - (x1 - x0) / 2 * cos(turn) for turn in turns]
-        ys = [y0 + _HEIGHT / 2 + high * sin(turn) for turn in turns]
+        turns = [math.pi * index / 60 for index in range(61)]
+        xs = [(x0 + x1) / 2 - (x1 - x0) / 2 * math.cos(turn) for turn in turns]
+        ys = [y0 + _HEIGHT / 2 + high * math.sin(turn) for turn in turns]
         self._line(axes, xs, ys, NVLINK, self._most(edge))
         there, back = self._platform.rate(left, right), self._platform.rate(right, left)
         text = f"{there or 0:g}" if there == back else f"{there or 0:g} / {back or 0:g}"
@@ -235,7 +242,7 @@ class _Sheet:
         return f"{up or 0:g}" if up == down else f"{up or 0:g} / {down or 0:g}"
 
     def _line(self, axes: Any, xs: list[float], ys: list[float], colour: str, rate: float) -> None:
-        thick = min(0.8 + (rate / 40) ** 0.5, 6.0)
+        thick = line_width(rate)
         axes.plot(xs, ys, color=colour, linewidth=thick, solid_capstyle="round", zorder=2)
 
     def _label(self, axes: Any, spot: tuple[float, float], text: str, colour: str) -> None:
