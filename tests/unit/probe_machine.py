@@ -31,7 +31,7 @@ try:
     out["seconds"] = (simcuda.now_ns() - start) / 1e9
     with Engine() as engine:
         out["engine"] = engine.topology.platform.as_dict()
-        out["plan"] = _C.transfer_plan(0, -1, 0, 1 << 30)
+        out["plan"] = _C.transfer_explain(0, -1, 0, 1 << 30)
     simcuda.reset()
     out["after_reset"] = "probed" in topology.current().source
 except GlakeError as error:

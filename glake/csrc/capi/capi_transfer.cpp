@@ -121,7 +121,7 @@ size_t glake_transfer_stats(char* json, size_t capacity) {
   return length;
 }
 
-size_t glake_transfer_plan(int dst_device, int src_device, int node, uint64_t bytes, char* json,
+size_t glake_transfer_explain(int dst_device, int src_device, int node, uint64_t bytes, char* json,
                            size_t capacity) {
   size_t length = 0;
   api_call([&] {

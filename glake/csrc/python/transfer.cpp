@@ -151,12 +151,12 @@ void bind_engine(py::module_& module) {
       "transfer_stats", [] { return read_json(glake_transfer_stats); },
       "Copies and bytes so far, paths and their states.");
   module.def(
-      "transfer_plan",
+      "transfer_explain",
       [](const py::int_& dst, const py::int_& src, int node, const py::int_& bytes) {
         const int to = to_place(dst), from = to_place(src);
         const size_t size = to_bytes(bytes);
         return read_json([=](char* text, size_t room) {
-          return glake_transfer_plan(to, from, node, size, text, room);
+          return glake_transfer_explain(to, from, node, size, text, room);
         });
       },
       py::arg("dst_device"), py::arg("src_device"), py::arg("node"), py::arg("bytes"),

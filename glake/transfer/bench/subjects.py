@@ -155,7 +155,7 @@ def _plain_path(outcome: Outcome, case: Case, copy: Ends, ns: float) -> None:
     node = _STRIPED_NODE if case.host != "pages" else _PAGES_NODE
     if case.host == LOCAL:
         node = _local_node(copy)
-    plan = _C.transfer_plan(copy.to, copy.of, node, copy.size)
+    plan = _C.transfer_explain(copy.to, copy.of, node, copy.size)
     outcome.refusals += plan["refusals"]
     for path in plan["paths"]:
         if path["path"].count(">") > 1:

@@ -32,8 +32,10 @@ class BadInput(click.ClickException):
 @click.option("--list", "as_list", is_flag=True, help="List the presets, or those of --file.")
 @click.option("--json", "as_json", is_flag=True, help="Print a platforms file, nothing else.")
 @click.option(
-    "--picture", metavar="FILE", help="Draw it into FILE.png or FILE.svg, by Graphviz where installed, else by matplotlib; "
-    "FILE.gv is the graph's text."
+    "--picture",
+    metavar="FILE",
+    help="Draw it into FILE.png or FILE.svg, by Graphviz where that is installed, else by "
+    "matplotlib. FILE.gv is the graph's text.",
 )
 @click.option("--probe", is_flag=True, help="Measure the rates with copies, and keep them.")
 @click.option(

@@ -56,14 +56,14 @@ def test_gpus_of_own_copies_relay_too() -> None:
 
 def test_parts_of_links() -> None:
     def planned() -> float:
-        return float(_C.transfer_plan(0, -1, 0, SIZE)["rate"])
+        return float(_C.transfer_explain(0, -1, 0, SIZE)["rate"])
 
     _C.transfer_lend(0, parts())
     full = planned()
     _C.transfer_lend(0, [0.5] * COUNT)
     assert planned() == pytest.approx(full / 2) and t.stats()["lent"] is True
     _C.transfer_lend(0xFFFF, parts(s0_u0=0.0))
-    plan = _C.transfer_plan(0, -1, 0, SIZE)
+    plan = _C.transfer_explain(0, -1, 0, SIZE)
     assert all(path["path"] != "cpu:0>cuda:0" for path in plan["paths"])
     assert any("lent to other processes" in refused["reason"] for refused in plan["refusals"])
     assert relays_of(0) >= {"cuda:2"} or relays_of(0) >= {"cuda:3"}

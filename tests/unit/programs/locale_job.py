@@ -51,7 +51,7 @@ except GlakeError as error:
 print(json.dumps(_C.stats(0)), simcuda.cost_us())
 platforms = Path(os.environ["PLATFORMS"]).read_text()
 _C.transfer_open(platforms, "hgx_h100_h200")
-print(json.dumps(_C.transfer_plan(0, 1, 0, 1 << 30)))
+print(json.dumps(_C.transfer_explain(0, 1, 0, 1 << 30)))
 simcuda.set_link(*next(iter(simcuda.edges()["edges"])).split(">"), 12.5)
 print(json.dumps(simcuda.edges()))
 for line in (
