@@ -8,31 +8,45 @@ namespace {
 
 constexpr size_t kMostTogether = size_t{64} << 20;  // of host memory
 constexpr size_t kMostRanges = size_t{1} << 18;     // each takes some 200 bytes besides
-// A range is cut where something else is written into it, and the rest is copied.
+// Of one range: a part that stays known holds no more memory than that.
 constexpr size_t kLongest = size_t{64} << 10;
 
 }  // namespace
 
 Known::Range Known::take(Ranges::iterator at) {
   Range taken = std::move(at->second);
-  total_ -= taken.bytes.size();
+  total_ -= taken.bytes.size;
   small_.erase(taken.turn);
   large_.erase(taken.turn);
   ranges_.erase(at);
   return taken;
 }
 
+// Fresh host memory is zeros, which benchmarks and initial parameters copy by the gigabyte: they
+// share one copy.
+Known::Bytes Known::copied(const char* from, size_t bytes) {
+  static const std::shared_ptr<const char[]> zeros(new char[kLongest]());
+  if (bytes == kLongest && std::memcmp(from, zeros.get(), bytes) == 0) {
+    return {zeros, bytes, 0, bytes};
+  }
+  std::shared_ptr<char[]> made(new char[bytes]);
+  std::memcpy(made.get(), from, bytes);
+  return {std::move(made), bytes, 0, bytes};
+}
+
+// A small part of many bytes is copied: it would hold them all.
+Known::Bytes Known::part(const Bytes& bytes, size_t begin, size_t size) {
+  if (size < bytes.of / 4) return copied(bytes.data() + begin, size);
+  return {bytes.all, bytes.of, bytes.begin + begin, size};
+}
+
 // Drops ranges when there are too many: those of large writes first, the oldest first. Scripts
 // act on small values.
-void Known::keep(int device, uint64_t address, const char* begin, size_t bytes) {
-  auto& order = bytes > kLongest ? large_ : small_;
-  for (size_t at = 0; at < bytes; at += kLongest) {
-    const size_t length = std::min(kLongest, bytes - at);
-    Range range{device, ++turns_, std::vector<char>(begin + at, begin + at + length)};
-    order[range.turn] = address + at;
-    total_ += length;
-    ranges_[address + at] = std::move(range);
-  }
+void Known::keep(int device, uint64_t address, Bytes bytes, bool large) {
+  Range range{device, ++turns_, std::move(bytes)};
+  (large ? large_ : small_)[range.turn] = address;
+  total_ += range.bytes.size;
+  ranges_[address] = std::move(range);
   while (total_ > kMostTogether || ranges_.size() > kMostRanges) {
     const auto& oldest = large_.empty() ? small_ : large_;
     take(ranges_.find(oldest.begin()->second));
@@ -45,7 +59,7 @@ void Known::cut(uint64_t address, size_t bytes) {
   auto at = ranges_.upper_bound(address);
   if (at != ranges_.begin()) --at;
   while (at != ranges_.end() && at->first < end) {
-    const uint64_t first = at->first, last = first + at->second.bytes.size();
+    const uint64_t first = at->first, last = first + at->second.bytes.size;
     if (last <= address) {
       ++at;
       continue;
@@ -53,8 +67,8 @@ void Known::cut(uint64_t address, size_t bytes) {
     const auto next = std::next(at);
     const Range held = take(at);
     at = next;
-    if (first < address) keep(held.device, first, held.bytes.data(), address - first);
-    if (last > end) keep(held.device, end, held.bytes.data() + (end - first), last - end);
+    if (first < address) keep(held.device, first, part(held.bytes, 0, address - first), false);
+    if (last > end) keep(held.device, end, part(held.bytes, end - first, last - end), false);
   }
 }
 
@@ -62,7 +76,11 @@ void Known::write(int device, uint64_t address, const void* from, size_t bytes) 
   std::lock_guard<std::mutex> lock(mutex_);
   cut(address, bytes);
   if (bytes > kMostOfOne || stopped_) return;
-  keep(device, address, static_cast<const char*>(from), bytes);
+  for (size_t at = 0; at < bytes; at += kLongest) {
+    const size_t length = std::min(kLongest, bytes - at);
+    keep(device, address + at, copied(static_cast<const char*>(from) + at, length),
+         bytes > kLongest);
+  }
 }
 
 void Known::forget(uint64_t address, size_t bytes) {
@@ -91,31 +109,28 @@ std::vector<Known::Piece> Known::pieces(uint64_t address, size_t bytes) const {
   auto at = ranges_.upper_bound(address);
   if (at != ranges_.begin()) --at;
   for (; at != ranges_.end() && at->first < end; ++at) {
-    const std::vector<char>& held = at->second.bytes;
+    const Bytes& held = at->second.bytes;
     const uint64_t from = std::max(address, at->first);
-    const uint64_t until = std::min<uint64_t>(end, at->first + held.size());
-    if (from < until) found.push_back({from, &held[from - at->first], until - from});
+    const uint64_t until = std::min<uint64_t>(end, at->first + held.size);
+    if (from < until) found.push_back({from, part(held, from - at->first, until - from)});
   }
   return found;
 }
 
 void Known::copy(int device, uint64_t to, uint64_t from, size_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<std::pair<uint64_t, std::vector<char>>> moved;  // the two may overlap
-  for (const Piece& piece : pieces(from, bytes)) {
-    moved.emplace_back(to + (piece.address - from),
-                       std::vector<char>(piece.begin, piece.begin + piece.bytes));
-  }
+  const std::vector<Piece> moved = pieces(from, bytes);  // the two may overlap
   cut(to, bytes);
-  for (const auto& [address, held] : moved) keep(device, address, held.data(), held.size());
+  for (const Piece& piece : moved) keep(device, to + (piece.address - from), piece.bytes, false);
 }
 
 size_t Known::read(uint64_t address, void* to, size_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   size_t known = 0;
   for (const Piece& piece : pieces(address, bytes)) {
-    std::memcpy(static_cast<char*>(to) + (piece.address - address), piece.begin, piece.bytes);
-    known += piece.bytes;
+    char* const place = static_cast<char*>(to) + (piece.address - address);
+    std::memcpy(place, piece.bytes.data(), piece.bytes.size);
+    known += piece.bytes.size;
   }
   return known;
 }

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -31,21 +32,28 @@ class Known {
   void stop();
 
  private:
+  // Bytes that nobody changes any more. Ranges share them, so that a copy and a cut copy nothing.
+  struct Bytes {
+    std::shared_ptr<const char[]> all;
+    size_t of = 0, begin = 0, size = 0;  // how many there are, and which of them
+    const char* data() const { return all.get() + begin; }
+  };
   struct Range {
     int device = -1;    // of the memory
     uint64_t turn = 0;  // in which it was written
-    std::vector<char> bytes;
+    Bytes bytes;
   };
   using Ranges = std::map<uint64_t, Range>;  // by their first address; none overlap
   struct Piece {
     uint64_t address;
-    const char* begin;
-    size_t bytes;
+    Bytes bytes;
   };
 
   void cut(uint64_t address, size_t bytes);
-  void keep(int device, uint64_t address, const char* begin, size_t bytes);
+  void keep(int device, uint64_t address, Bytes bytes, bool large);
   Range take(Ranges::iterator at);
+  static Bytes copied(const char* from, size_t bytes);
+  static Bytes part(const Bytes& bytes, size_t begin, size_t size);
   std::vector<Piece> pieces(uint64_t address, size_t bytes) const;
 
   std::mutex mutex_;
