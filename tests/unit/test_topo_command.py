@@ -228,10 +228,7 @@ def test_graphviz_draws_where_it_is(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A `dot` that writes what it was asked: the graph goes in, its output becomes the file."""
-    stand_in = tmp_path / "dot"
-    stand_in.write_text('#!/bin/sh\necho "drawn by $1"\ncat\n')
-    stand_in.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{PROGRAMS / 'graphviz'}:{os.environ['PATH']}")
     done = run("--preset", name, "--picture", str(tmp_path / "a.SVG"))
     assert done.exit_code == 0, done.output
     run("--preset", name, "--picture", str(tmp_path / "a.gv"))
@@ -240,7 +237,7 @@ def test_graphviz_draws_where_it_is(
     # The links among the GPUs of a mesh are not drawn in levels.
     assert ("layout=neato" in graph) == (name == "dgx1v")
 
-    stand_in.write_text("#!/bin/sh\ncat > /dev/null; echo 'no fonts' >&2; exit 3\n")
+    monkeypatch.setenv("DOT_FAILS", "1")
     refused("could not draw", "--preset", name, "--picture", str(tmp_path / "b.png"))
     refused("no fonts", "--preset", name, "--picture", str(tmp_path / "b.png"))
     assert not (tmp_path / "b.png").exists()
