@@ -122,7 +122,7 @@ size_t glake_transfer_stats(char* json, size_t capacity) {
 }
 
 size_t glake_transfer_explain(int dst_device, int src_device, int node, uint64_t bytes, char* json,
-                           size_t capacity) {
+                              size_t capacity) {
   size_t length = 0;
   api_call([&] {
     length = copy_out(TransferUse()->explain({dst_device, node}, {src_device, node}, bytes), json,

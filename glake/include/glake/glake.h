@@ -504,7 +504,7 @@ GLAKE_API size_t glake_transfer_stats(char* json, size_t capacity);
 /* How a copy of `bytes` would go: its paths with their rates (GB/s), and the paths that are
  * refused. `node` is the socket of the host end, or -1 for memory spread over all sockets. */
 GLAKE_API size_t glake_transfer_explain(int dst_device, int src_device, int node, uint64_t bytes,
-                                     char* json, size_t capacity);
+                                        char* json, size_t capacity);
 
 /* A plain copy between two places: a GPU (>= 0), or GLAKE_HOST and the socket. */
 typedef struct glake_timed_copy {
