@@ -219,14 +219,15 @@ CUresult Driver::start(const Given& given, std::unique_ptr<Driver>* driver) {
     result = made->machine->share_links(options, made->topology, &links);
     if (result != CUDA_SUCCESS) return result;
   }
-  made->scheduler.start(options, &made->mutex, &made->topology, &made->memory, &made->host,
-                        &made->streams, std::move(links));
-  made->calls.start(&made->scheduler, options.driver_lock);
+  made->scheduler =
+      std::make_unique<Scheduler>(options, &made->mutex, &made->topology, &made->memory,
+                                  &made->host, &made->streams, std::move(links));
+  made->calls.start(made->scheduler.get(), options.driver_lock);
   *driver = std::move(made);
   return CUDA_SUCCESS;
 }
 
-Driver::~Driver() { scheduler.stop(); }
+Driver::~Driver() { scheduler.reset(); }
 
 // A process that merely exits leaves a shared machine; everything else the kernel takes back.
 __attribute__((destructor)) static void leave_machine() {

@@ -44,7 +44,7 @@ class Driver {
   Kernels kernels;
   Pools pools;
   KernelCosts kernel_costs;
-  Scheduler scheduler;
+  std::unique_ptr<Scheduler> scheduler;
   DriverLock calls;
 
   // What a context with its loaded code takes of its device (option context_memory), while it
@@ -107,7 +107,7 @@ CUresult in_context(Symbol symbol, uint64_t pages, Body&& body) {
   return locked(symbol, pages, [&](Driver& driver) {
     Context* context = driver.contexts.current();
     if (context == nullptr) return no_context();
-    const CUresult lost = driver.scheduler.lost(context->device);
+    const CUresult lost = driver.scheduler->lost().error(context->device);
     return lost == CUDA_SUCCESS ? body(driver, *context) : lost;
   });
 }
@@ -120,7 +120,7 @@ CUresult in_any_context(Symbol symbol, uint64_t pages, Body&& body) {
   return locked(symbol, pages, [&](Driver& driver) {
     const Context* current = driver.contexts.current();
     if (current == nullptr && !driver.contexts.has_primary()) return no_context();
-    const CUresult lost = driver.scheduler.lost(current != nullptr ? current->device : -1);
+    const CUresult lost = driver.scheduler->lost().error(current != nullptr ? current->device : -1);
     return lost == CUDA_SUCCESS ? body(driver) : lost;
   });
 }
@@ -134,7 +134,7 @@ CUresult blocking(Symbol symbol, Body&& body) {
     const DriverLock::Turn turn(&driver.calls, &lock, symbol);
     Context* context = driver.contexts.current();
     if (context == nullptr) return no_context();
-    const CUresult lost = driver.scheduler.lost(context->device);
+    const CUresult lost = driver.scheduler->lost().error(context->device);
     return lost == CUDA_SUCCESS ? body(driver, *context, &lock) : lost;
   });
 }
@@ -152,7 +152,7 @@ CUresult on_stream_blocking(Symbol symbol, CUstream handle, Body&& body) {
     const Context* current = driver.contexts.current();
     const Stream* stream = driver.streams.resolve(handle, current);
     if (stream == nullptr) return current == nullptr ? no_context() : bad_handle("stream");
-    const CUresult lost = driver.scheduler.lost(stream->device);
+    const CUresult lost = driver.scheduler->lost().error(stream->device);
     return lost == CUDA_SUCCESS ? body(driver, stream->id, &lock) : lost;
   });
 }

@@ -59,7 +59,7 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
                    if (--context.refs == 0) {
                      context.peers = 0;
                      driver.give_memory(&context);
-                     driver.scheduler.recover(context.device);
+                     driver.scheduler->lost().recover(context.device);
                    }
                    return CUDA_SUCCESS;
                  });

@@ -113,7 +113,7 @@ void enqueue_graph(Driver* driver, Stream* stream, GraphInstance* instance,
     event->recorded = true;
     event->stream = stream->id;
   }
-  instance->last = driver->scheduler.enqueue_graph(stream, work, instance->last);
+  instance->last = driver->scheduler->enqueue_graph(stream, work, instance->last);
 }
 
 // "Each launch is ordered behind both any previous work in hStream and any previous launches of
@@ -150,7 +150,7 @@ CUresult on_instance(Symbol symbol, CUgraphExec handle, CUstream stream, Body&& 
         driver.streams.graphs.instances.find(reinterpret_cast<uint64_t>(handle));
     if (instance == nullptr) return bad_handle("graph instance");
     const CUresult result = body(driver, *driver.streams.streams.find(id), instance);
-    driver.scheduler.make_room(lock);
+    driver.scheduler->waits().make_room(lock);
     return result;
   });
 }

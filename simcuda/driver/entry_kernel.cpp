@@ -170,7 +170,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int groups_x, unsigned int
           if (shaped != CUDA_SUCCESS) return shaped;
           const char* name = found->counted;
           const CUresult result = launch_uncomputed(&driver, driver.streams.streams.find(id), name);
-          driver.scheduler.make_room(lock);
+          driver.scheduler->waits().make_room(lock);
           return result;
         }
         if (extra != nullptr || arguments == nullptr || arguments[0] == nullptr ||

@@ -72,7 +72,7 @@ CUresult cuMemFree(CUdeviceptr address) {
       return fail(CUDA_ERROR_INVALID_VALUE, "cuMemFree: not a cuMemAlloc block");
     }
     // As the driver does: all work that may use the block is waited for.
-    const CUresult waited = driver.scheduler.wait_device(lock, -1);
+    const CUresult waited = driver.scheduler->waits().wait_device(lock, -1);
     const CUresult freed = free_memory(&driver, address);
     return freed != CUDA_SUCCESS ? freed : waited;
   });
@@ -107,7 +107,7 @@ CUresult cuMemAllocHost(void** address, size_t bytes) {
 
 CUresult cuMemFreeHost(void* address) {
   return blocking(CALL(cuMemFreeHost), [&](Driver& driver, Context&, Lock* lock) {
-    const CUresult waited = driver.scheduler.wait_device(lock, -1);
+    const CUresult waited = driver.scheduler->waits().wait_device(lock, -1);
     const CUresult freed = driver.host.free(address);
     return freed != CUDA_SUCCESS ? freed : waited;
   });
@@ -121,7 +121,7 @@ CUresult cuMemHostRegister(void* address, size_t bytes, unsigned int flags) {
 
 CUresult cuMemHostUnregister(void* address) {
   return blocking(CALL(cuMemHostUnregister), [&](Driver& driver, Context&, Lock* lock) {
-    const CUresult waited = driver.scheduler.wait_device(lock, -1);
+    const CUresult waited = driver.scheduler->waits().wait_device(lock, -1);
     const CUresult removed = driver.host.remove(address);
     return removed != CUDA_SUCCESS ? removed : waited;
   });
@@ -166,7 +166,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* result, CUdeviceptr address) {
     handle.process = getpid();
     std::memset(result, 0, sizeof *result);
     std::memcpy(result, &handle, sizeof handle);
-    driver.scheduler.known.stop();
+    driver.scheduler->known().stop();
     return CUDA_SUCCESS;
   });
 }
@@ -182,14 +182,14 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle given, unsigned
     if (handle.process == getpid()) {
       return fail(CUDA_ERROR_INVALID_CONTEXT, "a process cannot open its own IPC handle");
     }
-    driver.scheduler.known.stop();
+    driver.scheduler->known().stop();
     return driver.memory.open_block(handle.extent, handle.generation, handle.bytes, address);
   });
 }
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   return blocking(CALL(cuIpcCloseMemHandle), [&](Driver& driver, Context&, Lock* lock) {
-    const CUresult waited = driver.scheduler.wait_device(lock, -1);
+    const CUresult waited = driver.scheduler->waits().wait_device(lock, -1);
     const CUresult closed = driver.memory.close_block(address);
     return closed != CUDA_SUCCESS ? closed : waited;
   });

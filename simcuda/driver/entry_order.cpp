@@ -21,7 +21,7 @@ CUresult value_work(Symbol symbol, CUstream handle, Op::Kind kind, CUdeviceptr a
     op->value = value;
     op->flags = flags;
     op->dst = {address, 0, !reserved, stream.device};
-    if (kind == Op::Kind::kWaitValue) driver.scheduler.foreseen.give_up();
+    if (kind == Op::Kind::kWaitValue) driver.scheduler->foreseen().give_up();
     return submit(&driver, &stream, op);
   });
 }

@@ -30,7 +30,7 @@ CUresult allocate(Driver* driver, Stream* stream, Symbol symbol, Pool* pool, siz
   if (driver->ticking()) {
     driver->streams.tick_wait(stream, after);
   } else {
-    driver->scheduler.enqueue(stream, std::make_shared<Op>(), after.op);
+    driver->scheduler->enqueue(stream, std::make_shared<Op>(), after.op);
   }
   return CUDA_SUCCESS;
 }
@@ -83,7 +83,7 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
     } else {
       freed.op = std::make_shared<Op>();
       freed.recorded = true;
-      driver.scheduler.enqueue(&stream, freed.op);
+      driver.scheduler->enqueue(&stream, freed.op);
     }
     pool->free(address, &stream, freed);
     return CUDA_SUCCESS;

@@ -117,7 +117,7 @@ int simcuda_launch(const char* name, CUstream handle) {
   return on_stream_blocking(
       CALL(cuLaunchKernel), handle, [&](Driver& driver, uint64_t id, Lock* lock) {
         const CUresult result = launch_uncomputed(&driver, driver.streams.streams.find(id), name);
-        driver.scheduler.make_room(lock);
+        driver.scheduler->waits().make_room(lock);
         return result;
       });
 }

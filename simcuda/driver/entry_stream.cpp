@@ -18,7 +18,7 @@ CUresult on_event(Symbol symbol, CUevent handle, Body&& body) {
       return fail(CUDA_ERROR_CAPTURED_EVENT, "the event was last recorded in a capture");
     }
     const Context* context = driver.contexts.find(event->context);
-    const CUresult lost = driver.scheduler.lost(context != nullptr ? context->device : -1);
+    const CUresult lost = driver.scheduler->lost().error(context != nullptr ? context->device : -1);
     if (lost != CUDA_SUCCESS) return lost;
     return body(driver, *event, &lock);
   });
@@ -64,7 +64,7 @@ CUresult record(Symbol symbol, CUevent handle, CUstream stream_handle, unsigned 
       event->recorded = true;
       event->stream = stream.id;
       event->op->answers_for = std::exchange(stream.unmarked, {});
-      driver.scheduler.enqueue(&stream, event->op);
+      driver.scheduler->enqueue(&stream, event->op);
     }
     return CUDA_SUCCESS;
   });
@@ -119,7 +119,7 @@ CUresult cuStreamQuery(CUstream handle) {
                                                                          : CUDA_ERROR_NOT_READY;
         }
         const std::vector<OpPtr> copies = stream->unasked;
-        const CUresult state = driver.scheduler.query(lock, OpPtr(stream->tail));
+        const CUresult state = driver.scheduler->waits().query(lock, OpPtr(stream->tail));
         return state != CUDA_SUCCESS ? state : tell_faults(copies, false);
       });
 }
@@ -132,7 +132,7 @@ CUresult cuStreamSynchronize(CUstream handle) {
         if (result != CUDA_SUCCESS) return result;
         driver.streams.tick_synchronize(stream, driver.streams.sequence());
         const auto copies = std::exchange(stream->unasked, {});
-        const CUresult state = driver.scheduler.wait(lock, OpPtr(stream->tail));
+        const CUresult state = driver.scheduler->waits().wait(lock, OpPtr(stream->tail));
         if (driver.pools.any()) driver.pools.waited(&driver);
         return state != CUDA_SUCCESS ? state : tell_faults(copies, false);
       });
@@ -153,7 +153,7 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned int f
                      if (result != CUDA_SUCCESS || taken) return result;
                      if (driver.ticking()) driver.streams.tick_wait(&stream, *event);
                      if (event->op != nullptr && !event->op->applied) {
-                       driver.scheduler.enqueue(&stream, std::make_shared<Op>(), event->op);
+                       driver.scheduler->enqueue(&stream, std::make_shared<Op>(), event->op);
                      }
                      return CUDA_SUCCESS;
                    });
@@ -228,7 +228,7 @@ CUresult cuEventQuery(CUevent handle) {
         const CUresult unsafe = driver.streams.check_unsafe();
         if (unsafe != CUDA_SUCCESS || !event.recorded) return unsafe;
         if (const OpPtr op = event.op) {
-          const CUresult state = driver.scheduler.query(lock, op);
+          const CUresult state = driver.scheduler->waits().query(lock, op);
           return state != CUDA_SUCCESS ? state : tell_faults(op->answers_for, true);
         }
         return driver.streams.tick_complete(event, &driver.contexts) ? CUDA_SUCCESS
@@ -244,9 +244,9 @@ CUresult wait_event(Symbol symbol, CUevent handle, uint64_t timeout_ns) {
     const CUresult unsafe = driver.streams.check_unsafe();
     if (unsafe != CUDA_SUCCESS || !event.recorded) return unsafe;
     if (const OpPtr op = event.op) {
-      const uint64_t now = driver.scheduler.now_ns();
+      const uint64_t now = driver.scheduler->clock().now_ns();
       const uint64_t deadline = timeout_ns < UINT64_MAX - now ? now + timeout_ns : UINT64_MAX;
-      const CUresult state = driver.scheduler.wait(lock, op, deadline);
+      const CUresult state = driver.scheduler->waits().wait(lock, op, deadline);
       if (driver.pools.any()) driver.pools.waited(&driver);
       return state != CUDA_SUCCESS ? state : tell_faults(op->answers_for, true);
     }
@@ -279,9 +279,9 @@ int simcuda_wait_any(CUevent const* handles, size_t count, uint64_t timeout_ns) 
       if (event->op == nullptr) return CUDA_SUCCESS;
       ops.push_back(event->op);
     }
-    const uint64_t now = driver.scheduler.now_ns();
+    const uint64_t now = driver.scheduler->clock().now_ns();
     const uint64_t deadline = timeout_ns < UINT64_MAX - now ? now + timeout_ns : UINT64_MAX;
-    return driver.scheduler.wait_any(&lock, ops, deadline);
+    return driver.scheduler->waits().wait_any(&lock, ops, deadline);
   });
 }
 
@@ -318,19 +318,19 @@ CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) 
 }
 
 CUresult cuCtxSynchronize() {
-  return blocking(CALL(cuCtxSynchronize),
-                  [&](Driver& driver, Context& context, Lock* lock) -> CUresult {
-                    const CUresult unsafe = driver.streams.check_unsafe();
-                    if (unsafe != CUDA_SUCCESS) return unsafe;
-                    driver.streams.tick_synchronize(&context);
-                    std::vector<OpPtr> copies;
-                    driver.streams.streams.for_each([&](uint64_t, Stream& stream) {
-                      if (stream.device != context.device) return;
-                      copies.insert(copies.end(), stream.unasked.begin(), stream.unasked.end());
-                      stream.unasked.clear();
-                    });
-                    const CUresult state = driver.scheduler.wait_device(lock, context.device);
-                    if (driver.pools.any()) driver.pools.waited(&driver);
-                    return state != CUDA_SUCCESS ? state : tell_faults(copies, false);
-                  });
+  return blocking(
+      CALL(cuCtxSynchronize), [&](Driver& driver, Context& context, Lock* lock) -> CUresult {
+        const CUresult unsafe = driver.streams.check_unsafe();
+        if (unsafe != CUDA_SUCCESS) return unsafe;
+        driver.streams.tick_synchronize(&context);
+        std::vector<OpPtr> copies;
+        driver.streams.streams.for_each([&](uint64_t, Stream& stream) {
+          if (stream.device != context.device) return;
+          copies.insert(copies.end(), stream.unasked.begin(), stream.unasked.end());
+          stream.unasked.clear();
+        });
+        const CUresult state = driver.scheduler->waits().wait_device(lock, context.device);
+        if (driver.pools.any()) driver.pools.waited(&driver);
+        return state != CUDA_SUCCESS ? state : tell_faults(copies, false);
+      });
 }

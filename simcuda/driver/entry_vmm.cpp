@@ -67,7 +67,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
   return in_any_context(CALL(cuMemUnmap), pages_of(size), [&](Driver& driver) {
-    driver.scheduler.check_idle(ptr, size, "unmap under pending work");
+    driver.scheduler->pending().check_idle(ptr, size, "unmap under pending work");
     return driver.memory.unmap(ptr, size);
   });
 }
@@ -127,7 +127,7 @@ CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHan
                       if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
                         return fail(CUDA_ERROR_NOT_SUPPORTED, "only POSIX descriptors");
                       }
-                      driver.scheduler.known.stop();
+                      driver.scheduler->known().stop();
                       return driver.memory.export_fd(handle, static_cast<int*>(shareable));
                     });
 }
@@ -142,7 +142,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
                       }
                       const auto fd = static_cast<int>(reinterpret_cast<intptr_t>(shareable));
                       uint64_t id = 0;
-                      driver.scheduler.known.stop();
+                      driver.scheduler->known().stop();
                       const CUresult result = driver.memory.import_fd(fd, &id);
                       if (result == CUDA_SUCCESS) *handle = id;
                       return result;

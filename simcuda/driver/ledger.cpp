@@ -29,7 +29,7 @@ std::string ledger_json(int device) {
   add("modules", static_cast<int64_t>(driver->kernels.modules()));
   add("host_blocks", static_cast<int64_t>(driver->host.blocks()));
   add("host_bytes", static_cast<int64_t>(driver->host.bytes()));
-  add("pending_work", static_cast<int64_t>(driver->scheduler.pending()));
+  add("pending_work", static_cast<int64_t>(driver->scheduler->pending().size()));
   add("context_refs", driver->contexts.primary(device)->refs);
   add("ticks", static_cast<int64_t>(driver->streams.ticks.load()));
   return text + "}";

@@ -158,7 +158,7 @@ void Pool::trim(Driver* driver, size_t keep) {
       ++at;
       continue;
     }
-    driver->scheduler.check_idle(at->first, at->second, "unmap under pending work");
+    driver->scheduler->pending().check_idle(at->first, at->second, "unmap under pending work");
     driver->memory.free_block(at->first);
     reserved_ -= at->second;
     chunks_.erase(chunk);

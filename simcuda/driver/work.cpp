@@ -162,7 +162,7 @@ CUresult submit(Driver* driver, Stream* stream, const OpPtr& op) {
   } else if (driver->ticking()) {
     driver->streams.tick_work(stream);
   } else {
-    driver->scheduler.enqueue(stream, op);
+    driver->scheduler->enqueue(stream, op);
   }
   return CUDA_SUCCESS;
 }
@@ -198,7 +198,7 @@ CUresult copy(Driver* driver, uint64_t id, Lock* lock, CopyEnd dst, CopyEnd src,
   if (dst.host && src.host) wait = true;
   result = submit(driver, stream, op);
   if (result != CUDA_SUCCESS || !wait || capturing || driver->ticking()) return result;
-  result = driver->scheduler.wait(lock, op);
+  result = driver->scheduler->waits().wait(lock, op);
   return result != CUDA_SUCCESS ? result : tell_faults({op}, true);
 }
 
@@ -250,7 +250,7 @@ CUresult copy_blocks(Driver* driver, uint64_t id, uint64_t table, uint32_t count
   op->table = table;
   op->blocks = count;
   op->latency_ns = driver->topology.copy_ns() + driver->kernel_costs.start_ns;
-  driver->scheduler.read_table(op.get());
+  driver->scheduler->effects().read_table(op.get());
   Ways ways;
   for (const Op::Part& part : op->parts) {
     CopyEnd dst{part.dst.address, 0, part.dst.host}, src{part.src.address, 0, part.src.host};
