@@ -43,9 +43,6 @@ MAY = {
     "simcuda/driver/stream.h: Streams is in": "being divided",
     "simcuda/driver/user_object.h: classes": "being divided",
     "simcuda/runtime/cudart/memory.cpp: const_cast": "being divided",
-    "simcuda/runtime/nccl/engine.h: Engine has": "being divided",
-    "simcuda/runtime/nccl/engine.h: Engine is in": "being divided",
-    "simcuda/runtime/nccl/stage.h: classes": "being divided",
 }
 
 
