@@ -34,15 +34,8 @@ MAY = {
     "glake/csrc/transfer/run/submitter.h: Submitter is in": "being divided",
     "simcuda/driver/driver.h: Driver: mutex": "being divided",
     "simcuda/driver/driver.h: Driver is in": "being divided",
-    "simcuda/driver/host.h: HostMemory: ": "being divided",
     "simcuda/driver/machine.h: Machine is in": "being divided",
     "simcuda/driver/memory.h: Memory is in": "being divided",
-    "simcuda/driver/pool.h: Pool: ": "being divided",
-    "simcuda/driver/pool.h: classes": "being divided",
-    "simcuda/driver/stream.h: Streams: ": "being divided",
-    "simcuda/driver/stream.h: Streams is in": "being divided",
-    "simcuda/driver/user_object.h: classes": "being divided",
-    "simcuda/runtime/cudart/memory.cpp: const_cast": "being divided",
 }
 
 

@@ -75,7 +75,7 @@ int simcuda_sleep(uint64_t ns) {
 
 void simcuda_tick(uint64_t ticks) {
   Driver* driver = running.load(std::memory_order_acquire);
-  if (driver != nullptr) driver->streams.ticks.fetch_add(ticks, std::memory_order_relaxed);
+  if (driver != nullptr) driver->tick_clock.add(ticks);
 }
 
 size_t simcuda_ledger(int device, char* json, size_t capacity) {

@@ -8,20 +8,24 @@
 #include <new>
 
 #include "books.h"
+#include "captures.h"
 #include "context.h"
 #include "costs.h"
 #include "driver_lock.h"
+#include "graph.h"
 #include "host.h"
 #include "kernels.h"
 #include "machine.h"
 #include "memory.h"
 #include "options.h"
 #include "plan/topology.h"
-#include "pool.h"
+#include "pools.h"
 #include "scheduler.h"
 #include "shared_links.h"
 #include "stream.h"
+#include "tick_clock.h"
 #include "types.h"
+#include "user_objects.h"
 #include "visible.h"
 
 namespace simcuda {
@@ -41,6 +45,10 @@ class Driver {
   Memory memory;
   Contexts contexts;
   Streams streams;
+  UserObjects user_objects;
+  Graphs graphs;
+  Captures captures{&streams, &graphs};
+  TickClock tick_clock{&streams, &contexts};
   Kernels kernels;
   Pools pools;
   KernelCosts kernel_costs;
@@ -160,7 +168,7 @@ CUresult on_stream_blocking(Symbol symbol, CUstream handle, Body&& body) {
 template <class Body>
 CUresult on_stream(Symbol symbol, CUstream handle, Body&& body) {
   return on_stream_blocking(symbol, handle, [&](Driver& driver, uint64_t id, Lock*) -> CUresult {
-    return body(driver, *driver.streams.streams.find(id));
+    return body(driver, *driver.streams.find(id));
   });
 }
 

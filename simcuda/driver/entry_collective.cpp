@@ -106,7 +106,7 @@ CUresult enqueue(Driver* driver, Stream* stream, const simcuda_collective_work& 
     return CUDA_SUCCESS;
   }
   bool taken = false;
-  const CUresult result = driver->streams.captured(stream, &taken);  // it may spoil a capture
+  const CUresult result = driver->captures.take(stream, &taken);  // it may spoil a capture
   if (result != CUDA_SUCCESS) return result;
   ops.back()->keep = std::shared_ptr<void>(work.data, work.release);
   for (const OpPtr& op : ops) {

@@ -102,6 +102,7 @@ CUresult cuCtxDestroy(CUcontext handle) {
     Context* context = live(driver, handle);
     if (context == nullptr || context->primary) return bad_context();
     if (driver.contexts.current() == context) driver.contexts.pop();
+    driver.captures.abandon(context->id);
     driver.streams.forget(context->id);
     driver.kernels.forget(context->id);
     driver.give_memory(context);

@@ -38,7 +38,7 @@ CUresult cuMemAlloc(CUdeviceptr* address, size_t bytes) {
   return in_context(CALL(cuMemAlloc), pages_of(bytes),
                     [&](Driver& driver, Context& context) -> CUresult {
                       if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                      const CUresult unsafe = driver.streams.check_unsafe();
+                      const CUresult unsafe = driver.captures.check_unsafe();
                       if (unsafe != CUDA_SUCCESS) return unsafe;
                       return driver.memory.allocate(context.device, bytes, address);
                     });
@@ -55,7 +55,7 @@ CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int flag
         if (driver.memory.backing().phantom()) {
           return fail(CUDA_ERROR_NOT_SUPPORTED, "managed memory needs bytes: not in phantom mode");
         }
-        const CUresult unsafe = driver.streams.check_unsafe();
+        const CUresult unsafe = driver.captures.check_unsafe();
         if (unsafe != CUDA_SUCCESS) return unsafe;
         const CUresult made = driver.memory.allocate(context.device, bytes, address);
         if (made == CUDA_SUCCESS) driver.memory.find(*address)->managed = true;
@@ -66,7 +66,7 @@ CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int flag
 CUresult cuMemFree(CUdeviceptr address) {
   return blocking(CALL(cuMemFree), [&](Driver& driver, Context&, Lock* lock) -> CUresult {
     if (address == 0) return CUDA_SUCCESS;
-    const CUresult unsafe = driver.streams.check_unsafe();
+    const CUresult unsafe = driver.captures.check_unsafe();
     if (unsafe != CUDA_SUCCESS) return unsafe;
     if (driver.memory.find(address) == nullptr) {
       return fail(CUDA_ERROR_INVALID_VALUE, "cuMemFree: not a cuMemAlloc block");
@@ -92,7 +92,7 @@ CUresult cuMemGetAddressRange(CUdeviceptr* base, size_t* bytes, CUdeviceptr addr
 CUresult cuMemHostAlloc(void** address, size_t bytes, unsigned int flags) {
   return in_context(CALL(cuMemHostAlloc), 0, [&](Driver& driver, Context&) -> CUresult {
     if (address == nullptr || (flags & ~7u) != 0) return CUDA_ERROR_INVALID_VALUE;
-    const CUresult unsafe = driver.streams.check_unsafe();
+    const CUresult unsafe = driver.captures.check_unsafe();
     return unsafe != CUDA_SUCCESS ? unsafe : driver.host.allocate(bytes, flags, address);
   });
 }
@@ -100,7 +100,7 @@ CUresult cuMemHostAlloc(void** address, size_t bytes, unsigned int flags) {
 CUresult cuMemAllocHost(void** address, size_t bytes) {
   return in_context(CALL(cuMemAllocHost), 0, [&](Driver& driver, Context&) -> CUresult {
     if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    const CUresult unsafe = driver.streams.check_unsafe();
+    const CUresult unsafe = driver.captures.check_unsafe();
     return unsafe != CUDA_SUCCESS ? unsafe : driver.host.allocate(bytes, 0, address);
   });
 }

@@ -60,7 +60,7 @@ void Scheduler::enqueue(Stream* stream, const OpPtr& op, const OpPtr& also) {
   depend(op, also);
   // The legacy stream waits for all blocking streams of its context, and they for it.
   if (stream->legacy) {
-    streams_->streams.for_each([&](uint64_t, Stream& other) {
+    streams_->for_each([&](uint64_t, Stream& other) {
       if (other.context == stream->context && !other.non_blocking()) depend(op, other.tail);
     });
   } else if (!stream->non_blocking()) {
