@@ -35,7 +35,6 @@ MAY = {
     "simcuda/driver/driver.h: Driver: mutex": "being divided",
     "simcuda/driver/driver.h: Driver is in": "being divided",
     "simcuda/driver/machine.h: Machine is in": "being divided",
-    "simcuda/driver/memory.h: Memory is in": "being divided",
 }
 
 

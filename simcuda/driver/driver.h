@@ -7,6 +7,7 @@
 #include <mutex>
 #include <new>
 
+#include "blocks.h"
 #include "books.h"
 #include "captures.h"
 #include "context.h"
@@ -43,6 +44,7 @@ class Driver {
   std::unique_ptr<Machine> machine;
   HostMemory host;
   Memory memory;
+  Blocks blocks{&memory};
   Contexts contexts;
   Streams streams;
   UserObjects user_objects;

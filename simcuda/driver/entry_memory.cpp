@@ -22,7 +22,7 @@ constexpr uint64_t kIpcMagic = 0x676c616b65697063;
 // cuMemAllocFromPoolAsync()" returned too.
 CUresult free_memory(Driver* driver, CUdeviceptr address) {
   Pool* pool = driver->pools.any() ? driver->pools.owner(address) : nullptr;
-  if (pool == nullptr) return driver->memory.free_block(address);
+  if (pool == nullptr) return driver->blocks.free(address);
   CUdeviceptr base = 0;
   if (pool->block_at(address, &base) == 0 || base != address) {
     return fail(CUDA_ERROR_INVALID_VALUE, "cuMemFree: no block of a pool starts there");
@@ -40,7 +40,7 @@ CUresult cuMemAlloc(CUdeviceptr* address, size_t bytes) {
                       if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
                       const CUresult unsafe = driver.captures.check_unsafe();
                       if (unsafe != CUDA_SUCCESS) return unsafe;
-                      return driver.memory.allocate(context.device, bytes, address);
+                      return driver.blocks.allocate(context.device, bytes, address);
                     });
 }
 
@@ -57,7 +57,7 @@ CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int flag
         }
         const CUresult unsafe = driver.captures.check_unsafe();
         if (unsafe != CUDA_SUCCESS) return unsafe;
-        const CUresult made = driver.memory.allocate(context.device, bytes, address);
+        const CUresult made = driver.blocks.allocate(context.device, bytes, address);
         if (made == CUDA_SUCCESS) driver.memory.find(*address)->managed = true;
         return made;
       });
@@ -183,14 +183,14 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle given, unsigned
       return fail(CUDA_ERROR_INVALID_CONTEXT, "a process cannot open its own IPC handle");
     }
     driver.scheduler->known().stop();
-    return driver.memory.open_block(handle.extent, handle.generation, handle.bytes, address);
+    return driver.blocks.open(handle.extent, handle.generation, handle.bytes, address);
   });
 }
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   return blocking(CALL(cuIpcCloseMemHandle), [&](Driver& driver, Context&, Lock* lock) {
     const CUresult waited = driver.scheduler->waits().wait_device(lock, -1);
-    const CUresult closed = driver.memory.close_block(address);
+    const CUresult closed = driver.blocks.close(address);
     return closed != CUDA_SUCCESS ? closed : waited;
   });
 }

@@ -76,7 +76,7 @@ CUresult Pool::grow(Driver* driver, size_t bytes, size_t* grown) {
       result = fail(CUDA_ERROR_OUT_OF_MEMORY, "cuMemAllocAsync: the pool's maxSize is reached");
       continue;
     }
-    result = driver->memory.allocate(device_, *grown, &base);
+    result = driver->blocks.allocate(device_, *grown, &base);
     if (result != CUDA_ERROR_OUT_OF_MEMORY) break;
   }
   if (result != CUDA_SUCCESS) return result;
@@ -158,7 +158,7 @@ void Pool::trim(Driver* driver, size_t keep) {
       continue;
     }
     driver->scheduler->pending().check_idle(at->first, at->second, "unmap under pending work");
-    driver->memory.free_block(at->first);
+    driver->blocks.free(at->first);
     reserved_ -= at->second;
     chunks_.erase(chunk);
     at = segments_.erase(at);
