@@ -32,9 +32,6 @@ MAY = {
     "glake/csrc/debug/debug_device.h: DebugDevice is in": "being divided",
     "glake/csrc/torch/cuda/allocator.h: CudaAllocator is in": "being divided",
     "glake/csrc/transfer/run/submitter.h: Submitter is in": "being divided",
-    "simcuda/driver/driver.h: Driver: mutex": "being divided",
-    "simcuda/driver/driver.h: Driver is in": "being divided",
-    "simcuda/driver/machine.h: Machine is in": "being divided",
 }
 
 

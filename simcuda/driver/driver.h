@@ -36,6 +36,11 @@ class Driver {
   static CUresult start(const Given& given, std::unique_ptr<Driver>* driver);
   ~Driver();
 
+  // Phantom replays: stream work completes by ticks, not by the schedule.
+  bool ticking() const {
+    return options.phantom && complete_after().load(std::memory_order_relaxed) != kAuto;
+  }
+
   std::mutex mutex;
   Options options;
   VisibleGpus gpus;
@@ -56,16 +61,6 @@ class Driver {
   KernelCosts kernel_costs;
   std::unique_ptr<Scheduler> scheduler;
   DriverLock calls;
-
-  // What a context with its loaded code takes of its device (option context_memory), while it
-  // lives.
-  CUresult take_memory(Context* context);
-  void give_memory(Context* context);
-
-  // Phantom replays: stream work completes by ticks, not by the schedule.
-  bool ticking() const {
-    return options.phantom && complete_after().load(std::memory_order_relaxed) != kAuto;
-  }
 
  private:
   Driver() = default;
