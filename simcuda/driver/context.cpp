@@ -38,7 +38,10 @@ CUresult bad_handle(const char* what) {
   return fail(CUDA_ERROR_INVALID_HANDLE, std::string("not a live ") + what);
 }
 
-void Contexts::start(int devices) {
+void Contexts::start(int devices, Machine* machine, const VisibleGpus* gpus, uint64_t memory) {
+  machine_ = machine;
+  gpus_ = gpus;
+  memory_ = memory;
   epoch_ = ++epochs;
   for (int device = 0; device < devices; ++device) {
     primary_.push_back(create(device, 0));
@@ -60,14 +63,13 @@ uint64_t Contexts::create(int device, unsigned flags) {
 
 void Contexts::destroy(uint64_t id) { table_.remove(id); }
 
-CUresult Driver::take_memory(Context* context) {
-  if (options.context_memory == 0 || context->memory != 0) return CUDA_SUCCESS;
-  return machine->acquire(gpus.gpu(context->device), options.context_memory, &context->memory,
-                          false);
+CUresult Contexts::take_memory(Context* context) {
+  if (memory_ == 0 || context->memory != 0) return CUDA_SUCCESS;
+  return machine_->acquire(gpus_->gpu(context->device), memory_, &context->memory, false);
 }
 
-void Driver::give_memory(Context* context) {
-  if (context->memory != 0) machine->drop(context->memory);
+void Contexts::give_memory(Context* context) {
+  if (context->memory != 0) machine_->drop(context->memory);
   context->memory = 0;
 }
 

@@ -3,7 +3,9 @@
 
 #include <map>
 
+#include "machine.h"
 #include "types.h"
+#include "visible.h"
 
 namespace simcuda {
 
@@ -21,7 +23,8 @@ struct Context {
 
 class Contexts {
  public:
-  void start(int devices);
+  // `memory`: what a context with its loaded code takes of its device (option context_memory).
+  void start(int devices, Machine* machine, const VisibleGpus* gpus, uint64_t memory);
   Context* primary(int device) { return find(primary_[static_cast<size_t>(device)]); }
   bool has_primary();  // whether a device's is active
   Context* find(uint64_t id) { return table_.find(id); }
@@ -33,8 +36,14 @@ class Contexts {
   void push(uint64_t id);
   uint64_t pop();  // 0: nothing there
   void set(uint64_t id);
+  // What it takes of its device while it lives.
+  CUresult take_memory(Context* context);
+  void give_memory(Context* context);
 
  private:
+  Machine* machine_ = nullptr;
+  const VisibleGpus* gpus_ = nullptr;
+  uint64_t memory_ = 0;
   Slots<Context, 2> table_;
   std::vector<uint64_t> primary_;
   uint64_t epoch_ = 0;

@@ -55,12 +55,12 @@ uint64_t simcuda_now_ns(void) {
   Driver* driver = running.load(std::memory_order_acquire);
   if (driver == nullptr || forked) return 0;
   std::lock_guard<std::mutex> lock(driver->mutex);
-  return driver->scheduler.now_ns();
+  return driver->scheduler->clock().now_ns();
 }
 
 int simcuda_polled(void) {
   Driver* driver = running.load(std::memory_order_acquire);
-  return driver != nullptr && !forked && driver->scheduler.polled() ? 1 : 0;
+  return driver != nullptr && !forked && driver->scheduler->waits().polled() ? 1 : 0;
 }
 
 int simcuda_sleep(uint64_t ns) {
@@ -69,13 +69,13 @@ int simcuda_sleep(uint64_t ns) {
   if (driver == nullptr || forked) return CUDA_ERROR_NOT_INITIALIZED;
   const int slack = prctl(PR_GET_TIMERSLACK);
   Lock lock(driver->mutex);
-  driver->scheduler.sleep(&lock, ns + static_cast<uint64_t>(std::max(slack, 0)) + kWakeNs);
+  driver->scheduler->waits().sleep(&lock, ns + static_cast<uint64_t>(std::max(slack, 0)) + kWakeNs);
   return CUDA_SUCCESS;
 }
 
 void simcuda_tick(uint64_t ticks) {
   Driver* driver = running.load(std::memory_order_acquire);
-  if (driver != nullptr) driver->streams.ticks.fetch_add(ticks, std::memory_order_relaxed);
+  if (driver != nullptr) driver->tick_clock.add(ticks);
 }
 
 size_t simcuda_ledger(int device, char* json, size_t capacity) {

@@ -19,17 +19,17 @@ int control(Body&& body) {
 }
 
 int set_link(Driver* driver, uint64_t at_ns, const char* from, const char* to, double rate) {
-  if (driver->scheduler.paced()) {
+  if (driver->scheduler->clock().paced()) {
     return fail(CUDA_ERROR_NOT_SUPPORTED, "links that all processes share keep their speed");
   }
-  const CUresult result = driver->scheduler.links.set(at_ns, from, to, rate);
-  if (result == CUDA_SUCCESS) driver->scheduler.links_changed();
+  const CUresult result = driver->scheduler->links().set(at_ns, from, to, rate);
+  if (result == CUDA_SUCCESS) driver->scheduler->links_changed();
   return result;
 }
 
 int arm(const char* from, const char* to, int64_t k, int64_t times, const CopyFault& fault) {
   return control([&](Driver& driver, Lock*) -> int {
-    return driver.scheduler.links.arm(from, to, k, times, fault);
+    return driver.scheduler->links().arm(from, to, k, times, fault);
   });
 }
 
@@ -37,7 +37,7 @@ int arm(const char* from, const char* to, int64_t k, int64_t times, const CopyFa
 
 int simcuda_thread(int join) {
   return control([&](Driver& driver, Lock*) {
-    driver.scheduler.register_thread(join != 0);
+    driver.scheduler->turns().join(join != 0);
     return CUDA_SUCCESS;
   });
 }
@@ -45,9 +45,9 @@ int simcuda_thread(int join) {
 int simcuda_work(int join, int rank) {
   return control([&](Driver& driver, Lock* lock) {
     if (join != 0) {
-      driver.scheduler.register_thread(lock, rank);
+      driver.scheduler->waits().join(lock, rank);
     } else {
-      driver.scheduler.register_thread(false);
+      driver.scheduler->turns().join(false);
     }
     return CUDA_SUCCESS;
   });
@@ -55,21 +55,21 @@ int simcuda_work(int join, int rank) {
 
 int simcuda_expect(int threads) {
   return control([&](Driver& driver, Lock*) {
-    driver.scheduler.expect(threads);
+    driver.scheduler->turns().expect(threads);
     return CUDA_SUCCESS;
   });
 }
 
 int simcuda_aside(int away) {
   return control([&](Driver& driver, Lock*) {
-    driver.scheduler.step_aside(away != 0);
+    driver.scheduler->turns().step_aside(away != 0);
     return CUDA_SUCCESS;
   });
 }
 
 int simcuda_set_link(const char* from, const char* to, double rate) {
   return control([&](Driver& driver, Lock*) {
-    return set_link(&driver, driver.scheduler.now_ns(), from, to, rate);
+    return set_link(&driver, driver.scheduler->clock().now_ns(), from, to, rate);
   });
 }
 
@@ -80,7 +80,7 @@ int simcuda_set_link_at(uint64_t ns, const char* from, const char* to, double ra
 int simcuda_fail_copy(const char* from, const char* to, int64_t k, int code, int64_t times) {
   if (from == nullptr) {
     return control([](Driver& driver, Lock*) {
-      driver.scheduler.links.disarm();
+      driver.scheduler->links().disarm();
       return CUDA_SUCCESS;
     });
   }
@@ -99,7 +99,7 @@ int simcuda_corrupt_copy(const char* from, const char* to, int64_t k, int64_t ti
 size_t simcuda_edges(char* json, size_t capacity, int clear) {
   std::string text = "{}";
   control([&](Driver& driver, Lock*) {
-    text = driver.scheduler.links.json(clear != 0);
+    text = driver.scheduler->links().json(clear != 0);
     return CUDA_SUCCESS;
   });
   return answer(text, json, capacity);
@@ -108,9 +108,9 @@ size_t simcuda_edges(char* json, size_t capacity, int clear) {
 int simcuda_watch_landings(uint64_t address, size_t bytes) {
   return control([&](Driver& driver, Lock*) {
     if (bytes == 0) {
-      driver.scheduler.landings = {};
+      driver.scheduler->landings() = {};
     } else {
-      driver.scheduler.landings.watch(address, bytes);
+      driver.scheduler->landings().watch(address, bytes);
     }
     return CUDA_SUCCESS;
   });
@@ -118,7 +118,7 @@ int simcuda_watch_landings(uint64_t address, size_t bytes) {
 
 int simcuda_landings(uint64_t address, size_t bytes, uint8_t* counts) {
   return control([&](Driver& driver, Lock*) -> int {
-    if (counts != nullptr && driver.scheduler.landings.read(address, bytes, counts)) {
+    if (counts != nullptr && driver.scheduler->landings().read(address, bytes, counts)) {
       return CUDA_SUCCESS;
     }
     return fail(CUDA_ERROR_INVALID_VALUE, "landings are counted in watched ranges only");
@@ -128,7 +128,7 @@ int simcuda_landings(uint64_t address, size_t bytes, uint8_t* counts) {
 uint64_t simcuda_landed(uint64_t address, size_t bytes, int times) {
   uint64_t total = UINT64_MAX;
   control([&](Driver& driver, Lock*) {
-    if (!driver.scheduler.landings.sum(address, bytes, times, &total)) total = UINT64_MAX;
+    if (!driver.scheduler->landings().sum(address, bytes, times, &total)) total = UINT64_MAX;
     return CUDA_SUCCESS;
   });
   return total;

@@ -1,4 +1,4 @@
-// Starts and ends the driver; error names and the calling thread's last message.
+// Starts and ends the driver, and what is set before: options and prices.
 #include "driver.h"
 
 #include <dlfcn.h>
@@ -7,12 +7,10 @@
 #include <cstdlib>
 
 #include "costs.h"
-#include "per_thread.h"
 
 namespace simcuda {
 namespace {
 
-std::string& message() { return per_thread<std::string, Driver>(); }
 std::mutex start_mutex;
 
 void mark_child() { forked.store(true); }
@@ -32,20 +30,6 @@ std::string beside_library(const char* name) {
 std::atomic<Driver*> running{nullptr};
 std::atomic<bool> forked{false};
 std::atomic<bool> obey_visible_devices{false};
-
-CUresult fail(CUresult code, std::string text) {
-  message() = std::move(text);
-  return code;
-}
-
-CUresult no_addresses(uint64_t bytes) {
-  return fail(CUDA_ERROR_OUT_OF_MEMORY,
-              "no address space for simcuda: it reserves " + std::to_string(bytes >> 20) +
-                  " MiB of addresses, of which little is touched; a limit on them is in the way "
-                  "(ulimit -v)");
-}
-
-const std::string& last_message() { return message(); }
 
 CUresult not_initialized() {
   if (forked) {
@@ -212,21 +196,22 @@ CUresult Driver::start(const Given& given, std::unique_ptr<Driver>* driver) {
                                 options.max_maps);
   }
   if (result != CUDA_SUCCESS) return result;
-  made->contexts.start(made->devices);
+  made->contexts.start(made->devices, made->machine.get(), &made->gpus, options.context_memory);
   made->pools.start(made->devices);
   std::unique_ptr<SharedLinks> links;
   if (options.pace != 0) {
     result = made->machine->share_links(options, made->topology, &links);
     if (result != CUDA_SUCCESS) return result;
   }
-  made->scheduler.start(options, &made->mutex, &made->topology, &made->memory, &made->host,
-                        &made->streams, std::move(links));
-  made->calls.start(&made->scheduler, options.driver_lock);
+  made->scheduler =
+      std::make_unique<Scheduler>(options, &made->mutex, &made->topology, &made->memory,
+                                  &made->host, &made->streams, std::move(links));
+  made->calls.start(made->scheduler.get(), options.driver_lock);
   *driver = std::move(made);
   return CUDA_SUCCESS;
 }
 
-Driver::~Driver() { scheduler.stop(); }
+Driver::~Driver() { scheduler.reset(); }
 
 // A process that merely exits leaves a shared machine; everything else the kernel takes back.
 __attribute__((destructor)) static void leave_machine() {

@@ -7,21 +7,26 @@
 #include <mutex>
 #include <new>
 
+#include "blocks.h"
 #include "books.h"
+#include "captures.h"
 #include "context.h"
 #include "costs.h"
 #include "driver_lock.h"
+#include "graph.h"
 #include "host.h"
 #include "kernels.h"
 #include "machine.h"
 #include "memory.h"
 #include "options.h"
 #include "plan/topology.h"
-#include "pool.h"
+#include "pools.h"
 #include "scheduler.h"
 #include "shared_links.h"
 #include "stream.h"
+#include "tick_clock.h"
 #include "types.h"
+#include "user_objects.h"
 #include "visible.h"
 
 namespace simcuda {
@@ -31,6 +36,11 @@ class Driver {
   static CUresult start(const Given& given, std::unique_ptr<Driver>* driver);
   ~Driver();
 
+  // Phantom replays: stream work completes by ticks, not by the schedule.
+  bool ticking() const {
+    return options.phantom && complete_after().load(std::memory_order_relaxed) != kAuto;
+  }
+
   std::mutex mutex;
   Options options;
   VisibleGpus gpus;
@@ -39,23 +49,18 @@ class Driver {
   std::unique_ptr<Machine> machine;
   HostMemory host;
   Memory memory;
+  Blocks blocks{&memory};
   Contexts contexts;
   Streams streams;
+  UserObjects user_objects;
+  Graphs graphs;
+  Captures captures{&streams, &graphs};
+  TickClock tick_clock{&streams, &contexts};
   Kernels kernels;
   Pools pools;
   KernelCosts kernel_costs;
-  Scheduler scheduler;
+  std::unique_ptr<Scheduler> scheduler;
   DriverLock calls;
-
-  // What a context with its loaded code takes of its device (option context_memory), while it
-  // lives.
-  CUresult take_memory(Context* context);
-  void give_memory(Context* context);
-
-  // Phantom replays: stream work completes by ticks, not by the schedule.
-  bool ticking() const {
-    return options.phantom && complete_after().load(std::memory_order_relaxed) != kAuto;
-  }
 
  private:
   Driver() = default;
@@ -107,7 +112,7 @@ CUresult in_context(Symbol symbol, uint64_t pages, Body&& body) {
   return locked(symbol, pages, [&](Driver& driver) {
     Context* context = driver.contexts.current();
     if (context == nullptr) return no_context();
-    const CUresult lost = driver.scheduler.lost(context->device);
+    const CUresult lost = driver.scheduler->lost().error(context->device);
     return lost == CUDA_SUCCESS ? body(driver, *context) : lost;
   });
 }
@@ -120,7 +125,7 @@ CUresult in_any_context(Symbol symbol, uint64_t pages, Body&& body) {
   return locked(symbol, pages, [&](Driver& driver) {
     const Context* current = driver.contexts.current();
     if (current == nullptr && !driver.contexts.has_primary()) return no_context();
-    const CUresult lost = driver.scheduler.lost(current != nullptr ? current->device : -1);
+    const CUresult lost = driver.scheduler->lost().error(current != nullptr ? current->device : -1);
     return lost == CUDA_SUCCESS ? body(driver) : lost;
   });
 }
@@ -134,7 +139,7 @@ CUresult blocking(Symbol symbol, Body&& body) {
     const DriverLock::Turn turn(&driver.calls, &lock, symbol);
     Context* context = driver.contexts.current();
     if (context == nullptr) return no_context();
-    const CUresult lost = driver.scheduler.lost(context->device);
+    const CUresult lost = driver.scheduler->lost().error(context->device);
     return lost == CUDA_SUCCESS ? body(driver, *context, &lock) : lost;
   });
 }
@@ -152,7 +157,7 @@ CUresult on_stream_blocking(Symbol symbol, CUstream handle, Body&& body) {
     const Context* current = driver.contexts.current();
     const Stream* stream = driver.streams.resolve(handle, current);
     if (stream == nullptr) return current == nullptr ? no_context() : bad_handle("stream");
-    const CUresult lost = driver.scheduler.lost(stream->device);
+    const CUresult lost = driver.scheduler->lost().error(stream->device);
     return lost == CUDA_SUCCESS ? body(driver, stream->id, &lock) : lost;
   });
 }
@@ -160,7 +165,7 @@ CUresult on_stream_blocking(Symbol symbol, CUstream handle, Body&& body) {
 template <class Body>
 CUresult on_stream(Symbol symbol, CUstream handle, Body&& body) {
   return on_stream_blocking(symbol, handle, [&](Driver& driver, uint64_t id, Lock*) -> CUresult {
-    return body(driver, *driver.streams.streams.find(id));
+    return body(driver, *driver.streams.find(id));
   });
 }
 

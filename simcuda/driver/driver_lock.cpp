@@ -70,15 +70,15 @@ DriverLock::Turn::Turn(DriverLock* owner, Lock* lock, Symbol symbol, LockSide si
     : owner_(owner) {
   if (side == LockSide::kNone) return;
   if (owner->on_) {
-    while (const OpPtr holder = owner->holder_) owner->scheduler_->await_end(lock, holder);
+    while (const OpPtr holder = owner->holder_) owner->scheduler_->waits().await_end(lock, holder);
     if (side == LockSide::kExclusive) {
       owner->holder_ = mine_ = std::make_shared<Op>();
-      owner->scheduler_->quiesce(lock);
+      owner->scheduler_->waits().quiesce(lock);
     }
   }
   if (side == LockSide::kShared && call_time()) {
     const double us = books().price(static_cast<int>(symbol)).first_us;
-    owner->scheduler_->sleep(lock, static_cast<uint64_t>(us * 1000));
+    owner->scheduler_->waits().sleep(lock, static_cast<uint64_t>(us * 1000));
   }
 }
 

@@ -106,11 +106,11 @@ CUresult enqueue(Driver* driver, Stream* stream, const simcuda_collective_work& 
     return CUDA_SUCCESS;
   }
   bool taken = false;
-  const CUresult result = driver->streams.captured(stream, &taken);  // it may spoil a capture
+  const CUresult result = driver->captures.take(stream, &taken);  // it may spoil a capture
   if (result != CUDA_SUCCESS) return result;
   ops.back()->keep = std::shared_ptr<void>(work.data, work.release);
   for (const OpPtr& op : ops) {
-    driver->scheduler.enqueue(stream, op, op == ops.front() ? order->last : nullptr);
+    driver->scheduler->enqueue(stream, op, op == ops.front() ? order->last : nullptr);
   }
   order->last = ops.back();
   return CUDA_SUCCESS;
@@ -135,14 +135,14 @@ void simcuda_collective_go(uint64_t* go) {
   Driver* driver = running.load(std::memory_order_acquire);
   if (driver == nullptr || forked) return;
   const std::lock_guard<std::mutex> lock(driver->mutex);
-  driver->scheduler.expect(0);
+  driver->scheduler->turns().expect(0);
 }
 
 void simcuda_collective_ask(void) {
   Driver* driver = running.load(std::memory_order_acquire);
   if (driver == nullptr || forked || driver->ticking()) return;
   Lock lock(driver->mutex);
-  driver->scheduler.query(&lock, std::make_shared<Op>());
+  driver->scheduler->waits().query(&lock, std::make_shared<Op>());
 }
 
 int simcuda_collective_phantom(void) {

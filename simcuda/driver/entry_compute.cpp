@@ -81,7 +81,7 @@ int simcuda_known_ahead(CUstream handle, const simcuda_followed* followed, size_
   const std::lock_guard<std::mutex> lock(driver->mutex);
   const Stream* stream = driver->streams.resolve(handle, driver->contexts.current());
   if (stream == nullptr || stream->capture != nullptr) return kEverything;
-  const Foreseen& foreseen = driver->scheduler.foreseen;
+  const Foreseen& foreseen = driver->scheduler->foreseen();
   int found = SIMCUDA_ALL_READ;
   for (const simcuda_followed* piece = followed; piece != followed + count; ++piece) {
     const bool any = foreseen.any(piece->address, piece->bytes);
@@ -96,16 +96,16 @@ int simcuda_known_ahead(CUstream handle, const simcuda_followed* followed, size_
 
 size_t simcuda_known_read(uint64_t address, void* to, size_t bytes) {
   Driver* driver = running.load(std::memory_order_acquire);
-  return driver != nullptr ? driver->scheduler.known.read(address, to, bytes) : 0;
+  return driver != nullptr ? driver->scheduler->known().read(address, to, bytes) : 0;
 }
 
 void simcuda_known_write(int device, uint64_t address, const void* from, size_t bytes) {
   Driver* driver = running.load(std::memory_order_acquire);
   if (driver == nullptr) return;
   if (from != nullptr) {
-    driver->scheduler.known.write(device, address, from, bytes);
+    driver->scheduler->known().write(device, address, from, bytes);
   } else {
-    driver->scheduler.known.forget(address, bytes);
+    driver->scheduler->known().forget(address, bytes);
   }
 }
 

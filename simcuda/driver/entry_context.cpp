@@ -44,7 +44,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* result, CUdevice device) {
   return at_refs(CALL(cuDevicePrimaryCtxRetain), device, 0,
                  [&](Driver& driver, Context& context) -> CUresult {
                    if (result == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                   const CUresult taken = driver.take_memory(&context);
+                   const CUresult taken = driver.contexts.take_memory(&context);
                    if (taken != CUDA_SUCCESS) return taken;
                    ++context.refs;
                    *result = as_context(context.id);
@@ -58,8 +58,8 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
                    if (context.refs == 0) return bad_context();
                    if (--context.refs == 0) {
                      context.peers = 0;
-                     driver.give_memory(&context);
-                     driver.scheduler.recover(context.device);
+                     driver.contexts.give_memory(&context);
+                     driver.scheduler->lost().recover(context.device);
                    }
                    return CUDA_SUCCESS;
                  });
@@ -86,7 +86,7 @@ CUresult cuCtxCreate_v2(CUcontext* result, unsigned int flags, CUdevice device) 
   return on_primary(CALL(cuCtxCreate), device, [&](Driver& driver, Context&) -> CUresult {
     if (result == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const uint64_t id = driver.contexts.create(device, flags);
-    const CUresult taken = driver.take_memory(driver.contexts.find(id));
+    const CUresult taken = driver.contexts.take_memory(driver.contexts.find(id));
     if (taken != CUDA_SUCCESS) {
       driver.contexts.destroy(id);
       return taken;
@@ -102,9 +102,10 @@ CUresult cuCtxDestroy(CUcontext handle) {
     Context* context = live(driver, handle);
     if (context == nullptr || context->primary) return bad_context();
     if (driver.contexts.current() == context) driver.contexts.pop();
+    driver.captures.abandon(context->id);
     driver.streams.forget(context->id);
     driver.kernels.forget(context->id);
-    driver.give_memory(context);
+    driver.contexts.give_memory(context);
     driver.contexts.destroy(context->id);
     return CUDA_SUCCESS;
   });

@@ -29,7 +29,7 @@ CUresult give_nodes(const std::vector<uint64_t>& found, CUgraphNode* nodes, size
 
 CUresult nodes_of(Symbol symbol, CUgraph handle, CUgraphNode* nodes, size_t* count, bool roots) {
   return locked(symbol, 0, [&](Driver& driver) -> CUresult {
-    const Graph* graph = driver.streams.graphs.find(handle);
+    const Graph* graph = driver.graphs.find(handle);
     if (graph == nullptr) return bad_handle("graph");
     std::vector<uint64_t> found;
     for (const GraphNode& node : graph->nodes) {
@@ -45,8 +45,7 @@ CUresult places_of(Driver* driver, const Graph* graph, const CUgraphNode* nodes,
   for (size_t i = 0; i < count; ++i) {
     GraphPtr owner;
     uint32_t place = 0;
-    if (driver->streams.graphs.find_node(nodes[i], &owner, &place) == nullptr ||
-        owner.get() != graph) {
+    if (driver->graphs.find_node(nodes[i], &owner, &place) == nullptr || owner.get() != graph) {
       return fail(CUDA_ERROR_INVALID_VALUE, "a dependency is no node of the graph");
     }
     merge(places, {place});
@@ -59,7 +58,7 @@ CUresult instantiate(Driver* driver, CUgraphExec* result, CUgraph handle,
   constexpr unsigned long long kKnown =
       CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
       CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
-  const Graph* graph = driver->streams.graphs.find(handle);
+  const Graph* graph = driver->graphs.find(handle);
   if (graph == nullptr) return bad_handle("graph");
   if (result == nullptr || (flags & ~kKnown) != 0) {
     return fail(CUDA_ERROR_INVALID_VALUE, "cuGraphInstantiate: flags " + std::to_string(flags));
@@ -70,7 +69,7 @@ CUresult instantiate(Driver* driver, CUgraphExec* result, CUgraph handle,
   GraphInstance made;
   made.nodes = std::make_shared<const std::vector<GraphNode>>(graph->nodes);
   if (!graph->objects.empty()) made.objects = std::make_shared<const HeldObjects>(graph->objects);
-  *result = reinterpret_cast<CUgraphExec>(driver->streams.graphs.instances.add(std::move(made)));
+  *result = reinterpret_cast<CUgraphExec>(driver->graphs.instances().add(std::move(made)));
   return CUDA_SUCCESS;
 }
 
@@ -78,7 +77,7 @@ CUresult instantiate(Driver* driver, CUgraphExec* result, CUgraph handle,
 CUresult find_events(Driver* driver, const std::vector<GraphNode>& nodes,
                      std::vector<Event*>* events) {
   for (const GraphNode& node : nodes) {
-    events->push_back(node.event == 0 ? nullptr : driver->streams.events.find(node.event));
+    events->push_back(node.event == 0 ? nullptr : driver->streams.events().find(node.event));
     if (node.event != 0 && events->back() == nullptr) return bad_handle("event of the graph");
   }
   return CUDA_SUCCESS;
@@ -89,11 +88,11 @@ void tick_graph(Driver* driver, Stream* stream, const std::vector<GraphNode>& no
                 const std::vector<Event*>& events) {
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (nodes[i].type == CU_GRAPH_NODE_TYPE_WAIT_EVENT) {
-      driver->streams.tick_wait(stream, *events[i]);
+      driver->tick_clock.wait(stream, *events[i]);
     } else if (nodes[i].type == CU_GRAPH_NODE_TYPE_EVENT_RECORD) {
-      driver->streams.tick_record(events[i], stream);
+      driver->tick_clock.record(events[i], stream);
     } else {
-      driver->streams.tick_work(stream);
+      driver->tick_clock.work(stream);
     }
   }
 }
@@ -113,17 +112,17 @@ void enqueue_graph(Driver* driver, Stream* stream, GraphInstance* instance,
     event->recorded = true;
     event->stream = stream->id;
   }
-  instance->last = driver->scheduler.enqueue_graph(stream, work, instance->last);
+  instance->last = driver->scheduler->enqueue_graph(stream, work, instance->last);
 }
 
 // "Each launch is ordered behind both any previous work in hStream and any previous launches of
 // hGraphExec": cuGraphLaunch.
 CUresult launch(Driver* driver, Stream* stream, GraphInstance* instance) {
   bool taken = false;
-  CUresult result = driver->streams.captured(stream, &taken);
+  CUresult result = driver->captures.take(stream, &taken);
   if (result != CUDA_SUCCESS) return result;
   if (taken) {
-    return driver->streams.refuse_in_capture(
+    return driver->captures.refuse(
         stream,
         "cuGraphLaunch: simcuda has no graphs within graphs, so none is launched into a "
         "capturing stream");
@@ -146,11 +145,10 @@ CUresult launch(Driver* driver, Stream* stream, GraphInstance* instance) {
 template <class Body>
 CUresult on_instance(Symbol symbol, CUgraphExec handle, CUstream stream, Body&& body) {
   return on_stream_blocking(symbol, stream, [&](Driver& driver, uint64_t id, Lock* lock) {
-    GraphInstance* instance =
-        driver.streams.graphs.instances.find(reinterpret_cast<uint64_t>(handle));
+    GraphInstance* instance = driver.graphs.instances().find(reinterpret_cast<uint64_t>(handle));
     if (instance == nullptr) return bad_handle("graph instance");
-    const CUresult result = body(driver, *driver.streams.streams.find(id), instance);
-    driver.scheduler.make_room(lock);
+    const CUresult result = body(driver, *driver.streams.find(id), instance);
+    driver.scheduler->waits().make_room(lock);
     return result;
   });
 }
@@ -196,12 +194,12 @@ bool write_dot(const Graph& graph, std::FILE* file) {
 // sequence is in progress": cuStreamGetCaptureInfo.
 CUresult cuGraphDestroy(CUgraph handle) {
   const CUresult result = locked(CALL(cuGraphDestroy), 0, [&](Driver& driver) -> CUresult {
-    const Graph* graph = driver.streams.graphs.find(handle);
+    const Graph* graph = driver.graphs.find(handle);
     if (graph == nullptr) return bad_handle("graph");
     if (graph->open) {
       return fail(CUDA_ERROR_INVALID_VALUE, "cuGraphDestroy: a capture is adding to the graph");
     }
-    driver.streams.graphs.remove(reinterpret_cast<uint64_t>(handle));
+    driver.graphs.remove(reinterpret_cast<uint64_t>(handle));
     return CUDA_SUCCESS;
   });
   bury();
@@ -219,7 +217,7 @@ CUresult cuGraphGetRootNodes(CUgraph graph, CUgraphNode* nodes, size_t* count) {
 CUresult cuGraphNodeGetType(CUgraphNode handle, CUgraphNodeType* type) {
   return locked(CALL(cuGraphNodeGetType), 0, [&](Driver& driver) -> CUresult {
     GraphPtr graph;
-    const GraphNode* node = driver.streams.graphs.find_node(handle, &graph);
+    const GraphNode* node = driver.graphs.find_node(handle, &graph);
     if (node == nullptr || type == nullptr) return fail(CUDA_ERROR_INVALID_VALUE, "not a node");
     *type = node->type;
     return CUDA_SUCCESS;
@@ -231,7 +229,7 @@ CUresult cuGraphNodeGetDependencies_v2(CUgraphNode handle, CUgraphNode* dependen
                                        CUgraphEdgeData* edges, size_t* count) {
   return locked(CALL(cuGraphNodeGetDependencies), 0, [&](Driver& driver) -> CUresult {
     GraphPtr graph;
-    const GraphNode* node = driver.streams.graphs.find_node(handle, &graph);
+    const GraphNode* node = driver.graphs.find_node(handle, &graph);
     if (node == nullptr) return fail(CUDA_ERROR_INVALID_VALUE, "not a node");
     std::vector<uint64_t> found;
     for (const uint32_t before : node->after) found.push_back(graph->nodes[before].id);
@@ -247,14 +245,14 @@ CUresult cuGraphNodeGetDependencies_v2(CUgraphNode handle, CUgraphNode* dependen
 CUresult cuGraphAddEmptyNode(CUgraphNode* node, CUgraph handle, const CUgraphNode* dependencies,
                              size_t count) {
   return locked(CALL(cuGraphAddEmptyNode), 0, [&](Driver& driver) -> CUresult {
-    const Graph* graph = driver.streams.graphs.find(handle);
+    const Graph* graph = driver.graphs.find(handle);
     if (graph == nullptr) return bad_handle("graph");
     if (node == nullptr) return CUDA_ERROR_INVALID_VALUE;
     GraphNode made;
     const CUresult result = places_of(&driver, graph, dependencies, count, &made.after);
     if (result != CUDA_SUCCESS) return result;
     made.op = std::make_shared<Op>();
-    *node = driver.streams.graphs.add_node(driver.streams.graphs.share(handle), std::move(made));
+    *node = driver.graphs.add_node(driver.graphs.share(handle), std::move(made));
     return CUDA_SUCCESS;
   });
 }
@@ -305,10 +303,10 @@ CUresult cuGraphUpload(CUgraphExec instance, CUstream stream) {
   return on_instance(CALL(cuGraphUpload), instance, stream,
                      [&](Driver& driver, Stream& on, GraphInstance*) -> CUresult {
                        bool taken = false;
-                       const CUresult result = driver.streams.captured(&on, &taken);
+                       const CUresult result = driver.captures.take(&on, &taken);
                        if (result != CUDA_SUCCESS || !taken) return result;
-                       return driver.streams.refuse_in_capture(
-                           &on, "cuGraphUpload: not into a capturing stream");
+                       return driver.captures.refuse(&on,
+                                                     "cuGraphUpload: not into a capturing stream");
                      });
 }
 
@@ -325,8 +323,8 @@ CUresult cuGraphLaunch(CUgraphExec instance, CUstream stream) {
 CUresult cuGraphExecDestroy(CUgraphExec handle) {
   const CUresult result = locked(CALL(cuGraphExecDestroy), 0, [&](Driver& driver) -> CUresult {
     const auto id = reinterpret_cast<uint64_t>(handle);
-    if (driver.streams.graphs.instances.find(id) == nullptr) return bad_handle("graph instance");
-    driver.streams.graphs.instances.remove(id);
+    if (driver.graphs.instances().find(id) == nullptr) return bad_handle("graph instance");
+    driver.graphs.instances().remove(id);
     return CUDA_SUCCESS;
   });
   bury();
@@ -335,7 +333,7 @@ CUresult cuGraphExecDestroy(CUgraphExec handle) {
 
 CUresult cuGraphDebugDotPrint(CUgraph handle, const char* path, unsigned int) {
   return locked(CALL(cuGraphDebugDotPrint), 0, [&](Driver& driver) -> CUresult {
-    const Graph* graph = driver.streams.graphs.find(handle);
+    const Graph* graph = driver.graphs.find(handle);
     if (graph == nullptr) return bad_handle("graph");
     if (path == nullptr) return CUDA_ERROR_INVALID_VALUE;
     std::FILE* file = std::fopen(path, "w");

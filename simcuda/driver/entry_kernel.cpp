@@ -125,7 +125,7 @@ void Kernels::forget(uint64_t context) {
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   return in_context(CALL(cuModuleLoadData), 0, [&](Driver& driver, Context& context) -> CUresult {
     if (module == nullptr || image == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    const CUresult unsafe = driver.streams.check_unsafe();
+    const CUresult unsafe = driver.captures.check_unsafe();
     if (unsafe != CUDA_SUCCESS) return unsafe;
     uint64_t id = 0;
     const CUresult result = driver.kernels.load(context.id, image, &id);
@@ -146,7 +146,7 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
 
 CUresult cuModuleUnload(CUmodule module) {
   return in_context(CALL(cuModuleUnload), 0, [&](Driver& driver, Context&) -> CUresult {
-    const CUresult unsafe = driver.streams.check_unsafe();
+    const CUresult unsafe = driver.captures.check_unsafe();
     if (unsafe != CUDA_SUCCESS) return unsafe;
     return driver.kernels.unload(reinterpret_cast<uint64_t>(module));
   });
@@ -161,7 +161,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int groups_x, unsigned int
       CALL(cuLaunchKernel), stream, [&](Driver& driver, uint64_t id, Lock* lock) -> CUresult {
         const Kernels::Function* found = driver.kernels.find(function);
         if (found == nullptr) return bad_handle("function");
-        if (found->context != driver.streams.streams.find(id)->context) {
+        if (found->context != driver.streams.find(id)->context) {
           return fail(CUDA_ERROR_INVALID_HANDLE,
                       "cuLaunchKernel: the function and the stream are of two contexts");
         }
@@ -169,8 +169,8 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int groups_x, unsigned int
           const CUresult shaped = check_any_shape(shape);
           if (shaped != CUDA_SUCCESS) return shaped;
           const char* name = found->counted;
-          const CUresult result = launch_uncomputed(&driver, driver.streams.streams.find(id), name);
-          driver.scheduler.make_room(lock);
+          const CUresult result = launch_uncomputed(&driver, driver.streams.find(id), name);
+          driver.scheduler->waits().make_room(lock);
           return result;
         }
         if (extra != nullptr || arguments == nullptr || arguments[0] == nullptr ||

@@ -22,7 +22,7 @@ constexpr uint64_t kIpcMagic = 0x676c616b65697063;
 // cuMemAllocFromPoolAsync()" returned too.
 CUresult free_memory(Driver* driver, CUdeviceptr address) {
   Pool* pool = driver->pools.any() ? driver->pools.owner(address) : nullptr;
-  if (pool == nullptr) return driver->memory.free_block(address);
+  if (pool == nullptr) return driver->blocks.free(address);
   CUdeviceptr base = 0;
   if (pool->block_at(address, &base) == 0 || base != address) {
     return fail(CUDA_ERROR_INVALID_VALUE, "cuMemFree: no block of a pool starts there");
@@ -38,9 +38,9 @@ CUresult cuMemAlloc(CUdeviceptr* address, size_t bytes) {
   return in_context(CALL(cuMemAlloc), pages_of(bytes),
                     [&](Driver& driver, Context& context) -> CUresult {
                       if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                      const CUresult unsafe = driver.streams.check_unsafe();
+                      const CUresult unsafe = driver.captures.check_unsafe();
                       if (unsafe != CUDA_SUCCESS) return unsafe;
-                      return driver.memory.allocate(context.device, bytes, address);
+                      return driver.blocks.allocate(context.device, bytes, address);
                     });
 }
 
@@ -55,9 +55,9 @@ CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int flag
         if (driver.memory.backing().phantom()) {
           return fail(CUDA_ERROR_NOT_SUPPORTED, "managed memory needs bytes: not in phantom mode");
         }
-        const CUresult unsafe = driver.streams.check_unsafe();
+        const CUresult unsafe = driver.captures.check_unsafe();
         if (unsafe != CUDA_SUCCESS) return unsafe;
-        const CUresult made = driver.memory.allocate(context.device, bytes, address);
+        const CUresult made = driver.blocks.allocate(context.device, bytes, address);
         if (made == CUDA_SUCCESS) driver.memory.find(*address)->managed = true;
         return made;
       });
@@ -66,13 +66,13 @@ CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int flag
 CUresult cuMemFree(CUdeviceptr address) {
   return blocking(CALL(cuMemFree), [&](Driver& driver, Context&, Lock* lock) -> CUresult {
     if (address == 0) return CUDA_SUCCESS;
-    const CUresult unsafe = driver.streams.check_unsafe();
+    const CUresult unsafe = driver.captures.check_unsafe();
     if (unsafe != CUDA_SUCCESS) return unsafe;
     if (driver.memory.find(address) == nullptr) {
       return fail(CUDA_ERROR_INVALID_VALUE, "cuMemFree: not a cuMemAlloc block");
     }
     // As the driver does: all work that may use the block is waited for.
-    const CUresult waited = driver.scheduler.wait_device(lock, -1);
+    const CUresult waited = driver.scheduler->waits().wait_device(lock, -1);
     const CUresult freed = free_memory(&driver, address);
     return freed != CUDA_SUCCESS ? freed : waited;
   });
@@ -92,7 +92,7 @@ CUresult cuMemGetAddressRange(CUdeviceptr* base, size_t* bytes, CUdeviceptr addr
 CUresult cuMemHostAlloc(void** address, size_t bytes, unsigned int flags) {
   return in_context(CALL(cuMemHostAlloc), 0, [&](Driver& driver, Context&) -> CUresult {
     if (address == nullptr || (flags & ~7u) != 0) return CUDA_ERROR_INVALID_VALUE;
-    const CUresult unsafe = driver.streams.check_unsafe();
+    const CUresult unsafe = driver.captures.check_unsafe();
     return unsafe != CUDA_SUCCESS ? unsafe : driver.host.allocate(bytes, flags, address);
   });
 }
@@ -100,14 +100,14 @@ CUresult cuMemHostAlloc(void** address, size_t bytes, unsigned int flags) {
 CUresult cuMemAllocHost(void** address, size_t bytes) {
   return in_context(CALL(cuMemAllocHost), 0, [&](Driver& driver, Context&) -> CUresult {
     if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    const CUresult unsafe = driver.streams.check_unsafe();
+    const CUresult unsafe = driver.captures.check_unsafe();
     return unsafe != CUDA_SUCCESS ? unsafe : driver.host.allocate(bytes, 0, address);
   });
 }
 
 CUresult cuMemFreeHost(void* address) {
   return blocking(CALL(cuMemFreeHost), [&](Driver& driver, Context&, Lock* lock) {
-    const CUresult waited = driver.scheduler.wait_device(lock, -1);
+    const CUresult waited = driver.scheduler->waits().wait_device(lock, -1);
     const CUresult freed = driver.host.free(address);
     return freed != CUDA_SUCCESS ? freed : waited;
   });
@@ -121,7 +121,7 @@ CUresult cuMemHostRegister(void* address, size_t bytes, unsigned int flags) {
 
 CUresult cuMemHostUnregister(void* address) {
   return blocking(CALL(cuMemHostUnregister), [&](Driver& driver, Context&, Lock* lock) {
-    const CUresult waited = driver.scheduler.wait_device(lock, -1);
+    const CUresult waited = driver.scheduler->waits().wait_device(lock, -1);
     const CUresult removed = driver.host.remove(address);
     return removed != CUDA_SUCCESS ? removed : waited;
   });
@@ -166,7 +166,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* result, CUdeviceptr address) {
     handle.process = getpid();
     std::memset(result, 0, sizeof *result);
     std::memcpy(result, &handle, sizeof handle);
-    driver.scheduler.known.stop();
+    driver.scheduler->known().stop();
     return CUDA_SUCCESS;
   });
 }
@@ -182,15 +182,15 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle given, unsigned
     if (handle.process == getpid()) {
       return fail(CUDA_ERROR_INVALID_CONTEXT, "a process cannot open its own IPC handle");
     }
-    driver.scheduler.known.stop();
-    return driver.memory.open_block(handle.extent, handle.generation, handle.bytes, address);
+    driver.scheduler->known().stop();
+    return driver.blocks.open(handle.extent, handle.generation, handle.bytes, address);
   });
 }
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   return blocking(CALL(cuIpcCloseMemHandle), [&](Driver& driver, Context&, Lock* lock) {
-    const CUresult waited = driver.scheduler.wait_device(lock, -1);
-    const CUresult closed = driver.memory.close_block(address);
+    const CUresult waited = driver.scheduler->waits().wait_device(lock, -1);
+    const CUresult closed = driver.blocks.close(address);
     return closed != CUDA_SUCCESS ? closed : waited;
   });
 }

@@ -21,7 +21,7 @@ CUresult value_work(Symbol symbol, CUstream handle, Op::Kind kind, CUdeviceptr a
     op->value = value;
     op->flags = flags;
     op->dst = {address, 0, !reserved, stream.device};
-    if (kind == Op::Kind::kWaitValue) driver.scheduler.foreseen.give_up();
+    if (kind == Op::Kind::kWaitValue) driver.scheduler->foreseen().give_up();
     return submit(&driver, &stream, op);
   });
 }
@@ -89,7 +89,7 @@ CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr address, cuuint64_t va
 
 CUresult cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode) {
   return on_stream(CALL(cuStreamBeginCapture), handle, [&](Driver& driver, Stream& stream) {
-    return driver.streams.begin_capture(&stream, mode);
+    return driver.captures.begin(&stream, mode);
   });
 }
 
@@ -97,7 +97,7 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
   return on_stream(CALL(cuStreamEndCapture), handle,
                    [&](Driver& driver, Stream& stream) -> CUresult {
                      if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                     return driver.streams.end_capture(&stream, graph);
+                     return driver.captures.end(&stream, graph);
                    });
 }
 
@@ -105,7 +105,7 @@ CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
   return on_stream(CALL(cuStreamIsCapturing), handle, [&](Driver& driver, Stream& stream) {
     if (status == nullptr) return CUDA_ERROR_INVALID_VALUE;
     // Said, but unlike work on the legacy stream it breaks no capture.
-    if (driver.streams.implicated(stream)) {
+    if (driver.captures.implicated(stream)) {
       return fail(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, "a blocking stream is capturing");
     }
     *status = stream.capture == nullptr ? CU_STREAM_CAPTURE_STATUS_NONE : stream.capture->status;

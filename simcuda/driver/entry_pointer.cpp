@@ -22,7 +22,7 @@ CUresult find_range(Driver* driver, CUdeviceptr address, Range* range) {
     range->bytes = range->vmm ? handle->pages * kGranule : reservation->requested;
     const Pool* pool = driver->pools.any() ? driver->pools.owner(address) : nullptr;
     if (pool == nullptr) return CUDA_SUCCESS;
-    range->pool = pool->handle;
+    range->pool = pool->handle();
     range->bytes = pool->block_at(address, &range->base);
     if (range->bytes != 0) return CUDA_SUCCESS;
     return fail(CUDA_ERROR_INVALID_VALUE, "memory of a pool that is not allocated");

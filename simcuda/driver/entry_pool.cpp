@@ -8,7 +8,7 @@ namespace {
 // Memory nodes are not modelled: a capture stays as it was, and the caller is told.
 CUresult check_capture(Driver* driver, Stream* stream) {
   bool taken = false;
-  const CUresult result = driver->streams.captured(stream, &taken);
+  const CUresult result = driver->captures.take(stream, &taken);
   if (result != CUDA_SUCCESS || !taken) return result;
   return fail(CUDA_ERROR_NOT_SUPPORTED,
               "simcuda has no memory nodes: no cuMemAllocAsync or cuMemFreeAsync in a capture");
@@ -28,9 +28,9 @@ CUresult allocate(Driver* driver, Stream* stream, Symbol symbol, Pool* pool, siz
   books().charge_pages(symbol, 1 + pages_of(grown));
   if (result != CUDA_SUCCESS || !after.recorded) return result;
   if (driver->ticking()) {
-    driver->streams.tick_wait(stream, after);
+    driver->tick_clock.wait(stream, after);
   } else {
-    driver->scheduler.enqueue(stream, std::make_shared<Op>(), after.op);
+    driver->scheduler->enqueue(stream, std::make_shared<Op>(), after.op);
   }
   return CUDA_SUCCESS;
 }
@@ -79,11 +79,11 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
     Event freed;
     freed.context = stream.context;
     if (driver.ticking()) {
-      driver.streams.tick_record(&freed, &stream);
+      driver.tick_clock.record(&freed, &stream);
     } else {
       freed.op = std::make_shared<Op>();
       freed.recorded = true;
-      driver.scheduler.enqueue(&stream, freed.op);
+      driver.scheduler->enqueue(&stream, freed.op);
     }
     pool->free(address, &stream, freed);
     return CUDA_SUCCESS;

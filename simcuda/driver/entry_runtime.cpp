@@ -116,8 +116,8 @@ CUresult simcuda::launch_uncomputed(Driver* driver, Stream* stream, const char* 
 int simcuda_launch(const char* name, CUstream handle) {
   return on_stream_blocking(
       CALL(cuLaunchKernel), handle, [&](Driver& driver, uint64_t id, Lock* lock) {
-        const CUresult result = launch_uncomputed(&driver, driver.streams.streams.find(id), name);
-        driver.scheduler.make_room(lock);
+        const CUresult result = launch_uncomputed(&driver, driver.streams.find(id), name);
+        driver.scheduler->waits().make_room(lock);
         return result;
       });
 }

@@ -12,13 +12,13 @@ template <class Body>
 CUresult on_event(Symbol symbol, CUevent handle, Body&& body) {
   return call(symbol, 0, [&](Driver& driver) -> CUresult {
     Lock lock(driver.mutex);
-    Event* event = driver.streams.find(handle);
+    Event* event = driver.streams.event(handle);
     if (event == nullptr) return bad_handle("event");
     if (event->capture != nullptr) {
       return fail(CUDA_ERROR_CAPTURED_EVENT, "the event was last recorded in a capture");
     }
     const Context* context = driver.contexts.find(event->context);
-    const CUresult lost = driver.scheduler.lost(context != nullptr ? context->device : -1);
+    const CUresult lost = driver.scheduler->lost().error(context != nullptr ? context->device : -1);
     if (lost != CUDA_SUCCESS) return lost;
     return body(driver, *event, &lock);
   });
@@ -37,14 +37,14 @@ CUresult create_stream(Symbol symbol, CUstream* result, unsigned flags, int prio
 
 CUresult record(Symbol symbol, CUevent handle, CUstream stream_handle, unsigned flags) {
   return on_stream(symbol, stream_handle, [&](Driver& driver, Stream& stream) -> CUresult {
-    Event* event = driver.streams.find(handle);
+    Event* event = driver.streams.event(handle);
     if (event == nullptr) return bad_handle("event");
     if ((flags & ~CU_EVENT_RECORD_EXTERNAL) != 0) return CUDA_ERROR_INVALID_VALUE;
     if (event->context != stream.context) {
       return fail(CUDA_ERROR_INVALID_HANDLE, "the event and the stream are of different contexts");
     }
     bool taken = false;
-    const CUresult result = driver.streams.captured(&stream, &taken);
+    const CUresult result = driver.captures.take(&stream, &taken);
     if (result != CUDA_SUCCESS) return result;
     if (taken && (flags & CU_EVENT_RECORD_EXTERNAL) != 0) {
       GraphNode node;
@@ -52,19 +52,19 @@ CUresult record(Symbol symbol, CUevent handle, CUstream stream_handle, unsigned 
       node.event = reinterpret_cast<uint64_t>(handle);
       node.op = std::make_shared<Op>();
       node.op->device = stream.device;
-      driver.streams.add_node(&stream, std::move(node));
+      driver.captures.add_node(&stream, std::move(node));
     } else if (taken) {
       event->capture = stream.capture;
       event->after = stream.after;
     } else if (driver.ticking()) {
-      driver.streams.tick_record(event, &stream);
+      driver.tick_clock.record(event, &stream);
     } else {
       event->op = std::make_shared<Op>();
       event->capture = nullptr;
       event->recorded = true;
       event->stream = stream.id;
       event->op->answers_for = std::exchange(stream.unmarked, {});
-      driver.scheduler.enqueue(&stream, event->op);
+      driver.scheduler->enqueue(&stream, event->op);
     }
     return CUDA_SUCCESS;
   });
@@ -74,14 +74,14 @@ CUresult record(Symbol symbol, CUevent handle, CUstream stream_handle, unsigned 
 // Driver API, CU_EVENT_WAIT_EXTERNAL.
 CUresult wait_external(Driver* driver, Stream* stream, CUevent event) {
   bool taken = false;
-  const CUresult result = driver->streams.captured(stream, &taken);
+  const CUresult result = driver->captures.take(stream, &taken);
   if (result != CUDA_SUCCESS) return result;
   GraphNode node;
   node.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT;
   node.event = reinterpret_cast<uint64_t>(event);
   node.op = std::make_shared<Op>();
   node.op->device = stream->device;
-  driver->streams.add_node(stream, std::move(node));
+  driver->captures.add_node(stream, std::move(node));
   return CUDA_SUCCESS;
 }
 
@@ -102,8 +102,8 @@ CUresult cuStreamDestroy(CUstream handle) {
     }
     Stream* stream = driver.streams.resolve(handle, nullptr);
     if (stream == nullptr) return bad_handle("stream");
-    driver.streams.abandon_capture(*stream);
-    driver.streams.streams.remove(stream->id, driver.options.reuse_handles);
+    driver.captures.abandon(*stream);
+    driver.streams.remove(stream->id, driver.options.reuse_handles);
     return CUDA_SUCCESS;
   });
 }
@@ -111,15 +111,14 @@ CUresult cuStreamDestroy(CUstream handle) {
 CUresult cuStreamQuery(CUstream handle) {
   return on_stream_blocking(
       CALL(cuStreamQuery), handle, [&](Driver& driver, uint64_t id, Lock* lock) -> CUresult {
-        Stream* stream = driver.streams.streams.find(id);
-        const CUresult result = driver.streams.check_blocking(stream);
+        Stream* stream = driver.streams.find(id);
+        const CUresult result = driver.captures.check_blocking(stream);
         if (result != CUDA_SUCCESS) return result;
         if (driver.ticking()) {
-          return driver.streams.tick_complete(*stream, &driver.contexts) ? CUDA_SUCCESS
-                                                                         : CUDA_ERROR_NOT_READY;
+          return driver.tick_clock.complete(*stream) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
         }
         const std::vector<OpPtr> copies = stream->unasked;
-        const CUresult state = driver.scheduler.query(lock, OpPtr(stream->tail));
+        const CUresult state = driver.scheduler->waits().query(lock, OpPtr(stream->tail));
         return state != CUDA_SUCCESS ? state : tell_faults(copies, false);
       });
 }
@@ -127,12 +126,12 @@ CUresult cuStreamQuery(CUstream handle) {
 CUresult cuStreamSynchronize(CUstream handle) {
   return on_stream_blocking(
       CALL(cuStreamSynchronize), handle, [&](Driver& driver, uint64_t id, Lock* lock) -> CUresult {
-        Stream* stream = driver.streams.streams.find(id);
-        const CUresult result = driver.streams.check_blocking(stream);
+        Stream* stream = driver.streams.find(id);
+        const CUresult result = driver.captures.check_blocking(stream);
         if (result != CUDA_SUCCESS) return result;
-        driver.streams.tick_synchronize(stream, driver.streams.sequence());
+        driver.tick_clock.synchronize(stream);
         const auto copies = std::exchange(stream->unasked, {});
-        const CUresult state = driver.scheduler.wait(lock, OpPtr(stream->tail));
+        const CUresult state = driver.scheduler->waits().wait(lock, OpPtr(stream->tail));
         if (driver.pools.any()) driver.pools.waited(&driver);
         return state != CUDA_SUCCESS ? state : tell_faults(copies, false);
       });
@@ -141,7 +140,7 @@ CUresult cuStreamSynchronize(CUstream handle) {
 CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned int flags) {
   return on_stream(CALL(cuStreamWaitEvent), handle,
                    [&](Driver& driver, Stream& stream) -> CUresult {
-                     const Event* event = driver.streams.find(event_handle);
+                     const Event* event = driver.streams.event(event_handle);
                      if (event == nullptr) return bad_handle("event");
                      if ((flags & ~CU_EVENT_WAIT_EXTERNAL) != 0) return CUDA_ERROR_INVALID_VALUE;
                      const bool external = (flags & CU_EVENT_WAIT_EXTERNAL) != 0;
@@ -149,11 +148,11 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned int f
                        return wait_external(&driver, &stream, event_handle);
                      }
                      bool taken = false;
-                     const CUresult result = driver.streams.join_capture(&stream, *event, &taken);
+                     const CUresult result = driver.captures.join(&stream, *event, &taken);
                      if (result != CUDA_SUCCESS || taken) return result;
-                     if (driver.ticking()) driver.streams.tick_wait(&stream, *event);
+                     if (driver.ticking()) driver.tick_clock.wait(&stream, *event);
                      if (event->op != nullptr && !event->op->applied) {
-                       driver.scheduler.enqueue(&stream, std::make_shared<Op>(), event->op);
+                       driver.scheduler->enqueue(&stream, std::make_shared<Op>(), event->op);
                      }
                      return CUDA_SUCCESS;
                    });
@@ -201,15 +200,15 @@ CUresult cuEventCreate(CUevent* result, unsigned int flags) {
     Event event;
     event.context = context.id;
     event.flags = flags;
-    *result = reinterpret_cast<CUevent>(driver.streams.events.add(event));
+    *result = reinterpret_cast<CUevent>(driver.streams.events().add(event));
     return CUDA_SUCCESS;
   });
 }
 
 CUresult cuEventDestroy(CUevent handle) {
   return locked(CALL(cuEventDestroy), 0, [&](Driver& driver) -> CUresult {
-    if (driver.streams.find(handle) == nullptr) return bad_handle("event");
-    driver.streams.events.remove(reinterpret_cast<uint64_t>(handle));
+    if (driver.streams.event(handle) == nullptr) return bad_handle("event");
+    driver.streams.events().remove(reinterpret_cast<uint64_t>(handle));
     return CUDA_SUCCESS;
   });
 }
@@ -223,17 +222,16 @@ CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int fla
 }
 
 CUresult cuEventQuery(CUevent handle) {
-  return on_event(
-      CALL(cuEventQuery), handle, [&](Driver& driver, Event& event, Lock* lock) -> CUresult {
-        const CUresult unsafe = driver.streams.check_unsafe();
-        if (unsafe != CUDA_SUCCESS || !event.recorded) return unsafe;
-        if (const OpPtr op = event.op) {
-          const CUresult state = driver.scheduler.query(lock, op);
-          return state != CUDA_SUCCESS ? state : tell_faults(op->answers_for, true);
-        }
-        return driver.streams.tick_complete(event, &driver.contexts) ? CUDA_SUCCESS
-                                                                     : CUDA_ERROR_NOT_READY;
-      });
+  return on_event(CALL(cuEventQuery), handle,
+                  [&](Driver& driver, Event& event, Lock* lock) -> CUresult {
+                    const CUresult unsafe = driver.captures.check_unsafe();
+                    if (unsafe != CUDA_SUCCESS || !event.recorded) return unsafe;
+                    if (const OpPtr op = event.op) {
+                      const CUresult state = driver.scheduler->waits().query(lock, op);
+                      return state != CUDA_SUCCESS ? state : tell_faults(op->answers_for, true);
+                    }
+                    return driver.tick_clock.complete(event) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+                  });
 }
 
 namespace {
@@ -241,17 +239,17 @@ namespace {
 // `timeout_ns` on the clock of the schedule; UINT64_MAX: none.
 CUresult wait_event(Symbol symbol, CUevent handle, uint64_t timeout_ns) {
   return on_event(symbol, handle, [&](Driver& driver, Event& event, Lock* lock) -> CUresult {
-    const CUresult unsafe = driver.streams.check_unsafe();
+    const CUresult unsafe = driver.captures.check_unsafe();
     if (unsafe != CUDA_SUCCESS || !event.recorded) return unsafe;
     if (const OpPtr op = event.op) {
-      const uint64_t now = driver.scheduler.now_ns();
+      const uint64_t now = driver.scheduler->clock().now_ns();
       const uint64_t deadline = timeout_ns < UINT64_MAX - now ? now + timeout_ns : UINT64_MAX;
-      const CUresult state = driver.scheduler.wait(lock, op, deadline);
+      const CUresult state = driver.scheduler->waits().wait(lock, op, deadline);
       if (driver.pools.any()) driver.pools.waited(&driver);
       return state != CUDA_SUCCESS ? state : tell_faults(op->answers_for, true);
     }
-    Stream* stream = driver.streams.streams.find(event.stream);
-    if (stream != nullptr) driver.streams.tick_synchronize(stream, event.seq);
+    Stream* stream = driver.streams.find(event.stream);
+    if (stream != nullptr) driver.tick_clock.synchronize(stream, event.seq);
     return CUDA_SUCCESS;
   });
 }
@@ -270,18 +268,18 @@ int simcuda_wait_event(CUevent event, uint64_t timeout_ns) {
 int simcuda_wait_any(CUevent const* handles, size_t count, uint64_t timeout_ns) {
   return call(CALL(cuEventQuery), 0, [&](Driver& driver) -> CUresult {
     Lock lock(driver.mutex);
-    const CUresult unsafe = driver.streams.check_unsafe();
+    const CUresult unsafe = driver.captures.check_unsafe();
     if (unsafe != CUDA_SUCCESS) return unsafe;
     std::vector<OpPtr> ops;
     for (size_t i = 0; i < count; ++i) {
-      const Event* event = driver.streams.find(handles[i]);
+      const Event* event = driver.streams.event(handles[i]);
       if (event == nullptr) return bad_handle("event");
       if (event->op == nullptr) return CUDA_SUCCESS;
       ops.push_back(event->op);
     }
-    const uint64_t now = driver.scheduler.now_ns();
+    const uint64_t now = driver.scheduler->clock().now_ns();
     const uint64_t deadline = timeout_ns < UINT64_MAX - now ? now + timeout_ns : UINT64_MAX;
-    return driver.scheduler.wait_any(&lock, ops, deadline);
+    return driver.scheduler->waits().wait_any(&lock, ops, deadline);
   });
 }
 
@@ -289,8 +287,8 @@ namespace {
 
 CUresult elapsed(float* milliseconds, CUevent start_handle, CUevent end_handle) {
   return locked(CALL(cuEventElapsedTime), 0, [&](Driver& driver) -> CUresult {
-    const Event* start = driver.streams.find(start_handle);
-    const Event* end = driver.streams.find(end_handle);
+    const Event* start = driver.streams.event(start_handle);
+    const Event* end = driver.streams.event(end_handle);
     if (start == nullptr || end == nullptr) return bad_handle("event");
     if (milliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (start->capture != nullptr || end->capture != nullptr) {
@@ -318,19 +316,19 @@ CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) 
 }
 
 CUresult cuCtxSynchronize() {
-  return blocking(CALL(cuCtxSynchronize),
-                  [&](Driver& driver, Context& context, Lock* lock) -> CUresult {
-                    const CUresult unsafe = driver.streams.check_unsafe();
-                    if (unsafe != CUDA_SUCCESS) return unsafe;
-                    driver.streams.tick_synchronize(&context);
-                    std::vector<OpPtr> copies;
-                    driver.streams.streams.for_each([&](uint64_t, Stream& stream) {
-                      if (stream.device != context.device) return;
-                      copies.insert(copies.end(), stream.unasked.begin(), stream.unasked.end());
-                      stream.unasked.clear();
-                    });
-                    const CUresult state = driver.scheduler.wait_device(lock, context.device);
-                    if (driver.pools.any()) driver.pools.waited(&driver);
-                    return state != CUDA_SUCCESS ? state : tell_faults(copies, false);
-                  });
+  return blocking(
+      CALL(cuCtxSynchronize), [&](Driver& driver, Context& context, Lock* lock) -> CUresult {
+        const CUresult unsafe = driver.captures.check_unsafe();
+        if (unsafe != CUDA_SUCCESS) return unsafe;
+        driver.tick_clock.synchronize(&context);
+        std::vector<OpPtr> copies;
+        driver.streams.for_each([&](uint64_t, Stream& stream) {
+          if (stream.device != context.device) return;
+          copies.insert(copies.end(), stream.unasked.begin(), stream.unasked.end());
+          stream.unasked.clear();
+        });
+        const CUresult state = driver.scheduler->waits().wait_device(lock, context.device);
+        if (driver.pools.any()) driver.pools.waited(&driver);
+        return state != CUDA_SUCCESS ? state : tell_faults(copies, false);
+      });
 }

@@ -1,66 +1,8 @@
 // User objects. CUDA Driver API, Graph Management: cuUserObjectCreate and what follows it.
-#include <mutex>
-#include <vector>
-
 #include "driver.h"
-#include "user_object.h"
+#include "user_objects.h"
 
 using namespace simcuda;  // NOLINT: this file is nothing but simcuda's C face
-
-namespace {
-
-struct Ended {
-  void* pointer;
-  CUhostFn destroy;
-};
-struct Graveyard {
-  std::mutex mutex;
-  std::vector<Ended> ended;
-};
-Graveyard& graveyard() {
-  static auto* kept = new Graveyard;  // objects may end while the process does
-  return *kept;
-}
-
-CUresult bad_count(const char* call, uint64_t count) {
-  return fail(CUDA_ERROR_INVALID_VALUE,
-              std::string(call) + ": " + std::to_string(count) + " references");
-}
-
-}  // namespace
-
-namespace simcuda {
-
-UserObject::~UserObject() {
-  std::lock_guard<std::mutex> lock(graveyard().mutex);
-  graveyard().ended.push_back({pointer_, destroy_});
-}
-
-void bury() {
-  std::vector<Ended> ended;
-  {
-    std::lock_guard<std::mutex> lock(graveyard().mutex);
-    ended.swap(graveyard().ended);
-  }
-  for (const Ended& each : ended) each.destroy(each.pointer);
-}
-
-uint64_t UserObjects::add(void* pointer, CUhostFn destroy, uint64_t count) {
-  Owned made;
-  made.kept = std::make_shared<UserObject>(pointer, destroy);
-  made.object = made.kept;
-  made.count = count;
-  return owned_.add(std::move(made));
-}
-
-CUresult UserObjects::release(Owned* owned, uint64_t count) {
-  if (count == 0 || count > owned->count) return bad_count("a release of a user object", count);
-  owned->count -= count;
-  if (owned->count == 0) owned->kept.reset();
-  return CUDA_SUCCESS;
-}
-
-}  // namespace simcuda
 
 CUresult cuUserObjectCreate(CUuserObject* object, void* pointer, CUhostFn destroy,
                             unsigned int count, unsigned int flags) {
@@ -71,15 +13,14 @@ CUresult cuUserObjectCreate(CUuserObject* object, void* pointer, CUhostFn destro
                   "destructor is needed");
     }
     if (count == 0 || count > INT32_MAX) return bad_count("cuUserObjectCreate", count);
-    *object =
-        reinterpret_cast<CUuserObject>(driver.streams.graphs.objects.add(pointer, destroy, count));
+    *object = reinterpret_cast<CUuserObject>(driver.user_objects.add(pointer, destroy, count));
     return CUDA_SUCCESS;
   });
 }
 
 CUresult cuUserObjectRetain(CUuserObject object, unsigned int count) {
   return locked(CALL(cuUserObjectRetain), 0, [&](Driver& driver) -> CUresult {
-    UserObjects::Owned* owned = driver.streams.graphs.objects.find(object);
+    UserObjects::Owned* owned = driver.user_objects.find(object);
     if (owned == nullptr || owned->count == 0) return bad_handle("user object");
     if (count == 0 || count > INT32_MAX) return bad_count("cuUserObjectRetain", count);
     owned->count += count;
@@ -89,7 +30,7 @@ CUresult cuUserObjectRetain(CUuserObject object, unsigned int count) {
 
 CUresult cuUserObjectRelease(CUuserObject object, unsigned int count) {
   const CUresult result = locked(CALL(cuUserObjectRelease), 0, [&](Driver& driver) -> CUresult {
-    UserObjects::Owned* owned = driver.streams.graphs.objects.find(object);
+    UserObjects::Owned* owned = driver.user_objects.find(object);
     return owned == nullptr ? bad_handle("user object") : UserObjects::release(owned, count);
   });
   bury();
@@ -99,8 +40,8 @@ CUresult cuUserObjectRelease(CUuserObject object, unsigned int count) {
 CUresult cuGraphRetainUserObject(CUgraph handle, CUuserObject object, unsigned int count,
                                  unsigned int flags) {
   return locked(CALL(cuGraphRetainUserObject), 0, [&](Driver& driver) -> CUresult {
-    Graph* graph = driver.streams.graphs.find(handle);
-    UserObjects::Owned* owned = driver.streams.graphs.objects.find(object);
+    Graph* graph = driver.graphs.find(handle);
+    UserObjects::Owned* owned = driver.user_objects.find(object);
     if (graph == nullptr) return bad_handle("graph");
     UserObjectPtr kept = owned == nullptr ? nullptr : owned->object.lock();
     if (kept == nullptr) return bad_handle("user object");
@@ -120,7 +61,7 @@ CUresult cuGraphRetainUserObject(CUgraph handle, CUuserObject object, unsigned i
 CUresult cuGraphReleaseUserObject(CUgraph handle, CUuserObject object, unsigned int count) {
   const CUresult result =
       locked(CALL(cuGraphReleaseUserObject), 0, [&](Driver& driver) -> CUresult {
-        Graph* graph = driver.streams.graphs.find(handle);
+        Graph* graph = driver.graphs.find(handle);
         if (graph == nullptr) return bad_handle("graph");
         const auto held = graph->objects.find(reinterpret_cast<uint64_t>(object));
         if (held == graph->objects.end()) return bad_handle("user object");

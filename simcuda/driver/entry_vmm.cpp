@@ -42,7 +42,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
       return fail(CUDA_ERROR_INVALID_VALUE, "cuMemCreate: handle, prop or flags");
     }
     uint64_t id = 0;
-    const CUresult result = driver.memory.create(size, *prop, &id);
+    const CUresult result = driver.memory.handles().create(size, *prop, &id);
     if (result == CUDA_SUCCESS) *handle = id;
     return result;
   });
@@ -51,7 +51,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   return in_any_context(CALL(cuMemRelease), 0, [&](Driver& driver) {
     uint32_t pages = 0;
-    const CUresult result = driver.memory.release(handle, &pages);
+    const CUresult result = driver.memory.handles().release(handle, &pages);
     books().charge_pages(CALL(cuMemRelease), pages);
     return result;
   });
@@ -67,7 +67,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
   return in_any_context(CALL(cuMemUnmap), pages_of(size), [&](Driver& driver) {
-    driver.scheduler.check_idle(ptr, size, "unmap under pending work");
+    driver.scheduler->pending().check_idle(ptr, size, "unmap under pending work");
     return driver.memory.unmap(ptr, size);
   });
 }
@@ -106,7 +106,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop,
   return in_context(CALL(cuMemGetAllocationPropertiesFromHandle), 0,
                     [&](Driver& driver, Context&) -> CUresult {
                       if (prop == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                      return driver.memory.properties(handle, prop);
+                      return driver.memory.handles().properties(handle, prop);
                     });
 }
 
@@ -121,15 +121,15 @@ CUresult cuMemGetInfo(size_t* free, size_t* total) {
 
 CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
                                       CUmemAllocationHandleType type, unsigned long long flags) {
-  return in_context(CALL(cuMemExportToShareableHandle), 0,
-                    [&](Driver& driver, Context&) -> CUresult {
-                      if (shareable == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-                      if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
-                        return fail(CUDA_ERROR_NOT_SUPPORTED, "only POSIX descriptors");
-                      }
-                      driver.scheduler.known.stop();
-                      return driver.memory.export_fd(handle, static_cast<int*>(shareable));
-                    });
+  return in_context(
+      CALL(cuMemExportToShareableHandle), 0, [&](Driver& driver, Context&) -> CUresult {
+        if (shareable == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+        if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+          return fail(CUDA_ERROR_NOT_SUPPORTED, "only POSIX descriptors");
+        }
+        driver.scheduler->known().stop();
+        return driver.memory.handles().export_fd(handle, static_cast<int*>(shareable));
+      });
 }
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* shareable,
@@ -142,8 +142,8 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
                       }
                       const auto fd = static_cast<int>(reinterpret_cast<intptr_t>(shareable));
                       uint64_t id = 0;
-                      driver.scheduler.known.stop();
-                      const CUresult result = driver.memory.import_fd(fd, &id);
+                      driver.scheduler->known().stop();
+                      const CUresult result = driver.memory.handles().import_fd(fd, &id);
                       if (result == CUDA_SUCCESS) *handle = id;
                       return result;
                     });

@@ -1,5 +1,9 @@
-// CUresult codes: names and descriptions.
+// CUresult codes: names and descriptions; the calling thread's last message.
+#include <string>
+#include <utility>
+
 #include "kernels.h"
+#include "per_thread.h"
 #include "types.h"
 
 namespace simcuda {
@@ -80,7 +84,24 @@ CUresult give(const char* text, const char** out) {
   return text == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
+struct LastMessage;
+std::string& message() { return per_thread<std::string, LastMessage>(); }
+
 }  // namespace
+
+CUresult fail(CUresult code, std::string text) {
+  message() = std::move(text);
+  return code;
+}
+
+CUresult no_addresses(uint64_t bytes) {
+  return fail(CUDA_ERROR_OUT_OF_MEMORY,
+              "no address space for simcuda: it reserves " + std::to_string(bytes >> 20) +
+                  " MiB of addresses, of which little is touched; a limit on them is in the way "
+                  "(ulimit -v)");
+}
+
+const std::string& last_message() { return message(); }
 
 const char* error_name(CUresult code) {
   const Error* error = find(code);

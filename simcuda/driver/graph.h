@@ -57,12 +57,12 @@ class Graphs {
   GraphNode* find_node(CUgraphNode handle, GraphPtr* graph, uint32_t* place = nullptr);
   size_t live() const { return graphs_.live(); }
 
-  Slots<GraphInstance, 9> instances;
-  UserObjects objects;
+  Slots<GraphInstance, 9>& instances() { return instances_; }
 
  private:
   Slots<GraphPtr, 5> graphs_;
   Slots<NodeRef, 8> nodes_;
+  Slots<GraphInstance, 9> instances_;
 };
 
 }  // namespace simcuda

@@ -37,13 +37,14 @@ class HostMemory {
   bool placed(uint64_t address, size_t bytes, int* node) const;
 
  private:
-  std::map<uint64_t, HostBlock> blocks_;
-  size_t bytes_ = 0;
   struct Placed {
     uint64_t end;
     int node;
   };
   void unplace(uint64_t address, size_t bytes);
+
+  std::map<uint64_t, HostBlock> blocks_;
+  size_t bytes_ = 0;
   std::map<uint64_t, Placed> placed_;  // by start, apart from each other
 };
 

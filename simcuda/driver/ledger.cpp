@@ -23,15 +23,15 @@ std::string ledger_json(int device) {
   add("used_bytes", static_cast<int64_t>(driver->machine->used(driver->gpus.gpu(device))));
   add("capacity_bytes", static_cast<int64_t>(driver->machine->capacity()));
   add("kernel_mappings", driver->memory.backing().maps());
-  add("streams", static_cast<int64_t>(driver->streams.streams.live()));
-  add("events", static_cast<int64_t>(driver->streams.events.live()));
-  add("graphs", static_cast<int64_t>(driver->streams.graphs.live()));
+  add("streams", static_cast<int64_t>(driver->streams.live()));
+  add("events", static_cast<int64_t>(driver->streams.events().live()));
+  add("graphs", static_cast<int64_t>(driver->graphs.live()));
   add("modules", static_cast<int64_t>(driver->kernels.modules()));
   add("host_blocks", static_cast<int64_t>(driver->host.blocks()));
   add("host_bytes", static_cast<int64_t>(driver->host.bytes()));
-  add("pending_work", static_cast<int64_t>(driver->scheduler.pending()));
+  add("pending_work", static_cast<int64_t>(driver->scheduler->pending().size()));
   add("context_refs", driver->contexts.primary(device)->refs);
-  add("ticks", static_cast<int64_t>(driver->streams.ticks.load()));
+  add("ticks", static_cast<int64_t>(driver->tick_clock.ticks()));
   return text + "}";
 }
 

@@ -26,10 +26,9 @@ std::string figure(double value) { return glake::significant_text(value, 6); }
 
 }  // namespace
 
-void Links::start(Topology* topology) {
-  topology_ = topology;
-  edges_.assign(static_cast<size_t>(topology->edges()), {});
-  limits_.assign(topology->limits().size(), 0.0);
+void Links::restart() {
+  edges_.assign(static_cast<size_t>(topology_->edges()), {});
+  limits_.assign(topology_->limits().size(), 0.0);
 }
 
 CUresult Links::set(uint64_t at_ns, const char* from, const char* to, double rate) {
@@ -147,7 +146,7 @@ std::string Links::json(bool clear) {
     text += names + "], \"limit\": " + figure(topology_->limits()[i].limit) +
             ", \"load\": " + figure(limits_[i]) + "}";
   }
-  if (clear) start(topology_);
+  if (clear) restart();
   return text + "]}";
 }
 

@@ -20,7 +20,7 @@ struct CopyFault {
 
 class Links {
  public:
-  void start(Topology* topology);
+  explicit Links(Topology* topology) : topology_(topology) { restart(); }
 
   // A link's speed in GB/s from virtual time `at_ns` on.
   CUresult set(uint64_t at_ns, const char* from, const char* to, double rate);
@@ -56,8 +56,9 @@ class Links {
     double bytes = 0, peak = 0;  // GB/s
     double load = 0;             // the most of the rate of then that was in use
   };
+  void restart();  // the counts of what was carried
 
-  Topology* topology_ = nullptr;
+  Topology* const topology_;
   std::multimap<uint64_t, Change> changes_;
   std::vector<Fault> faults_;
   std::vector<Carried> edges_;  // by edge

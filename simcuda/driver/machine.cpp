@@ -1,4 +1,3 @@
-// Physical memory of the simulated machine: extents, capacity, and the file behind them.
 #include "machine.h"
 
 #include <fcntl.h>
@@ -9,11 +8,36 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <random>
 
 #include "base/numbers.h"
-#include "machine_guard.h"
 
 namespace simcuda {
+namespace {
+
+constexpr uint64_t kMagic = 0x676c616b65730003;
+
+}  // namespace
+
+// The lock of the state. A private machine needs none: the driver's own mutex is held.
+class Machine::Guard {
+ public:
+  explicit Guard(Machine* machine) : machine_(machine) {
+    if (!machine->shared()) return;
+    if (pthread_mutex_lock(&machine->state_->mutex) == EOWNERDEAD) {
+      pthread_mutex_consistent(&machine->state_->mutex);
+      machine->recount();  // its owner died half-way through a change
+    }
+  }
+  ~Guard() {
+    if (machine_->shared()) pthread_mutex_unlock(&machine_->state_->mutex);
+  }
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+
+ private:
+  Machine* machine_;
+};
 
 CUresult Machine::open(const Options& options, int devices, std::unique_ptr<Machine>* machine) {
   std::unique_ptr<Machine> made(new Machine);
@@ -27,7 +51,7 @@ Machine::~Machine() {
   if (state_ == nullptr) return;
   if (shared()) leave();
   munmap(state_, sizeof(MachineState));
-  for (const int fd : {memory_fd_, exports_fd_, members_fd_, state_fd_}) {
+  for (const int fd : {memory_fd_, state_fd_}) {
     if (fd >= 0) close(fd);
   }
 }
@@ -53,15 +77,101 @@ CUresult Machine::create_private(const Options& options, int devices) {
   state_ = static_cast<MachineState*>(state);
   init_state(options, devices, false);
   id_ = static_cast<uint64_t>(getpid());
-  exports_fd_ = memfd_create("simcuda-exports", MFD_CLOEXEC);
+  const int exports = memfd_create("simcuda-exports", MFD_CLOEXEC);
+  if (exports >= 0) exports_.emplace(exports, "");
   if (!options.phantom) memory_fd_ = memfd_create("simcuda-memory", MFD_CLOEXEC);
-  if (exports_fd_ < 0 || (!options.phantom && memory_fd_ < 0)) {
+  if (exports < 0 || (!options.phantom && memory_fd_ < 0)) {
     return fail(CUDA_ERROR_OPERATING_SYSTEM, std::string("memfd_create: ") + strerror(errno));
   }
   if (memory_fd_ >= 0 && ftruncate(memory_fd_, off_t{1} << 46) != 0) {
     return fail(CUDA_ERROR_OPERATING_SYSTEM, std::string("ftruncate: ") + strerror(errno));
   }
   return CUDA_SUCCESS;
+}
+
+CUresult Machine::join_shared(const Options& options, int devices) {
+  return directory_.join(options, [&](bool first) {
+    const CUresult result = open_files();
+    return result == CUDA_SUCCESS ? enter_state(options, devices, first) : result;
+  });
+}
+
+CUresult Machine::open_files() {
+  const int exports = directory_.open("exports");
+  if (exports >= 0) exports_.emplace(exports, directory_.path());
+  memory_fd_ = directory_.open("memory");
+  state_fd_ = directory_.open("state");
+  void* mapped = MAP_FAILED;
+  if (state_fd_ >= 0 && ftruncate(state_fd_, sizeof(MachineState)) == 0) {
+    mapped = mmap(nullptr, sizeof(MachineState), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+                  state_fd_, 0);
+  }
+  // Committed as it is used, so that a full file system is an error here and never a fault.
+  const bool room = mapped != MAP_FAILED && fallocate(state_fd_, 0, 0, record_at(1)) == 0;
+  if (!room || exports < 0 || memory_fd_ < 0) {
+    const int error = errno;
+    if (mapped != MAP_FAILED) munmap(mapped, sizeof(MachineState));
+    errno = error;
+    return os_error(directory_.path(), directory_.path());
+  }
+  state_ = static_cast<MachineState*>(mapped);
+  return CUDA_SUCCESS;
+}
+
+CUresult Machine::enter_state(const Options& options, int devices, bool first) {
+  if (first) {
+    // Nobody is here: whatever the files hold is from the dead.
+    directory_.remove("links");
+    madvise(state_, sizeof(MachineState), MADV_REMOVE);
+    if (ftruncate(memory_fd_, 0) != 0 || ftruncate(memory_fd_, off_t{1} << 46) != 0) {
+      return os_error("memory file", directory_.path());
+    }
+    if (fallocate(state_fd_, 0, 0, record_at(1)) != 0)
+      return os_error("state file", directory_.path());
+    init_state(options, devices, true);
+    state_->id = std::random_device{}() | 1;
+    state_->magic = kMagic;
+  }
+  if (state_->magic != kMagic || state_->devices != devices ||
+      state_->memory_bytes != options.memory || (state_->phantom != 0) != options.phantom) {
+    return fail(CUDA_ERROR_INVALID_VALUE,
+                "machine " + options.machine + " runs with " + std::to_string(state_->devices) +
+                    " devices of " + std::to_string(state_->memory_bytes) +
+                    " bytes; this process asked for another (or another version of simcuda)");
+  }
+  if (options.phantom) {
+    close(memory_fd_);
+    memory_fd_ = -1;
+  }
+  id_ = state_->id;
+  if (!directory_.take_slot()) {
+    return fail(CUDA_ERROR_INVALID_VALUE, "the machine has no room for another process");
+  }
+  Guard guard(this);
+  forget_member(directory_.slot());  // whoever had the slot before is dead
+  return CUDA_SUCCESS;
+}
+
+CUresult Machine::share_links(const Options& options, const Topology& topology,
+                              std::unique_ptr<SharedLinks>* links) {
+  if (!shared()) {
+    return fail(CUDA_ERROR_INVALID_VALUE,
+                "option pace is of a machine that processes share: name it (option machine)");
+  }
+  if (options.threaded || options.polled) {
+    return fail(CUDA_ERROR_INVALID_VALUE,
+                "option pace goes with schedule lazy and completion instant");
+  }
+  return directory_.alone([&] {
+    return SharedLinks::open(directory_.path(), options.pace, directory_.slot(), topology, links);
+  });
+}
+
+void Machine::leave() {
+  directory_.leave([&] {
+    Guard guard(this);
+    forget_member(directory_.slot());
+  });
 }
 
 uint32_t Machine::new_extent(uint64_t bytes) {
@@ -83,7 +193,7 @@ uint32_t Machine::new_extent(uint64_t bytes) {
 
 std::string Machine::host_refused(int error) const {
   std::string text = std::string("the host cannot back device memory: ") + strerror(error);
-  return error == ENOSPC && shared() ? text + full_text(directory_) : text;
+  return error == ENOSPC && shared() ? text + full_text(directory_.path()) : text;
 }
 
 CUresult Machine::acquire(int device, uint64_t bytes, uint32_t* extent, bool backed) {
@@ -113,7 +223,7 @@ CUresult Machine::acquire(int device, uint64_t bytes, uint32_t* extent, bool bac
     free_extent(index);
     return fail(CUDA_ERROR_OUT_OF_MEMORY, host_refused(error));
   }
-  made.holders = uint64_t{1} << slot_;
+  made.holders = uint64_t{1} << directory_.slot();
   made.exported = 0;
   ++made.generation;
   state_->used[device] += bytes;
@@ -138,7 +248,7 @@ void Machine::free_extent(uint32_t index) {
 void Machine::drop(uint32_t index) {
   Guard guard(this);
   Extent& extent = state_->extent[index];
-  extent.holders &= ~(uint64_t{1} << slot_);
+  extent.holders &= ~(uint64_t{1} << directory_.slot());
   if (extent.holders == 0 && !export_alive(index)) free_extent(index);
 }
 
@@ -148,7 +258,7 @@ bool Machine::hold(uint32_t index, uint32_t generation) {
   Extent& extent = state_->extent[index];
   if (extent.bytes == 0 || extent.generation != generation) return false;
   if (extent.holders == 0 && !export_alive(index)) return false;
-  extent.holders |= uint64_t{1} << slot_;
+  extent.holders |= uint64_t{1} << directory_.slot();
   return true;
 }
 
@@ -166,6 +276,46 @@ void Machine::recount() {
     }
   }
 }
+
+void Machine::forget_member(int slot) {
+  for (uint32_t i = 1; i < state_->extents; ++i) {
+    Extent& extent = state_->extent[i];
+    if (extent.bytes == 0) continue;
+    extent.holders &= ~(uint64_t{1} << slot);
+    if (extent.holders == 0 && !export_alive(i)) free_extent(i);
+  }
+}
+
+void Machine::reclaim() {
+  if (shared()) {
+    for (int slot = 0; slot < kMaxProcesses; ++slot) {
+      if (!directory_.member_alive(slot)) forget_member(slot);
+    }
+    return;
+  }
+  for (uint32_t i = 1; any_exported_ && i < state_->extents; ++i) {
+    const Extent& extent = state_->extent[i];
+    if (extent.bytes != 0 && extent.holders == 0 && !export_alive(i)) free_extent(i);
+  }
+}
+
+bool Machine::export_alive(uint32_t index) {
+  if (state_->extent[index].exported == 0) return false;
+  if (exports_->open_somewhere(index)) return true;
+  state_->extent[index].exported = 0;
+  return false;
+}
+
+CUresult Machine::export_fd(uint32_t index, int* fd) {
+  const CUresult result = exports_->make(index, fd);
+  if (result != CUDA_SUCCESS) return result;
+  Guard guard(this);
+  state_->extent[index].exported = 1;
+  any_exported_ = true;
+  return CUDA_SUCCESS;
+}
+
+CUresult Machine::import_fd(int fd, uint32_t* extent) { return exports_->find(fd, extent); }
 
 uint64_t Machine::used(int device) {
   Guard guard(this);

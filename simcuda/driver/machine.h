@@ -8,8 +8,11 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "exports.h"
+#include "machine_directory.h"
 #include "options.h"
 #include "shared_links.h"
 #include "types.h"
@@ -17,7 +20,6 @@
 namespace simcuda {
 
 constexpr uint32_t kMaxExtents = 1u << 22;
-constexpr int kMaxProcesses = 64;
 
 // One physical allocation. `holders` has a bit for every process with a handle or a mapping.
 struct Extent {
@@ -66,9 +68,7 @@ class Machine {
   uint64_t used(int device);
   int memory_fd() const { return memory_fd_; }  // -1: phantom
   uint64_t id() const { return id_; }
-  bool shared() const { return !directory_.empty(); }
-  const std::string& directory() const { return directory_; }
-  int slot() const { return slot_; }
+  bool shared() const { return directory_.shared(); }
   // The clock and the links of a shared machine (option pace).
   CUresult share_links(const Options& options, const Topology& topology,
                        std::unique_ptr<SharedLinks>* links);
@@ -79,12 +79,9 @@ class Machine {
   Machine() = default;
   CUresult create_private(const Options& options, int devices);
   CUresult join_shared(const Options& options, int devices);
-  CUresult open_files(const std::string& directory);
+  CUresult open_files();
   CUresult enter_state(const Options& options, int devices, bool first);
-  // Of the file system that holds a shared machine: its size, what is left, and the way out.
-  static std::string full_text(const std::string& directory);
   std::string host_refused(int error) const;
-  static CUresult os_error(const std::string& what, const std::string& directory);
   // Where an extent's record is in the state file.
   static off_t record_at(uint32_t extent) {
     return static_cast<off_t>(offsetof(MachineState, extent) + extent * sizeof(Extent));
@@ -96,17 +93,14 @@ class Machine {
   void reclaim();  // of dead processes and of closed descriptors
   void forget_member(int slot);
   void recount();
-  bool member_alive(int slot);
 
   MachineState* state_ = nullptr;
   int memory_fd_ = -1;
-  int exports_fd_ = -1;
-  int members_fd_ = -1;
   int state_fd_ = -1;
-  int slot_ = 0;
   uint64_t id_ = 0;
-  bool joined_ = false, any_exported_ = false;
-  std::string directory_;  // of a shared machine
+  bool any_exported_ = false;
+  MachineDirectory directory_;  // of a shared machine
+  std::optional<Exports> exports_;
 };
 
 }  // namespace simcuda

@@ -1,4 +1,3 @@
-// Reservations, handles and mappings.
 #include "memory.h"
 
 #include <sys/mman.h>
@@ -35,6 +34,7 @@ CUresult Memory::start(Machine* machine, const VisibleGpus* gpus, bool phantom,
   machine_ = machine;
   gpus_ = gpus;
   devices_ = gpus->count();
+  handles_.start(machine, gpus);
   reach_ = std::move(reach);
   backing_.start(phantom, machine->memory_fd(), max_maps);
   void* table = mmap(nullptr, kOwnerBytes, PROT_READ | PROT_WRITE,
@@ -117,55 +117,6 @@ CUresult Memory::free_range(CUdeviceptr address, size_t bytes) {
   return CUDA_SUCCESS;
 }
 
-CUresult Memory::create(size_t bytes, const CUmemAllocationProp& prop, uint64_t* handle) {
-  if (prop.type != CU_MEM_ALLOCATION_TYPE_PINNED) {
-    return invalid("cuMemCreate: only CU_MEM_ALLOCATION_TYPE_PINNED");
-  }
-  if (prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
-    return fail(CUDA_ERROR_NOT_SUPPORTED, "cuMemCreate: simcuda has device memory only");
-  }
-  if (prop.location.id < 0 || prop.location.id >= devices_) {
-    return fail(CUDA_ERROR_INVALID_DEVICE, "cuMemCreate: no such device");
-  }
-  if ((prop.requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0) {
-    return fail(CUDA_ERROR_NOT_SUPPORTED, "cuMemCreate: only POSIX descriptors are exported");
-  }
-  if (bytes == 0 || !aligned(bytes)) {
-    return invalid("cuMemCreate: size " + std::to_string(bytes) +
-                   " is not a positive multiple of 2 MiB");
-  }
-  uint32_t extent = 0;
-  const CUresult result = machine_->acquire(gpus_->gpu(prop.location.id), bytes, &extent);
-  if (result != CUDA_SUCCESS) return result;
-  Handle made;
-  made.extent = extent;
-  made.refs = 1;
-  made.pages = static_cast<uint32_t>(bytes / kGranule);
-  made.offset = machine_->at(extent).offset;
-  made.prop = prop;
-  *handle = handles_.add(made);
-  ++live_handles_[prop.location.id];
-  return CUDA_SUCCESS;
-}
-
-void Memory::drop_if_unused(uint64_t id) {
-  Handle* handle = handles_.find(id);
-  if (handle->refs != 0 || handle->maps != 0) return;
-  --live_handles_[handle->prop.location.id];
-  if (!shared_.empty()) shared_.erase(handle->extent);
-  machine_->drop(handle->extent);
-  handles_.remove(id);
-}
-
-CUresult Memory::release(uint64_t id, uint32_t* pages) {
-  Handle* handle = handles_.find(id);
-  if (handle == nullptr || handle->refs == 0) return invalid("cuMemRelease: not a live handle");
-  *pages = handle->pages;
-  --handle->refs;  // mapped memory lives until its last unmap
-  drop_if_unused(id);
-  return CUDA_SUCCESS;
-}
-
 CUresult Memory::retain(CUdeviceptr address, uint64_t* id) {
   Reservation* reservation = nullptr;
   Page* page = page_at(address, &reservation);
@@ -174,13 +125,6 @@ CUresult Memory::retain(CUdeviceptr address, uint64_t* id) {
   }
   *id = handles_.id(page->handle - 1);
   ++handle_of(*page)->refs;
-  return CUDA_SUCCESS;
-}
-
-CUresult Memory::properties(uint64_t id, CUmemAllocationProp* prop) {
-  Handle* handle = handles_.find(id);
-  if (handle == nullptr || handle->refs == 0) return invalid("not a live handle");
-  *prop = handle->prop;
   return CUDA_SUCCESS;
 }
 
@@ -262,7 +206,7 @@ CUresult Memory::unmap(CUdeviceptr address, size_t bytes) {
     page = Page{};
     if (last) {
       --handle->maps;
-      drop_if_unused(id);
+      handles_.drop_if_unused(id);
     }
   }
   backing_.count_maps(count_splits(*reservation, first, pages) - before);
@@ -333,6 +277,15 @@ CUresult Memory::get_access(CUdeviceptr address, int device, unsigned long long*
   return CUDA_SUCCESS;
 }
 
+CUresult Memory::grant_all(Reservation* block) {
+  const CUresult result = backing_.protect(block->base, block->limit, true, true);
+  if (result != CUDA_SUCCESS) return result;
+  const Handle* handle = handle_of(block->page[0]);
+  for (size_t i = 0; i < handle->pages; ++i) block->page[i].access = ~0u;
+  granted_pages_[handle->prop.location.id] += handle->pages;
+  return CUDA_SUCCESS;
+}
+
 bool Memory::accessible(CUdeviceptr address, size_t bytes, int device, bool write) {
   const uint32_t bits = write ? 2u : 1u;
   const uint32_t wanted = device < 0 ? (write ? kEveryWrite : kEveryRead) : bits << (2 * device);
@@ -371,7 +324,7 @@ int64_t Memory::count_splits(const Reservation& reservation, size_t first, size_
 }
 
 MemoryCounts Memory::counts(int device) {
-  return {live_reservations_, reserved_bytes_, live_handles_[device], mapped_pages_[device],
+  return {live_reservations_, reserved_bytes_, handles_.live(device), mapped_pages_[device],
           granted_pages_[device]};
 }
 

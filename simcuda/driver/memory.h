@@ -1,12 +1,13 @@
-// Virtual memory management: reservations, handles, and the pages that map one onto the other.
+// Virtual memory management: reservations, and the pages that map handles onto them.
 // Every method runs under the driver's mutex.
 #pragma once
 
 #include <deque>
 #include <memory>
-#include <unordered_map>
+#include <vector>
 
 #include "backing.h"
+#include "handles.h"
 #include "machine.h"
 #include "types.h"
 #include "visible.h"
@@ -33,14 +34,6 @@ struct Reservation {
   bool managed = false;     // by cuMemAllocManaged
 };
 
-struct Handle {
-  uint32_t extent = 0;
-  uint32_t refs = 0, maps = 0;
-  uint32_t pages = 0;
-  uint64_t offset = 0;
-  CUmemAllocationProp prop{};
-};
-
 struct MemoryCounts {
   int64_t reservations = 0, reserved_bytes = 0, handles = 0, mapped_pages = 0, granted_pages = 0;
 };
@@ -55,22 +48,14 @@ class Memory {
 
   CUresult reserve(size_t bytes, size_t alignment, CUdeviceptr hint, CUdeviceptr* address);
   CUresult free_range(CUdeviceptr address, size_t bytes);
-  CUresult create(size_t bytes, const CUmemAllocationProp& prop, uint64_t* handle);
-  CUresult release(uint64_t handle, uint32_t* pages);
   CUresult map(CUdeviceptr address, size_t bytes, size_t offset, uint64_t handle);
   CUresult unmap(CUdeviceptr address, size_t bytes);
   CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* desc, size_t count);
   CUresult get_access(CUdeviceptr address, int device, unsigned long long* flags);
   CUresult retain(CUdeviceptr address, uint64_t* handle);
-  CUresult properties(uint64_t handle, CUmemAllocationProp* prop);
-  CUresult export_fd(uint64_t handle, int* fd);
-  CUresult import_fd(int fd, uint64_t* handle);
 
-  // cuMemAlloc blocks and IPC: a reservation with one mapping, granted.
-  CUresult allocate(int device, size_t bytes, CUdeviceptr* address);
-  CUresult free_block(CUdeviceptr address);
-  CUresult open_block(uint32_t extent, uint32_t generation, size_t requested, CUdeviceptr* address);
-  CUresult close_block(CUdeviceptr address);
+  // Of a block that is one mapping: all of it may be touched, by every device.
+  CUresult grant_all(Reservation* block);
 
   Reservation* find(CUdeviceptr address);
   Page* page_at(CUdeviceptr address, Reservation** reservation = nullptr);
@@ -78,7 +63,9 @@ class Memory {
   // Whether `device` (-1: any) may read or write all of [address, address + bytes).
   bool accessible(CUdeviceptr address, size_t bytes, int device, bool write);
   MemoryCounts counts(int device);
+  Handles& handles() { return handles_; }
   Machine* machine() { return machine_; }
+  const VisibleGpus& gpus() const { return *gpus_; }
   const Backing& backing() const { return backing_; }
 
  private:
@@ -93,12 +80,6 @@ class Memory {
                                 uint32_t devices);
   bool splits(const Reservation& reservation, size_t page) const;
   int64_t count_splits(const Reservation& reservation, size_t first, size_t pages) const;
-  void unlink(Page* page);
-  void drop_if_unused(uint64_t id);
-  CUresult place(uint64_t id, size_t requested, CUdeviceptr* address);
-  void remove_block(Reservation* block);
-  uint64_t adopt(uint32_t extent);
-  CUresult hold_extent(uint32_t extent, uint32_t generation, const char* gone);
 
   Machine* machine_ = nullptr;
   const VisibleGpus* gpus_ = nullptr;
@@ -108,11 +89,8 @@ class Memory {
   uint32_t* owner_ = nullptr;  // reservation slot + 1 of every 2 MiB of address space
   std::deque<Reservation> reservations_;
   std::vector<uint32_t> free_reservations_;
-  Slots<Handle, 1> handles_;
-  std::unordered_map<uint32_t, uint64_t> shared_;  // extent -> handle, of those exported/imported
-  std::unordered_map<uint32_t, CUdeviceptr> opened_;  // extent -> block, of opened IPC blocks
+  Handles handles_;
   int64_t live_reservations_ = 0, reserved_bytes_ = 0;
-  int64_t live_handles_[kMaxDevices] = {};
   int64_t mapped_pages_[kMaxDevices] = {};
   int64_t granted_pages_[kMaxDevices] = {};
 };

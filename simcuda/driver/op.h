@@ -103,4 +103,14 @@ struct Op {
   std::vector<OpPtr> deps, dependents;
 };
 
+// Whether work writes into the word a stream waits for, at the address it is waited for at.
+bool writes_word(const Op& op, const Op& word);
+// Whether work touches the device memory of a range.
+bool touches(const Op& op, uint64_t address, size_t bytes);
+// The first comes after the second, if that is not over.
+void depend(const OpPtr& op, const OpPtr& dep);
+// The injected fault among these copies, given once to a caller who waits for their stream;
+// CUDA_SUCCESS: none. To one who asks about their event it is given as often as asked.
+CUresult tell_faults(const std::vector<OpPtr>& copies, bool again);
+
 }  // namespace simcuda

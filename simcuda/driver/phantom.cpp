@@ -1,8 +1,8 @@
-// What stream work does to phantom memory, which has no bytes but those that are known (known.h).
+#include "phantom.h"
+
 #include <cstring>
 
 #include "blank.h"
-#include "scheduler.h"
 
 namespace simcuda {
 namespace {
@@ -23,71 +23,70 @@ Op::Side taken(const std::vector<char>& staged, size_t offset) {
 }  // namespace
 
 // Whose memory it is, which may not be that of the stream.
-int Scheduler::owner(uint64_t address, int otherwise) {
+int PhantomMemory::owner(uint64_t address, int otherwise) {
   const Page* page = memory_->page_at(address);
   return page == nullptr ? otherwise : memory_->handle_of(*page)->prop.location.id;
 }
 
-void Scheduler::copy_phantom(int device, const Op::Side& dst, const Op::Side& src, size_t bytes) {
+void PhantomMemory::copy(int device, const Op::Side& dst, const Op::Side& src, size_t bytes) {
   auto* to = reinterpret_cast<char*>(dst.address);
   const auto* from = reinterpret_cast<const char*>(src.address);
   if (dst.host && src.host) {
     std::memmove(to, from, bytes);
   } else if (dst.host) {
     blank(to, bytes);
-    known.read(src.address, to, bytes);
+    known_->read(src.address, to, bytes);
   } else if (src.host) {
-    known.write(owner(dst.address, device), dst.address, from, bytes);
+    known_->write(owner(dst.address, device), dst.address, from, bytes);
   } else {
-    known.copy(owner(dst.address, device), dst.address, src.address, bytes);
+    known_->copy(owner(dst.address, device), dst.address, src.address, bytes);
   }
 }
 
 // A collective's, between memory and where it is staged: a large one is staged nowhere.
-void Scheduler::stage_phantom(int device, const Op::Part& part) {
+void PhantomMemory::stage(int device, const Op::Part& part) {
   auto* to = reinterpret_cast<char*>(part.dst.address);
   const auto* from = reinterpret_cast<const char*>(part.src.address);
   if (part.dst.host) {
-    if (part.known != nullptr) *part.known = known.read(part.src.address, to, part.bytes);
+    if (part.known != nullptr) *part.known = known_->read(part.src.address, to, part.bytes);
   } else if (part.known != nullptr && *part.known == part.bytes) {
-    known.write(device, part.dst.address, from, part.bytes);
+    known_->write(device, part.dst.address, from, part.bytes);
   } else {
-    known.forget(part.dst.address, part.bytes);
+    known_->forget(part.dst.address, part.bytes);
   }
 }
 
-void Scheduler::fill_phantom(const Op& op) {
+void PhantomMemory::fill(const Op& op) {
   for (size_t row = 0; row < op.rows; ++row) {
     const uint64_t at = op.dst.address + row * op.dst.pitch;
     if (op.bytes > Known::kMostOfOne) {
-      known.forget(at, op.bytes);
+      known_->forget(at, op.bytes);
       continue;
     }
     std::vector<char> bytes(op.bytes);
     for (size_t i = 0; i < op.bytes; i += op.width) std::memcpy(&bytes[i], &op.value, op.width);
-    known.write(op.device, at, bytes.data(), bytes.size());
+    known_->write(op.device, at, bytes.data(), bytes.size());
   }
 }
 
-void Scheduler::perform_phantom(const Op& op) {
-  if (op.launch) known.forget_all(op.device);
+void PhantomMemory::perform(const Op& op) {
+  if (op.launch) known_->forget_all(op.device);
   if (op.kind == Op::Kind::kMemset) {
-    fill_phantom(op);
+    fill(op);
   } else if (op.kind == Op::Kind::kWriteValue) {
-    known.write(op.device, op.dst.address, &op.value, op.width);
+    known_->write(op.device, op.dst.address, &op.value, op.width);
   } else if (op.kind == Op::Kind::kCopy && op.parts.empty()) {
     for (size_t row = 0; row < op.rows; ++row) {
-      copy_phantom(op.device, row_of(op.dst, row),
-                   op.staged.empty() ? row_of(op.src, row) : taken(op.staged, row * op.bytes),
-                   op.bytes);
+      copy(op.device, row_of(op.dst, row),
+           op.staged.empty() ? row_of(op.src, row) : taken(op.staged, row * op.bytes), op.bytes);
     }
   } else if (op.kind == Op::Kind::kCopy) {
     for (const Op::Part& part : op.parts) {
       if (op.staging) {
-        stage_phantom(op.device, part);
+        stage(op.device, part);
       } else {
-        copy_phantom(op.device, part.dst, part.staged.empty() ? part.src : taken(part.staged, 0),
-                     part.bytes);
+        copy(op.device, part.dst, part.staged.empty() ? part.src : taken(part.staged, 0),
+             part.bytes);
       }
     }
   }

@@ -1,4 +1,3 @@
-// Pools of stream-ordered memory.
 #include "pool.h"
 
 #include <algorithm>
@@ -16,7 +15,7 @@ size_t round_up(size_t bytes, size_t step) { return (bytes + step - 1) / step * 
 
 bool done(Driver* driver, const Event& freed) {
   if (freed.op != nullptr) return freed.op->applied;
-  return driver->streams.tick_complete(freed, &driver->contexts);
+  return driver->tick_clock.complete(freed);
 }
 
 }  // namespace
@@ -77,7 +76,7 @@ CUresult Pool::grow(Driver* driver, size_t bytes, size_t* grown) {
       result = fail(CUDA_ERROR_OUT_OF_MEMORY, "cuMemAllocAsync: the pool's maxSize is reached");
       continue;
     }
-    result = driver->memory.allocate(device_, *grown, &base);
+    result = driver->blocks.allocate(device_, *grown, &base);
     if (result != CUDA_ERROR_OUT_OF_MEMORY) break;
   }
   if (result != CUDA_SUCCESS) return result;
@@ -158,8 +157,8 @@ void Pool::trim(Driver* driver, size_t keep) {
       ++at;
       continue;
     }
-    driver->scheduler.check_idle(at->first, at->second, "unmap under pending work");
-    driver->memory.free_block(at->first);
+    driver->scheduler->pending().check_idle(at->first, at->second, "unmap under pending work");
+    driver->blocks.free(at->first);
     reserved_ -= at->second;
     chunks_.erase(chunk);
     at = segments_.erase(at);
@@ -250,53 +249,8 @@ CUresult Pool::set(CUmemPool_attribute which, const void* value) {
   return CUDA_SUCCESS;
 }
 
-void Pools::start(int devices) {
-  for (int device = 0; device < devices; ++device) defaults_.push_back(create(device, 0));
-  current_ = defaults_;
-}
-
-CUmemoryPool Pools::create(int device, size_t most) {
-  pools_.push_back(std::make_unique<Pool>(device, most));
-  Pool* pool = pools_.back().get();
-  return pool->handle = reinterpret_cast<CUmemoryPool>(handles_.add(pool));
-}
-
-Pool* Pools::find(CUmemoryPool handle) {
-  Pool** found = handles_.find(reinterpret_cast<uint64_t>(handle));
-  return found == nullptr ? nullptr : *found;
-}
-
-// "Destroying the current mempool of a device sets the default mempool of that device as the
-// current mempool"; memory still in use ends with its free: cuMemPoolDestroy.
-CUresult Pools::destroy(Driver* driver, CUmemoryPool handle) {
-  Pool* pool = find(handle);
-  if (pool == nullptr) return bad_handle("pool");
-  if (std::find(defaults_.begin(), defaults_.end(), handle) != defaults_.end()) {
-    return fail(CUDA_ERROR_INVALID_VALUE, "a device's default pool cannot be destroyed");
-  }
-  for (size_t device = 0; device < current_.size(); ++device) {
-    if (current_[device] == handle) current_[device] = defaults_[device];
-  }
-  handles_.remove(reinterpret_cast<uint64_t>(handle));
-  pool->doomed = true;
-  waited(driver);
-  return CUDA_SUCCESS;
-}
-
-Pool* Pools::owner(CUdeviceptr address) {
-  for (const auto& pool : pools_) {
-    if (pool->owns(address)) return pool.get();
-  }
-  return nullptr;
-}
-
-void Pools::waited(Driver* driver) {
-  for (const auto& pool : pools_) {
-    if (pool->doomed || pool->over_threshold()) {
-      pool->trim(driver, pool->doomed ? 0 : pool->threshold());
-    }
-  }
-  pools_.remove_if([](const auto& pool) { return pool->doomed && pool->empty(); });
+void Pool::waited(Driver* driver) {
+  if (doomed_ || reserved_ > threshold_) trim(driver, doomed_ ? 0 : threshold_);
 }
 
 }  // namespace simcuda

@@ -10,9 +10,7 @@
 #pragma once
 
 #include <array>
-#include <list>
 #include <map>
-#include <memory>
 
 #include "memory.h"
 #include "stream.h"
@@ -41,11 +39,13 @@ class Pool {
   CUresult set(CUmemPool_attribute which, const void* value);
   bool empty() const { return segments_.empty(); }
   int device() const { return device_; }
-  bool over_threshold() const { return reserved_ > threshold_; }
-  size_t threshold() const { return threshold_; }
-
-  CUmemoryPool handle = nullptr;  // by which callers know it
-  bool doomed = false;            // destroyed, and ends once nothing of it is in use
+  CUmemoryPool handle() const { return handle_; }  // by which callers know it
+  void name(CUmemoryPool handle) { handle_ = handle; }
+  // It is destroyed, and ends once nothing of it is in use.
+  void doom() { doomed_ = true; }
+  bool over() const { return doomed_ && empty(); }
+  // After a wait of the host: what is beyond its threshold goes back, or all of a doomed one.
+  void waited(Driver* driver);
 
  private:
   struct Chunk {
@@ -68,28 +68,8 @@ class Pool {
   Chunks chunks_;  // every byte of the segments is in one
   size_t reserved_ = 0, reserved_high_ = 0, used_ = 0, used_high_ = 0, threshold_ = 0;
   std::array<int, 3> reuse_{1, 1, 1};
-};
-
-class Pools {
- public:
-  void start(int devices);
-  CUmemoryPool create(int device, size_t most);
-  CUresult destroy(Driver* driver, CUmemoryPool handle);
-  Pool* find(CUmemoryPool handle);
-  CUmemoryPool default_of(int device) const { return defaults_[static_cast<size_t>(device)]; }
-  CUmemoryPool current_of(int device) const { return current_[static_cast<size_t>(device)]; }
-  void use(int device, CUmemoryPool pool) { current_[static_cast<size_t>(device)] = pool; }
-  Pool* owner(CUdeviceptr address);
-  bool any() const { return any_; }
-  void taken() { any_ = true; }
-  // After a wait of the host: what is beyond a pool's threshold goes back.
-  void waited(Driver* driver);
-
- private:
-  std::list<std::unique_ptr<Pool>> pools_;
-  Slots<Pool*, 10> handles_;
-  std::vector<CUmemoryPool> defaults_, current_;
-  bool any_ = false;  // a pool has memory
+  CUmemoryPool handle_ = nullptr;
+  bool doomed_ = false;
 };
 
 }  // namespace simcuda

@@ -1,8 +1,8 @@
-// Streams and events as objects, stream capture, and the tick clock: how work completes in phantom
-// replays.
+// Streams and events as objects.
 #pragma once
 
-#include <atomic>
+#include <utility>
+#include <vector>
 
 #include "context.h"
 #include "graph.h"
@@ -59,54 +59,32 @@ struct Event {
 
 class Streams {
  public:
-  Slots<Stream, 3> streams;
-  Slots<Event, 4> events;
-  Graphs graphs;
-  std::atomic<uint64_t> ticks{0};
-
   uint64_t create(const Context& context, unsigned flags, int priority);
   // NULL, the legacy and the per-thread handles included; nullptr: no such stream.
   Stream* resolve(CUstream handle, const Context* current);
-  Event* find(CUevent handle) { return events.find(reinterpret_cast<uint64_t>(handle)); }
-
+  Stream* find(uint64_t id) { return streams_.find(id); }
   Stream* legacy_of(uint64_t context);  // nullptr: not used yet
+  // With `again`, the next one may have the same handle.
+  void remove(uint64_t id, bool again) { streams_.remove(id, again); }
+  template <class F>
+  void for_each(F&& visit) {
+    streams_.for_each(visit);
+  }
+  size_t live() const { return streams_.live(); }
+
+  Slots<Event, 4>& events() { return events_; }
+  Event* event(CUevent handle) { return events_.find(reinterpret_cast<uint64_t>(handle)); }
+
   // Destroys a context's streams and events.
   void forget(uint64_t context);
 
-  // Stream capture. A call that would break a capture under way says so and spoils it.
-  CUresult begin_capture(Stream* stream, CUstreamCaptureMode mode);
-  CUresult end_capture(Stream* stream, CUgraph* graph);
-  void abandon_capture(const Stream& stream);      // its stream is destroyed
-  CUresult check_unsafe();                         // for calls no capture allows
-  CUresult check_blocking(Stream* stream);         // for queries and waits of a stream
-  CUresult captured(Stream* stream, bool* taken);  // work: *taken if it goes into a capture,
-  void add_node(Stream* stream, GraphNode node);   // which is done by this
-  CUresult refuse_in_capture(Stream* stream, const char* why);  // spoils the stream's
-  bool implicated(const Stream& stream) const;  // legacy, while a blocking stream is captured
-  CUresult join_capture(Stream* stream, const Event& event, bool* taken);
-
-  // The tick clock (option complete_after).
-  void tick_work(Stream* stream);
-  void tick_record(Event* event, Stream* stream);
-  bool tick_complete(const Stream& stream, Contexts* contexts);
-  void tick_wait(Stream* stream, const Event& event);
-  bool tick_complete(const Event& event, Contexts* contexts);
-  void tick_synchronize(Stream* stream, uint64_t seq);
-  void tick_synchronize(Context* context) { context->synced = sequence_; }
-  uint64_t sequence() const { return sequence_; }
-
  private:
-  bool tick_passed(uint64_t tick) const;
   uint64_t default_stream(const Context& context, bool per_thread);
 
-  uint64_t sequence_ = 0;                              // grows with every piece of work enqueued
+  Slots<Stream, 3> streams_;
+  Slots<Event, 4> events_;
   std::vector<std::pair<uint64_t, uint64_t>> legacy_;  // context, stream
-  std::vector<CapturePtr> captures_;                   // under way
-  uint64_t capture_ids_ = 0;
   uint64_t numbers_ = 0;
 };
-
-// The calling thread's capture mode (cuThreadExchangeStreamCaptureMode).
-extern thread_local CUstreamCaptureMode capture_mode;
 
 }  // namespace simcuda

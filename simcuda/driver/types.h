@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +31,9 @@ namespace simcuda {
 constexpr size_t kGranule = size_t{2} << 20;
 constexpr int kMaxDevices = 16;
 constexpr int kDriverVersion = 13000;
+
+// Of the driver's mutex.
+using Lock = std::unique_lock<std::mutex>;
 
 // Records `text` as the calling thread's last message and returns `code`.
 CUresult fail(CUresult code, std::string text);

@@ -33,20 +33,4 @@ using HeldObjects = std::map<uint64_t, HeldObject>;
 // whoever calls a function of graphs next, without the driver's lock.
 void bury();
 
-class UserObjects {
- public:
-  // The program's references.
-  struct Owned {
-    std::weak_ptr<UserObject> object;
-    UserObjectPtr kept;  // while count > 0
-    uint64_t count = 0;
-  };
-  uint64_t add(void* pointer, CUhostFn destroy, uint64_t count);
-  Owned* find(CUuserObject handle) { return owned_.find(reinterpret_cast<uint64_t>(handle)); }
-  static CUresult release(Owned* owned, uint64_t count);
-
- private:
-  Slots<Owned, 11> owned_;
-};
-
 }  // namespace simcuda

@@ -111,7 +111,7 @@ void capture(Driver* driver, Stream* stream, const OpPtr& op) {
   GraphNode node;
   node.type = node_type(*op);
   node.op = op;
-  driver->streams.add_node(stream, std::move(node));
+  driver->captures.add_node(stream, std::move(node));
 }
 
 // Bytes by route, of work that has a few of them, and the load they put on edges together.
@@ -153,16 +153,16 @@ int node_of_host(const Driver& driver, uint64_t address, size_t bytes) {
 
 CUresult submit(Driver* driver, Stream* stream, const OpPtr& op) {
   bool taken = false;
-  const CUresult result = driver->streams.captured(stream, &taken);
+  const CUresult result = driver->captures.take(stream, &taken);
   if (result != CUDA_SUCCESS) return result;
   const bool writes = op->kind == Op::Kind::kCopy || op->kind == Op::Kind::kMemset || op->launch;
   op->covered = writes && covered();
   if (taken) {
     capture(driver, stream, op);
   } else if (driver->ticking()) {
-    driver->streams.tick_work(stream);
+    driver->tick_clock.work(stream);
   } else {
-    driver->scheduler.enqueue(stream, op);
+    driver->scheduler->enqueue(stream, op);
   }
   return CUDA_SUCCESS;
 }
@@ -171,8 +171,8 @@ CUresult copy(Driver* driver, uint64_t id, Lock* lock, CopyEnd dst, CopyEnd src,
               size_t rows, bool peer, bool wait) {
   CUresult result = resolve(driver, &dst, bytes, rows);
   if (result == CUDA_SUCCESS) result = resolve(driver, &src, bytes, rows);
-  Stream* stream = driver->streams.streams.find(id);
-  if (result == CUDA_SUCCESS && wait) result = driver->streams.check_blocking(stream);
+  Stream* stream = driver->streams.find(id);
+  if (result == CUDA_SUCCESS && wait) result = driver->captures.check_blocking(stream);
   if (result != CUDA_SUCCESS || bytes == 0 || rows == 0) return result;
   const auto op = std::make_shared<Op>();
   op->kind = Op::Kind::kCopy;
@@ -198,12 +198,12 @@ CUresult copy(Driver* driver, uint64_t id, Lock* lock, CopyEnd dst, CopyEnd src,
   if (dst.host && src.host) wait = true;
   result = submit(driver, stream, op);
   if (result != CUDA_SUCCESS || !wait || capturing || driver->ticking()) return result;
-  result = driver->scheduler.wait(lock, op);
+  result = driver->scheduler->waits().wait(lock, op);
   return result != CUDA_SUCCESS ? result : tell_faults({op}, true);
 }
 
 CUresult copy_batch(Driver* driver, uint64_t id, const std::vector<BatchCopy>& copies) {
-  Stream* stream = driver->streams.streams.find(id);
+  Stream* stream = driver->streams.find(id);
   const auto op = std::make_shared<Op>();
   op->kind = Op::Kind::kCopy;
   op->latency_ns = driver->topology.copy_ns();
@@ -239,7 +239,7 @@ CUresult copy_batch(Driver* driver, uint64_t id, const std::vector<BatchCopy>& c
 }
 
 CUresult copy_blocks(Driver* driver, uint64_t id, uint64_t table, uint32_t count) {
-  Stream* stream = driver->streams.streams.find(id);
+  Stream* stream = driver->streams.find(id);
   if (driver->memory.find(table) != nullptr) {
     return fail(CUDA_ERROR_NOT_SUPPORTED,
                 "glake_copy_blocks: simcuda takes tables in pinned host memory");
@@ -250,7 +250,7 @@ CUresult copy_blocks(Driver* driver, uint64_t id, uint64_t table, uint32_t count
   op->table = table;
   op->blocks = count;
   op->latency_ns = driver->topology.copy_ns() + driver->kernel_costs.start_ns;
-  driver->scheduler.read_table(op.get());
+  driver->scheduler->effects().read_table(op.get());
   Ways ways;
   for (const Op::Part& part : op->parts) {
     CopyEnd dst{part.dst.address, 0, part.dst.host}, src{part.src.address, 0, part.src.host};
@@ -271,7 +271,7 @@ CUresult fill(Driver* driver, uint64_t id, CUdeviceptr dst, uint64_t value, unsi
   const CUresult result = resolve(driver, &end, count * width, 1);
   if (result != CUDA_SUCCESS || count == 0) return result;
   if (dst % width != 0) return fail(CUDA_ERROR_INVALID_VALUE, "memset: address not aligned");
-  Stream* stream = driver->streams.streams.find(id);
+  Stream* stream = driver->streams.find(id);
   const auto op = std::make_shared<Op>();
   op->kind = Op::Kind::kMemset;
   op->bytes = count * width;

@@ -124,7 +124,8 @@ CUDART(cudaPointerGetAttributes)(PointerAttributes* result, const void* pointer)
                                                 : kUnregistered;
   result->device = device;
   result->device_pointer = reinterpret_cast<void*>(there);
-  result->host_pointer = result->type == kUnregistered ? const_cast<void*>(pointer) : host;
+  const bool known = result->type != kUnregistered;
+  result->host_pointer = known ? host : reinterpret_cast<void*>(address(pointer));
   return kSuccess;
 }
 

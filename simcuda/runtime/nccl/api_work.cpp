@@ -31,7 +31,7 @@ ncclResult check(const Part& part, const Engine& engine) {
 ncclResult add(ncclComm* comm, CUstream stream, Part part) {
   if (comm == nullptr) return bad(part, "the communicator is NULL");
   if (part.op < 0) return bad(part, "reduction " + std::to_string(part.op));
-  if (part.op >= ncclNumOps && !comm->engine->find_scale(part.op, &part)) {
+  if (part.op >= ncclNumOps && !comm->engine->scales().find(part.op, &part)) {
     return bad(part, "reduction " + std::to_string(part.op) +
                          " is not one of this communicator and data type");
   }
@@ -118,12 +118,12 @@ ncclResult ncclRedOpCreatePreMulSum(int* op, void* scalar, int type, int residen
                 "ncclRedOpCreatePreMulSum: a scalar, its type (0 to 11) and residence (0 or 1), "
                 "and a communicator");
   }
-  *op = comm->engine->add_scale(device ? 1 : read_scalar(type, scalar), device ? scalar : nullptr,
-                                type);
+  *op = comm->engine->scales().add(device ? 1 : read_scalar(type, scalar),
+                                   device ? scalar : nullptr, type);
   return ncclSuccess;
 }
 
 ncclResult ncclRedOpDestroy(int op, ncclComm* comm) {
-  if (comm != nullptr && comm->engine->drop_scale(op)) return ncclSuccess;
+  if (comm != nullptr && comm->engine->scales().drop(op)) return ncclSuccess;
   return fail(ncclInvalidArgument, "ncclRedOpDestroy: no reduction " + std::to_string(op));
 }

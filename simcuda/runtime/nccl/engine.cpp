@@ -74,14 +74,12 @@ class InContext {
 }  // namespace
 
 Engine::Engine(std::shared_ptr<Room> room, int rank, int device, CUcontext context)
-    : room_(std::move(room)),
-      rank_(rank),
-      size_(room_->page()->size),
+    : seat_{room, rank, room->page()->size, simcuda_collective_phantom() != 0},
       device_(device),
       context_(context),
-      phantom_(simcuda_collective_phantom() != 0),
-      stage_(room_, rank),
-      others_(room_),
+      stage_(room, rank),
+      performer_(seat_, &stage_, &health_),
+      splits_(seat_, &health_),
       order_(simcuda_order_new()) {}
 
 Engine::~Engine() { simcuda_order_free(order_); }
@@ -94,25 +92,11 @@ void Engine::start() {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-ncclResult Engine::broken(ncclResult code, const std::string& text) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (error_ != ncclSuccess) return error_;
-    why_ = text;
-    error_ = code;
-  }
-  return fail(code, text);
-}
-
-std::string Engine::why() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return why_;
-}
-
 // What is too large to be known in phantom memory is staged nowhere.
 bool Engine::staged(const Part& part) const {
-  return !phantom_ || std::max(part.in_bytes(rank_, size_), part.out_bytes(rank_, size_)) <=
-                          simcuda_collective_most_known();
+  return !seat_.phantom ||
+         std::max(part.in_bytes(seat_.rank, seat_.size), part.out_bytes(seat_.rank, seat_.size)) <=
+             simcuda_collective_most_known();
 }
 
 ncclResult Engine::prepare(Operation* operation, const std::vector<Part>& parts) {
@@ -120,48 +104,50 @@ ncclResult Engine::prepare(Operation* operation, const std::vector<Part>& parts)
   for (const Part& part : parts) {
     Operation::Piece piece;
     piece.part = part;
-    const bool apart = phantom_ && staged(part) && gathers(part.kind);
-    piece.out_known.assign(apart ? static_cast<size_t>(size_) : 1, 0);
+    const bool apart = seat_.phantom && staged(part) && gathers(part.kind);
+    piece.out_known.assign(apart ? static_cast<size_t>(seat_.size) : 1, 0);
     piece.in_offset = in;
-    if (staged(part)) in += aligned(part.in_bytes(rank_, size_));
+    if (staged(part)) in += aligned(part.in_bytes(seat_.rank, seat_.size));
     piece.scale_offset = in;
     if (part.scale_address != nullptr) in += kAlign;
     operation->pieces.push_back(piece);
-    if (staged(part)) out += aligned(part.out_bytes(rank_, size_));
+    if (staged(part)) out += aligned(part.out_bytes(seat_.rank, seat_.size));
   }
   operation->in_bytes = in;
-  if (in != 0 && !phantom_) {
+  if (in != 0 && !seat_.phantom) {
     const ncclResult result = stage_.take(in, &operation->block);
     if (result != ncclSuccess) return result;
   }
-  if (phantom_) operation->in = Mapping::zeros(in);
+  if (seat_.phantom) operation->in = Mapping::zeros(in);
   operation->out = Mapping::zeros(out);  // an aborted one gives zeros
-  if (operation->out == nullptr || (phantom_ && operation->in == nullptr)) {
+  if (operation->out == nullptr || (seat_.phantom && operation->in == nullptr)) {
     return fail(ncclSystemError,
                 std::to_string(in + out) + " bytes of host memory to stage: " + strerror(errno));
   }
-  const auto& source = phantom_ ? operation->in : operation->block.memory;
+  const auto& source = seat_.phantom ? operation->in : operation->block.memory;
   char* const from = source != nullptr ? source->data() : nullptr;
   char* to = operation->out->data();
   for (Operation::Piece& piece : operation->pieces) {
     if (piece.part.scale_address != nullptr) piece.scale = from + piece.scale_offset;
     if (!staged(piece.part)) continue;
-    if (piece.part.in_bytes(rank_, size_) != 0) piece.in = from + piece.in_offset;
+    if (piece.part.in_bytes(seat_.rank, seat_.size) != 0) piece.in = from + piece.in_offset;
     piece.out = to;
-    to += aligned(piece.part.out_bytes(rank_, size_));
+    to += aligned(piece.part.out_bytes(seat_.rank, seat_.size));
   }
   return ncclSuccess;
 }
 
 ncclResult Engine::enqueue(CUstream stream, const std::vector<Part>& parts) {
-  if (error_ != ncclSuccess) return fail(error_, why());
-  if (stopping_) return fail(ncclInvalidUsage, "the communicator was aborted or destroyed");
+  if (error() != ncclSuccess) return fail(error(), health_.why());
+  if (health_.stopping()) {
+    return fail(ncclInvalidUsage, "the communicator was aborted or destroyed");
+  }
   auto operation = std::make_unique<Operation>();
   operation->engine = shared_from_this();
   const ncclResult result = prepare(operation.get(), parts);
   if (result != ncclSuccess) return result;
-  const Pieces pieces = pieces_of(operation.get(), rank_, size_, phantom_);
-  const Duration duration = duration_of(operation->pieces, *room_->page(), rank_);
+  const Pieces pieces = pieces_of(operation.get(), seat_.rank, seat_.size, seat_.phantom);
+  const Duration duration = duration_of(operation->pieces, seat_.page(), seat_.rank);
   simcuda_collective_work work{};
   work.in = pieces.in.data();
   work.ins = pieces.in.size();
@@ -195,7 +181,7 @@ void Engine::reached(Operation* operation) {
   __atomic_store_n(&operation->go, 0, __ATOMIC_RELEASE);  // a graph runs it again
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!stopping_) {
+    if (!health_.stopping()) {
       queue_.push_back(operation);
       operation = nullptr;
     }
@@ -203,16 +189,16 @@ void Engine::reached(Operation* operation) {
   if (operation != nullptr) {
     __atomic_store_n(&operation->go, 1, __ATOMIC_RELEASE);
   } else {
-    room_->ring(rank_);
+    seat_.room->ring(seat_.rank);
   }
 }
 
 bool Engine::somebody_waits() const {
-  const Page& page = *room_->page();
-  const Rank& mine = page.rank[rank_];
-  for (int other = 0; other < size_; ++other) {
-    const Mail& to = page.mail[rank_][other];
-    const Mail& from = page.mail[other][rank_];
+  const Page& page = seat_.page();
+  const Rank& mine = page.rank[seat_.rank];
+  for (int other = 0; other < seat_.size; ++other) {
+    const Mail& to = page.mail[seat_.rank][other];
+    const Mail& from = page.mail[other][seat_.rank];
     if (page.rank[other].posted > mine.posted || to.wanted > to.sent || from.sent > from.taken) {
       return true;
     }
@@ -223,8 +209,7 @@ bool Engine::somebody_waits() const {
 void Engine::let_go(Operation* operation) {
   const bool captured = operation->captured;
   if (!captured) {
-    stage_.give(std::move(operation->block),
-                room_->page()->rank[rank_].posted.load(std::memory_order_relaxed));
+    stage_.give(std::move(operation->block), seat_.mine().posted.load(std::memory_order_relaxed));
   }
   // From here on the operation may be gone.
   simcuda_collective_go(&operation->go);
@@ -232,18 +217,18 @@ void Engine::let_go(Operation* operation) {
 }
 
 void Engine::run() {
-  while (!stopping_) {
-    const uint32_t bell = room_->bell(rank_);
+  while (!health_.stopping()) {
+    const uint32_t bell = seat_.room->bell(seat_.rank);
     Operation* operation = nullptr;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      if (!queue_.empty() && error_ == ncclSuccess) {
+      if (!queue_.empty() && error() == ncclSuccess) {
         operation = queue_.front();
         queue_.pop_front();
       }
     }
     if (operation != nullptr) {
-      if (perform(operation)) {
+      if (performer_.perform(operation)) {
         let_go(operation);
       } else {  // stop() lets it go
         const std::lock_guard<std::mutex> lock(mutex_);
@@ -252,81 +237,34 @@ void Engine::run() {
       continue;
     }
     // Simulated work runs when somebody asks; on a GPU it would run by itself, and others wait.
-    const bool ask = error_ == ncclSuccess && somebody_waits() && (enqueued_ > done_ || captured_);
-    for (int i = 0; ask && i < kQuestions && room_->bell(rank_) == bell; ++i) {
+    const bool ask = error() == ncclSuccess && somebody_waits() && (enqueued_ > done_ || captured_);
+    for (int i = 0; ask && i < kQuestions && seat_.room->bell(seat_.rank) == bell; ++i) {
       simcuda_collective_ask();
     }
-    room_->listen(rank_, bell, ask ? kAskUs : kIdleUs);
+    seat_.room->listen(seat_.rank, bell, ask ? kAskUs : kIdleUs);
   }
 }
 
 ncclResult Engine::flush() {
-  while (enqueued_ > done_ && !ended()) {
-    const uint32_t bell = room_->bell(rank_);
+  while (enqueued_ > done_ && !health_.ended()) {
+    const uint32_t bell = seat_.room->bell(seat_.rank);
     simcuda_collective_ask();
-    room_->listen(rank_, bell, kAskUs);
+    seat_.room->listen(seat_.rank, bell, kAskUs);
   }
-  return error_;
+  return error();
 }
 
 void Engine::stop(Presence how) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (stopping_) return;
-    stopping_ = true;
+    if (health_.stopping()) return;
+    health_.stop();
   }
-  room_->ring(rank_);
+  seat_.room->ring(seat_.rank);
   if (thread_.joinable()) thread_.join();
   for (Operation* operation : queue_) simcuda_collective_go(&operation->go);
   queue_.clear();
-  room_->leave(rank_, how);
-}
-
-uint64_t Engine::publish_split(int color, int key) {
-  const uint64_t turn = ++splits_;
-  Split& mine = room_->page()->rank[rank_].split[turn % 2];
-  mine.color = color;
-  mine.key = key;
-  mine.turn.store(turn, std::memory_order_release);
-  room_->ring_all(-1);
-  return turn;
-}
-
-ncclResult Engine::read_split(uint64_t turn, std::vector<std::pair<int, int>>* colors_and_keys) {
-  for (int other = 0; other < size_; ++other) {
-    const Split& theirs = room_->page()->rank[other].split[turn % 2];
-    while (true) {
-      const uint32_t bell = room_->bell(rank_);
-      if (theirs.turn.load(std::memory_order_acquire) == turn) break;
-      if (ended()) return fail(ncclInvalidUsage, "split: the communicator has ended");
-      if (!room_->alive(other)) {
-        return broken(ncclRemoteError, "split: rank " + std::to_string(other) + " is gone");
-      }
-      room_->listen(rank_, bell, kIdleUs);
-    }
-    colors_and_keys->emplace_back(theirs.color, theirs.key);
-  }
-  return ncclSuccess;
-}
-
-int Engine::add_scale(double value, const void* address, int type) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  scales_[next_scale_] = {value, address, type};
-  return next_scale_++;
-}
-
-bool Engine::drop_scale(int op) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return scales_.erase(op) == 1;
-}
-
-bool Engine::find_scale(int op, Part* part) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = scales_.find(op);
-  if (found == scales_.end() || found->second.type != part->type) return false;
-  part->scale = found->second.value;
-  part->scale_address = found->second.address;
-  return true;
+  seat_.room->leave(seat_.rank, how);
 }
 
 }  // namespace nccl

@@ -82,13 +82,13 @@ Joining Joining::split(ncclComm** made, std::shared_ptr<Engine> parent, int colo
 }
 
 ncclResult Joining::publish() {
-  if (parent_ != nullptr) turn_ = parent_->publish_split(color_, key_);
+  if (parent_ != nullptr) turn_ = parent_->splits().publish(color_, key_);
   return ncclSuccess;
 }
 
 ncclResult Joining::choose() {
   std::vector<std::pair<int, int>> wishes;
-  const ncclResult result = parent_->read_split(turn_, &wishes);
+  const ncclResult result = parent_->splits().read(turn_, &wishes);
   if (result != ncclSuccess || color_ < 0) return result;
   std::vector<std::pair<int, int>> members;  // key, rank in the parent
   for (int rank = 0; rank < parent_->size(); ++rank) {

@@ -6,33 +6,21 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 
+#include "mapping.h"
 #include "room.h"
 
 namespace nccl {
 
-// Mapped memory; unmapped with it. nullptr: errno says why not.
-class Mapping {
- public:
-  static std::shared_ptr<Mapping> make(const std::string& path, size_t bytes);  // shared, a file
-  static std::shared_ptr<Mapping> find(const std::string& path);
-  // Private zeros, which take no memory before they are touched.
-  static std::shared_ptr<Mapping> zeros(size_t bytes);
-  ~Mapping();
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  char* data() const { return static_cast<char*>(data_); }
-  size_t bytes() const { return bytes_; }
-
- private:
-  Mapping(void* data, size_t bytes) : data_(data), bytes_(bytes) {}
-  void* data_;
-  size_t bytes_;
-};
-
 // A rank's own blocks.
 class Stage {
  public:
+  // Smaller blocks stay mapped by their readers and are never given back: there are few.
+  static constexpr size_t kSmall = size_t{4} << 20;
+  // The file of a rank's block.
+  static std::string path_of(const Room& room, int rank, uint32_t block);
+
   Stage(std::shared_ptr<Room> room, int rank) : room_(std::move(room)), rank_(rank) {}
 
   struct Block {
@@ -54,19 +42,6 @@ class Stage {
   size_t idle_bytes_ = 0;
   std::multimap<size_t, Block> idle_;                    // by size
   std::deque<std::pair<uint64_t, Block>> until_passed_;  // as given
-};
-
-// Blocks of the other ranks, as this one has mapped them.
-class Others {
- public:
-  explicit Others(std::shared_ptr<Room> room) : room_(std::move(room)) {}
-  // Bytes at an offset of a rank's block; nullptr: not so many are there. Valid while `hold` lives.
-  const char* read(int rank, uint32_t block, uint64_t offset, uint64_t bytes,
-                   std::shared_ptr<Mapping>* hold);
-
- private:
-  std::shared_ptr<Room> room_;
-  std::map<std::pair<int, uint32_t>, std::shared_ptr<Mapping>> small_;
 };
 
 }  // namespace nccl

@@ -1,10 +1,8 @@
-// Stream capture: what it takes in, what it forbids. Captured work runs when its graph is launched.
-// CUDA C++ Programming Guide, Creating a Graph Using Stream Capture.
+#include "captures.h"
+
 #include <algorithm>
 #include <functional>
 #include <thread>
-
-#include "stream.h"
 
 namespace simcuda {
 namespace {
@@ -20,7 +18,7 @@ CUresult spoil(Capture* capture, CUresult code, const char* why) {
 
 thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
-CUresult Streams::begin_capture(Stream* stream, CUstreamCaptureMode mode) {
+CUresult Captures::begin(Stream* stream, CUstreamCaptureMode mode) {
   if (stream->legacy) {
     return fail(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "the legacy stream cannot be captured");
   }
@@ -29,18 +27,18 @@ CUresult Streams::begin_capture(Stream* stream, CUstreamCaptureMode mode) {
   }
   auto capture = std::make_shared<Capture>();
   capture->mode = mode;
-  capture->id = ++capture_ids_;
+  capture->id = ++ids_;
   capture->origin = stream->id;
   capture->thread = this_thread();
   capture->graph = std::make_shared<Graph>();
   capture->graph->open = true;
-  capture->graph_id = graphs.add(capture->graph);
+  capture->graph_id = graphs_->add(capture->graph);
   captures_.push_back(capture);
   stream->capture = std::move(capture);
   return CUDA_SUCCESS;
 }
 
-CUresult Streams::end_capture(Stream* stream, CUgraph* graph) {
+CUresult Captures::end(Stream* stream, CUgraph* graph) {
   const CapturePtr capture = stream->capture;
   if (capture == nullptr) return fail(CUDA_ERROR_ILLEGAL_STATE, "the stream is not capturing");
   if (capture->origin != stream->id) {
@@ -52,7 +50,7 @@ CUresult Streams::end_capture(Stream* stream, CUgraph* graph) {
   }
   bool joined = true;
   const After last = stream->after;
-  streams.for_each([&](uint64_t, Stream& other) {
+  streams_->for_each([&](uint64_t, Stream& other) {
     if (other.capture != capture) return;
     joined = joined && capture->graph->leads(other.after, last);
     other.capture = nullptr;
@@ -63,7 +61,7 @@ CUresult Streams::end_capture(Stream* stream, CUgraph* graph) {
   const bool invalidated = capture->status == CU_STREAM_CAPTURE_STATUS_INVALIDATED;
   capture->status = CU_STREAM_CAPTURE_STATUS_NONE;
   capture->graph->open = false;
-  if (invalidated || !joined) graphs.remove(capture->graph_id);
+  if (invalidated || !joined) graphs_->remove(capture->graph_id);
   if (invalidated) {
     return fail(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "the capture was invalidated before");
   }
@@ -78,16 +76,22 @@ CUresult Streams::end_capture(Stream* stream, CUgraph* graph) {
   return CUDA_SUCCESS;
 }
 
-void Streams::abandon_capture(const Stream& stream) {
+void Captures::abandon(const Stream& stream) {
   if (stream.capture == nullptr) return;
   stream.capture->status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
   if (stream.capture->origin != stream.id) return;
   stream.capture->graph->open = false;
-  graphs.remove(stream.capture->graph_id);
+  graphs_->remove(stream.capture->graph_id);
   captures_.erase(std::find(captures_.begin(), captures_.end(), stream.capture));
 }
 
-CUresult Streams::check_unsafe() {
+void Captures::abandon(uint64_t context) {
+  streams_->for_each([&](uint64_t, const Stream& stream) {
+    if (stream.context == context) abandon(stream);
+  });
+}
+
+CUresult Captures::check_unsafe() {
   if (capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
   for (const CapturePtr& capture : captures_) {
     const bool mine = capture->thread == this_thread();
@@ -101,29 +105,29 @@ CUresult Streams::check_unsafe() {
   return CUDA_SUCCESS;
 }
 
-CUresult Streams::check_blocking(Stream* stream) {
+CUresult Captures::check_blocking(Stream* stream) {
   if (stream->capture != nullptr) {
     return spoil(stream->capture.get(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
                  "a capturing stream cannot be waited for");
   }
   bool taken = false;
-  return stream->legacy ? captured(stream, &taken) : CUDA_SUCCESS;
+  return stream->legacy ? take(stream, &taken) : CUDA_SUCCESS;
 }
 
-bool Streams::implicated(const Stream& stream) const {
+bool Captures::implicated(const Stream& stream) const {
   bool found = false;
   if (!stream.legacy || captures_.empty()) return false;
-  streams.for_each([&](uint64_t, const Stream& other) {
+  streams_->for_each([&](uint64_t, const Stream& other) {
     found |= other.capture != nullptr && other.context == stream.context && !other.non_blocking();
   });
   return found;
 }
 
-CUresult Streams::captured(Stream* stream, bool* taken) {
+CUresult Captures::take(Stream* stream, bool* taken) {
   *taken = false;
   if (stream->legacy && !captures_.empty()) {
     CUresult result = CUDA_SUCCESS;
-    streams.for_each([&](uint64_t, Stream& other) {
+    streams_->for_each([&](uint64_t, Stream& other) {
       if (other.capture == nullptr || other.context != stream->context) return;
       if (other.non_blocking()) return;
       result = spoil(other.capture.get(), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
@@ -139,18 +143,18 @@ CUresult Streams::captured(Stream* stream, bool* taken) {
   return CUDA_SUCCESS;
 }
 
-void Streams::add_node(Stream* stream, GraphNode node) {
+void Captures::add_node(Stream* stream, GraphNode node) {
   const auto place = static_cast<uint32_t>(stream->capture->graph->nodes.size());
   node.after = std::move(stream->after);
   stream->after = {place};
-  graphs.add_node(stream->capture->graph, std::move(node));
+  graphs_->add_node(stream->capture->graph, std::move(node));
 }
 
-CUresult Streams::refuse_in_capture(Stream* stream, const char* why) {
+CUresult Captures::refuse(Stream* stream, const char* why) {
   return spoil(stream->capture.get(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, why);
 }
 
-CUresult Streams::join_capture(Stream* stream, const Event& event, bool* taken) {
+CUresult Captures::join(Stream* stream, const Event& event, bool* taken) {
   *taken = false;
   if (event.capture == nullptr) {
     if (stream->capture == nullptr) return CUDA_SUCCESS;

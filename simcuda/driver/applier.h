@@ -1,0 +1,44 @@
+// Makes the effects of timed work, in a seeded order, when somebody may know that it is done.
+#pragma once
+
+#include <condition_variable>
+#include <random>
+#include <vector>
+
+#include "effects.h"
+#include "op.h"
+#include "pending.h"
+#include "turns.h"
+
+namespace simcuda {
+
+class Applier {
+ public:
+  Applier(uint64_t seed, Turns* turns, PendingWork* pending, Effects* effects)
+      : turns_(turns), pending_(pending), effects_(effects), random_(seed) {}
+
+  // All that must precede the targets, and those; each of them is timed. What went wrong, here or
+  // in work that nobody asked about. May let go of the lock.
+  CUresult apply(Lock* lock, const std::vector<OpPtr>& targets);
+  // Of work that nobody has asked about: what goes wrong is for the call that does.
+  void apply_unasked(Lock* lock, const std::vector<OpPtr>& targets);
+  void apply_timed(Lock* lock);  // all that is
+  bool applying() const { return applying_; }
+  void stop();
+
+ private:
+  std::vector<OpPtr> close(const std::vector<OpPtr>& targets, uint64_t mark) const;
+  OpPtr pick(std::vector<OpPtr>* ready);
+  void run(Lock* lock, const OpPtr& op);
+
+  Turns* const turns_;
+  PendingWork* const pending_;
+  Effects* const effects_;
+  std::mt19937_64 random_;
+  uint64_t marks_ = 0;
+  bool applying_ = false, stopping_ = false;
+  CUresult error_ = CUDA_SUCCESS;
+  std::condition_variable over_;
+};
+
+}  // namespace simcuda

@@ -1,0 +1,30 @@
+// cuMemAlloc blocks: a reservation with one mapping, granted. Those of other processes (IPC) too.
+#pragma once
+
+#include <unordered_map>
+
+#include "memory.h"
+#include "types.h"
+
+namespace simcuda {
+
+class Blocks {
+ public:
+  explicit Blocks(Memory* memory) : memory_(memory) {}
+
+  CUresult allocate(int device, size_t bytes, CUdeviceptr* address);
+  CUresult free(CUdeviceptr address);
+  // Of another process.
+  CUresult open(uint32_t extent, uint32_t generation, size_t requested, CUdeviceptr* address);
+  CUresult close(CUdeviceptr address);
+
+ private:
+  CUresult place(uint64_t id, size_t requested, CUdeviceptr* address);
+  void remove(Reservation* block);
+  Handles& handles() { return memory_->handles(); }
+
+  Memory* const memory_;
+  std::unordered_map<uint32_t, CUdeviceptr> opened_;  // extent -> block, of opened IPC blocks
+};
+
+}  // namespace simcuda

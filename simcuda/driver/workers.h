@@ -1,0 +1,55 @@
+// The threaded mode: a thread for each stream does its work in real time, and no clock is virtual.
+#pragma once
+
+#include <condition_variable>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "clock.h"
+#include "effects.h"
+#include "links.h"
+#include "op.h"
+#include "pending.h"
+
+namespace simcuda {
+
+class Workers {
+ public:
+  Workers(std::mutex* mutex, const Clock* clock, Links* links, PendingWork* pending,
+          Effects* effects)
+      : mutex_(mutex), clock_(clock), links_(links), pending_(pending), effects_(effects) {}
+
+  void enqueue(uint64_t stream, const OpPtr& op);
+  // Until one of them is applied; CUDA_ERROR_NOT_READY once the clock is at `deadline_ns`.
+  CUresult wait(Lock* lock, const std::vector<OpPtr>& ops, uint64_t deadline_ns);
+  // Until it is over; its effects need not be made.
+  void await_end(Lock* lock, const OpPtr& op);
+  void notify() { changed_.notify_all(); }  // of what they or the others wait for
+  // Ends the threads. The mutex must not be held.
+  void stop();
+
+ private:
+  struct Worker {
+    std::thread thread;
+    std::list<OpPtr> queue;
+  };
+  void work(Worker* worker);
+  void run(Lock* lock, Op* op);
+  void hold_up(Lock* lock, Op* op);
+
+  std::mutex* const mutex_;
+  const Clock* const clock_;
+  Links* const links_;
+  PendingWork* const pending_;
+  Effects* const effects_;
+  bool stopping_ = false;
+  CUresult error_ = CUDA_SUCCESS;
+  std::condition_variable changed_;
+  std::map<uint64_t, std::unique_ptr<Worker>> workers_;  // by stream
+};
+
+}  // namespace simcuda

@@ -1,0 +1,25 @@
+// Blocks of the other ranks (stage.h), as this one has mapped them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "mapping.h"
+#include "room.h"
+
+namespace nccl {
+
+class Others {
+ public:
+  explicit Others(std::shared_ptr<Room> room) : room_(std::move(room)) {}
+  // Bytes at an offset of a rank's block; nullptr: not so many are there. Valid while `hold` lives.
+  const char* read(int rank, uint32_t block, uint64_t offset, uint64_t bytes,
+                   std::shared_ptr<Mapping>* hold);
+
+ private:
+  std::shared_ptr<Room> room_;
+  std::map<std::pair<int, uint32_t>, std::shared_ptr<Mapping>> small_;
+};
+
+}  // namespace nccl
