@@ -94,12 +94,15 @@ bool TorchBlocks::give_back(void* ptr) {
   History::Freeing freeing(history_);
   if (C10_UNLIKELY(uncached_.any()) && uncached_.give_back(ptr)) return true;
   const bool heard = BlockListeners::any();
+  if (C10_UNLIKELY(heard || foreign_.any())) return give_back_known(ptr, heard);
+  return library_.free(ptr) == GLAKE_OK;
+}
+
+bool TorchBlocks::give_back_known(void* ptr, bool heard) {
   KnownBlock known;
-  if (C10_UNLIKELY(heard || foreign_.any()) && !describe(ptr, &known)) return false;
-  if (C10_UNLIKELY(heard)) listeners_.tell(ptr, -static_cast<int64_t>(known.bytes), known.device);
-  if (C10_UNLIKELY(known.foreign)) {
-    return foreign_.free(ptr, known.device, pools_.capturing(known.device));
-  }
+  if (!describe(ptr, &known)) return false;
+  if (heard) listeners_.tell(ptr, -static_cast<int64_t>(known.bytes), known.device);
+  if (known.foreign) return foreign_.free(ptr, known.device, pools_.capturing(known.device));
   return library_.free(ptr) == GLAKE_OK;
 }
 

@@ -48,6 +48,8 @@ class TorchBlocks {
  private:
   void* attempt(size_t bytes, int device, cudaStream_t stream, c10::MempoolId_t pool);
   void* recover(size_t bytes, int device, cudaStream_t stream, c10::MempoolId_t pool);
+  // Where others are told, or may have the memory.
+  C10_NOINLINE bool give_back_known(void* ptr, bool heard);
   bool make_room(int device, c10::MempoolId_t pool);
   bool describe(const void* ptr, KnownBlock* out);
 
