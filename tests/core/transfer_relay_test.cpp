@@ -81,7 +81,7 @@ class Client {
  public:
   explicit Client(const Service& service) : socket_(connect_to(service.path())) {}
 
-  void send(const void* packet, size_t bytes, int descriptor = -1) {
+  void send(void* packet, size_t bytes, int descriptor = -1) {
     glake::transfer::send_packet(socket_.get(), packet, bytes, descriptor);
   }
   // False: the service has hung up.
@@ -188,7 +188,7 @@ TEST(greetings) {
   Service service("greetings");
   Order wrong = order_of(Order::kHello);
   wrong.at = kWireVersion + 1;
-  for (const Order& first : {wrong, order_of(Order::kOpen), order_of(Order::kOut, 0, 0, 0, 0, 1)}) {
+  for (Order first : {wrong, order_of(Order::kOpen), order_of(Order::kOut, 0, 0, 0, 0, 1)}) {
     Client client(service);
     client.send(&first, sizeof first);
     Answer answer;
@@ -202,7 +202,7 @@ TEST(greetings) {
 
 TEST(packets_of_other_lengths) {
   Service service("packets of other lengths");
-  const std::vector<char> packet(64 * kKiB, 0);
+  std::vector<char> packet(64 * kKiB, 0);
   for (size_t bytes : {size_t{1}, sizeof(Order) - 1, sizeof(Order) + 1, packet.size()}) {
     for (bool greets : {false, true}) {
       Client client(service);

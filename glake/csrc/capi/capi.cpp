@@ -178,7 +178,7 @@ int64_t glake_option(const char* key, char* value, size_t capacity) {
   return code == GLAKE_OK ? length : -code;
 }
 
-int glake_block_info(void* ptr, size_t* bytes, int* device, void** stream) {
+int glake_block_info(const void* ptr, size_t* bytes, int* device, void** stream) {
   return api_call([&] {
     Block& b = Process::instance().block(ptr, false);
     if (bytes != nullptr) *bytes = Process::instance().requested(ptr, b);

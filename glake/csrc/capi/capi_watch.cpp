@@ -137,7 +137,7 @@ int glake_visit_blocks(int device, void* self,
   return visit(device, self, segment, block, false);
 }
 
-void* glake_block_context(void* ptr) {
+void* glake_block_context(const void* ptr) {
   void* context = nullptr;
   api_call([&] {
     const glake::Block& b = Process::instance().block(ptr, false);

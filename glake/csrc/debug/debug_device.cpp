@@ -4,11 +4,17 @@
 
 #include "driver/device_scope.h"
 #include "heap/device_allocator.h"
+#include "memory/fair_mutex.h"
 
 namespace glake {
+
 DebugDevice::DebugDevice(Driver& driver, DeviceAllocator& device, int number,
                          const DebugModes& modes)
-    : driver_(driver), device_(device), number_(number), modes_(modes), readback_(driver) {}
+    : driver_(driver),
+      device_(device),
+      number_(number),
+      modes_(modes),
+      checks_(driver, number, kGuardByte, modes.sync) {}
 
 void DebugDevice::require(Status s, const char* what) const {
   if (s.ok()) return;
@@ -37,7 +43,7 @@ void* DebugDevice::allocated(Block* block, Bytes requested, const char* tag,
   std::lock_guard<std::mutex> guard(mutex_);
   DeviceScope scope(driver_, number_);
   bool touch = scope.status().ok() && may_touch(h->stream);
-  Batch batch;
+  PendingChecks::Batch batch;
   copy_filled(batch, *block, touch);
   if (touch) {
     bool filled = !modes_.poison || driver_.fill(h->ptr, kFreshByte, requested, h->stream).ok();
@@ -46,7 +52,7 @@ void* DebugDevice::allocated(Block* block, Bytes requested, const char* tag,
   } else {
     skip();
   }
-  finish(std::move(batch), h->stream);
+  checks_.finish(std::move(batch), h->stream);
   live_[h->ptr] = h;
   return reinterpret_cast<void*>(h->ptr);
 }
@@ -89,14 +95,14 @@ void DebugDevice::free(Block* block, const HoldingPtr& h, const ContextRef& cont
     // Work on recorded streams may still use the block: what is enqueued here must come after it.
     bool touch =
         scope.status().ok() && may_touch(h->stream) && block->heap->order_after_recorded(block);
-    Batch batch;
+    PendingChecks::Batch batch;
     if (touch) {
-      if (h->guarded && !copy_guards(batch, h, h->stream)) skip();
+      if (h->guarded && !checks_.copy_guards(batch, h, h->stream)) skip();
       kept = modes_.poison && driver_.fill(h->begin, kFreedByte, h->size, h->stream).ok();
     }
     if (!touch || kept != modes_.poison) skip();
-    finish(std::move(batch), h->stream);
-    collect();
+    checks_.finish(std::move(batch), h->stream);
+    checks_.collect();
     if (kept) {
       block->heap->keep_from_reuse(block);
       kept_.push_back({block, h});
@@ -113,10 +119,9 @@ void DebugDevice::free(Block* block, const HoldingPtr& h, const ContextRef& cont
 void DebugDevice::give(const Kept& kept) {
   // Memory a private pool has lent goes back to the pool, whose blocks are not looked at.
   if (kept.block->heap->pool_id() == PoolId{}) {
-    std::lock_guard<std::mutex> guard(filled_mutex_);
     auto offset = static_cast<int64_t>(kept.holding->begin - kept.holding->ptr);
     for (const Span* p = kept.block->pieces; p != nullptr; p = p->piece_next) {
-      filled_.emplace(p->begin, Filled{p->end(), kept.holding, offset});
+      filled_.add(p->begin, {p->end(), kept.holding, offset});
       offset += static_cast<int64_t>(p->size);
     }
   }
@@ -138,10 +143,7 @@ std::string DebugDevice::explain(Address ptr) {
     for (const Kept& kept : kept_) {
       if (kept.holding->ptr == ptr) freed = kept.holding;
     }
-    std::lock_guard<std::mutex> filled(filled_mutex_);
-    for (const auto& [begin, f] : filled_) {
-      if (f.block->ptr == ptr && freed == nullptr) freed = f.block;
-    }
+    if (freed == nullptr) freed = filled_.freed_at(ptr);
   }
   if (freed == nullptr) return "";
   std::string text = " has been freed already: a block of " + std::to_string(freed->requested) +
@@ -154,31 +156,7 @@ std::string DebugDevice::explain(Address ptr) {
   return text;
 }
 
-void DebugDevice::forget(Address home, Bytes bytes) { cut_filled(home, home + bytes); }
-
-// Takes what is filled in [begin, end) off the books.
-std::vector<std::pair<Address, DebugDevice::Filled>> DebugDevice::cut_filled(Address begin,
-                                                                             Address end) {
-  std::lock_guard<std::mutex> guard(filled_mutex_);
-  std::vector<std::pair<Address, Filled>> cut;
-  auto it = filled_.upper_bound(begin);
-  if (it != filled_.begin()) --it;
-  while (it != filled_.end() && it->first < end) {
-    auto [a, f] = *it;
-    if (f.end <= begin) {
-      ++it;
-      continue;
-    }
-    it = filled_.erase(it);
-    Address from = std::max(a, begin), to = std::min(f.end, end);
-    if (a < from) filled_.emplace(a, Filled{from, f.block, f.offset});
-    if (to < f.end) {
-      filled_.emplace(to, Filled{f.end, f.block, f.offset + static_cast<int64_t>(to - a)});
-    }
-    cut.emplace_back(from, Filled{to, f.block, f.offset + static_cast<int64_t>(from - a)});
-  }
-  return cut;
-}
+void DebugDevice::forget(Address home, Bytes bytes) { filled_.cut(home, home + bytes); }
 
 bool DebugDevice::fill_guards(const Holding& h, StreamHandle stream) {
   Address after = h.ptr + h.requested;
@@ -187,13 +165,13 @@ bool DebugDevice::fill_guards(const Holding& h, StreamHandle stream) {
 }
 
 // The bytes of a new block that were filled when others freed them, at the addresses it has now.
-void DebugDevice::copy_filled(Batch& batch, const Block& block, bool touch) {
+void DebugDevice::copy_filled(PendingChecks::Batch& batch, const Block& block, bool touch) {
   Address at = block.ptr;
   for (const Span* p = block.pieces; p != nullptr; p = p->piece_next) {
-    for (auto& [begin, f] : cut_filled(p->begin, p->end())) {
-      bool copied = touch && copy(batch, block.stream,
-                                  {nullptr, nullptr, f.end - begin, at + (begin - p->begin),
-                                   kFreedByte, Damage::kAfterFree, f.offset, f.block});
+    for (auto& [begin, f] : filled_.cut(p->begin, p->end())) {
+      bool copied = touch && checks_.copy(batch, block.stream,
+                                          {nullptr, nullptr, f.end - begin, at + (begin - p->begin),
+                                           kFreedByte, Damage::kAfterFree, f.offset, f.block});
       if (!copied) skip();
     }
     at += p->size;
@@ -206,13 +184,72 @@ Status DebugDevice::close() {
   if (!scope.status().ok()) return scope.status();
   Status s = driver_.synchronize(number_);
   if (!s.ok()) return s;
-  read_all();
-  s = readback_.close();
-  while (s.ok() && !spare_events_.empty()) {
-    s = driver_.destroy_event(spare_events_.back());
-    if (s.ok()) spare_events_.pop_back();
+  checks_.read_all();
+  return checks_.close();
+}
+
+void DebugDevice::poll() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  DeviceScope scope(driver_, number_);
+  if (scope.status().ok()) checks_.collect();
+}
+
+bool DebugDevice::check_live(PendingChecks::Batch& batch) {
+  for (const auto& [ptr, h] : live_) {
+    if (h->guarded && !checks_.copy_guards(batch, h, 0)) return false;
   }
-  return s;
+  return true;
+}
+
+bool DebugDevice::check_filled(PendingChecks::Batch& batch) {
+  auto whole = [&](const HoldingPtr& h, Address from, Bytes n, int64_t offset) {
+    return checks_.copy(batch, 0,
+                        {nullptr, nullptr, n, from, kFreedByte, Damage::kAfterFree, offset, h});
+  };
+  for (const Kept& k : kept_) {
+    const Holding& h = *k.holding;
+    if (!whole(k.holding, h.begin, h.size, static_cast<int64_t>(h.begin - h.ptr))) return false;
+  }
+  for (const auto& [begin, f] : filled_.all()) {
+    if (!whole(f.block, begin, f.end - begin, f.offset)) return false;
+  }
+  return true;
+}
+
+void DebugDevice::check() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  DeviceScope scope(driver_, number_);
+  require(scope.status(), "to make its context current");
+  if (device_.capturing()) {  // nothing may be waited for
+    skip();
+    return;
+  }
+  // What is idle must not be unmapped while it is read.
+  std::lock_guard<FairMutex> mapping(device_.mapping_lock());
+  require(driver_.synchronize(number_), "to be synchronised");
+  checks_.read_all();
+  PendingChecks::Batch batch;
+  batch.repairs = true;
+  bool copied = check_live(batch) && check_filled(batch);
+  checks_.finish(std::move(batch), 0);
+  // Once for the copies, once for what they repair.
+  Status s = driver_.synchronize(number_);
+  // What was enqueued is in order with no stream's later work: if it has not run by now, it may
+  // land after the memory has changed hands, and the memory must stay mapped until it has run.
+  if (!s.ok()) {
+    device_.note_unticketed();
+    checks_.disregard_repairs();
+  }
+  require(s, "to be synchronised");
+  checks_.read_all();
+  s = driver_.synchronize(number_);
+  if (!s.ok()) device_.note_unticketed();
+  require(s, "to be synchronised");
+  if (!copied) {
+    throw Error(GLAKE_DRIVER_ERROR, "not all of " + device_text(number_) +
+                                        "'s memory could be checked: the driver refused a copy, or "
+                                        "pinned host memory for it; check again");
+  }
 }
 
 }  // namespace glake

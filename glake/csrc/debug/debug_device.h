@@ -6,16 +6,17 @@
 // that is refused, or that a capture forbids, costs that one check (`skipped`), never a request.
 #pragma once
 
+#include <atomic>
 #include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
 
 #include "base/options.h"
+#include "debug/filled_memory.h"
 #include "debug/findings.h"
-#include "debug/readback.h"
+#include "debug/pending_checks.h"
 #include "driver/driver.h"
 #include "heap/device_allocator.h"
 #include "memory/block.h"
@@ -60,8 +61,8 @@ class DebugDevice final : public DebugHooks {
   // Before the device closes. The first refusal stops it, to be tried again.
   Status close() override;
 
-  uint64_t checks() const override { return checks_.load(); }
-  uint64_t skipped() const override { return skipped_.load(); }
+  uint64_t checks() const override { return checks_.checks(); }
+  uint64_t skipped() const override { return checks_.skipped(); }
   Bytes kept_bytes() const override { return kept_bytes_.load(); }
 
  private:
@@ -69,52 +70,19 @@ class DebugDevice final : public DebugHooks {
   static constexpr Bytes kMostKept = 64 * kMiB;
   static constexpr uint8_t kGuardByte = 0xfb, kFreedByte = 0xdd, kFreshByte = 0xcb;
 
-  // A stretch of memory on its way to the host.
-  struct Copy {
-    Readback::Slab* slab;
-    const char* bytes;
-    Bytes size;
-    Address from;
-    uint8_t expected;
-    Damage kind;
-    int64_t offset;
-    HoldingPtr block;  // null: not to be compared any more
-  };
-  struct Batch {
-    EventId event = 0;  // 0: it could not be recorded; read only after a synchronisation
-    std::vector<Copy> copies;
-    bool repairs = false;  // puts back what it finds damaged, so that it is not found twice
-  };
-  // Home bytes that should still hold kFreedByte, up to `end`; `offset` of the first from the
-  // caller's pointer of the block that was freed there.
-  struct Filled {
-    Address end;
-    HoldingPtr block;
-    int64_t offset;
-  };
   struct Kept {
     Block* block;
     HoldingPtr holding;
   };
 
   bool may_touch(StreamHandle stream);
-  bool copy(Batch& batch, StreamHandle stream, Copy what);
-  bool copy_guards(Batch& batch, const HoldingPtr& h, StreamHandle stream);
   bool fill_guards(const Holding& h, StreamHandle stream);
-  void copy_filled(Batch& batch, const Block& block, bool touch);
-  void finish(Batch batch, StreamHandle stream);
-  void collect();
-  bool wait_for_oldest();
-  void read(Batch& batch);
-  void read_first(std::deque<Batch>& batches, size_t n);
-  void read_all();
-  void disregard();
+  void copy_filled(PendingChecks::Batch& batch, const Block& block, bool touch);
   void give(const Kept& kept);
-  std::vector<std::pair<Address, Filled>> cut_filled(Address begin, Address end);
-  bool check_live(Batch& batch);
-  bool check_filled(Batch& batch);
+  bool check_live(PendingChecks::Batch& batch);
+  bool check_filled(PendingChecks::Batch& batch);
   void require(Status s, const char* what) const;
-  void skip() { skipped_.fetch_add(1); }
+  void skip() { checks_.count_skipped(); }
 
   Driver& driver_;
   DeviceAllocator& device_;
@@ -122,16 +90,12 @@ class DebugDevice final : public DebugHooks {
   DebugModes modes_;
 
   std::mutex mutex_;  // of all that follows; taken before the device's locks
-  Readback readback_;
-  std::vector<EventId> spare_events_;
-  std::map<StreamHandle, std::deque<Batch>> pending_;
+  PendingChecks checks_;
   std::unordered_map<Address, HoldingPtr> live_;  // by the caller's pointer
   std::deque<Kept> kept_;                         // freed and filled, oldest first
   std::atomic<Bytes> kept_bytes_{0};
-  std::atomic<uint64_t> checks_{0}, skipped_{0};
 
-  std::mutex filled_mutex_;  // of filled_; taken under every other lock
-  std::map<Address, Filled> filled_;
+  FilledMemory filled_;
 };
 
 // The device's debug modes; null without them.

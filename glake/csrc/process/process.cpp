@@ -141,7 +141,7 @@ ThreadCache& Process::open_cache(int device) {
   return *thread->caches[device];
 }
 
-Block& Process::block(void* ptr, bool take) {
+Block& Process::block(const void* ptr, bool take) {
   if (forked_.load(std::memory_order_relaxed)) check_usable();
   auto address = reinterpret_cast<Address>(ptr);
   BlockTable* table = PointerMap::find(address);
@@ -163,12 +163,12 @@ Block& Process::block(void* ptr, bool take) {
   return *b;
 }
 
-Bytes Process::requested(void* ptr, const Block& b) const {
+Bytes Process::requested(const void* ptr, const Block& b) const {
   bool inside = hooks_.has(kDebug) && b.ptr != reinterpret_cast<Address>(ptr);
   return inside ? b.requested - debug_of(*b.heap)->overhead() : b.requested;
 }
 
-CallerBlock Process::caller_block(void* ptr, const Block& b) const {
+CallerBlock Process::caller_block(const void* ptr, const Block& b) const {
   auto address = reinterpret_cast<Address>(ptr);
   DebugDevice* debug = hooks_.has(kDebug) ? debug_of(*b.heap) : nullptr;
   return {address, requested(ptr, b), debug != nullptr ? debug->inner(address) : address};

@@ -49,10 +49,10 @@ class Process {
   }
   // The block a caller holds at `ptr` (take: the block that starts there, moved from live to
   // freed). Throws Error.
-  Block& block(void* ptr, bool take);
+  Block& block(const void* ptr, bool take);
   // Bytes the caller of the live block at `ptr` asked for: its guards are not among them.
-  Bytes requested(void* ptr, const Block& b) const;
-  CallerBlock caller_block(void* ptr, const Block& b) const;
+  Bytes requested(const void* ptr, const Block& b) const;
+  CallerBlock caller_block(const void* ptr, const Block& b) const;
   Owned owned(Address at);  // the live block that holds the byte at `at`
   DeviceAllocator& device(int device) { return *cache(device).device(); }
 

@@ -119,7 +119,7 @@ GLAKE_API int64_t glake_option(const char* key, char* value, size_t capacity);
 
 /* The size in bytes that the caller asked for, the device and the stream of the block at `ptr`.
  * Each of the three places may be NULL. */
-GLAKE_API int glake_block_info(void* ptr, size_t* bytes, int* device, void** stream);
+GLAKE_API int glake_block_info(const void* ptr, size_t* bytes, int* device, void** stream);
 
 /* How many devices the driver has; negative glake_status on failure. Opens the driver. */
 GLAKE_API int glake_device_count(void);
@@ -411,7 +411,7 @@ GLAKE_API int glake_visit_blocks(int device, void* self,
                                  void (*block)(void* self, const glake_block_record* block));
 
 /* The context a live block was allocated with, or NULL; the caller must not drop it. */
-GLAKE_API void* glake_block_context(void* ptr);
+GLAKE_API void* glake_block_context(const void* ptr);
 
 /* Findings of the option `debug` (guard, poison, trace) that nobody has read yet: a text with one
  * paragraph for each, as glake_stats; 0 if there is none. It waits for no stream. glake_check()

@@ -6,6 +6,7 @@
 
 #include "torch/cuda/on_device.h"
 #include "torch/cuda/outside_claim.h"
+#include "torch/cuda/own_stats.h"
 
 namespace glake::adapter {
 

@@ -100,7 +100,4 @@ class ForeignPools {
   std::map<int, Peaks> peaks_;
 };
 
-// stats.cpp: what glake itself counts.
-caching::DeviceStats own_stats(const CudaLibrary& library, int device);
-
 }  // namespace glake::adapter

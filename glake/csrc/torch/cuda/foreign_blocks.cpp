@@ -96,7 +96,7 @@ void ForeignBlocks::add(const ForeignRequest& request, void* base, size_t bytes)
 }
 
 ForeignBlock* ForeignBlocks::find(const void* ptr) {
-  auto found = blocks_.find(static_cast<char*>(const_cast<void*>(ptr)));
+  auto found = blocks_.find(static_cast<const char*>(ptr));
   return found == blocks_.end() ? nullptr : &found->second;
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -96,7 +97,7 @@ class ForeignBlocks {
   struct Splits {
     int64_t blocks = 0, bytes = 0;
   };
-  using Blocks = std::map<char*, ForeignBlock>;
+  using Blocks = std::map<char*, ForeignBlock, std::less<>>;  // found by const pointers, too
 
   static Fit fit(char* where, const ForeignBlock& block);
   void insert_free(Blocks::iterator at, Splits* splits);

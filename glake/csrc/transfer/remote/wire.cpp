@@ -46,8 +46,8 @@ void Descriptor::reset() {
   if (fd_ >= 0) close(std::exchange(fd_, -1));
 }
 
-bool send_packet(int socket, const void* packet, size_t bytes, int descriptor) {
-  iovec part{const_cast<void*>(packet), bytes};
+bool send_packet(int socket, void* packet, size_t bytes, int descriptor) {
+  iovec part{packet, bytes};
   alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int))] = {};
   msghdr message{};
   message.msg_iov = &part;

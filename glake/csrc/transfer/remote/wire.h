@@ -54,8 +54,8 @@ class Descriptor {
 };
 
 // Sends one packet of `bytes`, with a descriptor unless it is -1. False: the other end is gone, or
-// takes nothing for too long.
-bool send_packet(int socket, const void* packet, size_t bytes, int descriptor = -1);
+// takes nothing for too long. The packet is only read: sendmsg() has no pointer to const.
+bool send_packet(int socket, void* packet, size_t bytes, int descriptor = -1);
 // Takes one packet of exactly `bytes`; kNone: there is none now (`wait`: it waits for one).
 enum class Got { kPacket, kNone, kGone };
 Got take_packet(int socket, void* packet, size_t bytes, Descriptor* descriptor, bool wait);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "transfer/call/copy.h"
 #include "transfer/run/path_threads.h"
 #include "transfer/run/pipelines.h"
 #include "transfer/run/share_out.h"

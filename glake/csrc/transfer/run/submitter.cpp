@@ -1,4 +1,3 @@
-// The submitter's thread: whose turn it is, waiting, and what then follows.
 #include "transfer/run/submitter.h"
 
 #include <pthread.h>
@@ -6,16 +5,14 @@
 #include <algorithm>
 #include <set>
 
-#include "driver/device_scope.h"
-
 namespace glake::transfer {
 namespace {
 
-constexpr uint64_t kGrace = 10'000'000;        // ns a copy may be late whatever was expected
-constexpr uint64_t kOverduePoll = 1'000'000;   // ns: there may be other work by then
-constexpr uint64_t kFarewell = 5'000'000'000;  // ns for lost ones, at the end
-constexpr uint64_t kRemotePoll = 5'000;        // ns between two looks for the service's answers
-constexpr Bytes kMostRemote = kClientBuffer / 4;
+constexpr uint64_t kGrace = 10'000'000;          // ns a copy may be late whatever was expected
+constexpr uint64_t kOverduePoll = 1'000'000;     // ns: there may be other work by then
+constexpr uint64_t kFarewell = 5'000'000'000;    // ns for lost ones, at the end
+constexpr uint64_t kRemotePoll = 5'000;          // ns between two looks for the service's answers
+constexpr uint64_t kLastChance = 2'000'000'000;  // ns for a late one that writes the destination
 
 }  // namespace
 
@@ -25,7 +22,9 @@ Submitter::Submitter(const SubmitterTools& tools, ChunkListener& listener, int g
       driver_(tools.driver),
       gpu_(gpu),
       streams_(driver_),
-      copier_(driver_, tools.devices, tools.slots, tools.kernel, tools.copy_ns) {
+      copier_(tools_, streams_),
+      lost_(driver_, copier_, tools.mutex),
+      sums_(tools_, streams_, copier_, lost_) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -54,9 +53,9 @@ void Submitter::wake() {
 
 bool Submitter::wanted(uint64_t now) const {
   if (awake_) return false;
-  return !lost_.empty() || std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
-    return entry.transfer->allowance(*entry.run, now, tools_.copy_ns) != 0;
-  });
+  return lost_.any() || std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+           return entry.transfer->allowance(*entry.run, now, tools_.copy_ns) != 0;
+         });
 }
 
 std::string Submitter::stop() {
@@ -75,7 +74,7 @@ void Submitter::run() {
   Lock lock(tools_.mutex);
   doze(&lock);
   while (!stopping_) {
-    if (!lost_.empty()) look_for_lost(&lock);  // their paths may be used again
+    if (lost_.any()) lost_.look(&lock);  // their paths may be used again
     Flight flight;
     if (claim(&flight, driver_.now_ns())) {
       lock.unlock();
@@ -99,9 +98,9 @@ void Submitter::run() {
 
 // Buffers of copies that may never end are given to nobody else.
 std::string Submitter::end() {
-  reap(kFarewell);
+  lost_.reap(kFarewell);
   Lock lock(tools_.mutex);
-  std::vector<Flight> lost = std::move(lost_);
+  std::vector<Flight> lost = lost_.take();
   lock.unlock();
   std::set<std::string> names;
   for (Flight& flight : lost) {
@@ -124,9 +123,9 @@ std::string Submitter::end() {
 // Nothing to do: virtual time need not wait for this thread.
 void Submitter::rest(Lock* lock) {
   awake_ = false;
-  const bool lost = !lost_.empty();
+  const bool lost = lost_.any();
   lock->unlock();
-  if (lost) reap(0);
+  if (lost) lost_.reap(0);
   driver_.thread_at_work(false);
   lock->lock();
 }
@@ -148,8 +147,13 @@ bool Submitter::claim(Flight* flight, uint64_t now) {
     PathRun& run = *entry.run;
     Bytes bytes = entry.transfer->allowance(run, now, tools_.copy_ns);
     if (bytes == 0 || run.hops.front().moment(now, tools_.copy_ns) > now) continue;
-    if (!has_room(run, bytes)) continue;
-    if (tools_.remote.on_way(run.planned.path)) bytes = std::min(bytes, kMostRemote);
+    if (!copier_.has_room(run, bytes)) {
+      crowded_ = true;
+      continue;
+    }
+    if (tools_.remote.on_way(run.planned.path)) {
+      bytes = std::min(bytes, FlightCopier::kMostRemote);
+    }
     entry.turn = ++turns_;
     flight->transfer = entry.transfer;
     flight->run = &run;
@@ -170,7 +174,7 @@ bool Submitter::claim(Flight* flight, uint64_t now) {
 // is closed, which is no fault of its links.
 void Submitter::begin(Flight flight) {
   try {
-    outfit(&flight);
+    copier_.outfit(&flight);
   } catch (const std::exception& e) {
     const auto* const error = dynamic_cast<const Error*>(&e);
     // Another thread had the last of a buffer of the relay service's: the chunk waits for room.
@@ -190,21 +194,6 @@ void Submitter::begin(Flight flight) {
   launch(std::move(flight));
 }
 
-void Submitter::outfit(Flight* flight) {
-  tools_.devices.prepare(flight->run->planned.path);
-  const std::vector<Hop>& hops = flight->run->planned.path.hops;
-  for (size_t i = 0; i + 1 < hops.size(); ++i) {
-    flight->slots.push_back(tools_.slots.lend(hops[i].to, flight->range.bytes()));
-  }
-  if (!staged(*flight)) return;
-  flight->stage = tools_.remote.on_way(flight->run->planned.path)
-                      ? tools_.slots.lend_shared(flight->range.bytes())
-                      : tools_.slots.lend(Place{}, flight->range.bytes());
-  if (!flight->transfer->request.src.host()) return;
-  tools_.staging.copy(flight->transfer->request.parts, flight->range, flight->stage.at(),
-                      Staging::Way::kIn);
-}
-
 // The bytes are neither here nor there: they are taken anew, by this run or another.
 void Submitter::return_chunk(Flight* flight, const std::string& why) {
   flight->transfer->give_back(flight->range);
@@ -220,96 +209,6 @@ void Submitter::drop_chunk(Flight* flight, const std::string& why) {
   if (why.empty()) return;
   flight->transfer->count_failure(&run);
   run.health->fail(driver_.now_ns(), why);
-}
-
-// Buffers of the relay service's are few: a chunk waits for one.
-bool Submitter::has_room(const PathRun& run, Bytes bytes) {
-  if (!tools_.remote.on_way(run.planned.path)) return true;
-  Bytes size = kLeastSlot;
-  while (size < std::min(bytes, kMostRemote)) size *= 2;
-  if (tools_.remote.room(run.planned.path, size)) return true;
-  crowded_ = true;
-  return false;
-}
-
-// Whether the chunk passes through a pinned buffer at the host's end.
-bool Submitter::staged(const Flight& flight) const {
-  const Request& request = flight.transfer->request;
-  return request.pageable || (request.unshared && tools_.remote.on_way(flight.run->planned.path));
-}
-
-// The relay service makes this hop's copy.
-Status Submitter::order(Flight* flight, Bytes* enqueued) {
-  const Request& request = flight->transfer->request;
-  const Bytes begin = flight->range.begin;  // such a transfer is one part
-  const bool first = flight->hop == 0, last = flight->last();
-  Address from = flight->stage ? flight->stage.at() : request.parts[0].src + begin;
-  Address to = flight->stage ? flight->stage.at() : request.parts[0].dst + begin;
-  if (!first) from = flight->slots[flight->hop - 1].at();
-  if (!last) to = flight->slots[flight->hop].at();
-  try {
-    flight->remote = tools_.remote.begin(flight->step(), to, from, flight->range.bytes());
-  } catch (const Error& e) {
-    flight->remote_why = e.what();
-    return driver_.unsupported();
-  }
-  *enqueued = flight->range.bytes();
-  return {};
-}
-
-// Of a copy that is under way.
-Status Submitter::ask(Flight* flight) {
-  if (!flight->remote) return driver_.wait_event(flight->event.id(), 0);
-  switch (RemoteGpus::state(flight->remote, &flight->remote_why)) {
-    case RemoteCopy::State::kUnderWay:
-      return Status::unready();
-    case RemoteCopy::State::kFailed:
-      return driver_.unsupported();
-    case RemoteCopy::State::kDone:
-      break;
-  }
-  return {};
-}
-
-Status Submitter::enqueue(Flight* flight, Bytes* enqueued) {
-  flight->remote = {};
-  flight->remote_why.clear();
-  if (tools_.remote.carries(flight->step())) {
-    flight->seen_done = flight->marked = false;
-    flight->device = flight->step().from.host() ? flight->step().to.gpu : flight->step().from.gpu;
-    flight->stream = 0;
-    return order(flight, enqueued);
-  }
-  const int device = flight->device = tools_.remote.worker_of(flight->step());
-  flight->seen_done = flight->marked = false;
-  DeviceScope scope(driver_, device);
-  Status s = scope.status();
-  if (s.ok()) {
-    s = streams_.next(device, flight->step(), flight->flows, flight->alone, &flight->stream);
-  }
-  if (s.ok()) s = streams_.event(device, &flight->event);
-  if (!s.ok()) return s;
-  const Request& request = flight->transfer->request;
-  const bool first = flight->hop == 0, last = flight->last();
-  ChunkHop chunk{request, flight->step(), flight->range, 0, 0, flight->link, flight->stream};
-  if (!first) chunk.from = flight->slots[flight->hop - 1].at();
-  if (!last) chunk.to = flight->slots[flight->hop].at();
-  if (flight->stage && first && request.src.host()) chunk.from = flight->stage.at();
-  if (flight->stage && last && request.dst.host()) chunk.to = flight->stage.at();
-  s = copier_.copy(chunk, &flight->kernel, enqueued, &flight->unsure);
-  if (*enqueued == 0) return s;
-  const Status marked = driver_.record(device, flight->event.id(), flight->stream);
-  flight->marked = marked.ok();
-  if (marked.ok()) return s;
-  // Without the event only a wait for the stream tells when the copies are done.
-  flight->seen_done = quiesce(*flight);
-  flight->unsure = !flight->seen_done;
-  return s.ok() && flight->unsure ? marked : s;
-}
-
-std::string Submitter::failure(const Flight& flight, Status status) const {
-  return "copy " + std::to_string(flight.hop + 1) + " of " + flight.run->name() + ": " +
-         (flight.remote_why.empty() ? driver_.describe(status) : flight.remote_why);
 }
 
 // Whether the chunk's next copy waits for a better moment.
@@ -333,8 +232,8 @@ void Submitter::launch(Flight flight) {
     flight.flows = flight.run->hops[flight.hop].worker().flows;
   }
   Bytes enqueued = 0;
-  const Status status = enqueue(&flight, &enqueued);
-  const std::string why = status.ok() ? "" : failure(flight, status);
+  const Status status = copier_.start(&flight, &enqueued);
+  const std::string why = status.ok() ? "" : copier_.failure(flight, status);
   Lock lock(tools_.mutex);
   PathRun& run = *flight.run;
   const uint64_t now = driver_.now_ns();
@@ -414,7 +313,7 @@ void Submitter::wait() {
       return;
     }
     Status status;
-    if (!flights_[i].seen_done) status = ask(&flights_[i]);
+    if (!flights_[i].seen_done) status = copier_.ask(&flights_[i]);
     if (!status.not_ready()) {
       Flight flight = std::move(flights_[i]);
       flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -428,30 +327,18 @@ void Submitter::wait() {
   }
 }
 
-// Nothing may still read or write the buffers when they go to another chunk. False: the driver does
-// not say.
-bool Submitter::quiesce(const Flight& flight) {
-  // The service answers of a copy that failed when nothing uses the memory any more.
-  return flight.remote ? true : copier_.quiesce(flight.device, flight.stream);
-}
-
 void Submitter::complete(Flight flight, Status status) {
-  std::string why = status.ok() ? "" : failure(flight, status);
-  if (!status.ok() && !quiesce(flight)) {
+  std::string why = status.ok() ? "" : copier_.failure(flight, status);
+  if (!status.ok() && !copier_.quiesce(flight)) {
     flight.unsure = true;
     Lock lock(tools_.mutex);
     return give_up(&lock, std::move(flight), why);
   }
-  const bool back =
-      status.ok() && flight.last() && flight.stage && flight.transfer->request.dst.host();
-  if (back) {
-    tools_.staging.copy(flight.transfer->request.parts, flight.range, flight.stage.at(),
-                        Staging::Way::kOut);
-  }
+  if (status.ok()) copier_.bring_back(flight);
   flight.event.reset();
   flight.kernel = {};
   if (status.ok() && flight.last() && (flight.transfer->request.flags & kChecksum) != 0) {
-    why = difference(flight);
+    why = sums_.difference(flight);
   }
   const bool ends = !why.empty() || flight.last();
   if (ends) {
@@ -496,6 +383,52 @@ void Submitter::land(const Flight& flight) {
   --run.in_flight;
   --flight.transfer->in_flight;
   run.health->succeed();
+}
+
+// A copy is late by any measure. Before the last one the chunk goes over another path, and its
+// buffers stay with the copy. The last one writes the destination: it must not be overtaken.
+void Submitter::handle_overdue(size_t index, uint64_t now) {
+  Flight& flight = flights_[index];
+  const std::string why =
+      "copy " + std::to_string(flight.hop + 1) + " of " + flight.run->name() +
+      (flight.overdue
+           ? " stands still, and as it writes the destination no other may take its place"
+           : " is not done in three times the time it should take");
+  Lock lock(tools_.mutex);
+  if (flight.last() && !flight.overdue) {
+    flight.overdue = true;
+    flight.run->health->suspect(why);
+    flight.deadline = flight.expected = now + kLastChance;
+    return;
+  }
+  Flight lost = std::move(flight);
+  flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(index));
+  lock.unlock();
+  streams_.abandon(lost.stream);
+  lock.lock();
+  give_up(&lock, std::move(lost), why);
+}
+
+// Nobody knows when the copy ends: its buffers stay with it until that is seen, what it writes of
+// the destination may come at any time, and the memory of both ends must not become another's.
+// Under the lock.
+void Submitter::give_up(Lock* lock, Flight flight, const std::string& why) {
+  const std::shared_ptr<Transfer> transfer = flight.transfer;
+  lock->unlock();
+  listener_.given_up(transfer);
+  lock->lock();
+  PathRun& run = *flight.run;
+  run.hops[flight.hop].withdraw(flight.range.bytes());
+  if (flight.hop == 0) --run.in_first_hop;
+  if (flight.last()) {
+    drop_chunk(&flight, why);
+    transfer->unknown.add(flight.range);
+    transfer->fail(GLAKE_COPY_FAILED, why);
+  } else {
+    return_chunk(&flight, why);
+  }
+  lost_.add(std::move(flight));
+  listener_.chunk_ended(lock, transfer);
 }
 
 }  // namespace glake::transfer

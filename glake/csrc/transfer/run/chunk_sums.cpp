@@ -1,8 +1,8 @@
-// Checksums: whether a chunk arrived as it was sent, for those who trust no link or relay buffer.
+#include "transfer/run/chunk_sums.h"
+
 #include <cstring>
 
 #include "driver/device_scope.h"
-#include "transfer/run/submitter.h"
 
 namespace glake::transfer {
 namespace {
@@ -27,7 +27,7 @@ uint64_t add_bytes(uint64_t sum, Address at, Bytes bytes) {
 }  // namespace
 
 // Both ends are summed by the host, a GPU's after they have been read back: a direct copy each.
-std::string Submitter::difference(const Flight& flight) {
+std::string ChunkSums::difference(const Flight& flight) {
   try {
     const uint64_t sent = sum_at(flight, Side::kSrc), arrived = sum_at(flight, Side::kDst);
     if (sent == arrived) return "";
@@ -38,7 +38,7 @@ std::string Submitter::difference(const Flight& flight) {
   }
 }
 
-uint64_t Submitter::sum_at(const Flight& flight, Side side) {
+uint64_t ChunkSums::sum_at(const Flight& flight, Side side) {
   const Request& request = flight.transfer->request;
   const Place place = side == Side::kSrc ? request.src : request.dst;
   auto at = [&](const Piece& piece) { return side == Side::kSrc ? piece.src : piece.dst; };
@@ -52,22 +52,23 @@ uint64_t Submitter::sum_at(const Flight& flight, Side side) {
   back.device = place.gpu;
   back.stage = tools_.slots.lend(Place{}, flight.range.bytes());
   const Address copy = back.stage.at();
-  DeviceScope scope(driver_, place.gpu);
+  DeviceScope scope(tools_.driver, place.gpu);
   Status s = scope.status();
   if (s.ok()) s = streams_.next(place.gpu, Hop{place, place, {}}, kLeastFlows, false, &back.stream);
   if (s.ok()) s = streams_.event(place.gpu, &back.event);
   for (size_t i = 0; s.ok() && i < pieces_.size(); ++i) {
     const Piece& piece = pieces_[i];
-    s = driver_.copy(copy + piece.offset - flight.range.begin, at(piece), piece.bytes, back.stream);
+    s = tools_.driver.copy(copy + piece.offset - flight.range.begin, at(piece), piece.bytes,
+                           back.stream);
   }
-  if (s.ok()) s = driver_.record(place.gpu, back.event.id(), back.stream);
-  if (s.ok()) s = driver_.wait_event(back.event.id(), kMostWait);
+  if (s.ok()) s = tools_.driver.record(place.gpu, back.event.id(), back.stream);
+  if (s.ok()) s = tools_.driver.wait_event(back.event.id(), kMostWait);
   if (!s.ok()) {
-    if (back.stream != 0 && !quiesce(back)) {
-      Lock lock(tools_.mutex);
-      lost_.push_back(std::move(back));
+    if (back.stream != 0 && !copier_.quiesce(back)) {
+      std::lock_guard<std::mutex> guard(tools_.mutex);
+      lost_.add(std::move(back));
     }
-    throw Error(GLAKE_DRIVER_ERROR, driver_.describe(s));
+    throw Error(GLAKE_DRIVER_ERROR, tools_.driver.describe(s));
   }
   for (const Piece& piece : pieces_) {
     sum = add_bytes(sum, copy + piece.offset - flight.range.begin, piece.bytes);

@@ -1,0 +1,76 @@
+// What the debug modes read back of one device: copies of guards and fills, taken in stream order,
+// and compared on the host once they have landed. Not thread-safe: the device's debug lock is held,
+// and a DeviceScope of it is open.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <vector>
+
+#include "debug/findings.h"
+#include "debug/readback.h"
+#include "driver/driver.h"
+
+namespace glake {
+
+class PendingChecks {
+ public:
+  // A stretch of memory on its way to the host.
+  struct Copy {
+    Readback::Slab* slab;
+    const char* bytes;
+    Bytes size;
+    Address from;
+    uint8_t expected;
+    Damage kind;
+    int64_t offset;
+    HoldingPtr block;  // null: not to be compared any more
+  };
+  struct Batch {
+    EventId event = 0;  // 0: it could not be recorded; read only after a synchronisation
+    std::vector<Copy> copies;
+    bool repairs = false;  // puts back what it finds damaged, so that it is not found twice
+  };
+
+  // `guard_byte`: what guards hold; `sync`: every batch is waited for.
+  PendingChecks(Driver& driver, int number, uint8_t guard_byte, bool sync)
+      : driver_(driver), number_(number), guard_byte_(guard_byte), sync_(sync), readback_(driver) {}
+
+  // Enqueues copies of `what` (its place on the host and slab are filled in here) behind the
+  // stream's work. Where all slabs are in use it waits for the oldest copies.
+  bool copy(Batch& batch, StreamHandle stream, Copy what);
+  // The same of a block's guards.
+  bool copy_guards(Batch& batch, const HoldingPtr& h, StreamHandle stream);
+  // Marks the end of a batch; with `sync`, waits for it.
+  void finish(Batch batch, StreamHandle stream);
+  // Compares every batch that is known to have run.
+  void collect();
+  // Compares all, after a synchronisation of the device.
+  void read_all();
+  // Batches that repair are not compared when they land.
+  void disregard_repairs();
+  // The first refusal stops it, to be tried again.
+  Status close();
+
+  // Checks that were enqueued, and those that could not be. Of any thread.
+  uint64_t checks() const { return checks_.load(); }
+  uint64_t skipped() const { return skipped_.load(); }
+  void count_skipped() { skipped_.fetch_add(1); }
+
+ private:
+  bool wait_for_oldest();
+  void read(Batch& batch);
+  void read_first(std::deque<Batch>& batches, size_t n);
+
+  Driver& driver_;
+  const int number_;
+  const uint8_t guard_byte_;
+  const bool sync_;
+  Readback readback_;
+  std::vector<EventId> spare_events_;
+  std::map<StreamHandle, std::deque<Batch>> pending_;
+  std::atomic<uint64_t> checks_{0}, skipped_{0};
+};
+
+}  // namespace glake

@@ -1,0 +1,30 @@
+// Who hears of each block of torch's besides glake: torch's profiler and its sanitizer.
+#pragma once
+
+#include <c10/core/impl/GPUTrace.h>
+
+#include <cstdint>
+
+#include "torch/cuda/version.h"
+#include "torch/library.h"
+
+namespace glake::adapter {
+
+class BlockListeners {
+ public:
+  explicit BlockListeners(const CudaLibrary& library) : library_(library) {}
+
+  // Whether any listens on this thread now.
+  static bool any() {
+    return C10_UNLIKELY(c10::impl::GPUTrace::get_trace() != nullptr ||
+                        c10::memoryProfilingEnabled());
+  }
+  // `bytes` is negative for a free, which is told before it is made: afterwards the address may be
+  // another block's.
+  void tell(void* ptr, int64_t bytes, int device) const;
+
+ private:
+  const CudaLibrary& library_;
+};
+
+}  // namespace glake::adapter

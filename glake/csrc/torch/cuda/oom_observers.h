@@ -1,0 +1,44 @@
+// What torch says when memory runs out: to whoever observes it, and to the caller.
+#pragma once
+
+#include <array>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "torch/cuda/foreign.h"
+#include "torch/library.h"
+
+namespace glake::adapter {
+
+class OomObservers {
+ public:
+  OomObservers(const CudaLibrary& library, const ForeignPools& foreign)
+      : library_(library), foreign_(foreign) {}
+
+  void attach_oom(native::OutOfMemoryObserver observer);
+  void attach_rejection(OomRejectionObserver observer);
+  // Tells all of them, and throws; `text` is what glake said.
+  [[noreturn]] void refuse(size_t bytes, int device, const std::string& text);
+
+  // A rejection, as torch calls it: the limit, not the device, said no.
+  int64_t rejections(int device) const;
+  void reset_rejections(int device);
+
+ private:
+  struct Room {
+    size_t free = 0, total = 0, allowed = 0;  // of the device
+    size_t allocated = 0, reserved = 0;       // by torch
+  };
+  Room room(int device) const;
+  static std::string account(size_t bytes, int device, const Room& room, const std::string& text);
+
+  const CudaLibrary& library_;
+  const ForeignPools& foreign_;
+  mutable std::mutex mutex_;  // of what follows; nothing is called with it held
+  std::array<int64_t, kMaxDevices> rejections_{};
+  std::vector<native::OutOfMemoryObserver> on_oom_;
+  std::vector<OomRejectionObserver> on_rejection_;
+};
+
+}  // namespace glake::adapter

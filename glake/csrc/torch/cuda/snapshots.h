@@ -1,0 +1,26 @@
+// torch's snapshots: the segments of all devices with their blocks, and what the history has.
+#pragma once
+
+#include "torch/cuda/foreign.h"
+#include "torch/cuda/history.h"
+#include "torch/cuda/torch_devices.h"
+
+namespace glake::adapter {
+
+class Snapshots {
+ public:
+  Snapshots(const CudaLibrary& library, const TorchDevices& devices, const ForeignPools& foreign,
+            const History& history)
+      : library_(library), devices_(devices), foreign_(foreign), history_(history) {}
+
+  // Of one pool or (kNoPool) of all memory; `traces`: with the history's events.
+  native::SnapshotInfo take(c10::MempoolId_t pool, bool traces) const;
+
+ private:
+  const CudaLibrary& library_;
+  const TorchDevices& devices_;
+  const ForeignPools& foreign_;
+  const History& history_;
+};
+
+}  // namespace glake::adapter

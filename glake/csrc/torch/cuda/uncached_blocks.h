@@ -1,0 +1,42 @@
+// Blocks with caching off, which is for debugging: each is a driver allocation of its own, given
+// back at its free. It is in no statistic, as torch's is not; it counts against the limit.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <unordered_map>
+
+#include "torch/cuda/block_listeners.h"
+#include "torch/library.h"
+
+namespace glake::adapter {
+
+class UncachedBlocks {
+ public:
+  struct Block {
+    size_t bytes = 0;  // as asked for
+    int device = 0;
+  };
+
+  // Caching is off from the start if torch's own switch says so.
+  UncachedBlocks(const CudaLibrary& library, const BlockListeners& listeners);
+
+  void set_caching(bool value) { caching_.store(value); }
+  bool caching() const { return caching_.load(std::memory_order_relaxed); }
+
+  void* obtain(size_t bytes, int device);
+  // The rest: false for a block that is none of these.
+  bool give_back(void* ptr);
+  bool describe(const void* ptr, Block* out) const;
+  bool any() const { return any_.load(std::memory_order_acquire); }  // were ever made
+
+ private:
+  const CudaLibrary& library_;
+  const BlockListeners& listeners_;
+  std::atomic<bool> caching_{true};
+  std::atomic<bool> any_{false};
+  mutable std::mutex mutex_;
+  std::unordered_map<const void*, Block> blocks_;
+};
+
+}  // namespace glake::adapter

@@ -1,0 +1,98 @@
+#include "transfer/run/lost_flights.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace glake::transfer {
+namespace {
+
+constexpr uint64_t kAskAgain = 100'000;  // ns between two questions to the service
+
+}  // namespace
+
+void LostFlights::add(Flight flight) {
+  flight.lost = ++count_;
+  if (flight.transfer != nullptr) {
+    ++flight.transfer->unfinished;
+    flight.run->health->lose();
+  }
+  flights_.push_back(std::move(flight));
+}
+
+std::vector<Flight> LostFlights::take() { return std::exchange(flights_, {}); }
+
+// Under the lock, on any thread. Without it while the driver is asked: a simulated one may
+// run callers' functions meanwhile, among them ours that take it. Buffers go back on the
+// submitter's thread when it next has nothing to do; there, too, it waits for streams where no
+// event tells.
+bool LostFlights::look(Lock* lock) {
+  std::vector<std::pair<uint64_t, EventId>> asked;
+  bool untold = false;
+  for (const Flight& flight : flights_) {
+    if (flight.seen_done) continue;
+    if (flight.remote) {
+      untold = true;  // it is asked on this submitter's thread
+      continue;
+    }
+    if (flight.marked) asked.emplace_back(flight.lost, flight.event.id());
+    untold = untold || !flight.marked;
+  }
+  if (asked.empty()) return untold;
+  lock->unlock();
+  const auto open = [&](const auto& one) {
+    const Status s = driver_.query(one.second);
+    untold = untold || !(s.ok() || s.not_ready());
+    return !s.ok();
+  };
+  asked.erase(std::remove_if(asked.begin(), asked.end(), open), asked.end());
+  lock->lock();
+  for (Flight& flight : flights_) {
+    const auto it = [&](const auto& one) { return one.first == flight.lost; };
+    if (!flight.seen_done && std::any_of(asked.begin(), asked.end(), it)) found(&flight);
+  }
+  return untold;
+}
+
+// Under the lock.
+void LostFlights::found(Flight* flight) {
+  flight->seen_done = true;
+  if (flight->transfer == nullptr) return;
+  --flight->transfer->unfinished;
+  flight->run->health->find(driver_.now_ns());
+}
+
+// Gives the buffers of lost copies back once those are done after all.
+void LostFlights::reap(uint64_t timeout_ns) {
+  std::vector<Flight> open, done;
+  {
+    Lock lock(mutex_);
+    open.swap(flights_);
+  }
+  const auto over = [&](const Flight& flight) {
+    if (flight.seen_done) return true;
+    if (flight.remote) {
+      const uint64_t end = driver_.now_ns() + timeout_ns;
+      std::string why;
+      while (RemoteGpus::state(flight.remote, &why) == RemoteCopy::State::kUnderWay) {
+        if (driver_.now_ns() >= end) return false;
+        driver_.wait_any({}, kAskAgain);
+      }
+      return true;
+    }
+    if (!flight.marked) return copier_.quiesce(flight);
+    const Status s = driver_.wait_event(flight.event.id(), timeout_ns);
+    return s.ok() || (!s.not_ready() && copier_.quiesce(flight));
+  };
+  const auto first = std::stable_partition(open.begin(), open.end(),
+                                           [&](const Flight& flight) { return !over(flight); });
+  done.assign(std::make_move_iterator(first), std::make_move_iterator(open.end()));
+  open.erase(first, open.end());
+  Lock lock(mutex_);
+  for (Flight& flight : done) {
+    if (!flight.seen_done) found(&flight);
+  }
+  for (Flight& flight : open) flights_.push_back(std::move(flight));
+}
+
+}  // namespace glake::transfer

@@ -1,0 +1,40 @@
+// Copies that were given up, and whose end nobody has seen yet: their buffers stay with them.
+#pragma once
+
+#include <mutex>
+#include <vector>
+
+#include "transfer/run/flight.h"
+#include "transfer/run/flight_copier.h"
+
+namespace glake::transfer {
+
+class LostFlights {
+ public:
+  using Lock = std::unique_lock<std::mutex>;
+
+  // `mutex`: the engine's lock.
+  LostFlights(Driver& driver, FlightCopier& copier, std::mutex& mutex)
+      : driver_(driver), copier_(copier), mutex_(mutex) {}
+
+  // Under the lock.
+  void add(Flight flight);
+  bool any() const { return !flights_.empty(); }
+  // Which are done after all. True: of some the submitter's thread must ask.
+  bool look(Lock* lock);
+  std::vector<Flight> take();
+
+  // On the submitter's thread, without the lock: gives the buffers of those that are done back.
+  void reap(uint64_t timeout_ns);
+
+ private:
+  void found(Flight* flight);
+
+  Driver& driver_;
+  FlightCopier& copier_;
+  std::mutex& mutex_;
+  uint64_t count_ = 0;
+  std::vector<Flight> flights_;
+};
+
+}  // namespace glake::transfer

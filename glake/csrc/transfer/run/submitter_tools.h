@@ -1,0 +1,25 @@
+// What submitters work with; all of it outlives them.
+#pragma once
+
+#include <mutex>
+
+#include "transfer/buffers/devices.h"
+#include "transfer/buffers/slots.h"
+#include "transfer/buffers/staging.h"
+#include "transfer/remote/remote_gpus.h"
+#include "transfer/run/copy_kernel.h"
+
+namespace glake::transfer {
+
+struct SubmitterTools {
+  Driver& driver;
+  Devices& devices;
+  Slots& slots;
+  Staging& staging;
+  CopyKernel& kernel;
+  RemoteGpus& remote;
+  std::mutex& mutex;  // of transfers, runs and path states: the engine's lock
+  uint64_t copy_ns;   // what starting a copy costs
+};
+
+}  // namespace glake::transfer
