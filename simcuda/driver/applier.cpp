@@ -14,9 +14,9 @@ std::vector<OpPtr> Applier::close(const std::vector<OpPtr>& targets, uint64_t ma
   };
   for (const OpPtr& op : targets) visit(op);
   for (size_t i = 0; i < closure.size(); ++i) {
-    const OpPtr op = closure[i];
+    Op* const op = closure[i].get();
     for (const OpPtr& dep : op->deps) visit(dep);
-    if (op->unapplied_deps == 0) ready.push_back(op);
+    if (op->unapplied_deps == 0) ready.push_back(closure[i]);
   }
   return ready;
 }

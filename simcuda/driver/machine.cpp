@@ -78,7 +78,7 @@ CUresult Machine::create_private(const Options& options, int devices) {
   init_state(options, devices, false);
   id_ = static_cast<uint64_t>(getpid());
   const int exports = memfd_create("simcuda-exports", MFD_CLOEXEC);
-  if (exports >= 0) exports_.emplace(exports, "");
+  if (exports >= 0) exports_ = std::make_unique<Exports>(exports, "");
   if (!options.phantom) memory_fd_ = memfd_create("simcuda-memory", MFD_CLOEXEC);
   if (exports < 0 || (!options.phantom && memory_fd_ < 0)) {
     return fail(CUDA_ERROR_OPERATING_SYSTEM, std::string("memfd_create: ") + strerror(errno));
@@ -98,7 +98,7 @@ CUresult Machine::join_shared(const Options& options, int devices) {
 
 CUresult Machine::open_files() {
   const int exports = directory_.open("exports");
-  if (exports >= 0) exports_.emplace(exports, directory_.path());
+  if (exports >= 0) exports_ = std::make_unique<Exports>(exports, directory_.path());
   memory_fd_ = directory_.open("memory");
   state_fd_ = directory_.open("state");
   void* mapped = MAP_FAILED;

@@ -8,7 +8,6 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "exports.h"
@@ -100,7 +99,7 @@ class Machine {
   uint64_t id_ = 0;
   bool any_exported_ = false;
   MachineDirectory directory_;  // of a shared machine
-  std::optional<Exports> exports_;
+  std::unique_ptr<Exports> exports_;
 };
 
 }  // namespace simcuda
