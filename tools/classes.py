@@ -26,9 +26,6 @@ MOST_METHODS = 40  # not counting those that override another's
 MAY = {
     "glake/csrc/driver/driver.h: Driver": "a method a driver call, and no state to divide",
     "glake/csrc/torch/numbers/generators.h: classes": "issue 17: torch/numbers is left as it is",
-    "glake/csrc/debug/debug_device.h: DebugDevice is in": "being divided",
-    "glake/csrc/torch/cuda/allocator.h: CudaAllocator is in": "being divided",
-    "glake/csrc/transfer/run/submitter.h: Submitter is in": "being divided",
 }
 
 

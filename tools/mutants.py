@@ -123,7 +123,7 @@ def outcome(tree: Path, mutant: Mutant) -> str:
         return f"no end in {TIMEOUT_S} s"
     if done.returncode == 0:
         return ""
-    lines = done.stdout.decode(errors="replace").splitlines()
+    lines = done.stdout.decode(errors="replace").replace(f"{tree}/", "").splitlines()
     said = next((line for line in lines if "not true" in line), lines[-1] if lines else "")
     return f"exit status {done.returncode}: {said.strip()[:140]}"
 

@@ -14,16 +14,17 @@
 #include <memory>
 #include <thread>
 
+#include "base/transfer_tuning.h"
 #include "harness.h"
 #include "transfer/remote/relay_door.h"
 
 namespace {
 
+using glake::TransferTuning;
 using glake::transfer::Answer;
 using glake::transfer::connect_to;
 using glake::transfer::Descriptor;
 using glake::transfer::Got;
-using glake::transfer::kClientBuffer;
 using glake::transfer::kWireVersion;
 using glake::transfer::Order;
 using glake::transfer::RelayDoor;
@@ -248,7 +249,8 @@ TEST(numbers_out_of_range) {
     for (uint64_t at : {kMiB - 511, kMiB, kHuge, kHuge - 511}) {
       client.refused(order_of(kind, 0, 1, at, 0, 512), "end of host memory");
     }
-    for (uint64_t to : {kClientBuffer - 511, kClientBuffer, kHuge, kHuge - 511}) {
+    for (uint64_t to :
+         {TransferTuning::kClientBuffer - 511, TransferTuning::kClientBuffer, kHuge, kHuge - 511}) {
       client.refused(order_of(kind, 0, 1, 0, to, 512), "buffer's end");
     }
     for (uint64_t bytes : {uint64_t{0}, kMiB + 1, kHuge, kHuge - 511}) {
@@ -257,7 +259,7 @@ TEST(numbers_out_of_range) {
   }
   client.refused(across(0, 0, 1, 0, 512), "no buffer");
   client.granted(order_of(Order::kOpen, 1));
-  for (uint64_t end : {kClientBuffer - 511, kHuge - 511, kHuge}) {
+  for (uint64_t end : {TransferTuning::kClientBuffer - 511, kHuge - 511, kHuge}) {
     client.refused(across(0, end, 1, 0, 512), "buffer's end");
     client.refused(across(0, 0, 1, end, 512), "buffer's end");
   }
@@ -418,7 +420,7 @@ TEST(random_orders) {
       order.peer = static_cast<int32_t>(dice(0, kGpus));
       order.memory = dice(0, 3);
       order.at = number(kMiB);
-      order.to = number(kClientBuffer);
+      order.to = number(TransferTuning::kClientBuffer);
       order.bytes = order.kind == Order::kShare ? kMiB : number(kMiB / 4);
       client.send(&order, sizeof order, dice.chance(30) ? file.get() : -1);
       for (Answer answer; there && asked - answered > dice(0, 20); ++answered) {

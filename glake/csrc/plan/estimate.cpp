@@ -14,14 +14,16 @@ double expected_ns(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns) {
   const auto size = static_cast<double>(bytes), copy = static_cast<double>(copy_ns);
   std::vector<Start> starts;
   for (const PlannedPath& planned : plan.paths) {
-    const double chunk = std::max(planned.rate * copy, static_cast<double>(kLeastChunk));
+    const double chunk =
+        std::max(planned.rate * copy, static_cast<double>(TransferTuning::kLeastChunk));
     const auto hops = static_cast<double>(planned.path.hops.size());
     // Two chunks at a time share each hop.
     starts.push_back({copy * hops + 2 * (hops - 1) * chunk / planned.rate, planned.rate});
   }
   std::sort(starts.begin(), starts.end(),
             [](const Start& a, const Start& b) { return a.ns < b.ns; });
-  starts.resize(std::min<size_t>(starts.size(), std::max<uint64_t>(bytes / kLeastChunk, 1)));
+  starts.resize(
+      std::min<size_t>(starts.size(), std::max<uint64_t>(bytes / TransferTuning::kLeastChunk, 1)));
   // The time at which the paths that have started by then have carried all bytes.
   double rate = 0, owed = size;
   for (size_t i = 0; i < starts.size(); ++i) {
@@ -44,9 +46,9 @@ bool worth_splitting(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns)
   // A chunk for every other buffer on the ways; of fewer the estimate is no good.
   size_t buffers = 0;
   for (const PlannedPath& planned : plan.paths) buffers += planned.path.hops.size() - 1;
-  if (2 * bytes < buffers * kLeastChunk) return false;
-  const double many = kHandOverNs + expected_ns(plan, bytes, copy_ns);
-  return many * kLeastGain < plain_ns(plan, bytes, copy_ns);
+  if (2 * bytes < buffers * TransferTuning::kLeastChunk) return false;
+  const double many = TransferTuning::kHandOverNs + expected_ns(plan, bytes, copy_ns);
+  return many * TransferTuning::kLeastGain < plain_ns(plan, bytes, copy_ns);
 }
 
 }  // namespace glake::transfer

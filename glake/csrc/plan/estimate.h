@@ -3,14 +3,11 @@
 
 #include <cstdint>
 
+#include "base/transfer_tuning.h"
 #include "base/types.h"
 #include "plan/plan.h"
 
 namespace glake::transfer {
-
-constexpr Bytes kLeastChunk = 512 * kKiB;
-constexpr double kHandOverNs = 5'000;  // from the call to the first copy of another thread
-constexpr double kLeastGain = 1.03;    // in time, over a plain copy
 
 // An estimate in ns. A path of several hops gives its first byte when a first chunk has passed all
 // but the last; each hop costs `copy_ns` once, later chunks' overlap with bytes in flight. There

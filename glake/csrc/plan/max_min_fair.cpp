@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 
+#include "base/transfer_tuning.h"
 #include "plan/simplex.h"
 
 namespace glake::transfer {
@@ -12,17 +13,6 @@ namespace {
 using topology::Load;
 using topology::Route;
 using topology::Topology;
-
-constexpr double kLoadCost =
-    0.0002;                      // of a path's rate, per link: of equal paths the shorter is taken
-constexpr double kKept = 1000;   // what a rate that is settled earns, against one that is not
-constexpr double kHeld = 0.02;   // the price of a rate that cannot grow; the sum is 1 per demand
-constexpr double kSame = 1.005;  // a rise less than this is not worth another round
-constexpr double kUneven = 10;   // what the highest load costs: little against a rate, much against
-                                 // a link
-constexpr int kEvenRounds = 4;   // of paths that are as even as they can be
-constexpr double kThin = 0.03;   // of a demand's rate
-constexpr double kThinLoss = 0.02, kOtherLoss = 0.002;  // of it, that dropping a path may cost
 
 double alone(const Topology& topology, const Candidate& path) {
   double most = std::numeric_limits<double>::infinity();
@@ -83,7 +73,7 @@ class Program {
     for (size_t i = 0; even != nullptr && i < even->fixed.size(); ++i) {
       if (even->fixed[i] < 0) highest.push_back({own + static_cast<int>(i), -even->alone[i]});
     }
-    if (!highest.empty()) program.add(highest, -kUneven);
+    if (!highest.empty()) program.add(highest, -TransferTuning::kUneven);
     int next = own;
     for (size_t d = 0; d < parties_.size(); ++d) {
       for (int part = 0; settled[d] < 0 && part < parties_[d].parts; ++part) {
@@ -103,7 +93,8 @@ class Program {
           if (row >= 0) entries.push_back({row, load.share});
         }
         if (even != nullptr) entries.push_back({next++, 1.0});
-        columns[d].push_back(program.add(entries, (grows ? 0 : kKept) - kLoadCost * cost));
+        columns[d].push_back(program.add(
+            entries, (grows ? 0 : TransferTuning::kSettled) - TransferTuning::kLoadCost * cost));
       }
     }
     program.solve();
@@ -112,7 +103,7 @@ class Program {
       party.rates.clear();
       for (const int column : columns[d]) party.rates.push_back(program.value(column));
       for (int part = 0; held != nullptr && part < parties_[d].parts; ++part) {
-        if (program.price(first[d] + part) > kHeld) (*held)[d] = true;
+        if (program.price(first[d] + part) > TransferTuning::kStopped) (*held)[d] = true;
       }
     }
     for (size_t i = 0; even != nullptr && i < even->fixed.size(); ++i) {
@@ -183,7 +174,8 @@ bool without(const Topology& topology, const std::vector<double>& totals, const 
   erase(&tried[entry.party], entry.path);
   Program(topology, tried).solve(totals, &tried);
   tidy(topology, &tried);
-  const double loss = entry.part < kThin ? kThinLoss : kOtherLoss;
+  const double loss = entry.part < TransferTuning::kThinPath ? TransferTuning::kThinLoss
+                                                             : TransferTuning::kOtherLoss;
   for (size_t d = 0; d < tried.size(); ++d) {
     if (tried[d].total < totals[d] * (1 - loss)) return false;
   }
@@ -201,7 +193,7 @@ void fill(const Topology& topology, std::vector<Party>* parties) {
   for (size_t round = 0; round < parties->size(); ++round) {
     std::vector<bool> held(parties->size(), false);
     const double rate = program.solve(settled, parties, &held);
-    if (round > 0 && rate < before * kSame) break;
+    if (round > 0 && rate < before * TransferTuning::kSameRate) break;
     bool any = false, left = false;
     for (size_t d = 0; d < parties->size(); ++d) {
       if (settled[d] >= 0) continue;
@@ -255,7 +247,7 @@ void even_out(const Topology& topology, std::vector<Party>* parties) {
   }
   even.tight.assign(even.alone.size(), false);
   std::vector<Party> tried = *parties;
-  for (int round = 0; round < kEvenRounds; ++round) {
+  for (int round = 0; round < TransferTuning::kEvenRounds; ++round) {
     Program(topology, *parties).solve(totals, &tried, nullptr, &even);
     size_t path = 0;
     bool any = false;
@@ -272,7 +264,7 @@ void even_out(const Topology& topology, std::vector<Party>* parties) {
   }
   tidy(topology, &tried);
   for (size_t d = 0; d < tried.size(); ++d) {
-    if (tried[d].total < totals[d] * (1 - kOtherLoss)) return;
+    if (tried[d].total < totals[d] * (1 - TransferTuning::kOtherLoss)) return;
   }
   *parties = std::move(tried);
   drop_idle(parties);

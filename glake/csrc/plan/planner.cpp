@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/numbers.h"
+#include "base/transfer_tuning.h"
 
 namespace glake::transfer {
 namespace {
@@ -13,10 +14,6 @@ namespace {
 using topology::Load;
 using topology::Route;
 using topology::Topology;
-
-constexpr size_t kMostKnown = 1024;   // answers kept; then all are dropped
-constexpr size_t kMostRefusals = 24;  // of a demand: more explain nothing
-constexpr double kFull = 1 - 1e-3;    // of a limit
 
 std::string shown(double rate) { return fixed_text(rate, 1); }
 
@@ -105,7 +102,7 @@ std::shared_ptr<const Planner::Plans> Planner::find(const std::vector<Demand>& d
     if (!(demand.weight > 0)) throw PlanError("a weight of " + exact_text(demand.weight));
   }
   auto made = std::make_shared<const Plans>(make(demands));
-  if (known_.size() >= kMostKnown) known_.clear();
+  if (known_.size() >= TransferTuning::kPlansKnown) known_.clear();
   known_.emplace(key, made);
   return made;
 }
@@ -229,7 +226,7 @@ std::vector<Refusal> Planner::refusals(const std::vector<Party>& parties, size_t
   std::vector<Refusal> refused = known.refusals;
   const std::vector<const Candidate*>& used = parties[number].paths;
   for (const Candidate& candidate : known.paths) {
-    if (refused.size() >= kMostRefusals) return refused;
+    if (refused.size() >= TransferTuning::kMostRefusals) return refused;
     if (std::count(used.begin(), used.end(), &candidate) != 0) continue;
     std::string reason = closed(candidate, demand);
     if (reason.empty())
@@ -257,7 +254,8 @@ std::string Planner::why_not(const Candidate& candidate, const std::vector<Party
         }
       }
     }
-    if (user == nullptr || sum < kFull * topology_.limits()[static_cast<size_t>(load.edge)].limit) {
+    if (user == nullptr || sum < TransferTuning::kPlanFull *
+                                     topology_.limits()[static_cast<size_t>(load.edge)].limit) {
       continue;
     }
     return limit_name(topology_, load.edge) + " is full (" + user->path.name + ")";

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/transfer_tuning.h"
 #include "driver/device_scope.h"
 #include "plan/estimate.h"
 #include "plan/plan_json.h"
@@ -9,15 +10,13 @@
 namespace glake::transfer {
 namespace {
 
-constexpr Bytes kAlwaysPlain = kMiB;         // below it no plan is asked for
-constexpr uint64_t kHoldUp = 5'000'000'000;  // ns close() waits for each thing that is late
 constexpr uint64_t kForever = UINT64_MAX;
-constexpr Bytes kLeastTold = 8 * kMiB;
 
 // A rank that sees one GPU tells the relay service of its large copies, even if they have only one
 // path now. Otherwise the service would take that path's links for idle, and lend them to others.
 bool told(RemoteGpus& remote, const Request& request) {
-  return remote.opened() != 0 && request.relays == kAllGpus && request.parts.total() >= kLeastTold;
+  return remote.opened() != 0 && request.relays == kAllGpus &&
+         request.parts.total() >= TransferTuning::kLongCopy;
 }
 
 std::unique_ptr<topology::Topology> parsed(const std::string& platform, const std::string& name) {
@@ -142,7 +141,7 @@ uint64_t Engine::start(Request request) {
              simple = (request.flags & kDirect) != 0;
   const bool local = !request.src.host() && request.src.gpu == request.dst.gpu;
   const bool possible = plain_.possible(request);
-  const bool small = request.parts.total() < kAlwaysPlain;
+  const bool small = request.parts.total() < TransferTuning::kAlwaysPlain;
   if (local && (request.flags & kChecksum) != 0) {
     throw Error(GLAKE_COPY_REFUSED, "checksums are of copies between two places, not within " +
                                         device_text(request.src.gpu));
@@ -415,13 +414,13 @@ void Engine::end_all() {
 void Engine::close() {
   end_all();
   order_.shut();
-  tracked_.close(kHoldUp);
-  if (!order_.reap(kHoldUp)) {
+  tracked_.close(TransferTuning::kHoldUp);
+  if (!order_.reap(TransferTuning::kHoldUp)) {
     throw Error(GLAKE_BUSY_TIMEOUT,
                 "a stream still has work before a transfer it was given; synchronise it, then "
                 "close the transfer engine again");
   }
-  enqueued_.close(kHoldUp);
+  enqueued_.close(TransferTuning::kHoldUp);
   path_threads_.close();
   const std::string left = runner_.stop();
   staging_.close();

@@ -9,12 +9,10 @@
 #include <cstdlib>
 #include <string>
 
+#include "base/transfer_tuning.h"
+
 namespace glake::transfer {
 namespace {
-
-// Beyond, reading the mappings is quicker (measured with 350 to 3,000 of them).
-constexpr Bytes kMostProvided = 16 * kMiB;
-constexpr int kMostCalls = 64;
 
 Bytes page_bytes() { return static_cast<Bytes>(sysconf(_SC_PAGESIZE)); }
 
@@ -50,7 +48,8 @@ bool mapped(Address at, Bytes bytes) {
 // Whether the kernel has provided all pages for this use. If not, it may just be too old, or the
 // memory not of pages.
 bool HostAccess::provide(Address at, Bytes bytes) {
-  if (calls_ == kMostCalls || bytes > kMostProvided - provided_) return false;
+  if (calls_ == TransferTuning::kMostCalls || bytes > TransferTuning::kMostProvided - provided_)
+    return false;
   ++calls_;
   provided_ += bytes;
   const Address begin = round_down(at, page_bytes());

@@ -7,14 +7,12 @@
 #include <chrono>
 #include <vector>
 
+#include "base/transfer_tuning.h"
 #include "driver/device_scope.h"
 #include "transfer/buffers/host_access.h"
 
 namespace glake::transfer {
 namespace {
-
-constexpr Bytes kPiece = Bytes{256} * kMiB;  // some 25 ms of the driver's locks
-constexpr unsigned kMostTouching = 4;
 
 // Has the kernel provide the pages, which takes longer than pinning them and, unlike it, can be
 // done by several threads. What it refuses the driver will do, or say why not.
@@ -22,9 +20,9 @@ void populate(Address begin, Address end) {
   const auto page = static_cast<Address>(sysconf(_SC_PAGESIZE));
   begin = round_down(begin, page);
   end = round_up(end, page);
-  const unsigned count =
-      std::min<unsigned>({kMostTouching, std::max(1u, std::thread::hardware_concurrency()),
-                          static_cast<unsigned>(1 + (end - begin) / (16 * kMiB))});
+  const unsigned count = std::min<unsigned>(
+      {TransferTuning::kMostTouching, std::max(1u, std::thread::hardware_concurrency()),
+       static_cast<unsigned>(1 + (end - begin) / (16 * kMiB))});
   const Bytes share = round_up((end - begin) / count + 1, page);
   std::vector<std::thread> threads;
   auto touch = [&](Address from) {
@@ -55,7 +53,8 @@ void require_writable(Address at, Bytes bytes) {
 
 // Pieces end at page boundaries: a page cannot be pinned twice.
 Address HostPins::piece_end(const Range& range, Address begin) {
-  return std::min(range.base + range.bytes, round_down(begin + kPiece, kPiece));
+  return std::min(range.base + range.bytes,
+                  round_down(begin + TransferTuning::kPinPiece, TransferTuning::kPinPiece));
 }
 
 void HostPins::add(void* base, Bytes bytes, bool background) {

@@ -2,13 +2,9 @@
 
 #include <algorithm>
 
+#include "base/transfer_tuning.h"
+
 namespace glake::transfer {
-namespace {
-
-constexpr size_t kMostPieces = 1024;  // of one chunk: they are submitted in one go
-
-}  // namespace
-
 Parts::Parts(const std::vector<Part>& parts) {
   parts_.reserve(parts.size());
   for (const Part& part : parts) {
@@ -46,7 +42,7 @@ void Parts::pieces(Range range, std::vector<Piece>* out) const {
 Bytes Parts::chunk_end(Bytes begin, Bytes wanted, Bytes most) const {
   Bytes end = std::min(begin + wanted, most);
   const size_t first = part_at(begin);
-  const size_t past = first + kMostPieces;
+  const size_t past = first + TransferTuning::kMostPieces;
   if (past < starts_.size()) end = std::min(end, starts_[past]);
   const size_t last = part_at(end - 1);
   const bool cut = end < starts_[last] + parts_[last].bytes;

@@ -42,7 +42,7 @@ std::vector<Slot> Slots::lend_several(Place place, Bytes bytes, size_t count) {
     while (lent.size() < count) lent.push_back(lend(place, bytes));
     return lent;
   }
-  Bytes size = kLeastSlot;
+  Bytes size = TransferTuning::kLeastChunk;
   while (size < bytes) size *= 2;
   {
     std::lock_guard<std::mutex> guard(mutex_);
@@ -66,7 +66,7 @@ void Slots::keep_room(int place, Bytes bytes) {
 }
 
 Slot Slots::lend_shared(Bytes bytes) {
-  Bytes size = kLeastSlot;
+  Bytes size = TransferTuning::kLeastChunk;
   while (size < bytes) size *= 2;
   return {this, kSharedHost, size, remote_.lend_stage(size, allocator_.used_device())};
 }

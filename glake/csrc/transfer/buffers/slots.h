@@ -9,6 +9,7 @@
 #include <set>
 #include <vector>
 
+#include "base/transfer_tuning.h"
 #include "base/types.h"
 #include "driver/driver.h"
 #include "plan/plan.h"
@@ -18,8 +19,6 @@
 #include "transfer/remote/remote_gpus.h"
 
 namespace glake::transfer {
-
-constexpr Bytes kLeastSlot = 512 * kKiB;
 
 class Slots {
  public:
@@ -32,7 +31,7 @@ class Slots {
 
   // A buffer of at least `bytes`, and of `least`, a power of two, that no stream uses. Throws Error
   // (GLAKE_OUT_OF_MEMORY...).
-  Slot lend(Place place, Bytes bytes, Bytes least = kLeastSlot);
+  Slot lend(Place place, Bytes bytes, Bytes least = TransferTuning::kLeastChunk);
   // `count` such buffers. Those of a GPU that have to be made are waited for together.
   std::vector<Slot> lend_several(Place place, Bytes bytes, size_t count);
   // Of pinned host memory that the relay service reaches.

@@ -7,15 +7,15 @@
 #include <string>
 #include <system_error>
 
+#include "base/transfer_tuning.h"
+
 namespace glake::transfer {
 namespace {
 
-constexpr Bytes kSliceBytes = 2 * kMiB;  // some 200 us: a thread's waking is a few
-constexpr unsigned kMostCopying = 4;
-
 // Besides the one that asks, which copies too.
 size_t helpers() {
-  return std::min(kMostCopying, std::max(1u, std::thread::hardware_concurrency())) - 1;
+  return std::min(TransferTuning::kMostCopying, std::max(1u, std::thread::hardware_concurrency())) -
+         1;
 }
 
 }  // namespace
@@ -23,7 +23,8 @@ size_t helpers() {
 void Staging::copy(const Parts& parts, Range range, Address buffer, Way way) {
   thread_local std::vector<Piece> pieces;
   Batch batch{parts, range.begin, buffer, way, 0};
-  if (range.bytes() < 2 * kSliceBytes || helpers() == 0) return copy_slice(batch, range, &pieces);
+  if (range.bytes() < 2 * TransferTuning::kStagedSlice || helpers() == 0)
+    return copy_slice(batch, range, &pieces);
   Lock lock(mutex_);
   try {
     while (threads_.size() < helpers()) {
@@ -33,8 +34,8 @@ void Staging::copy(const Parts& parts, Range range, Address buffer, Way way) {
   } catch (const std::system_error&) {
     // As many as the system allows; this one alone will do.
   }
-  for (Bytes at = range.begin; at < range.end; at += kSliceBytes) {
-    slices_.push_back({&batch, {at, std::min(at + kSliceBytes, range.end)}});
+  for (Bytes at = range.begin; at < range.end; at += TransferTuning::kStagedSlice) {
+    slices_.push_back({&batch, {at, std::min(at + TransferTuning::kStagedSlice, range.end)}});
     ++batch.left;
   }
   work_.notify_all();

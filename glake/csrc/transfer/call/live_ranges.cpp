@@ -2,17 +2,13 @@
 
 #include <algorithm>
 
+#include "base/transfer_tuning.h"
+
 namespace glake::transfer {
-namespace {
-
-constexpr size_t kMany = 16;  // entries, of which the copies may be done
-
-}  // namespace
-
 void LiveRanges::add(const Parts& parts, std::function<bool()> settled) {
   Entry entry{parts, std::move(settled)};
   std::lock_guard<std::mutex> lock(mutex_);
-  if (entries_.size() >= kMany) {
+  if (entries_.size() >= TransferTuning::kLiveRanges) {
     auto over = [](const Entry& one) { return one.settled(); };
     entries_.erase(std::remove_if(entries_.begin(), entries_.end(), over), entries_.end());
   }

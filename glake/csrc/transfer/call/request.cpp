@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 
+#include "base/transfer_tuning.h"
 #include "driver/device_scope.h"
 #include "memory/host_pool.h"
 #include "transfer/buffers/host_access.h"
@@ -12,8 +13,6 @@
 
 namespace glake::transfer {
 namespace {
-
-constexpr Bytes kTrusted = kMiB;  // below it, ends that are named are not looked into, if they may
 
 [[noreturn]] void bad(const std::string& text) { throw Error(GLAKE_INVALID_ARGUMENT, text); }
 
@@ -321,8 +320,6 @@ void refuse_overlap(const Parts& parts, bool apart) {
   bad("source and destination overlap at " + hex(found.at));
 }
 
-constexpr Bytes kLooks = 8, kProbe = 16 * kKiB, kLeastStripe = kMiB;
-
 // The socket of memory the system has on any of its NUMA nodes; kUnknownNode for memory of none, as
 // a GPU's on Grace.
 int socket_at(Driver& driver, const topology::Topology& topology, Address at, Bytes bytes) {
@@ -338,21 +335,22 @@ std::vector<Stripe> find_stripes(Driver& driver, const topology::Topology& topol
   std::vector<Stripe> stripes;
   Bytes length = 0;  // of the stripe before: the next is probably as long
   for (Bytes begin = 0; begin < bytes;) {
-    const int node = socket_at(driver, topology, at + begin, std::min(kProbe, bytes - begin));
+    const int node =
+        socket_at(driver, topology, at + begin, std::min(TransferTuning::kProbe, bytes - begin));
     if (node < 0) return {};
     // By one page: where a stripe ends, several are of no single socket.
     auto same = [&](Bytes offset) {
       return offset < bytes && socket_at(driver, topology, at + offset, 1) == node;
     };
     Bytes low = 0, high = length;
-    if (length == 0 || !same(begin + length - kProbe) || same(begin + length)) {
-      for (high = kLeastStripe; same(begin + high); high *= 2) low = high;
+    if (length == 0 || !same(begin + length - TransferTuning::kProbe) || same(begin + length)) {
+      for (high = TransferTuning::kLeastStripe; same(begin + high); high *= 2) low = high;
       while (high - low > 4 * kKiB) {
         const Bytes middle = low + (high - low) / 2;
         (same(begin + middle) ? low : high) = middle;
       }
       high = round_up(high, 4 * kKiB);
-      if (high < kLeastStripe && begin != 0 && begin + high < bytes) return {};
+      if (high < TransferTuning::kLeastStripe && begin != 0 && begin + high < bytes) return {};
       length = begin == 0 ? 0 : high;
     }
     begin = std::min(begin + high, bytes);
@@ -372,7 +370,7 @@ void place_host(Driver& driver, const topology::Topology* topology, Request* req
   const Address at = request->dst.host() ? part.dst : part.src;
   host.node = socket_at(driver, *topology, at, part.bytes);
   // A majority may hide stripes.
-  for (Bytes i = 1; i < kLooks && host.node >= 0; ++i) {
+  for (Bytes i = 1; i < TransferTuning::kLooks && host.node >= 0; ++i) {
     // At no regular distance: stripes are regular.
     const double turn = 0.6180339887 * static_cast<double>(i);
     const double part_of = (turn - std::floor(turn)) * static_cast<double>(part.bytes);
@@ -396,7 +394,8 @@ Request make_request(Driver& driver, Allocator& allocator, const topology::Topol
   }
   Request request(Parts(read_parts(given)));
   const Parts& parts = request.parts;
-  const bool small = parts.total() < kTrusted, checked = (given.flags & kChecked) != 0;
+  const bool small = parts.total() < TransferTuning::kTrusted,
+             checked = (given.flags & kChecked) != 0;
   const auto find = [&](const char* name, int device) {
     return Ends(driver, allocator, name, device, checked, context).find(given, small);
   };

@@ -3,12 +3,11 @@
 #include <algorithm>
 
 #include "base/json_text.h"
+#include "base/transfer_tuning.h"
 #include "transfer/call/copy_ids.h"
 
 namespace glake::transfer {
 namespace {
-
-constexpr uint64_t kSlice = 50'000'000;  // ns between looks at whether to go on waiting
 
 std::atomic<uint64_t> next_number{1};  // never the same twice, whichever engine it was of
 
@@ -58,7 +57,8 @@ int TrackedCopies::wait(Track* track, uint64_t timeout_ns, std::string* text) {
       *text = "the transfer engine was closed; the copy goes on, as its stream does";
       return GLAKE_TRANSFER_CLOSED;
     }
-    const Status s = driver_.wait_event(track->event, std::min(kSlice, timeout_ns - passed));
+    const Status s =
+        driver_.wait_event(track->event, std::min(TransferTuning::kWaitSlice, timeout_ns - passed));
     if (s.not_ready()) continue;
     if (!s.ok()) {
       *text = "waiting for a plain copy, whose destination may or may not be written: " +

@@ -7,15 +7,9 @@
 
 #include <system_error>
 
+#include "base/transfer_tuning.h"
+
 namespace glake::transfer {
-namespace {
-
-constexpr size_t kMostClients = 64;
-constexpr time_t kAnswerSeconds = 5;
-constexpr int kFullMs = 100;  // until the next try, when no more files or threads can be had
-
-}  // namespace
-
 RelayDoor::RelayDoor(const std::string& driver, const std::string& path)
     : gpus_(driver), socket_(listen_at(path)), stop_(eventfd(0, EFD_CLOEXEC)) {
   thread_ = std::thread([this] { run(); });
@@ -33,7 +27,7 @@ std::string RelayDoor::wait() {
 }
 
 bool RelayDoor::serve(Descriptor client) {
-  const timeval patience{kAnswerSeconds, 0};
+  const timeval patience{TransferTuning::kAnswerSeconds, 0};
   setsockopt(client.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
   try {
     workers_.push_back(std::make_unique<RelayWorker>(gpus_, std::move(client)));
@@ -51,10 +45,11 @@ void RelayDoor::run() {
     if (waits[1].revents != 0 || waits[2].revents != 0) break;
     Descriptor client(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     workers_.remove_if([](const auto& worker) { return worker->over(); });
-    if (client && (!same_user(client.get()) || workers_.size() >= kMostClients)) continue;
+    if (client && (!same_user(client.get()) || workers_.size() >= TransferTuning::kMostClients))
+      continue;
     if (client && serve(std::move(client))) continue;
     pollfd stop{stop_.get(), POLLIN, 0};
-    poll(&stop, 1, kFullMs);
+    poll(&stop, 1, TransferTuning::kFullMs);
   }
   socket_.reset();  // who comes now is refused at once
   workers_.clear();

@@ -65,8 +65,8 @@ std::string RelayGpus::lost() {
 void RelayGpus::take(int gpu, Bytes bytes) {
   std::lock_guard<std::mutex> guard(mutex_);
   Bytes& used = open_.at(gpu);
-  if (used + bytes > kAllBuffers) {
-    throw Error(GLAKE_OUT_OF_MEMORY, "all " + std::to_string(kAllBuffers / kMiB) +
+  if (used + bytes > TransferTuning::kAllBuffers) {
+    throw Error(GLAKE_OUT_OF_MEMORY, "all " + std::to_string(TransferTuning::kAllBuffers / kMiB) +
                                          " MiB of buffers on " + device_text(gpu) +
                                          " are other clients'");
   }

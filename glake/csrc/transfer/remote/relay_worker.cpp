@@ -7,14 +7,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/transfer_tuning.h"
 #include "driver/device_scope.h"
 
 namespace glake::transfer {
 namespace {
-
-constexpr uint64_t kSlice = 50'000;  // ns between two looks for orders while copies are under way
-constexpr size_t kMostShared = 256, kMostFlights = 1024;
-constexpr int kQuestions = 4;  // each failed copy of a stream fails one
 
 [[noreturn]] void bad(const std::string& text) { throw Error(GLAKE_INVALID_ARGUMENT, text); }
 
@@ -80,7 +77,7 @@ void RelayWorker::obey(const Order& order, Descriptor descriptor) {
       case Order::kOpen:
         return open(order);
       case Order::kShare: {
-        if (shared_.size() >= kMostShared) bad("too many pieces of host memory");
+        if (shared_.size() >= TransferTuning::kMostShared) bad("too many pieces of host memory");
         if (shared_.count(order.memory) != 0) bad("host memory that is there");
         shared_[order.memory] = std::make_unique<SharedMemory>(driver_, gpus_.any(), order.bytes,
                                                                std::move(descriptor));
@@ -108,7 +105,7 @@ void RelayWorker::open(const Order& order) {
   gpus_.open(order.gpu);
   Gpu& gpu = open_[order.gpu];
   if (gpu.buffer == nullptr) {
-    gpu.buffer = std::make_unique<RelayBuffer>(gpus_, order.gpu, kClientBuffer);
+    gpu.buffer = std::make_unique<RelayBuffer>(gpus_, order.gpu, TransferTuning::kClientBuffer);
     for (auto& [number, other] : open_) {
       if (number != order.gpu && other.buffer != nullptr) other.buffer->grant();
     }
@@ -122,7 +119,7 @@ void RelayWorker::open(const Order& order) {
     }
   }
   const Descriptor descriptor = gpu.buffer->exported();
-  answer(order.ticket, "", kClientBuffer, descriptor.get());
+  answer(order.ticket, "", TransferTuning::kClientBuffer, descriptor.get());
 }
 
 RelayWorker::Gpu& RelayWorker::known(int gpu) {
@@ -159,7 +156,7 @@ EventId RelayWorker::event_on(Gpu* gpu, int number) {
 }
 
 void RelayWorker::copy(const Order& order) {
-  if (flights_.size() >= kMostFlights) bad("too many copies at once");
+  if (flights_.size() >= TransferTuning::kMostFlights) bad("too many copies at once");
   Gpu& gpu = known(order.gpu);
   const Bytes bytes = order.bytes;
   const bool across = order.kind == Order::kAcross;
@@ -167,7 +164,7 @@ void RelayWorker::copy(const Order& order) {
   const Address other = across ? in_buffer(order.peer, order.to, bytes) : in_shared(order);
   const Way way = across ? kAway : order.kind == Order::kIn ? kInward : kOutward;
   const EventId event = event_on(&gpu, order.gpu);
-  const StreamHandle stream = gpu.streams[way][gpu.turn[way]++ % kFlows];
+  const StreamHandle stream = gpu.streams[way][gpu.turn[way]++ % TransferTuning::kFlows];
   DeviceScope scope(driver_, order.gpu);
   Status s = scope.status();
   if (s.ok()) {
@@ -192,7 +189,7 @@ void RelayWorker::look() {
   if (flights_.empty()) return;
   std::vector<EventId> events;
   for (const Flight& flight : flights_) events.push_back(flight.event);
-  driver_.wait_any(events, kSlice, UINT64_MAX / 2);
+  driver_.wait_any(events, TransferTuning::kOrdersLook, UINT64_MAX / 2);
   const auto done = [&](const Flight& flight) {
     const Status s = driver_.query(flight.event);
     if (s.not_ready()) return false;
@@ -220,7 +217,7 @@ void RelayWorker::drain() {
   for (auto& [number, gpu] : open_) {
     for (const auto& way : gpu.streams) {
       for (const StreamHandle stream : way) {
-        for (int i = 0; stream != 0 && i < kQuestions; ++i) {
+        for (int i = 0; stream != 0 && i < TransferTuning::kQuestions; ++i) {
           if (driver_.synchronize_stream(number, stream).ok()) break;
         }
       }

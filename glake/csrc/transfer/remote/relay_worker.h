@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/transfer_tuning.h"
 #include "transfer/remote/relay_buffer.h"
 #include "transfer/remote/relay_gpus.h"
 #include "transfer/remote/shared_memory.h"
@@ -25,11 +26,10 @@ class RelayWorker {
   bool over() const { return over_; }  // the client is gone, or was sent away
 
  private:
-  static constexpr size_t kFlows = 2;  // streams of one way: one's start hides behind another
   enum Way : size_t { kInward, kOutward, kAway, kWays };
   struct Gpu {
     std::unique_ptr<RelayBuffer> buffer;
-    std::array<std::array<StreamHandle, kFlows>, kWays> streams{};
+    std::array<std::array<StreamHandle, TransferTuning::kFlows>, kWays> streams{};
     std::array<size_t, kWays> turn{};
     std::vector<EventId> spare;
   };

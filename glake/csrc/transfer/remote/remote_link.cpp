@@ -5,13 +5,11 @@
 #include <chrono>
 #include <utility>
 
+#include "base/transfer_tuning.h"
 #include "driver/device_scope.h"
 
 namespace glake::transfer {
 namespace {
-
-constexpr std::chrono::seconds kPatience{20};  // for contexts to be opened
-constexpr int kLookMs = 5;
 
 [[noreturn]] void refuse_order(const std::string& why) {
   throw Error(GLAKE_COPY_REFUSED, "the relay service: " + why);
@@ -47,7 +45,7 @@ uint32_t RemoteLink::send(Order order, int descriptor) {
 
 // Of an order that is no copy: other threads may take its answer meanwhile.
 RemoteLink::Ticket RemoteLink::await(uint32_t ticket) {
-  const auto end = std::chrono::steady_clock::now() + kPatience;
+  const auto end = std::chrono::steady_clock::now() + TransferTuning::kPatience;
   for (;;) {
     {
       Lock lock(mutex_);
@@ -67,7 +65,7 @@ RemoteLink::Ticket RemoteLink::await(uint32_t ticket) {
       }
     }
     pollfd one{socket_.get(), POLLIN, 0};
-    poll(&one, 1, kLookMs);
+    poll(&one, 1, TransferTuning::kLookMs);
   }
 }
 

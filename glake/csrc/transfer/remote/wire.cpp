@@ -10,10 +10,10 @@
 #include <cstring>
 #include <utility>
 
+#include "base/transfer_tuning.h"
+
 namespace glake::transfer {
 namespace {
-
-constexpr time_t kSendSeconds = 5;
 
 [[noreturn]] void refuse(const std::string& what) {
   throw Error(GLAKE_COPY_REFUSED, what + ": " + std::strerror(errno));
@@ -112,7 +112,7 @@ Descriptor listen_at(const std::string& path) {
 Descriptor connect_to(const std::string& path) {
   sockaddr_un address{};
   Descriptor made = new_socket(path, &address);
-  const timeval patience{kSendSeconds, 0};
+  const timeval patience{TransferTuning::kSendSeconds, 0};
   setsockopt(made.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
   if (connect(made.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     refuse("the relay service's " + path);

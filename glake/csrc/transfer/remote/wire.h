@@ -6,13 +6,12 @@
 #include <cstdint>
 #include <string>
 
+#include "base/transfer_tuning.h"
 #include "base/types.h"
 
 namespace glake::transfer {
 
 constexpr uint64_t kWireVersion = 1;
-// Of each GPU's memory: for one client, and for all of them.
-constexpr Bytes kClientBuffer = 8 * kMiB, kAllBuffers = 64 * kMiB;
 
 struct Order {
   enum Kind : uint32_t {

@@ -3,19 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/transfer_tuning.h"
+
 namespace glake::transfer {
-namespace {
-
-constexpr double kSoon = 0.25;  // of a copy's time: the next one begins by then. A guess
-constexpr size_t kMostCopies = 64, kMostThreads = 256, kMostKnown = 1024;
-// Of bursts that come now one way, now another, so many must have been alike before one is
-// expected again: a guess.
-constexpr int kMostDoubt = 3;
-// After so many times it is decided again how a burst goes: other copies may have run beside it.
-constexpr unsigned kDecided = 8;
-
-}  // namespace
-
 // Sizes of up to twice each other are one.
 Bursts::Key Bursts::key_of(const Copy& copy) {
   Bytes size = 1;
@@ -33,9 +23,10 @@ bool Bursts::same(const std::vector<Copy>& some, const std::vector<Copy>& others
 
 Bursts::Burst Bursts::begin(const Copy& copy, uint64_t now) {
   std::lock_guard<std::mutex> guard(mutex_);
-  if (current_.size() >= kMostThreads) current_.clear();  // of threads that have ended, mostly
+  if (current_.size() >= TransferTuning::kBurstThreads)
+    current_.clear();  // of threads that have ended, mostly
   Current& current = current_[std::this_thread::get_id()];
-  if (now > current.open_until || current.copies.size() >= kMostCopies) {
+  if (now > current.open_until || current.copies.size() >= TransferTuning::kBurstCopies) {
     if (!current.copies.empty()) note(current.copies);
     current.copies.clear();
   }
@@ -48,7 +39,7 @@ Bursts::Burst Bursts::begin(const Copy& copy, uint64_t now) {
   const size_t count = current.copies.size();
   if (known.right < known.wrong || !same(current.copies, known.copies, count)) return {};
   const auto next = known.copies.begin() + static_cast<std::ptrdiff_t>(count);
-  if (count == 1) known.anew = known.begun++ % kDecided == 0;
+  if (count == 1) known.anew = known.begun++ % TransferTuning::kDecided == 0;
   const BurstWay way = known.anew ? BurstWay::kUnknown : known.ways[count - 1];
   return {true, known.copies.size(), {next, known.copies.end()}, way};
 }
@@ -69,7 +60,8 @@ void Bursts::begun(uint64_t now, double ns) {
   const auto after = [&](uint64_t time, double part) {
     return time + static_cast<uint64_t>(std::max(part * ns, 0.0));
   };
-  current.open_until = std::max(now, std::min(after(now, kSoon), after(current.began, 1)));
+  current.open_until =
+      std::max(now, std::min(after(now, TransferTuning::kSoon), after(current.began, 1)));
 }
 
 void Bursts::end() {
@@ -81,15 +73,15 @@ void Bursts::end() {
 }
 
 void Bursts::note(const std::vector<Copy>& copies) {
-  if (known_.size() >= kMostKnown) known_.clear();
+  if (known_.size() >= TransferTuning::kBurstsKnown) known_.clear();
   const auto [it, first] = known_.try_emplace(key_of(copies.front()));
   Known& known = it->second;
   const size_t count = copies.size();
   if (first || (count == known.copies.size() && same(copies, known.copies, count))) {
-    known.right = std::min(known.right + 1, kMostDoubt);
+    known.right = std::min(known.right + 1, TransferTuning::kMostDoubt);
   } else {
     known.right = 0;
-    known.wrong = std::min(known.wrong + 1, kMostDoubt);
+    known.wrong = std::min(known.wrong + 1, TransferTuning::kMostDoubt);
   }
   if (count != known.copies.size() || !same(copies, known.copies, count)) {
     known.ways.assign(count, BurstWay::kUnknown);

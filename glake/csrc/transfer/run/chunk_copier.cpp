@@ -2,13 +2,11 @@
 
 #include <algorithm>
 
+#include "base/transfer_tuning.h"
 #include "plan/block_ways.h"
 
 namespace glake::transfer {
 namespace {
-
-constexpr Bytes kLeastTable = 4 * kKiB;
-constexpr int kQuestions = 4;  // each failed copy of a stream fails one
 
 bool between_gpus(const Hop& hop) {
   return !hop.from.host() && !hop.to.host() && hop.from.gpu != hop.to.gpu;
@@ -17,7 +15,8 @@ bool between_gpus(const Hop& hop) {
 }  // namespace
 
 bool ChunkCopier::quiesce(int device, StreamHandle stream) {
-  for (int i = 0; i < kQuestions; ++i) {  // who asks first is told of the copy that failed
+  for (int i = 0; i < TransferTuning::kQuestions;
+       ++i) {  // who asks first is told of the copy that failed
     if (driver_.synchronize_stream(device, stream).ok()) return true;
   }
   return false;
@@ -109,7 +108,8 @@ Status ChunkCopier::copy_by_kernel(const ChunkHop& chunk, KernelBuffers* buffers
                       better_staged(bytes, chunk.link, block_costs(copy_ns_)) &&
                       side_by_side(hop.from.host());
   try {
-    buffers->table = slots_.lend(Place{}, pieces_.size() * sizeof(CopyBlock), kLeastTable);
+    buffers->table =
+        slots_.lend(Place{}, pieces_.size() * sizeof(CopyBlock), TransferTuning::kLeastTable);
     if (staged) buffers->bounce = slots_.lend(Place{gpu}, bytes);
   } catch (const Error&) {
     buffers->table.reset();

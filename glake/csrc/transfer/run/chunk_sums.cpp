@@ -2,12 +2,11 @@
 
 #include <cstring>
 
+#include "base/transfer_tuning.h"
 #include "driver/device_scope.h"
 
 namespace glake::transfer {
 namespace {
-
-constexpr uint64_t kMostWait = 2'000'000'000;  // ns, for a GPU's bytes to be read back
 
 // Each step can be undone, so that one changed word always shows; more do but for one in 2^64.
 uint64_t add_bytes(uint64_t sum, Address at, Bytes bytes) {
@@ -54,7 +53,9 @@ uint64_t ChunkSums::sum_at(const Flight& flight, Side side) {
   const Address copy = back.stage.at();
   DeviceScope scope(tools_.driver, place.gpu);
   Status s = scope.status();
-  if (s.ok()) s = streams_.next(place.gpu, Hop{place, place, {}}, kLeastFlows, false, &back.stream);
+  if (s.ok())
+    s = streams_.next(place.gpu, Hop{place, place, {}}, TransferTuning::kLeastFlows, false,
+                      &back.stream);
   if (s.ok()) s = streams_.event(place.gpu, &back.event);
   for (size_t i = 0; s.ok() && i < pieces_.size(); ++i) {
     const Piece& piece = pieces_[i];
@@ -62,7 +63,7 @@ uint64_t ChunkSums::sum_at(const Flight& flight, Side side) {
                            back.stream);
   }
   if (s.ok()) s = tools_.driver.record(place.gpu, back.event.id(), back.stream);
-  if (s.ok()) s = tools_.driver.wait_event(back.event.id(), kMostWait);
+  if (s.ok()) s = tools_.driver.wait_event(back.event.id(), TransferTuning::kMostWait);
   if (!s.ok()) {
     if (back.stream != 0 && !copier_.quiesce(back)) {
       std::lock_guard<std::mutex> guard(tools_.mutex);

@@ -3,13 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/transfer_tuning.h"
+
 namespace glake::transfer {
-namespace {
-
-constexpr size_t kMostKept = 32;  // copies both ways of each of 16 GPUs
-
-}  // namespace
-
 bool Decisions::Question::operator==(const Question& other) const {
   const auto same = [](const Expected& a, const Expected& b) {
     return a.plan == b.plan && a.bytes == b.bytes;
@@ -26,12 +22,12 @@ DecisionPtr Decisions::find(const Question& question) const {
 }
 
 void Decisions::keep(Question question, DecisionPtr decision) {
-  if (kept_.size() < kMostKept) {
+  if (kept_.size() < TransferTuning::kMostDecisions) {
     kept_.emplace_back(std::move(question), std::move(decision));
     return;
   }
   kept_[oldest_] = {std::move(question), std::move(decision)};
-  oldest_ = (oldest_ + 1) % kMostKept;
+  oldest_ = (oldest_ + 1) % TransferTuning::kMostDecisions;
 }
 
 }  // namespace glake::transfer

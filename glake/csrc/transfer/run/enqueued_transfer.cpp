@@ -4,19 +4,11 @@
 #include <map>
 #include <utility>
 
+#include "base/transfer_tuning.h"
 #include "driver/device_scope.h"
 #include "plan/plan_json.h"
 
 namespace glake::transfer {
-namespace {
-
-// Copies that one thread enqueues sooner than it wakes others (a guess: two wake-ups).
-constexpr size_t kAlone = 6;
-// Chunks of a path of which one is timed: it has others before and behind it.
-constexpr size_t kLeastTimed = 3;
-
-}  // namespace
-
 EnqueuedTransfer::EnqueuedTransfer(const Tools& tools, Request what, PlanPtr direct)
     : request(std::move(what)), tools_(tools), direct_(std::move(direct)) {}
 
@@ -43,7 +35,7 @@ void EnqueuedTransfer::enqueue(PlanPtr plan, const std::vector<PathShare>& share
     for (const Range& range : share.chunks) most = std::max(most, range.bytes());
     open_path(path, share.buffers, most);
     path->planned = share.chunks.size();
-    path->timed = timed && path->planned >= kLeastTimed ? 1 : 0;
+    path->timed = timed && path->planned >= TransferTuning::kLeastTimed ? 1 : 0;
   }
   expect_ok(tools_.pipelines.timer(device, &begun_));
   expect_ok(tools_.pipelines.timer(device, &ended_));
@@ -60,7 +52,7 @@ void EnqueuedTransfer::enqueue(PlanPtr plan, const std::vector<PathShare>& share
   for (const auto& [worker, paths] : of_worker) {
     tasks.push_back({worker, [this, paths = paths] { submit_here(paths); }});
   }
-  if (copies > kAlone && tasks.size() > 1) {
+  if (copies > TransferTuning::kAlone && tasks.size() > 1) {
     tools_.threads.run(tasks);
   } else {
     for (const PathThreads::Task& task : tasks) task.run();
@@ -135,14 +127,14 @@ Status EnqueuedTransfer::submit_hop(Carried* path, size_t hop, Range range, Chun
   Pipeline& line = path->line;
   const bool last = hop + 1 == line.steps.size();
   const int device = line.steps[hop].device;
-  const StreamHandle stream = line.steps[hop].streams[line.chunks % kFlows];
+  const StreamHandle stream = line.steps[hop].streams[line.chunks % TransferTuning::kFlows];
   Pipeline::Buffer* const from =
       hop == 0 ? nullptr : &line.between[hop - 1][line.chunks % line.buffers];
   Pipeline::Buffer* const to = last ? nullptr : &line.between[hop][line.chunks % line.buffers];
   Status s;
   if (from != nullptr) {
     s = driver.wait_stream(device, stream, from->filled);
-  } else if (line.chunks < kFlows) {
+  } else if (line.chunks < TransferTuning::kFlows) {
     s = driver.wait_stream(device, stream, begun_);
   }
   if (s.ok() && to != nullptr && line.chunks >= line.buffers) {
@@ -213,7 +205,7 @@ Status EnqueuedTransfer::gather_ends(Carried* path) {
   const Pipeline::Step& last = path->line.steps.back();
   Driver& driver = tools_.driver;
   Status s;
-  for (size_t i = std::min(path->line.chunks, kFlows); s.ok() && i-- > 0;) {
+  for (size_t i = std::min(path->line.chunks, TransferTuning::kFlows); s.ok() && i-- > 0;) {
     s = driver.record(last.device, path->line.ended[i], last.streams[i]);
     if (s.ok() && i != 0) s = driver.wait_stream(last.device, last.streams[0], path->line.ended[i]);
   }
@@ -255,7 +247,7 @@ void EnqueuedTransfer::time_hops(Carried* path) {
     uint64_t ns = 0;
     if (!tools_.driver.elapsed_ns(step.around[0], step.around[1], &ns).ok()) return;
     if (ns < 2 * tools_.copy_ns) return;  // its start, mostly
-    rates.push_back(static_cast<double>(kFlows * path->timed) /
+    rates.push_back(static_cast<double>(TransferTuning::kFlows * path->timed) /
                     static_cast<double>(ns - tools_.copy_ns));
   }
   path->hop_rates = std::move(rates);

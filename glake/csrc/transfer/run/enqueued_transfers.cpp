@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/transfer_tuning.h"
 #include "transfer/call/copy_ids.h"
 
 namespace glake::transfer {
 namespace {
-
-constexpr size_t kMostUnderWay = 32;     // each may keep 48 MiB on every relay
-constexpr uint64_t kSlice = 50'000'000;  // ns between looks at whether to go on waiting
 
 bool none_failed(const EnqueuedTransfer::Outcome& outcome) {
   return std::all_of(outcome.failures.begin(), outcome.failures.end(),
@@ -23,7 +21,7 @@ std::atomic<uint64_t> next_number{1};  // never the same twice, whichever engine
 bool EnqueuedTransfers::has_room() {
   look();
   std::lock_guard<std::mutex> guard(mutex_);
-  return open_.size() < kMostUnderWay;
+  return open_.size() < TransferTuning::kMostUnderWay;
 }
 
 uint64_t EnqueuedTransfers::begin(const Request& request, const std::vector<PlanPtr>& plans,
@@ -71,7 +69,7 @@ int EnqueuedTransfers::wait(const Ptr& transfer, uint64_t timeout_ns, std::strin
       *text = "the transfer engine was closed; the copy goes on, as its stream does";
       return GLAKE_TRANSFER_CLOSED;
     }
-    const uint64_t slice = std::min(kSlice, timeout_ns - passed);
+    const uint64_t slice = std::min(TransferTuning::kWaitSlice, timeout_ns - passed);
     if (!tools_.driver.wait_event(transfer->ended(), slice).not_ready()) finish(transfer);
   }
   std::lock_guard<std::mutex> guard(mutex_);

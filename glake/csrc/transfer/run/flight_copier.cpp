@@ -9,8 +9,8 @@ namespace glake::transfer {
 // Buffers of the relay service's are few: a chunk waits for one.
 bool FlightCopier::has_room(const PathRun& run, Bytes bytes) const {
   if (!tools_.remote.on_way(run.planned.path)) return true;
-  Bytes size = kLeastSlot;
-  while (size < std::min(bytes, kMostRemote)) size *= 2;
+  Bytes size = TransferTuning::kLeastChunk;
+  while (size < std::min(bytes, TransferTuning::kMostRemote)) size *= 2;
   return tools_.remote.room(run.planned.path, size);
 }
 

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "base/transfer_tuning.h"
 #include "transfer/run/chunk_copier.h"
 #include "transfer/run/flight.h"
 #include "transfer/run/submitter_tools.h"
@@ -13,9 +14,6 @@ namespace glake::transfer {
 
 class FlightCopier {
  public:
-  // The most bytes of a chunk that the relay service carries.
-  static constexpr Bytes kMostRemote = kClientBuffer / 4;
-
   FlightCopier(const SubmitterTools& tools, WorkStreams& streams)
       : tools_(tools),
         streams_(streams),

@@ -4,13 +4,13 @@
 #include <limits>
 #include <utility>
 
+#include "base/transfer_tuning.h"
 #include "transfer/run/flow_race.h"
 
 namespace glake::transfer {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr int kMostEvents = 256;  // looked ahead; a machine of 16 GPUs that all copy has fewer
 
 }  // namespace
 
@@ -72,7 +72,7 @@ void FlowForecast::advance(uint64_t now) {
   if (left > 0 && !running_.empty()) {
     FlowRace race(topology_, parts_);
     for (const Running& one : running_) race.add(one.flow);
-    for (int event = 0; left > 0 && event < kMostEvents; ++event) {
+    for (int event = 0; left > 0 && event < TransferTuning::kMostEvents; ++event) {
       const double ns = std::min(race.next_change(), left);
       race.carry(ns);
       left -= ns;
@@ -101,7 +101,7 @@ double FlowForecast::share(uint64_t now, const std::vector<Pool>& pools, std::ve
   double passed = 0;
   for (int event = 0;; ++event) {
     const std::vector<Rate>& fair = race.rates();
-    double ns = event < kMostEvents ? race.next_change() : kNever;
+    double ns = event < TransferTuning::kMostEvents ? race.next_change() : kNever;
     for (size_t p = 0; p < pools.size(); ++p) {
       double rate = 0;
       for (const size_t path : pools[p].paths) rate += fair[path];
@@ -115,7 +115,7 @@ double FlowForecast::share(uint64_t now, const std::vector<Pool>& pools, std::ve
         (*paths)[path].bytes += fair[path] * ns;
         left[p] -= fair[path] * ns;
       }
-      if (left[p] < FlowRace::kLeft) {
+      if (left[p] < TransferTuning::kLeftBytes) {
         for (const size_t path : pools[p].paths) race.set_bytes(path, 0);
         left[p] = 0;
       }
@@ -139,7 +139,7 @@ double FlowForecast::end_ns(uint64_t now, const std::vector<Flow>& flows, bool o
   for (const Running& one : running_) race.add(one.flow);
   const size_t awaited = flows.size() + (others_too ? running_.size() : 0);
   double passed = 0;
-  for (int event = 0; event < kMostEvents; ++event) {
+  for (int event = 0; event < TransferTuning::kMostEvents; ++event) {
     const double ns = race.carries(awaited) ? race.next_change() : kNever;
     if (ns == kNever) break;
     race.carry(ns);

@@ -75,7 +75,7 @@ void FlowRace::carry(double ns) {
       delay_[i] = std::max(delay_[i] - ns, 0.0);
     } else {
       bytes_[i] -= fair[i] * ns;
-      if (bytes_[i] < kLeft) bytes_[i] = 0;
+      if (bytes_[i] < TransferTuning::kLeftBytes) bytes_[i] = 0;
     }
   }
 }

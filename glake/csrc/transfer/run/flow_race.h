@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/transfer_tuning.h"
 #include "plan/fair_rates.h"
 #include "plan/plan.h"
 
@@ -21,8 +22,6 @@ struct Flow {
 
 class FlowRace {
  public:
-  static constexpr double kLeft = 4096;  // bytes that make no difference any more
-
   // `topology` may be null: nothing is known of the links then. `parts`: as FairRates.
   FlowRace(const topology::Topology* topology, const std::vector<double>& parts);
 

@@ -2,14 +2,9 @@
 
 #include <algorithm>
 
+#include "base/transfer_tuning.h"
+
 namespace glake::transfer {
-namespace {
-
-constexpr uint64_t kFirstRest = 2'000'000, kLongestRest = 10'000'000'000;  // ns
-constexpr uint64_t kGoodChunks = 64;  // in a row, that halve the next rest
-
-}  // namespace
-
 const char* path_state_name(PathState state) {
   switch (state) {
     case PathState::kHealthy:
@@ -27,7 +22,8 @@ void PathHealth::suspect(const std::string& why) {
 }
 
 void PathHealth::fail(uint64_t now, const std::string& why) {
-  rest_ = rest_ == 0 ? kFirstRest : std::min(2 * rest_, kLongestRest);
+  rest_ =
+      rest_ == 0 ? TransferTuning::kFirstRest : std::min(2 * rest_, TransferTuning::kLongestRest);
   until_ = now + rest_;
   state_ = PathState::kQuarantined;
   good_ = 0;
@@ -42,9 +38,9 @@ void PathHealth::find(uint64_t now) {
 void PathHealth::succeed() {
   state_ = PathState::kHealthy;
   why_.clear();
-  if (rest_ == 0 || ++good_ < kGoodChunks) return;
+  if (rest_ == 0 || ++good_ < TransferTuning::kGoodChunks) return;
   good_ = 0;
-  rest_ = rest_ / 2 < kFirstRest ? 0 : rest_ / 2;
+  rest_ = rest_ / 2 < TransferTuning::kFirstRest ? 0 : rest_ / 2;
 }
 
 }  // namespace glake::transfer

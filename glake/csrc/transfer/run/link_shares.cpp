@@ -2,16 +2,9 @@
 
 #include <algorithm>
 
+#include "base/transfer_tuning.h"
+
 namespace glake::transfer {
-namespace {
-
-constexpr double kMuchFaster = 2;    // a link than what a run asks of it
-constexpr double kFullLimit = 0.95;  // of a limit
-constexpr double kAlike = 1.25;      // rates of two ways, at most, whose copies begin together
-constexpr double kManyChunks = 12;   // each way: fewer do not make up for waiting
-
-}  // namespace
-
 std::map<int, double> LinkShares::loads_of(const topology::Route& route) const {
   std::map<int, double> loads;
   for (const auto& load : route) {
@@ -53,7 +46,7 @@ void LinkShares::measure(const std::vector<TransferPtr>& running) {
     use->chunks += static_cast<double>(transfer.left()) * planned /
                    std::max(transfer.plan.rate, planned) / static_cast<double>(run->most(copy_ns_));
     unsigned& flows = run->hops[h].worker().flows;
-    flows = std::min(flows + kLeastFlows, kMostFlows);
+    flows = std::min(flows + TransferTuning::kLeastFlows, TransferTuning::kMostFlows);
     for (const auto& [limit, load] : use->loads)
       taken[static_cast<size_t>(limit)] += load * planned;
   });
@@ -65,7 +58,8 @@ void LinkShares::measure(const std::vector<TransferPtr>& running) {
       spare = std::min(spare, (rate - taken[static_cast<size_t>(load.edge)]) / load.share);
     }
     const Rate planned = run->planned.rate;
-    run->hops[h].set_link(link, planned + spare, spare > (kMuchFaster - 1) * planned);
+    run->hops[h].set_link(link, planned + spare,
+                          spare > (TransferTuning::kMuchFaster - 1) * planned);
   });
   for (const auto& [places, use] : uses_) {
     const auto back = uses_.find({places[2], places[3], places[0], places[1]});
@@ -78,15 +72,18 @@ void LinkShares::measure(const std::vector<TransferPtr>& running) {
 // Whether the two ways of a link fill, between themselves, a limit that counts both.
 bool LinkShares::coupled(const LinkUse& one, const LinkUse& other,
                          const std::vector<double>& taken) const {
-  if (one.planned > kAlike * other.planned || other.planned > kAlike * one.planned) return false;
-  if (std::min(one.chunks, other.chunks) < kManyChunks) return false;
+  if (one.planned > TransferTuning::kAlike * other.planned ||
+      other.planned > TransferTuning::kAlike * one.planned)
+    return false;
+  if (std::min(one.chunks, other.chunks) < TransferTuning::kManyChunks) return false;
   for (const auto& [limit, load] : one.loads) {
     const auto back = other.loads.find(limit);
     if (back == other.loads.end()) continue;
     const double both = load * one.planned + back->second * other.planned;
     const double all = taken[static_cast<size_t>(limit)];
     const double most = topology_->limits()[static_cast<size_t>(limit)].limit;
-    if (both > kFullLimit * all && all > kFullLimit * most) return true;
+    if (both > TransferTuning::kFullLimit * all && all > TransferTuning::kFullLimit * most)
+      return true;
   }
   return false;
 }
@@ -120,7 +117,8 @@ void LinkShares::share(Transfer* transfer, bool alone, const std::vector<double>
       }
       const double times = widest > 0 ? run.planned.rate / widest : 0;
       unsigned& flows = hop.worker().flows;
-      flows = std::clamp(static_cast<unsigned>(kLeastFlows * times), flows, kMostFlows);
+      flows = std::clamp(static_cast<unsigned>(TransferTuning::kLeastFlows * times), flows,
+                         TransferTuning::kMostFlows);
     }
   }
 }
@@ -136,7 +134,8 @@ std::vector<int> LinkShares::full_limits(const PathRun& run,
   for (const auto& [limit, rate] : own) {
     const double all = taken[static_cast<size_t>(limit)];
     const double most = topology_->limits()[static_cast<size_t>(limit)].limit;
-    if (all > kFullLimit * most && rate < kFullLimit * all) full.push_back(limit);
+    if (all > TransferTuning::kFullLimit * most && rate < TransferTuning::kFullLimit * all)
+      full.push_back(limit);
   }
   return full;
 }

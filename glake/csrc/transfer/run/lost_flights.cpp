@@ -4,13 +4,9 @@
 #include <iterator>
 #include <utility>
 
+#include "base/transfer_tuning.h"
+
 namespace glake::transfer {
-namespace {
-
-constexpr uint64_t kAskAgain = 100'000;  // ns between two questions to the service
-
-}  // namespace
-
 void LostFlights::add(Flight flight) {
   flight.lost = ++count_;
   if (flight.transfer != nullptr) {
@@ -76,7 +72,7 @@ void LostFlights::reap(uint64_t timeout_ns) {
       std::string why;
       while (RemoteGpus::state(flight.remote, &why) == RemoteCopy::State::kUnderWay) {
         if (driver_.now_ns() >= end) return false;
-        driver_.wait_any({}, kAskAgain);
+        driver_.wait_any({}, TransferTuning::kAskAgain);
       }
       return true;
     }

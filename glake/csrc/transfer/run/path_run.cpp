@@ -2,20 +2,9 @@
 
 #include <algorithm>
 
+#include "base/transfer_tuning.h"
+
 namespace glake::transfer {
-namespace {
-
-constexpr double kStarts = 2;  // of a copy: what a chunk takes at the planned rate, at least
-// Of a copy's start: two streams take turns, and each copy covers the other's start with half of
-// its bytes.
-constexpr double kCovering = 1.25;
-constexpr uint64_t kWatched = 4, kWatchNs = 400'000;  // chunks and time between looks at a run
-constexpr unsigned kSlowLooks = 3;                    // that show it slow before it is believed
-constexpr double kSlow = 0.7;                         // of its plan
-constexpr double kMemory = 0.75;  // weight of what was measured before, per completion
-
-}  // namespace
-
 void HopMeter::replan(Rate planned) {
   rate_ = planned;
   bytes_ = ns_ = 0;
@@ -62,7 +51,8 @@ uint64_t HopMeter::moment(uint64_t now, uint64_t copy_ns) {
 }
 
 uint64_t HopMeter::asked_until(uint64_t copy_ns) const {
-  return use_->asked == 0 ? 0 : use_->asked + static_cast<uint64_t>(kStarts) * copy_ns;
+  return use_->asked == 0 ? 0
+                          : use_->asked + static_cast<uint64_t>(TransferTuning::kStarts) * copy_ns;
 }
 
 void HopMeter::withdraw(Bytes bytes) {
@@ -76,8 +66,8 @@ void HopMeter::complete(uint64_t now, Bytes bytes, uint64_t copy_ns) {
   double elapsed = now > mark_ ? static_cast<double>(now - mark_) : 0;
   // One after the other, each with its start, which is no fault of the link.
   if (alone_ && completed_ != 0) elapsed = std::max(elapsed - static_cast<double>(copy_ns), 0.0);
-  bytes_ = kMemory * bytes_ + static_cast<double>(bytes);
-  ns_ = kMemory * ns_ + elapsed;
+  bytes_ = TransferTuning::kMemory * bytes_ + static_cast<double>(bytes);
+  ns_ = TransferTuning::kMemory * ns_ + elapsed;
   mark_ = std::max(mark_, now);
   if (worker().under_way > worker().flows) use_->started = now;  // one that waited in its stream
   ++completed_;
@@ -96,14 +86,15 @@ Bytes PathRun::least(uint64_t copy_ns) const {
   // Beside others on its way, the copies of all of them cover a start between them.
   Rate together = planned.rate;
   for (const HopMeter& hop : hops) together = std::max(together, hop.use()->planned);
-  const double covering = together * static_cast<double>(copy_ns) * kCovering;
-  return std::clamp(static_cast<Bytes>(covering) / kKiB * kKiB, kLeastChunk, most(copy_ns));
+  const double covering = together * static_cast<double>(copy_ns) * TransferTuning::kCovering;
+  return std::clamp(static_cast<Bytes>(covering) / kKiB * kKiB, TransferTuning::kLeastChunk,
+                    most(copy_ns));
 }
 
 Bytes PathRun::most(uint64_t copy_ns) const {
-  const Bytes limit = relayed() ? kMostChunk : kMostDirect;
-  Bytes bytes = 2 * kLeastChunk;
-  const double wanted = planned.rate * static_cast<double>(copy_ns) * kStarts;
+  const Bytes limit = relayed() ? TransferTuning::kMostChunk : TransferTuning::kMostDirect;
+  Bytes bytes = 2 * TransferTuning::kLeastChunk;
+  const double wanted = planned.rate * static_cast<double>(copy_ns) * TransferTuning::kStarts;
   while (bytes < limit && static_cast<double>(bytes) < wanted) bytes *= 2;
   return bytes;
 }
@@ -142,16 +133,18 @@ void PathRun::start_watch(uint64_t now) {
 }
 
 int PathRun::slow_hop(uint64_t now) {
-  if (chunks < chunks_then + kWatched || now < since + kWatchNs) return -1;
+  if (chunks < chunks_then + TransferTuning::kWatched || now < since + TransferTuning::kWatchNs)
+    return -1;
   const Rate carried = static_cast<Rate>(landed - landed_then) / static_cast<Rate>(now - since);
   size_t least = 0;
   for (size_t h = 1; h < hops.size(); ++h) {
     if (hops[h].rate() < hops[least].rate()) least = h;
   }
-  const bool behind = carried < kSlow * planned.rate && hops[least].rate() < kSlow * planned.rate;
+  const bool behind = carried < TransferTuning::kSlow * planned.rate &&
+                      hops[least].rate() < TransferTuning::kSlow * planned.rate;
   slow = behind ? slow + 1 : 0;
   start_watch(now);
-  return slow < kSlowLooks ? -1 : static_cast<int>(least);
+  return slow < TransferTuning::kSlowLooks ? -1 : static_cast<int>(least);
 }
 
 }  // namespace glake::transfer

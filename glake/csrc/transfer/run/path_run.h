@@ -9,18 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/transfer_tuning.h"
 #include "base/types.h"
 #include "plan/estimate.h"
 #include "transfer/run/health.h"
 
 namespace glake::transfer {
-
-constexpr Bytes kMostChunk = 8 * kMiB;    // that a buffer holds on its way
-constexpr Bytes kMostDirect = 64 * kMiB;  // that needs none
-
-// One copy's start hides behind another's bytes. More than these, and the starts cost more than
-// they hide.
-constexpr unsigned kLeastFlows = 2, kMostFlows = 6;
 
 // Copies under way between two places, of every run that has that hop.
 struct LinkUse {
@@ -37,7 +31,8 @@ struct LinkUse {
   uint64_t asked = 0;  // a copy has waited since then for one of the other way; 0: none does
   struct Worker {
     unsigned under_way = 0;
-    unsigned flows = kLeastFlows;  // streams that take turns, and so copies that flow at once
+    unsigned flows =
+        TransferTuning::kLeastFlows;  // streams that take turns, and so copies that flow at once
   };
   std::map<int, Worker> of_worker;
 };

@@ -6,17 +6,10 @@
 #include <system_error>
 #include <utility>
 
+#include "base/transfer_tuning.h"
 #include "driver/outside_scope.h"
 
 namespace glake::transfer {
-namespace {
-
-// Others that a thread wakes: a system call each, of several microseconds. A caller that woke all
-// of them would enqueue nothing meanwhile.
-constexpr size_t kWakes = 2;
-
-}  // namespace
-
 PathThreads::Worker& PathThreads::worker(int gpu) {
   std::unique_ptr<Worker>& one = workers_[gpu];
   if (one != nullptr) return *one;
@@ -55,7 +48,8 @@ PathThreads::Worker* PathThreads::give_out(const std::vector<Task>& tasks, Batch
   }
   if (asleep.empty()) return nullptr;
   for (size_t i = 0; i < asleep.size(); ++i) {
-    for (size_t next = kWakes * i + 1; next <= kWakes * (i + 1) && next < asleep.size(); ++next) {
+    for (size_t next = TransferTuning::kWakes * i + 1;
+         next <= TransferTuning::kWakes * (i + 1) && next < asleep.size(); ++next) {
       asleep[i]->wakes.push_back(asleep[next]);
     }
   }

@@ -75,7 +75,7 @@ Status PipelinePool::make_streams(Pipeline* line) {
   for (Pipeline::Step& step : line->steps) {
     DeviceScope scope(driver_, step.device);
     Status s = scope.status();
-    for (size_t i = 0; s.ok() && i < kFlows; ++i) {
+    for (size_t i = 0; s.ok() && i < TransferTuning::kFlows; ++i) {
       if (step.streams[i] == 0) s = driver_.create_stream(&step.streams[i]);
     }
     for (EventId& event : step.around) {
@@ -84,7 +84,7 @@ Status PipelinePool::make_streams(Pipeline* line) {
     if (!s.ok()) return s;
   }
   Status s;
-  for (size_t i = 0; s.ok() && i < kFlows; ++i) {
+  for (size_t i = 0; s.ok() && i < TransferTuning::kFlows; ++i) {
     if (line->ended[i] == 0) s = driver_.create_timer(line->steps.back().device, &line->ended[i]);
   }
   return s;

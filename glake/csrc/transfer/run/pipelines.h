@@ -7,20 +7,16 @@
 #include <mutex>
 #include <vector>
 
+#include "base/transfer_tuning.h"
 #include "transfer/buffers/slots.h"
 #include "transfer/run/chunk_copier.h"
 
 namespace glake::transfer {
 
-// Copies of one hop that flow at once, so that one's start hides behind another's bytes. They take
-// turns: of more, all would share the hop and be done together, and the next hop stand idle until
-// then.
-constexpr size_t kFlows = 2;
-
 struct Pipeline {
   struct Step {
     int device = -1;
-    std::array<StreamHandle, kFlows> streams{};
+    std::array<StreamHandle, TransferTuning::kFlows> streams{};
     std::array<EventId, 2> around{};  // timers before and behind one copy
   };
   // Between two hops. A chunk is in it from the event of the one to that of the other.
@@ -31,7 +27,7 @@ struct Pipeline {
   std::vector<Step> steps;  // of each hop
   // After each hop but the last; `buffers` of them have a slot, those of one transfer.
   std::vector<std::vector<Buffer>> between;
-  std::array<EventId, kFlows> ended{};  // timers behind the last hop's copies
+  std::array<EventId, TransferTuning::kFlows> ended{};  // timers behind the last hop's copies
   // Of one transfer:
   size_t buffers = 0;                  // chunks between two hops, at most
   size_t chunks = 0;                   // submitted so far, or tried

@@ -2,24 +2,12 @@
 
 #include <algorithm>
 
+#include "base/transfer_tuning.h"
 #include "plan/block_ways.h"
 #include "plan/estimate.h"
 
 namespace glake::transfer {
 namespace {
-
-constexpr Rate kUnknownRate = 20;  // GB/s, of a link nobody has described
-// What is forecast of copies that take each other's links is so much too good at times.
-constexpr double kUnsure = 1.05;
-// ns of a copy from which several ways to deal it out are compared: each takes some 20 us of the
-// caller's time, which no simulated clock shows.
-constexpr double kWorthAsking = 1'000'000;
-constexpr double kRunsWell = 0.85;         // of its plan: such a run clears its edges
-constexpr double kFull = 0.9;              // of a limit: copies wait for each other there
-constexpr Bytes kLongCopy = 8 * kMiB;      // that others should reckon with
-constexpr double kThin = 0.05;             // of a plan's rate
-constexpr size_t kMostPlain = 64;          // copies remembered at once
-constexpr uint64_t kForget = 200'000'000;  // ns after which a slow edge is tried at full speed
 
 // The GPUs of a path, a bit each.
 uint32_t gpus_of(const Path& path) {
@@ -64,8 +52,8 @@ PlanPtr Scheduler::direct_plan(const Place& src, const Place& dst) {
   path.worker = src.host() ? dst.gpu : src.gpu;
   path.name = place_text(src) + ">" + place_text(dst);
   TransferPlan plan;
-  plan.rate = plan.plain = kUnknownRate;
-  plan.paths.push_back({path, kUnknownRate});
+  plan.rate = plan.plain = TransferTuning::kUnknownRate;
+  plan.paths.push_back({path, TransferTuning::kUnknownRate});
   return known = std::make_shared<const TransferPlan>(std::move(plan));
 }
 
@@ -92,7 +80,7 @@ bool Scheduler::worthwhile(const Request& request, const TransferPlan& plan) con
 }
 
 bool Scheduler::pays_beside(const Request& request, std::vector<Demand> running) {
-  if (planner_ == nullptr || request.parts.total() < kLongCopy) return false;
+  if (planner_ == nullptr || request.parts.total() < TransferTuning::kLongCopy) return false;
   add_enqueued(&running);
   if (running.empty()) return false;
   running.push_back(request.demand());
@@ -146,11 +134,12 @@ Outlook Scheduler::look_ahead(const Request& request, std::vector<Demand> runnin
   }
   outlook.way = burst.way;
   if (outlook.way == BurstWay::kUnknown) {
-    const double together = kHandOverNs + end_of(request, joint, burst.next.size());
-    const double greedy = kHandOverNs + end_of(request, alone, 0);
+    const double together = TransferTuning::kHandOverNs + end_of(request, joint, burst.next.size());
+    const double greedy = TransferTuning::kHandOverNs + end_of(request, alone, 0);
     const double simple = end_of(request, plain, burst.next.size());
-    const bool is_plain = simple <= std::min(kLeastGain * together, kUnsure * greedy);
-    const bool is_joint = together <= kUnsure * greedy;
+    const bool is_plain =
+        simple <= std::min(TransferTuning::kLeastGain * together, TransferTuning::kUnsure * greedy);
+    const bool is_joint = together <= TransferTuning::kUnsure * greedy;
     outlook.way = is_plain ? BurstWay::kPlain : is_joint ? BurstWay::kJoint : BurstWay::kApart;
   }
   if (outlook.way == BurstWay::kApart) return outlook;
@@ -171,7 +160,7 @@ double Scheduler::end_of(const Request& request, const std::vector<Expected>& bu
   const TransferPlan& first = *burst.front().plan;
   const bool plain = first.paths.size() == 1 && first.paths[0].path.hops.size() == 1;
   const double calls =
-      plain ? kCallNs
+      plain ? TransferTuning::kCallNs
             : transfer::share_out(request, first, how, copy_ns(), now, &forecast_).calls_ns;
   std::vector<FlowForecast::Flow> flows;
   double before = 0;
@@ -200,19 +189,20 @@ bool Scheduler::kernels_pay(const Request& request, const TransferPlan& plan, bo
   for (size_t i = 0; i < request.parts.count(); ++i) load.add(request.parts[i].bytes, costs);
   const bool between = !request.src.host() && !request.dst.host();
   const BlockWay way = best_way(load, plan.plain, costs, !between && batches, false);
-  const double chunks = static_cast<double>(load.bytes) / static_cast<double>(kMostChunk);
-  const double kernels =
-      kHandOverNs + costs.copy_ns * chunks + block_ns(BlockWay::kKernel, load, plan.plain, costs);
-  return kernels * kLeastGain < block_ns(way, load, plan.plain, costs);
+  const double chunks =
+      static_cast<double>(load.bytes) / static_cast<double>(TransferTuning::kMostChunk);
+  const double kernels = TransferTuning::kHandOverNs + costs.copy_ns * chunks +
+                         block_ns(BlockWay::kKernel, load, plan.plain, costs);
+  return kernels * TransferTuning::kLeastGain < block_ns(way, load, plan.plain, costs);
 }
 
 void Scheduler::note_plain(const Request& request, Rate rate, bool followed) {
   if (planner_ == nullptr || rate <= 0) return;
-  if (request.parts.total() < kLongCopy && !followed) return;
+  if (request.parts.total() < TransferTuning::kLongCopy && !followed) return;
   const auto ns = static_cast<uint64_t>(static_cast<double>(request.parts.total()) / rate);
   const uint64_t until = driver_.now_ns() + ns;
   std::lock_guard<std::mutex> guard(small_mutex_);
-  if (plain_.size() < kMostPlain) {
+  if (plain_.size() < TransferTuning::kPlainRemembered) {
     plain_.emplace_back(Demand{request.src, request.dst, 1, 0}, until);
   }
   FlowForecast::Flow flow;
@@ -270,7 +260,7 @@ Decision Scheduler::decide(const Request& request, const std::vector<PlanPtr>& p
   Decision decision;
   double least = 0;
   const bool thorough =
-      expected_ns(*plans.front(), request.parts.total(), copy_ns()) >= kWorthAsking;
+      expected_ns(*plans.front(), request.parts.total(), copy_ns()) >= TransferTuning::kWorthAsking;
   for (const PlanPtr& plan : plans) {
     for (const bool by_rate : {false, true}) {
       for (const size_t followers : {next.size(), next.size() + 1}) {
@@ -290,7 +280,7 @@ Decision Scheduler::decide(const Request& request, const std::vector<PlanPtr>& p
     const bool by_relays = best.paths.size() > 1 || best.paths[0].path->path.hops.size() > 1;
     const PlanPtr direct = direct_plan(request.src, request.dst);
     const double plain = plain_end_ns(request, direct->paths[0], copy_ns(), now, &forecast_);
-    if (!by_relays || plain <= kLeastGain * least) best = {};
+    if (!by_relays || plain <= TransferTuning::kLeastGain * least) best = {};
   }
   forecast_.remove(&next);
   for (const PathShare& share : best.paths) decision.gpus |= gpus_of(share.path->path);
@@ -322,7 +312,7 @@ void Scheduler::learn(const std::vector<Seen>& paths) {
       const Rate rate = std::min(seen.rates[h], seen.path->rate);
       const topology::Route& route = seen.path->path.hops[h].route;
       forecast_.add_load(route, rate, &use);
-      if (rate < kRunsWell * seen.path->rate) continue;
+      if (rate < TransferTuning::kRunsWell * seen.path->rate) continue;
       for (const auto& load : route) cleared[static_cast<size_t>(load.edge)] = true;
     }
   }
@@ -333,12 +323,12 @@ void Scheduler::learn(const std::vector<Seen>& paths) {
   };
   for (const Seen& seen : paths) {
     for (size_t h = 0; h < seen.rates.size(); ++h) {
-      if (seen.rates[h] >= kRunsWell * seen.path->rate) continue;
+      if (seen.rates[h] >= TransferTuning::kRunsWell * seen.path->rate) continue;
       int slow = -1;
       bool full = false;
       for (const auto& load : seen.path->path.hops[h].route) {
         for (const auto& held : topology_->limits_of(load.edge)) {
-          full = full || part(held.edge) > kFull;
+          full = full || part(held.edge) > TransferTuning::kSharedFull;
         }
         if (cleared[static_cast<size_t>(load.edge)]) continue;
         if (slow < 0 || part(load.edge) > part(slow)) slow = load.edge;
@@ -375,7 +365,7 @@ std::vector<PlanPtr> Scheduler::plan_together(const std::vector<Demand>& running
 // wider ones of its own it leaves those alone.
 void Scheduler::leave_thin_paths(PlanPtr* plan) const {
   if (!served_) return;
-  const Rate least = kThin * (*plan)->rate;
+  const Rate least = TransferTuning::kThinShare * (*plan)->rate;
   *plan = without_paths(*plan, [&](const PlannedPath& path) { return path.rate < least; });
 }
 
@@ -385,7 +375,7 @@ void Scheduler::apply(const std::vector<std::pair<int, double>>& lessons) {
   std::lock_guard<std::mutex> guard(mutex_);
   for (auto [edge, scale] : lessons) {
     planner_->set_scale(edge, scale);
-    learnt_[edge] = {scale, now + kForget};
+    learnt_[edge] = {scale, now + TransferTuning::kForget};
   }
   for (auto it = learnt_.begin(); it != learnt_.end();) {
     const bool old = it->second.until <= now;
@@ -432,7 +422,7 @@ Scheduler::Use Scheduler::use_of(const std::vector<TransferPtr>& running, int ed
           if (load.edge != edge) continue;
           const Rate rate = std::min(run->hops[h].rate(), run->planned.rate);
           use.measured += rate * load.share;
-          const bool well = rate >= kRunsWell * run->planned.rate;
+          const bool well = rate >= TransferTuning::kRunsWell * run->planned.rate;
           use.cleared = use.cleared || (well && run.get() != &slow && run->hops[h].completed() > 2);
         }
       }

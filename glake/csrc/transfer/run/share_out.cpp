@@ -6,36 +6,14 @@
 #include <map>
 #include <utility>
 
+#include "base/transfer_tuning.h"
 #include "transfer/run/path_run.h"
 #include "transfer/run/pipelines.h"
 
 namespace glake::transfer {
 namespace {
 
-// Chosen by glake bench transfer --order enqueued on hgx_h100_h200, dgx_a100 and dgx1v.
-// A chunk flows at least this many times as long as a copy takes to start. So the starts of the
-// chunks beside it are hidden.
-constexpr double kCoverage = 2;
-// Chunks' times that a slow hop stands idle until the one before it has filled its buffers, and
-// after the last chunk, of which two are on a hop at once.
-constexpr double kFill = 3;
-// What a caller's time costs, as a part of a copy's time. The first counts where no other copy
-// waits for the calls, the second where others may. Guesses.
-constexpr double kBlocked = 0.1, kBlockedUnknown = 1;
-// A hop counts as slow if it is at most this much faster than the slowest one.
-constexpr double kNearlySlowest = 1.5;
-// A chunk of a path with one slow hop is at most such a part of it, and of what is left of it;
-// where other copies wait for the calls, a larger one.
-constexpr double kWhole = 4, kWholeInHaste = 2;
-constexpr double kMany = 1e9;          // no bound on a number of chunks
-constexpr Bytes kLongest = 16 * kMiB;  // a chunk of a relayed path
-// Buffers of a relay for one transfer, and about how many bytes they are together.
-constexpr size_t kLeastBuffers = 3, kMostBuffers = 6;
-constexpr Bytes kBuffered = kLeastBuffers * kLongest;
-// ns of the calls that open and join a path (a wait and a record are taken for 1000 each).
-constexpr double kEventNs = 1000, kPathNs = 3 * kEventNs;
-// The calls may take this part of the copy's own time: they go on while its first chunks flow.
-constexpr double kCalls = 0.5;
+constexpr double kMany = 1e9;  // no bound on a number of chunks
 
 // The bytes that are in one socket's host memory. One pool has all bytes if the socket does not
 // matter.
@@ -92,45 +70,51 @@ std::vector<Pool> pools_of(const Request& request, const TransferPlan& plan) {
 }
 
 Bytes least_chunk(const PlannedPath& path, uint64_t copy_ns) {
-  const auto covering = static_cast<Bytes>(path.rate * static_cast<double>(copy_ns) * kCoverage);
-  return std::clamp(covering / kLeastChunk * kLeastChunk, kLeastChunk, kLongest);
+  const auto covering =
+      static_cast<Bytes>(path.rate * static_cast<double>(copy_ns) * TransferTuning::kCoverage);
+  return std::clamp(covering / TransferTuning::kLeastChunk * TransferTuning::kLeastChunk,
+                    TransferTuning::kLeastChunk, TransferTuning::kLongestChunk);
 }
 
 // Copies that follow begin later by all of the caller's time.
-double blocked(const Deal& how) { return kBlocked + static_cast<double>(how.followers); }
+double blocked(const Deal& how) {
+  return TransferTuning::kBlocked + static_cast<double>(how.followers);
+}
 
 // The calls of one chunk.
 double chunk_calls_ns(const PlannedPath& path) {
   const auto hops = static_cast<double>(path.path.hops.size());
-  return hops * kCallNs + 4 * (hops - 1) * kEventNs;
+  return hops * TransferTuning::kCallNs + 4 * (hops - 1) * TransferTuning::kEventNs;
 }
 
-// How the chunks of a path are cut. A direct path has kFlows, which flow side by side to the end.
-// On a relayed path a chunk is short where the whole path waits for it: at the beginning if a fast
-// hop comes before the slow ones, at the end if one comes after them. The start of a copy counts as
-// much as that of a short chunk. Over several slow hops all chunks are short.
+// How the chunks of a path are cut. A direct path has TransferTuning::kFlows, which flow side by
+// side to the end. On a relayed path a chunk is short where the whole path waits for it: at the
+// beginning if a fast hop comes before the slow ones, at the end if one comes after them. The start
+// of a copy counts as much as that of a short chunk. Over several slow hops all chunks are short.
 class Cutting {
  public:
   // `most`: chunks. `blocked`: a caller's time against a copy's.
   Cutting(const PlannedPath& path, const std::vector<Rate>& paces, double bytes, double most,
           double blocked, uint64_t copy_ns)
       : start_(static_cast<double>(copy_ns)),
-        parts_(blocked < 1 ? kWhole : kWholeInHaste),
+        parts_(blocked < 1 ? TransferTuning::kWhole : TransferTuning::kWholeInHaste),
         paces_(paces) {
     const Rate least = *std::min_element(paces.begin(), paces.end());
-    const auto slow = [&](Rate rate) { return rate < kNearlySlowest * least; };
+    const auto slow = [&](Rate rate) { return rate < TransferTuning::kNearlySlowest * least; };
     const auto first = std::find_if(paces.begin(), paces.end(), slow);
     const auto last = std::find_if(paces.rbegin(), paces.rend(), slow).base();
     if (!relayed(path)) {
-      longest_ = bytes < static_cast<double>(kFlows * kLeastChunk) ? bytes : bytes / kFlows;
+      longest_ = bytes < static_cast<double>(TransferTuning::kFlows * TransferTuning::kLeastChunk)
+                     ? bytes
+                     : bytes / TransferTuning::kFlows;
       return;
     }
     // Each slow hop but one stands idle while the path fills and empties, for less time if chunks
     // are short. But more chunks take more calls.
-    const auto fills = kFill * (static_cast<double>(last - first) - 1);
+    const auto fills = TransferTuning::kFill * (static_cast<double>(last - first) - 1);
     const double calls = blocked * chunk_calls_ns(path);
     const double wanted = fills > 0 ? std::sqrt(fills * bytes / path.rate / calls) : parts_;
-    const auto limit = static_cast<double>(kLongest);
+    const auto limit = static_cast<double>(TransferTuning::kLongestChunk);
     const double covering = std::min(static_cast<double>(least_chunk(path, copy_ns)), limit);
     longest_ = std::clamp(bytes / std::min(wanted, most), covering, limit);
     const auto shortest = [&](auto begin, auto end) {
@@ -175,7 +159,7 @@ FlowForecast::Flow flow_of(const PlannedPath& path, double delay_ns, const FlowF
   flow.route = forecast.route_of(path.path);
   flow.rate = path.rate;
   flow.delay_ns = delay_ns;
-  flow.copies = kFlows;
+  flow.copies = TransferTuning::kFlows;
   return flow;
 }
 
@@ -203,7 +187,7 @@ std::vector<double> most_chunks(const TransferPlan& plan, double end_ns) {
   std::vector<double> most;
   for (const PlannedPath& path : plan.paths) {
     const double calls = chunk_calls_ns(path) * of_worker[path.path.worker];
-    most.push_back(std::max(end_ns * kCalls / calls, 1.0));
+    most.push_back(std::max(end_ns * TransferTuning::kCalls / calls, 1.0));
   }
   return most;
 }
@@ -231,7 +215,7 @@ std::vector<FlowForecast::Flow> deal(const TransferPlan& plan, const Deal& how,
                               copy_ns);
         double& before = calls[path.path.worker];
         flows[i] = flow_of(path, cutting.delay_ns() + before, *forecast);
-        before += 2 * kCallNs + kPathNs;
+        before += 2 * TransferTuning::kCallNs + TransferTuning::kPathNs;
       }
     }
     if (how.by_rate) {
@@ -243,7 +227,7 @@ std::vector<FlowForecast::Flow> deal(const TransferPlan& plan, const Deal& how,
     bool again = false;
     for (Pool& pool : *pools) {
       const auto sliver = [&](size_t i) {
-        return flows[i].bytes < static_cast<double>(kLeastChunk) / 2;
+        return flows[i].bytes < static_cast<double>(TransferTuning::kLeastChunk) / 2;
       };
       const auto slivers = std::count_if(pool.paths.begin(), pool.paths.end(), sliver);
       if (slivers == 0 || static_cast<size_t>(slivers) == pool.paths.size()) continue;
@@ -257,9 +241,11 @@ std::vector<FlowForecast::Flow> deal(const TransferPlan& plan, const Deal& how,
 
 // Buffers between two hops: enough that the first goes on while the second is behind for a while.
 size_t buffers_for(const PathShare& share) {
-  Bytes most = kLeastChunk;
+  Bytes most = TransferTuning::kLeastChunk;
   for (const Range& chunk : share.chunks) most = std::max(most, chunk.bytes());
-  const size_t buffers = std::clamp<size_t>(kBuffered / most, kLeastBuffers, kMostBuffers);
+  const size_t buffers =
+      std::clamp<size_t>(TransferTuning::kBuffered / most, TransferTuning::kLeastBuffers,
+                         TransferTuning::kMostBuffers);
   return std::min(buffers, share.chunks.size());
 }
 
@@ -281,11 +267,12 @@ double calls_ns(const std::vector<PathShare>& shares) {
   std::map<int, double> of;
   for (const PathShare& share : shares) {
     const double chunk = chunk_calls_ns(*share.path);
-    of[share.path->path.worker] += kPathNs + chunk * static_cast<double>(share.chunks.size());
+    of[share.path->path.worker] +=
+        TransferTuning::kPathNs + chunk * static_cast<double>(share.chunks.size());
   }
   double most = 0;
   for (const auto& [gpu, ns] : of) most = std::max(most, ns);
-  return most + (of.size() > 1 ? kHandOverNs : 0);
+  return most + (of.size() > 1 ? TransferTuning::kHandOverNs : 0);
 }
 
 }  // namespace
@@ -372,7 +359,8 @@ std::vector<FlowForecast::Flow> flows_of(const Expected& copy, uint64_t copy_ns,
   const std::vector<double> loads = forecast.loads(*copy.plan);
   for (const PlannedPath& path : copy.plan->paths) {
     const double bytes = static_cast<double>(copy.bytes) * path.rate / copy.plan->rate;
-    const Cutting cutting(path, paces_of(path, loads, forecast), bytes, kMany, kBlocked, copy_ns);
+    const Cutting cutting(path, paces_of(path, loads, forecast), bytes, kMany,
+                          TransferTuning::kBlocked, copy_ns);
     flows.push_back(flow_of(path, cutting.delay_ns(), forecast));
     flows.back().bytes = bytes;
     if (copy.plan->paths.size() == 1 && !relayed(path)) flows.back().copies = 1;
@@ -381,7 +369,8 @@ std::vector<FlowForecast::Flow> flows_of(const Expected& copy, uint64_t copy_ns,
 }
 
 double Outlook::calls_weigh() const {
-  return known ? kBlocked + static_cast<double>(next.size()) : kBlockedUnknown;
+  return known ? TransferTuning::kBlocked + static_cast<double>(next.size())
+               : TransferTuning::kBlockedUnknown;
 }
 
 double plain_end_ns(const Request& request, const PlannedPath& direct, uint64_t copy_ns,

@@ -4,14 +4,12 @@
 
 #include <vector>
 
+#include "base/transfer_tuning.h"
 #include "transfer/call/request.h"
 #include "transfer/run/bursts.h"
 #include "transfer/run/flow_forecast.h"
 
 namespace glake::transfer {
-
-// ns of an asynchronous copy's call (published for an A10, as in simcuda/driver/symbols.h).
-constexpr double kCallNs = 2600;
 
 // The same copy with the bytes of each socket's host memory one after another, so that a chunk may
 // be of several of its stripes.

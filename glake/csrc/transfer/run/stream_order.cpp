@@ -3,13 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/transfer_tuning.h"
+
 namespace glake::transfer {
-namespace {
-
-constexpr uint64_t kLook = 2'000'000;  // ns
-
-}  // namespace
-
 // Either side may end first.
 struct StreamOrder::Arrival {
   std::mutex mutex;
@@ -114,7 +110,7 @@ void StreamOrder::make_stream_wait(const TransferPtr& transfer, int device, Stre
 void StreamOrder::await(Runner::Lock* lock, const TransferPtr& transfer) {
   const EventId passed = transfer->passed;
   lock->unlock();
-  const Status s = passed != 0 ? driver_.wait_event(passed, kLook) : Status{};
+  const Status s = passed != 0 ? driver_.wait_event(passed, TransferTuning::kOrderLook) : Status{};
   lock->lock();
   if (s.ok() || s.not_ready() || transfer->state != State::kWaiting) return;
   runner_.fail(lock, transfer, GLAKE_COPY_FAILED,

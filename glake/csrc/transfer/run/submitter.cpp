@@ -5,17 +5,9 @@
 #include <algorithm>
 #include <set>
 
+#include "base/transfer_tuning.h"
+
 namespace glake::transfer {
-namespace {
-
-constexpr uint64_t kGrace = 10'000'000;          // ns a copy may be late whatever was expected
-constexpr uint64_t kOverduePoll = 1'000'000;     // ns: there may be other work by then
-constexpr uint64_t kFarewell = 5'000'000'000;    // ns for lost ones, at the end
-constexpr uint64_t kRemotePoll = 5'000;          // ns between two looks for the service's answers
-constexpr uint64_t kLastChance = 2'000'000'000;  // ns for a late one that writes the destination
-
-}  // namespace
-
 Submitter::Submitter(const SubmitterTools& tools, ChunkListener& listener, int gpu)
     : tools_(tools),
       listener_(listener),
@@ -98,7 +90,7 @@ void Submitter::run() {
 
 // Buffers of copies that may never end are given to nobody else.
 std::string Submitter::end() {
-  lost_.reap(kFarewell);
+  lost_.reap(TransferTuning::kFarewell);
   Lock lock(tools_.mutex);
   std::vector<Flight> lost = lost_.take();
   lock.unlock();
@@ -152,14 +144,14 @@ bool Submitter::claim(Flight* flight, uint64_t now) {
       continue;
     }
     if (tools_.remote.on_way(run.planned.path)) {
-      bytes = std::min(bytes, FlightCopier::kMostRemote);
+      bytes = std::min(bytes, TransferTuning::kMostRemote);
     }
     entry.turn = ++turns_;
     flight->transfer = entry.transfer;
     flight->run = &run;
     flight->range = entry.transfer->take(run, bytes);
     run.claimed += flight->range.bytes();
-    run.ramp = std::min(std::max(bytes, run.ramp) * 3 / 2, kMostDirect);
+    run.ramp = std::min(std::max(bytes, run.ramp) * 3 / 2, TransferTuning::kMostDirect);
     ++run.in_flight;
     ++run.in_first_hop;
     ++entry.transfer->in_flight;
@@ -258,7 +250,7 @@ void Submitter::launch(Flight flight) {
     return;
   }
   flight.expected = run.hops[flight.hop].submit(now, flight.range.bytes(), tools_.copy_ns);
-  flight.deadline = now + 3 * (flight.expected - now) + kGrace;
+  flight.deadline = now + 3 * (flight.expected - now) + TransferTuning::kGrace;
   if (flight.unsure) return give_up(&lock, std::move(flight), why);
   if (flight.seen_done) flight.expected = now;
   flights_.push_back(std::move(flight));
@@ -292,15 +284,16 @@ void Submitter::wait() {
   for (const Flight& flight : flights_) {
     if (flight.parked_until != 0) continue;
     expected = std::min(expected, flight.expected);
-    until = std::min({until, flight.deadline, flight.overdue ? now + kOverduePoll : UINT64_MAX});
+    until = std::min(
+        {until, flight.deadline, flight.overdue ? now + TransferTuning::kOverduePoll : UINT64_MAX});
     if (flight.seen_done) until = now;
     if (flight.remote) {
-      until = std::min(until, now + kRemotePoll);
+      until = std::min(until, now + TransferTuning::kAnswersLook);
     } else {
       events_.push_back(flight.event.id());
     }
   }
-  if (crowded_) until = std::min(until, now + kRemotePoll);
+  if (crowded_) until = std::min(until, now + TransferTuning::kAnswersLook);
   // What the wait itself has to say is said again of the copy it is about.
   if (until > now) driver_.wait_any(events_, until - now, expected);
   const uint64_t then = driver_.now_ns();
@@ -398,7 +391,7 @@ void Submitter::handle_overdue(size_t index, uint64_t now) {
   if (flight.last() && !flight.overdue) {
     flight.overdue = true;
     flight.run->health->suspect(why);
-    flight.deadline = flight.expected = now + kLastChance;
+    flight.deadline = flight.expected = now + TransferTuning::kLastChance;
     return;
   }
   Flight lost = std::move(flight);

@@ -3,15 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/transfer_tuning.h"
 #include "driver/device_scope.h"
 
 namespace glake::transfer {
 namespace {
-
-constexpr Bytes kGpuBuffer = 32 * kMiB, kHostBuffer = 32 * kMiB;
-constexpr size_t kMostCopies = 64;
-constexpr int kMostRepeats = 64;
-constexpr uint64_t kStuck = 20'000'000'000;  // ns for one set of copies
 
 [[noreturn]] void refuse_to_time(const std::string& text) {
   throw Error(GLAKE_INVALID_ARGUMENT, text);
@@ -73,16 +69,17 @@ CopyTimer::CopyTimer(Driver& driver, Devices& devices, Slots& slots,
 CopyTimer::~CopyTimer() = default;
 
 void CopyTimer::check(const std::vector<TimedCopy>& copies, Bytes bytes, int repeats) const {
-  if (copies.empty() || copies.size() > kMostCopies) {
+  if (copies.empty() || copies.size() > TransferTuning::kProbeCopies) {
     refuse_to_time(std::to_string(copies.size()) + " copies to time: 1 to " +
-                   std::to_string(kMostCopies));
+                   std::to_string(TransferTuning::kProbeCopies));
   }
-  if (bytes == 0 || bytes > kGpuBuffer) {
+  if (bytes == 0 || bytes > TransferTuning::kProbeBuffer) {
     refuse_to_time(std::to_string(bytes) + " bytes a copy to time: 1 to " +
-                   std::to_string(kGpuBuffer));
+                   std::to_string(TransferTuning::kProbeBuffer));
   }
-  if (repeats < 1 || repeats > kMostRepeats) {
-    refuse_to_time(std::to_string(repeats) + " repeats: 1 to " + std::to_string(kMostRepeats));
+  if (repeats < 1 || repeats > TransferTuning::kProbeRepeats) {
+    refuse_to_time(std::to_string(repeats) + " repeats: 1 to " +
+                   std::to_string(TransferTuning::kProbeRepeats));
   }
   const int sockets = topology_ == nullptr ? 1 : topology_->sockets();
   for (const TimedCopy& copy : copies) {
@@ -105,15 +102,15 @@ Address CopyTimer::buffer(Place place, std::map<int, size_t>* used) {
   if (place.host()) return host_buffer(place.node, (*used)[place.node]++);
   devices_.open(place.gpu);
   Slot& slot = gpus_[place.gpu];
-  if (!slot) slot = slots_.lend(place, kGpuBuffer);
+  if (!slot) slot = slots_.lend(place, TransferTuning::kProbeBuffer);
   return slot.at();
 }
 
 Address CopyTimer::host_buffer(int socket, size_t nth) {
   auto& buffers = hosts_[socket];
   if (nth == buffers.size()) {
-    buffers.push_back(
-        std::make_unique<PlacedBuffer>(driver_, devices_.some(), topology_, socket, kHostBuffer));
+    buffers.push_back(std::make_unique<PlacedBuffer>(driver_, devices_.some(), topology_, socket,
+                                                     TransferTuning::kProbeBuffer));
   }
   return buffers[nth]->at();
 }
@@ -199,21 +196,22 @@ void CopyTimer::settle(uint64_t timeout_ns) {
 void CopyTimer::time(const std::vector<TimedCopy>& copies, Bytes bytes, int repeats, uint64_t* ns) {
   check(copies, bytes, repeats);
   std::lock_guard<std::mutex> guard(mutex_);
-  settle(kStuck);
+  settle(TransferTuning::kStuck);
   std::vector<Running> running;
   std::map<int, size_t> hosts, streams;
   for (const TimedCopy& copy : copies) {
     const int device = copy.src.host() ? copy.dst.gpu : copy.src.gpu;
     const StreamHandle on = stream(device, streams[device]++);
     const Address dst = buffer(copy.dst, &hosts), src = buffer(copy.src, &hosts);
-    running.push_back({device,
-                       on,
-                       dst,
-                       src,
-                       copy.dst.host() ? kHostBuffer : kGpuBuffer,
-                       copy.src.host() ? kHostBuffer : kGpuBuffer,
-                       Event(*this),
-                       {}});
+    running.push_back(
+        {device,
+         on,
+         dst,
+         src,
+         copy.dst.host() ? TransferTuning::kProbeBuffer : TransferTuning::kProbeBuffer,
+         copy.src.host() ? TransferTuning::kProbeBuffer : TransferTuning::kProbeBuffer,
+         Event(*this),
+         {}});
     for (int round = 0; round < repeats; ++round) running.back().ends.emplace_back(*this);
     if (!copy.dst.host() && !copy.src.host()) {
       devices_.reach(copy.dst.gpu, copy.src.gpu);
@@ -223,7 +221,7 @@ void CopyTimer::time(const std::vector<TimedCopy>& copies, Bytes bytes, int repe
   try {
     enqueue(copies, bytes, repeats, &running);
     for (const Running& run : running) {
-      const Status s = driver_.wait_event(run.ends.back().id(), kStuck);
+      const Status s = driver_.wait_event(run.ends.back().id(), TransferTuning::kStuck);
       if (s.not_ready()) throw Error(GLAKE_BUSY_TIMEOUT, "copies that are timed stand still");
       expect_ok(driver_, s, "a copy");
     }
@@ -243,7 +241,7 @@ void CopyTimer::time(const std::vector<TimedCopy>& copies, Bytes bytes, int repe
 
 void CopyTimer::close() {
   std::lock_guard<std::mutex> guard(mutex_);
-  settle(kStuck);
+  settle(TransferTuning::kStuck);
   for (auto& [device, streams] : streams_) {
     for (; !streams.empty(); streams.pop_back()) {
       expect_ok(driver_, driver_.destroy_stream(streams.back()), "a stream");

@@ -2,18 +2,12 @@
 
 #include <algorithm>
 
+#include "base/transfer_tuning.h"
 #include "plan/plan_json.h"
 #include "transfer/run/health_book.h"
 
 namespace glake::transfer {
 namespace {
-
-constexpr unsigned kMostFailures = 3;  // of a run in one transfer
-// Chunks of a run under way over a hop: two go, and where the slow link should be one waits. No
-// more than that: two that each waited for another would begin, and end, together for ever.
-constexpr unsigned kGoing = 2, kQueued = 1;
-constexpr double kOverPlan = 1.25;  // what a run is trusted to do beyond its plan
-constexpr double kShares = 24;      // chunks a run's part of the transfer makes, at least
 
 // About `wanted`, so that the last part of `whole` is no sliver, whose copy would cost as much as
 // any.
@@ -154,11 +148,14 @@ bool Transfer::may_take(const PathRun& run, uint64_t now, uint64_t copy_ns) cons
   const bool slow_first = !run.relayed() || request.src.host();
   const unsigned flows = run.hops.front().worker().flows;
   const bool moments = run.hops.front().coupled() || run.hops.back().coupled();
-  const unsigned queued = moments ? 0 : kQueued;  // what waits in a stream begins at no chosen one
-  const unsigned first = slow_first ? std::max(kGoing, flows) + queued : kGoing;
+  const unsigned queued =
+      moments ? 0 : TransferTuning::kQueued;  // what waits in a stream begins at no chosen one
+  const unsigned first =
+      slow_first ? std::max(TransferTuning::kGoing, flows) + queued : TransferTuning::kGoing;
   unsigned later = 0;  // beyond its first hop
   for (size_t h = 1; h < run.hops.size(); ++h) {
-    later += std::max(kGoing, run.hops[h].worker().flows) + (slow_first ? 0 : queued);
+    later +=
+        std::max(TransferTuning::kGoing, run.hops[h].worker().flows) + (slow_first ? 0 : queued);
   }
   return run.in_first_hop < first && run.in_flight - run.in_first_hop <= later;
 }
@@ -174,7 +171,8 @@ bool Transfer::best_choice(const PathRun& run, Bytes bytes, uint64_t now, uint64
       continue;
     }
     if (own_pool(*other) != own_pool(run)) continue;
-    const Rate rate = std::max(std::min(other->pace(), kOverPlan * other->planned.rate), 1e-3);
+    const Rate rate =
+        std::max(std::min(other->pace(), TransferTuning::kOverPlan * other->planned.rate), 1e-3);
     const uint64_t arrival = other->arrival(now, bytes, copy_ns);
     first = std::min(first, arrival);
     others.emplace_back(static_cast<double>(arrival - now) - static_cast<double>(bytes) / rate,
@@ -212,7 +210,8 @@ bool Transfer::ahead_of_share(const PathRun& run) const {
   const double share = run.planned.rate / std::max(planned, 1e-9);
   if (share * static_cast<double>(count) > 0.6) return false;
   return static_cast<double>(run.claimed) >
-         share * static_cast<double>(sum + 2 * kMostChunk) + static_cast<double>(kLeastChunk);
+         share * static_cast<double>(sum + 2 * TransferTuning::kMostChunk) +
+             static_cast<double>(TransferTuning::kLeastChunk);
 }
 
 Bytes Transfer::allowance(const PathRun& run, uint64_t now, uint64_t copy_ns) const {
@@ -220,7 +219,8 @@ Bytes Transfer::allowance(const PathRun& run, uint64_t now, uint64_t copy_ns) co
   if (pool == nullptr || state != State::kRunning || cancelled || error != 0) return 0;
   if (!may_take(run, now, copy_ns)) return 0;
   const Bytes rest = pool->bytes;
-  const Bytes limit = request.pageable || run.relayed() ? kMostChunk : kMostDirect;
+  const Bytes limit =
+      request.pageable || run.relayed() ? TransferTuning::kMostChunk : TransferTuning::kMostDirect;
   const Bytes least = std::min(run.least(copy_ns), limit);
   if (run.health->state() == PathState::kQuarantined) return std::min(rest, least);
   const bool idle = std::none_of(runs.begin(), runs.end(), [&](const auto& other) {
@@ -230,8 +230,9 @@ Bytes Transfer::allowance(const PathRun& run, uint64_t now, uint64_t copy_ns) co
   const double share =
       std::min(1.0, run.planned.rate / std::max(planned_rate(own_pool(run)), 1e-9));
   const auto part = static_cast<Bytes>(static_cast<double>(rest) * share / 2);
-  const auto whole = static_cast<Bytes>(static_cast<double>(total()) /
-                                        static_cast<double>(pools_.size()) * share / kShares);
+  const auto whole =
+      static_cast<Bytes>(static_cast<double>(total()) / static_cast<double>(pools_.size()) * share /
+                         TransferTuning::kShares);
   const Bytes most = std::clamp(whole, least, std::max(std::min(run.most(copy_ns), limit), least));
   Bytes bytes = std::clamp(std::min(part, std::max(run.ramp, least)), least, most);
   if (bytes + least / 2 >= rest) bytes = std::min(rest, limit);
@@ -274,7 +275,7 @@ void Transfer::close_run(PathRun* run, const std::string& reason) {
 void Transfer::count_failure(PathRun* run) {
   ++run->resent;
   run->ramp = 0;
-  if (++run->failures < kMostFailures || run->closed) return;
+  if (++run->failures < TransferTuning::kMostFailures || run->closed) return;
   close_run(run, "failed " + std::to_string(run->failures) + " times");
 }
 

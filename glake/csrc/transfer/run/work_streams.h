@@ -32,7 +32,7 @@ class WorkStreams {
 
  private:
   struct Way {
-    std::array<StreamHandle, kMostFlows> streams{};
+    std::array<StreamHandle, TransferTuning::kMostFlows> streams{};
     size_t turn = 0;
   };
   Driver& driver_;

@@ -1,0 +1,188 @@
+// The transfer engine's thresholds and the planner's. Each says where its value is from: a command
+// that measured it, a published cost, or a guess, which was chosen and not measured. Promises and
+// formats (ids, messages, the shape of the copy kernel) are not here, nor the defaults of links
+// that a platforms file leaves out (plan/topology.cpp).
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/types.h"
+
+namespace glake {
+
+struct TransferTuning {
+  // Which copies are planned.
+  // Below this size no plan is asked for. A gain was seen from 4 MiB on (`glake bench transfer`).
+  static constexpr Bytes kAlwaysPlain = kMiB;
+  // A relayed chunk is at least this long, and so is a relay buffer: a guess.
+  static constexpr Bytes kLeastChunk = 512 * kKiB;
+  // ns from the call to the first copy of another thread: a guess.
+  static constexpr double kHandOverNs = 5'000;
+  // A copy is shared out if it takes this many times less than a plain one: a guess.
+  static constexpr double kLeastGain = 1.03;
+  // GB/s of a link that nobody has described: a guess.
+  static constexpr double kUnknownRate = 20;
+  // Copies from this size on are told to others, which reckon with them: a guess.
+  static constexpr Bytes kLongCopy = 8 * kMiB;
+
+  // Plans: weights of the planner's linear programs, guesses. Rates in them are parts of the
+  // demand's own.
+  static constexpr double kLoadCost = 0.0002;  // of each link: of equal paths the shorter is taken
+  static constexpr double kSettled = 1000;     // what a settled rate earns against another
+  static constexpr double kStopped = 0.02;     // the price of a rate that cannot grow; all are 1
+  static constexpr double kSameRate = 1.005;   // a smaller rise is not worth another round
+  static constexpr double kUneven = 10;        // of the highest load: little against a rate
+  static constexpr int kEvenRounds = 4;        // that make paths as even as they can be
+  // Paths with less than this part of a demand's rate are dropped, where that costs at most the
+  // next part of it; others where it costs the last.
+  static constexpr double kThinPath = 0.03, kThinLoss = 0.02, kOtherLoss = 0.002;
+  static constexpr double kPlanFull = 1 - 1e-3;     // of a limit: no path is sought through it
+  static constexpr size_t kPlansKnown = 1024;       // answers kept; then all are dropped
+  static constexpr size_t kMostRefusals = 24;       // named of a demand: more explain nothing
+  static constexpr double kThinShare = 0.05;        // of a plan's rate: an edge it hardly uses
+  static constexpr size_t kMostDecisions = 32;      // kept: both ways of each of 16 GPUs
+  static constexpr size_t kPlainRemembered = 64;    // plain copies under way
+  static constexpr uint64_t kForget = 200'000'000;  // ns until a slow edge is tried at full speed
+
+  // Copies beside each other.
+  // What is forecast of copies that take each other's links is so much too good at times. Chosen by
+  // `glake bench transfer --platform made:50`.
+  static constexpr double kUnsure = 1.05;
+  // ns of a copy from which several ways to deal it out are compared: each takes some 20 us of the
+  // caller's time (benchmarks/transfer/start_time.py), which no simulated clock shows. A guess.
+  static constexpr double kWorthAsking = 1'000'000;
+  static constexpr double kRunsWell = 0.85;   // of its plan: such a run clears its edges; a guess
+  static constexpr double kSharedFull = 0.9;  // of a limit: copies wait for each other; a guess
+  static constexpr int kMostEvents = 256;     // looked ahead; 16 GPUs that all copy have fewer
+  static constexpr double kLeftBytes = 4096;  // make no difference to a forecast any more
+  static constexpr double kMuchFaster = 2;    // a link than what a run asks of it; a guess
+  static constexpr double kFullLimit = 0.95;  // of a limit; a guess
+  static constexpr double kAlike = 1.25;      // rates of two ways that begin together, at most
+  static constexpr double kManyChunks = 12;   // each way: fewer do not make up for waiting
+  // A burst: the next copy begins within this part of a copy's time. A guess.
+  static constexpr double kSoon = 0.25;
+  static constexpr size_t kBurstCopies = 64, kBurstThreads = 256, kBurstsKnown = 1024;
+  // Of bursts that come now one way, now another, this many must have been alike before one is
+  // expected again: a guess.
+  static constexpr int kMostDoubt = 3;
+  // After this many times it is decided again how a burst goes: other copies may have run beside
+  // it.
+  static constexpr unsigned kDecided = 8;
+
+  // Shares of copies that are enqueued at once. Chosen by `glake bench transfer --order enqueued`
+  // on hgx_h100_h200, dgx_a100 and dgx1v, where nothing else is said.
+  // A chunk flows at least this many times as long as a copy takes to start. So the starts of the
+  // chunks beside it are hidden.
+  static constexpr double kCoverage = 2;
+  // Chunks' times that a slow hop stands idle until the one before it has filled its buffers, and
+  // after the last chunk, of which two are on a hop at once.
+  static constexpr double kFill = 3;
+  // What a caller's time costs, as a part of a copy's time. The first counts where no other copy
+  // waits for the calls, the second where others may. Guesses.
+  static constexpr double kBlocked = 0.1, kBlockedUnknown = 1;
+  // A hop counts as slow if it is at most this much faster than the slowest one.
+  static constexpr double kNearlySlowest = 1.5;
+  // A chunk of a path with one slow hop is at most such a part of it, and of what is left of it;
+  // where other copies wait for the calls, a larger one.
+  static constexpr double kWhole = 4, kWholeInHaste = 2;
+  static constexpr Bytes kLongestChunk = 16 * kMiB;  // of a relayed path
+  // Buffers of a relay for one transfer, and about how many bytes they are together.
+  static constexpr size_t kLeastBuffers = 3, kMostBuffers = 6;
+  static constexpr Bytes kBuffered = kLeastBuffers * kLongestChunk;
+  // ns of an asynchronous copy's call: published for an A10, as in simcuda/symbols.h.
+  static constexpr double kCallNs = 2600;
+  // ns of the calls that open and join a path: a wait and a record are taken for 1000 each.
+  static constexpr double kEventNs = 1000, kPathNs = 3 * kEventNs;
+  // The calls may take this part of the copy's own time: they go on while its first chunks flow.
+  static constexpr double kCalls = 0.5;
+  // Copies that one thread enqueues sooner than it wakes others: a guess, two wake-ups.
+  static constexpr size_t kAlone = 6;
+  // Others that a thread wakes: a system call each, of several microseconds. A caller that woke all
+  // of them would enqueue nothing meanwhile (benchmarks/transfer/start_time.py).
+  static constexpr size_t kWakes = 2;
+  // Chunks of a path of which one is timed: it has others before and behind it.
+  static constexpr size_t kLeastTimed = 3;
+  // Copies of one hop that flow at once, so that one's start hides behind another's bytes. They
+  // take turns: of more, all would share the hop and be done together, and the next hop stand idle
+  // until then.
+  static constexpr size_t kFlows = 2;
+  static constexpr size_t kMostUnderWay = 32;  // each may keep 48 MiB on every relay; a guess
+
+  // Chunks of copies that threads submit: guesses that `glake bench transfer --order held` shows at
+  // work.
+  static constexpr double kStarts =
+      2;  // of a copy: what a chunk takes at the planned rate, at least
+  // Of a copy's start: two streams take turns, and each copy covers the other's start with half of
+  // its bytes.
+  static constexpr double kCovering = 1.25;
+  static constexpr Bytes kMostChunk = 8 * kMiB;    // that a buffer holds on its way
+  static constexpr Bytes kMostDirect = 64 * kMiB;  // that needs none
+  // One copy's start hides behind another's bytes. More than these, and the starts cost more than
+  // they hide.
+  static constexpr unsigned kLeastFlows = 2, kMostFlows = 6;
+  // Chunks of a run under way over a hop: two go, and where the slow link should be one waits. No
+  // more than that: two that each waited for another would begin, and end, together for ever.
+  static constexpr unsigned kGoing = 2, kQueued = 1;
+  static constexpr double kOverPlan = 1.25;  // what a run is trusted to do beyond its plan
+  static constexpr double kShares = 24;      // chunks a run's part of the transfer makes, at least
+  static constexpr size_t kMostPieces = 1024;     // of one chunk: they are submitted in one go
+  static constexpr Bytes kLeastTable = 4 * kKiB;  // of pieces that a kernel reads
+
+  // Faults: guesses, in ns unless said.
+  static constexpr uint64_t kWatched = 4,
+                            kWatchNs = 400'000;  // chunks, time between looks at a run
+  static constexpr unsigned kSlowLooks = 3;      // that show a run slow before it is believed
+  static constexpr double kSlow = 0.7;           // of its plan
+  static constexpr double kMemory = 0.75;  // weight of what was measured before, each completion
+  static constexpr unsigned kMostFailures = 3;  // of a run in one transfer
+  static constexpr uint64_t kFirstRest = 2'000'000, kLongestRest = 10'000'000'000;
+  static constexpr uint64_t kGoodChunks = 64;          // in a row, that halve the next rest
+  static constexpr uint64_t kGrace = 10'000'000;       // a copy may be late whatever was expected
+  static constexpr uint64_t kOverduePoll = 1'000'000;  // there may be other work by then
+  static constexpr uint64_t kLastChance = 2'000'000'000;  // for a late one that writes the end
+  static constexpr uint64_t kFarewell = 5'000'000'000;    // for lost ones, when the engine closes
+  static constexpr uint64_t kHoldUp = 5'000'000'000;      // that closing waits for each thing
+  static constexpr uint64_t kMostWait = 2'000'000'000;    // for a GPU's bytes to be read back
+  static constexpr uint64_t kStuck = 20'000'000'000;      // for one set of the probe's copies
+  static constexpr int kQuestions = 4;  // asked of a stream: each failed copy fails one
+
+  // Waiting: ns between two looks. Guesses.
+  static constexpr uint64_t kWaitSlice = 50'000'000;  // at whether to go on waiting
+  static constexpr uint64_t kOrderLook = 2'000'000;   // at a stream that a copy is to follow
+
+  // Host memory.
+  // Named ends of less are not looked into, if they may be left; more are looked at in this many
+  // places, this far apart at least. Guesses.
+  static constexpr Bytes kTrusted = kMiB;
+  static constexpr Bytes kLooks = 8, kProbe = 16 * kKiB, kLeastStripe = kMiB;
+  static constexpr size_t kLiveRanges = 16;  // entries, of which the copies may be done; a guess
+  // Beyond, reading the mappings is quicker: measured by hand with 350 to 3,000 of them.
+  static constexpr Bytes kMostProvided = 16 * kMiB;
+  static constexpr int kMostCalls = 64;
+  static constexpr Bytes kPinPiece = 256 * kMiB;   // some 25 ms of the driver's locks; a guess
+  static constexpr unsigned kMostTouching = 4;     // threads; a guess
+  static constexpr Bytes kStagedSlice = 2 * kMiB;  // some 200 us: a thread's waking is a few
+  static constexpr unsigned kMostCopying = 4;      // threads; a guess
+
+  // The relay service: guesses.
+  static constexpr Bytes kClientBuffer = 8 * kMiB, kAllBuffers = 64 * kMiB;  // of each GPU
+  static constexpr Bytes kMostRemote = kClientBuffer / 4;  // of a chunk that it carries
+  static constexpr size_t kMostClients = 64;
+  static constexpr size_t kMostShared = 256, kMostFlights = 1024;  // of a client
+  static constexpr int64_t kAnswerSeconds = 5, kSendSeconds = 5;
+  static constexpr std::chrono::seconds kPatience{20};  // for contexts to be opened
+  static constexpr int kFullMs = 100;  // until the next try, when no files or threads can be had
+  static constexpr int kLookMs = 5;
+  static constexpr uint64_t kOrdersLook = 50'000;  // ns, for orders while copies are under way
+  static constexpr uint64_t kAnswersLook = 5'000;  // ns, for the service's answers
+  static constexpr uint64_t kAskAgain = 100'000;   // ns between two questions about a lost copy
+
+  // The probe: guesses.
+  static constexpr Bytes kProbeBuffer = 32 * kMiB;  // of a GPU, and of pinned memory for each copy
+  static constexpr size_t kProbeCopies = 64;
+  static constexpr int kProbeRepeats = 64;
+};
+
+}  // namespace glake
