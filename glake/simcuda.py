@@ -515,7 +515,7 @@ def expect_threads(count: int) -> None:
     """Says that threads are about to call thread_at_work(True): time stands still until then.
 
     Args:
-        count: how many; a negative number takes so many back.
+        count: how many; a negative number takes expectations back.
 
     Raises:
         InvalidOption: no such number.

@@ -27,7 +27,7 @@ class pin_handle:  # noqa: N801 the name DeepSpeed asks for
     """Page-locked tensors, which live as long as they are used."""
 
     def new_cpu_locked_tensor(self, num_elem: int, example_tensor: Any) -> Any:
-        """A flat one of so many items of the example's dtype, uninitialised."""
+        """A flat one of `num_elem` items of the example's dtype, uninitialised."""
         return locked(num_elem, example_tensor.dtype)
 
     def free_cpu_locked_tensor(self, tensor: Any) -> bool:

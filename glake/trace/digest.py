@@ -220,5 +220,5 @@ def facts(header: Mapping[str, str], most: int = 40) -> list[tuple[str, str]]:
 
 
 def shorten(text: str, most: int) -> str:
-    """At most so many characters of a text, an ellipsis for the rest."""
+    """The text in at most `most` characters, an ellipsis for what is cut off."""
     return text if len(text) <= most else text[: most - 1] + "…"

@@ -367,7 +367,7 @@ def _changes(at: Sequence[int], values: Sequence[int]) -> tuple[list[int], list[
 
 
 def _kept(steps: int) -> range:
-    """Indices of at most so many steps as a chart can show, evenly spaced."""
+    """Indices of steps, evenly spaced: not more than a chart can show."""
     return range(0, steps, -(-steps // _MOST_STEPS) or 1)
 
 

@@ -70,8 +70,9 @@ SIMCUDA_API void simcuda_collective_go(uint64_t* go);
 /* Stream work moves on a little, as if somebody had asked for its end: another process waits. */
 SIMCUDA_API void simcuda_collective_ask(void);
 
-/* 1: memory has no bytes behind it, but those that are known: of a piece, at most so many. */
+/* 1: memory has no bytes behind it, but those that are known. */
 SIMCUDA_API int simcuda_collective_phantom(void);
+/* The most bytes of one piece that are known. */
 SIMCUDA_API size_t simcuda_collective_most_known(void);
 
 /* A name of the machine that processes share; "" for one of this process alone. */

@@ -33,7 +33,7 @@ def bench() -> None:
 @bench.command()
 @click.option(
     "--platform", "given", metavar="NAME|all|made:COUNT|FILE", required=True,
-    help="A preset (`glake topo --list`), all of them, so many made-up machines, or a platforms "
+    help="A preset (`glake topo --list`), all of them, COUNT made-up machines, or a platforms "
     "file (docs/topology.md).",
 )  # fmt: skip
 @click.option(

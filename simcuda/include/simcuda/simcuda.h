@@ -101,7 +101,7 @@ SIMCUDA_API void simcuda_tick(uint64_t ticks);
 SIMCUDA_API int simcuda_thread(int join);
 
 /* `threads` more threads are about to join: time stands still until they have. A negative number
- * takes so many expectations back, as each joining does. May be called in a host function. */
+ * takes expectations back; each joining takes back one. May be called in a host function. */
 SIMCUDA_API int simcuda_expect(int threads);
 
 /* away != 0: from here on the calling thread waits for another thread outside the driver, and time

@@ -30,7 +30,7 @@ class Room {
 
   void ring(int rank) const;
   void ring_all(int but) const;
-  // Until the bell of `rank` is other than `seen`, or so many microseconds have passed.
+  // Until the bell of `rank` is other than `seen`, or that time has passed.
   void listen(int rank, uint32_t seen, uint64_t microseconds) const;
   uint32_t bell(int rank) const { return page_->rank[rank].bell.load(std::memory_order_acquire); }
 

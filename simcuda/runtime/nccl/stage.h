@@ -28,7 +28,7 @@ class Stage {
     std::shared_ptr<Mapping> memory;
   };
   ncclResult take(size_t bytes, Block* block);
-  // Reused once every rank has passed so many collectives.
+  // Reused once every rank has passed this number of collectives.
   void give(Block block, uint64_t collectives);
 
  private:
