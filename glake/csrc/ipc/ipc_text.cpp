@@ -9,7 +9,7 @@ namespace {
 constexpr const char* kPrefix = "glake-ipc-1";
 constexpr size_t kMostText = 512;
 
-[[noreturn]] void refuse(const char* why) {
+[[noreturn]] void refuse(const std::string& why) {
   throw Error(GLAKE_INVALID_ARGUMENT, std::string("not a handle of glake_ipc_share(): ") + why +
                                           "; pass its text whole and unchanged");
 }
