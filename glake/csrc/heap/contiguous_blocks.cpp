@@ -19,7 +19,7 @@ Block* ContiguousBlocks::allocate(Bytes bytes, StreamHandle stream, const Asked&
   MappingTurn turn(device_);
   device_.contiguous.settle();
   HotGuard hot(device_.hot);
-  device_.refused_now = false;
+  device_.shortage.request_begins();
   device_.settle(hot);
   device_.clock.poll();
   Request r = device_.request(bytes, stream);
@@ -79,7 +79,7 @@ std::unique_ptr<Chunk> ContiguousBlocks::make(int kind, Bytes bytes, HotGuard& h
     return chunk;
   hot.unlock();
   *refused = device_.contiguous.make(kind, bytes, device_.grants, &chunk);
-  if (refused->out_of_memory()) device_.chunk_refused[ContiguousPool::number(kind)] = true;
+  if (refused->out_of_memory()) device_.shortage.refuse_chunk(kind);
   hot.lock();
   if (chunk == nullptr) return chunk;
   chunk->block = device_.blocks.make();
@@ -144,7 +144,7 @@ bool ContiguousBlocks::trim(HotGuard& hot) {
     device_.stats.reserved_bytes.subtract(false, static_cast<int64_t>(bytes));
   }
   if (given.count == 0) return false;
-  device_.forget_refusals(given);
+  device_.shortage.forget(given);
   return true;
 }
 

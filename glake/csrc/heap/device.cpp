@@ -36,9 +36,9 @@ std::vector<Heap*> Device::heaps() {
 
 Request Device::request(Bytes bytes, StreamHandle stream) {
   StreamId id = clock.turn(clock.id_of(stream));
-  if (clock.replaced() != replaced_seen) {
+  if (clock.replaced() != replaced_seen_) {
     // What threads keep for a handle may be another stream's.
-    replaced_seen = clock.replaced();
+    replaced_seen_ = clock.replaced();
     Frees(*own).drain_caches(true);
   }
   ++own->tick;
@@ -66,7 +66,7 @@ Granules Device::above_limit() const {
 }
 
 bool Device::plentiful() const {
-  return options.policy == PolicyKind::kBalanced && !driver_full && under_limit() <= room();
+  return options.policy == PolicyKind::kBalanced && !shortage.full() && under_limit() <= room();
 }
 
 Granules Device::chunk_room() const {
@@ -87,12 +87,6 @@ Granules Device::driver_has() {
   Bytes free = 0, total = 0;
   if (!driver.memory_info(&free, &total).ok()) return {0};
   return Granules::floor(free) - kept_of(free) + Granules{deferred.idle()};
-}
-
-void Device::forget_refusals(Granules given) {
-  driver_full = false;
-  had = had + given;
-  stitch_refusal.clear();
 }
 
 void Device::settle(HotGuard& guard, Use use) {

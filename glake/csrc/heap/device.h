@@ -16,6 +16,7 @@
 #include "base/options.h"
 #include "base/stats.h"
 #include "heap/debug_hooks.h"
+#include "heap/driver_shortage.h"
 #include "heap/heap.h"
 #include "heap/large_keeping.h"
 #include "heap/thread_cache.h"
@@ -73,8 +74,6 @@ struct Device {
   Granules kept_of(Bytes driver_free) const;
   // What the driver reports free without the headroom, and what it is owed. 0 if it does not say.
   Granules driver_has();
-  // The driver has taken `given` back. It has that in addition to what it had when it refused.
-  void forget_refusals(Granules given);
 
   // Tries to give back what is owed. With kAgain memory is wanted now: owed memory that is still
   // mapped is taken into use.
@@ -108,21 +107,10 @@ struct Device {
   double limit_fraction = 0;  // as set at run time; 0: not
   Bytes total_memory = 0;
   bool attached = false;
-  LargeKeeping keeping;      // by threads, of their large blocks
-  bool driver_full = false;  // it refused a granule; growth is tried only as a last resort
-  // The driver's last refusal to grow. Under slow.
-  bool refused_now = false;  // it refused the request under way
-  Granules had, withheld;    // granules that it had then, and that it reported free beyond these
-  std::string refusal;       // what it said
-  // The driver's last refusal of a view, until it takes memory back.
-  Granules stitch_most;        // the most granules that it maps side by side
-  std::string stitch_refusal;  // what it said; empty: it refused none
-  // It has refused a contiguous block of this kind, counted as in ContiguousPool. What it reports
-  // free then does not say whether the next one fits.
-  bool chunk_refused[2] = {false, false};
+  LargeKeeping keeping;  // by threads, of their large blocks
+  DriverShortage shortage;
   uint64_t creates_before = 0, releases_before = 0;  // driver calls the reset counts leave out
   uint64_t steps = 0;
-  uint64_t replaced_seen = 0;  // of the clock's
   std::vector<std::unique_ptr<ThreadCache>> caches;
   std::vector<Block*> drained;  // scratch of Frees::drain_caches()
   std::unique_ptr<DebugHooks> debug;
@@ -134,6 +122,8 @@ struct Device {
 
  private:
   Status wait_for_device(HotGuard& guard);
+
+  uint64_t replaced_seen_ = 0;  // of the clock's
 };
 
 }  // namespace glake

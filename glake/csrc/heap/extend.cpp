@@ -137,7 +137,7 @@ Found Extend::extend_view(const Request& r, HotGuard& hot) {
   const Plan made = plan(r, heap_.room());
   if (made.reach < Granules::ceil(r.size)) return {};
   Bytes driver_free = 0;
-  if (device_.driver_full && made.fresh.count != 0 &&
+  if (device_.shortage.full() && made.fresh.count != 0 &&
       LargestFit(heap_).growth(&driver_free).now < made.fresh)
     return {};
   auto [view, at, reused, next] = made.reuse;

@@ -76,35 +76,18 @@ bool Growth::back(Arena& arena, Span* claimed, HotGuard& hot) {
   hot.lock();
   if (s.ok()) {
     count_backed(arena, claimed->begin, n);
-    // More than it had: the last refusal tells no more.
-    if (device_.had < n) device_.withheld = {0};
-    device_.had = n < device_.had ? device_.had - n : Granules{0};
+    device_.shortage.grown(n);
     return true;
   }
   // Undone: `settled` above has run, or runs when the deferred release is done.
   if (s.out_of_memory()) {
-    note_refusal();
+    device_.shortage.refuse_growth(device_.driver_has(), heap_.granules.had(),
+                                   heap_.granules.had_at_most(), heap_.granules.refused());
     return false;
   }
   throw Error(GLAKE_DRIVER_ERROR, "the driver refused to add " + counted(n.count, "granule") +
                                       " on " + device_text(device_.number) + ": " +
                                       device_.driver.describe(s));
-}
-
-// The driver gives less than it reports. The difference counts until it has taken memory back.
-void Growth::note_refusal() {
-  const Granules reported = device_.driver_has();
-  Granules had = heap_.granules.had();
-  Granules withheld = had < reported ? reported - had : Granules{0};
-  if (device_.driver_full && heap_.granules.had_at_most() && withheld < device_.withheld) {
-    withheld = device_.withheld;  // fewer were refused before
-    had = withheld < reported ? reported - withheld : Granules{0};
-  }
-  device_.had = had;
-  device_.withheld = withheld;
-  device_.refusal = heap_.granules.refused();
-  device_.refused_now = true;
-  device_.driver_full = true;
 }
 
 void Growth::count_backed(const Arena& arena, Address begin, Granules n) {

@@ -34,7 +34,6 @@ class Growth {
 
   Place cheapest(const Request& r);
   bool back(Arena& arena, Span* claimed, HotGuard& hot);
-  void note_refusal();
   void count_backed(const Arena& arena, Address begin, Granules n);
   void keep_backed(Arena& arena, Span* claimed, Granules first);
 

@@ -125,7 +125,8 @@ Bytes LargestFit::longest_in_views(const Request& r) {
 Bytes LargestFit::fits_here(const Request& r, Granules growth) {
   Usable mine = usable(r, growth);
   // Views that the driver refused to map are no fit.
-  Bytes most = device_.stitch_refusal.empty() ? UINT64_MAX : device_.stitch_most.bytes();
+  Bytes most =
+      device_.shortage.refused_view() ? device_.shortage.most_in_view().bytes() : UINT64_MAX;
   Bytes stitched = std::min((mine.whole + growth).bytes() + mine.edges, most);
   Bytes large = std::max({mine.large, mine.grown, growth.bytes(), stitched});
   const Granules extended = Extend(heap_).most_extended(r, growth, Granules::floor(large));
@@ -169,13 +170,10 @@ GrowthRoom LargestFit::growth(Bytes* driver_free) {
   if (!known) *driver_free = 0;
   g.kept = device_.kept_of(*driver_free);
   if (known) g.driver = Granules::floor(*driver_free) - g.kept + Granules{device_.deferred.idle()};
-  if (device_.refused_now) {
-    g.driver = g.driver < device_.had ? g.driver : device_.had;
-  } else if (device_.driver_full) {
-    g.driver = device_.withheld < g.driver && known ? g.driver - device_.withheld : Granules{0};
-  }
-  if (device_.driver_full) g.withheld = device_.withheld;
-  if (device_.refused_now || g.withheld.count != 0) g.said = device_.refusal;
+  const DriverShortage& shortage = device_.shortage;
+  g.driver = shortage.gives(g.driver);
+  g.withheld = shortage.withheld();
+  if (shortage.refused_now() || g.withheld.count != 0) g.said = shortage.said();
   g.now = g.limit < g.driver ? g.limit : g.driver;
   return g;
 }
@@ -190,7 +188,7 @@ GrowthRoom LargestFit::chunk_growth(int kind, Granules below, Bytes* driver_free
   g.kept = device_.kept_of(*driver_free);
   g.driver = Granules::floor(*driver_free) - g.kept;
   Granules has = g.driver;
-  if (device_.chunk_refused[ContiguousPool::number(kind)]) {
+  if (device_.shortage.refused_chunk(kind)) {
     const Granules most = std::min({g.limit, below, known ? g.driver : g.limit});
     hot.unlock();
     const Granules gives = device_.contiguous.probe(kind, most, device_.grants);
@@ -200,11 +198,9 @@ GrowthRoom LargestFit::chunk_growth(int kind, Granules below, Bytes* driver_free
       has = gives;
       g.said = device_.contiguous.refused();
     }
-  } else if (device_.refused_now || device_.driver_full) {
-    // A granule was refused, whatever the report says.
-    has = device_.refused_now ? device_.had : g.driver - std::min(g.driver, device_.withheld);
-    has = std::min(has, g.driver);
-    if (has < g.driver) g.said = device_.refusal;
+  } else {
+    has = device_.shortage.gives(g.driver);
+    if (has < g.driver) g.said = device_.shortage.said();
   }
   g.withheld = g.driver - std::min(g.driver, has);
   g.driver = has;

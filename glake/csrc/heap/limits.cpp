@@ -40,7 +40,7 @@ Bytes Limits::set_headroom(Bytes bytes) {
   MappingTurn turn(device_);
   HotGuard hot(device_.hot);
   device_.driver.set_headroom(device_.number, bytes);
-  device_.forget_refusals({0});
+  device_.shortage.forget({0});
   Bytes free = 0, total = 0;
   auto lacks = [&] {
     device_.require(device_.driver.memory_info(&free, &total), "its memory's state");

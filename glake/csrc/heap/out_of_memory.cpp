@@ -11,8 +11,9 @@ namespace glake {
 
 // That the driver refused to make one block of idle granules, which would be enough.
 std::string OutOfMemory::stitch_text(Granules idle) const {
-  if (device_.stitch_refusal.empty() || !(device_.stitch_most < idle)) return "";
-  return ", which the driver refused to map side by side (it said " + device_.stitch_refusal + ")";
+  const DriverShortage& shortage = device_.shortage;
+  if (!shortage.refused_view() || !(shortage.most_in_view() < idle)) return "";
+  return ", which the driver refused to map side by side (it said " + shortage.view_said() + ")";
 }
 
 // Who has the device's memory, where it is the driver that has no more.
@@ -175,7 +176,7 @@ std::string OutOfMemory::advice(Bytes needed, Granules missing, const GrowthRoom
     return "This request is larger than the device and can never fit: use a smaller batch, or "
            "more devices.";
   }
-  if (!device_.stitch_refusal.empty() && !(idle + growth.now < Granules::ceil(needed))) {
+  if (device_.shortage.refused_view() && !(idle + growth.now < Granules::ceil(needed))) {
     return "Memory is free, and the driver refuses to map it side by side: ask for less, or try "
            "again.";
   }

@@ -165,7 +165,7 @@ void Pause::give_homes(HotGuard& hot) {
   for (int small : {0, 1}) {
     device_.stats.reserved_bytes.subtract(small == 1, static_cast<int64_t>(given[small].bytes()));
   }
-  if ((given[0] + given[1]).count != 0) device_.forget_refusals(given[0] + given[1]);
+  if ((given[0] + given[1]).count != 0) device_.shortage.forget(given[0] + given[1]);
 }
 
 void Pause::map_again(HotGuard& hot) {

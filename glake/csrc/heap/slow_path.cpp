@@ -22,7 +22,7 @@ Block* SlowPath::allocate(const Request& r, StreamHandle stream, HotGuard& hot) 
 
 Found SlowPath::all(const Request& r, HotGuard& hot) {
   device_.settle(hot, Device::Use::kAgain);
-  device_.refused_now = false;
+  device_.shortage.request_begins();
   Frees(heap_).drain_caches(false);
   if (!heap_.pending_frees.empty()) {
     ask_all(r);
@@ -62,7 +62,7 @@ void SlowPath::ask_all(const Request& r) {
 }
 
 Found SlowPath::small(const Request& r, HotGuard& hot) {
-  bool may_grow = !device_.driver_full;
+  bool may_grow = !device_.shortage.full();
   if (device_.options.policy == PolicyKind::kBalanced && may_grow) {
     if (Found found = Growth(heap_).grow_small(r, hot)) return found;
   }
@@ -88,7 +88,7 @@ Found SlowPath::in_rest(const Request& r) {
 }
 
 Found SlowPath::large(const Request& r, HotGuard& hot) {
-  bool grows = device_.options.policy == PolicyKind::kBalanced && !device_.driver_full;
+  bool grows = device_.options.policy == PolicyKind::kBalanced && !device_.shortage.full();
   Bytes live = static_cast<Bytes>(device_.stats.allocated_bytes.all.current) + r.size;
   heap_.most_live = std::max(heap_.most_live, live);
   bool hoards = device_.physical().bytes() > heap_.most_live + heap_.most_live / Tuning::kHoard;

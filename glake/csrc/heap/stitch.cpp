@@ -200,15 +200,15 @@ Found Stitch::map_behind(View* view, Bytes offset, std::vector<Run> runs, const 
   if (s.ok()) {
     ++device_.stats.stitches;
     device_.stats.stitched_bytes += added.bytes();
-    if (device_.stitch_most < Granules::ceil(r.size)) device_.stitch_refusal.clear();
+    device_.shortage.mapped_view(Granules::ceil(r.size));
     return found;
   }
   abandon(view, before, found, r, mapped, hot);
   if (s.out_of_memory()) {
     const bool maps = mapped < handles.size();
-    device_.stitch_most = Granules::ceil(r.size) - (maps ? added - Granules{mapped} : Granules{1});
-    device_.stitch_refusal = maps ? "cuMemMap: " : "cuMemSetAccess: ";
-    device_.stitch_refusal += device_.driver.describe(s);
+    device_.shortage.refuse_view(
+        Granules::ceil(r.size) - (maps ? added - Granules{mapped} : Granules{1}),
+        (maps ? "cuMemMap: " : "cuMemSetAccess: ") + device_.driver.describe(s));
     return {};
   }
   throw Error(GLAKE_DRIVER_ERROR, "the driver refused to map " +

@@ -30,8 +30,8 @@ Granules Trim::trim(Granules want, HotGuard& hot) {
       g += n;
     }
   }
-  device_.driver_full = false;
-  if (given.count != 0) device_.forget_refusals(given);
+  device_.shortage.try_growth();
+  if (given.count != 0) device_.shortage.forget(given);
   return given;
 }
 
