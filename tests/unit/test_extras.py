@@ -17,6 +17,7 @@ from glake import children, extras
 from glake.cli import main
 from glake.errors import PlanError
 from glake.trace import fake_cuda, record
+from glake.transfer.topology import dot
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -43,7 +44,8 @@ def names(extra: str) -> set[str]:
 
 @pytest.fixture
 def without(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Takes a package away from this process."""
+    """Takes a package away from this process, and Graphviz, which serves in matplotlib's place."""
+    monkeypatch.setattr(dot, "program", lambda: None)
 
     def take(module: str) -> None:
         monkeypatch.setitem(sys.modules, module, None)
