@@ -79,7 +79,7 @@ class Layout:
 
     @property
     def short(self) -> bool:
-        """Whether the pieces are so many and small that the array is better made contiguous first."""
+        """Whether the pieces are many and small: the array is better made contiguous first."""
         return self.run < SHORT_RUN and self.count > FEW_PARTS
 
 

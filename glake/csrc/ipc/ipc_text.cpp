@@ -83,8 +83,10 @@ IpcHandle parse_handle(const char* text) {
   read_hex(fields[6], h.uuid.data(), h.uuid.size());
   h.legacy = fields.size() == 8;
   if (h.legacy) read_hex(fields[7], h.driver_handle.data(), h.driver_handle.size());
-  if (h.bytes == 0 || h.bytes > kMaxRequest) refuse("no block has " + std::to_string(h.bytes) + " bytes");
-  if (h.pid == 0 || h.pid > 0x7fffffff) refuse("no process has the number " + std::to_string(h.pid));
+  if (h.bytes == 0 || h.bytes > kMaxRequest)
+    refuse("no block has " + std::to_string(h.bytes) + " bytes");
+  if (h.pid == 0 || h.pid > 0x7fffffff)
+    refuse("no process has the number " + std::to_string(h.pid));
   return h;
 }
 

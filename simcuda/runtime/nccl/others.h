@@ -13,7 +13,8 @@ namespace nccl {
 class Others {
  public:
   explicit Others(std::shared_ptr<Room> room) : room_(std::move(room)) {}
-  // `bytes` at an offset of a rank's block; nullptr: the block is shorter. Valid while `hold` lives.
+  // `bytes` at an offset of a rank's block; nullptr: the block is shorter. Valid while `hold`
+  // lives.
   const char* read(int rank, uint32_t block, uint64_t offset, uint64_t bytes,
                    std::shared_ptr<Mapping>* hold);
 
