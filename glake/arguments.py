@@ -68,6 +68,18 @@ def text(name: str, value: Any) -> str:
     return value
 
 
+def c_string(name: str, value: Any) -> str:
+    """A string that C takes whole.
+
+    Raises:
+        WrongType: not a string.
+        InvalidArgument: a string with half a character, or with a NUL, at which C would end it.
+    """
+    if "\0" in text(name, value):
+        raise InvalidArgument(f"{name} ends at a NUL, and {value!r} has one")
+    return str(value)
+
+
 def word(name: str, value: Any, words: Collection[str | None]) -> Any:
     """One of these words. InvalidArgument for anything else."""
     if not (value is None or isinstance(value, str)) or value not in words:

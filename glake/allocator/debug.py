@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from glake import _C
-from glake.arguments import device_number, text
-from glake.errors import Corrupted, GlakeError, InvalidArgument
+from glake.arguments import c_string, device_number
+from glake.errors import Corrupted, GlakeError
 
 if TYPE_CHECKING:
     from glake.typing import Device
@@ -60,8 +60,7 @@ def tag(name: str) -> Iterator[None]:
         WrongType: the name is not a string.
         InvalidArgument: the name has a NUL, or UTF-8 cannot encode it.
     """
-    if "\0" in text("a tag", name):
-        raise InvalidArgument(f"a tag ends at a NUL, and {name!r} has one")
+    c_string("a tag", name)
     outer: str | None = getattr(_now, "tag", None)
     _now.tag = name
     _C.set_tag(name)

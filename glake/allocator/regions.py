@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from glake import _C
-from glake.arguments import device_number, size, text
+from glake.arguments import c_string, device_number, path, size, text
 from glake.errors import GlakeError, InvalidArgument, InvalidDevice, RegionRefused, WrongType
 from glake.hints import did_you_mean
 
@@ -169,10 +169,9 @@ def pause(
         raise InvalidArgument(f"a region goes to {', '.join(map(repr, _PLACES))}, not to {to!r}")
     if (folder is None) == (to == "disk"):
         raise InvalidArgument('pausing to "disk" needs a folder, and nothing else takes one')
-    try:
-        where = os.fspath(Path(folder).resolve()) if folder is not None else ""
-    except TypeError:
-        raise WrongType(f"a folder is a path, not {folder!r}") from None
+    where = ""
+    if folder is not None:
+        where = os.fspath(Path(c_string("a folder", path("a folder", folder))).resolve())
     pool = _known(name)
     done: list[int] = []
     given = 0

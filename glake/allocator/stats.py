@@ -82,7 +82,7 @@ class TraceRecording:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(arguments.path("a trace", path))
-        _C.trace(arguments.text("a trace's path", str(self.path)))
+        _C.trace(arguments.c_string("a trace's path", str(self.path)))
         TraceRecording._under_way = weakref.ref(self)
 
     def __enter__(self) -> TraceRecording:
@@ -112,6 +112,7 @@ def record_trace(path: str | os.PathLike[str]) -> TraceRecording:
 
     Raises:
         WrongType: `path` is not a path.
+        InvalidArgument: it has a NUL, or UTF-8 cannot encode it.
         GlakeError: the file cannot be written, or this is a forked child.
     """
     return TraceRecording(path)

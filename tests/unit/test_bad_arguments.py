@@ -53,6 +53,10 @@ def _contiguous(kind: Any) -> None:
         pass
 
 
+def _pause_to(folder: Any) -> None:
+    glake.pause("weights", to="disk", folder=folder)
+
+
 def _region(name: Any) -> None:
     with glake.region(name):
         pass
@@ -80,7 +84,9 @@ def _shown(**given: Any) -> None:
 
 CALLS: list[tuple[Callable[[Any], object], tuple[Any, ...], type[GlakeError]]] = [
     (glake.record_trace, (None, 1, 1.5, b"x", []), WrongType),
-    (glake.record_trace, (HALF,), InvalidArgument),
+    (glake.record_trace, (HALF, "a\0b"), InvalidArgument),
+    (_pause_to, (1, b"x"), WrongType),
+    (_pause_to, ("a\0b",), InvalidArgument),
     (glake.dump_snapshot, (None, 1, True, b"x", []), WrongType),
     (glake.dump_snapshot, ("", "a\0b", "/", "/no/such/folder/x"), FileFailed),
     (glake.record_memory_history, ([], "some", 1), InvalidArgument),

@@ -22,6 +22,12 @@ struct TransferTuning {
   static constexpr double kHandOverNs = 5'000;
   // A copy is shared out if it takes this many times less than a plain one: a guess.
   static constexpr double kLeastGain = 1.03;
+  // ns of one copy with its events, where a platforms file says nothing: a guess.
+  static constexpr double kCopyNs = 8000;
+  // Relays must bring this many times the rate of the plain copy; GPUs in a row on one path, and
+  // paths of one demand, at most: guesses.
+  static constexpr double kRelayGate = 1.15;
+  static constexpr int kRelaysInARow = 2, kPathsOfOne = 16;
   // GB/s of a link that nobody has described: a guess.
   static constexpr double kUnknownRate = 20;
   // Copies from this size on are told to others, which reckon with them: a guess.
@@ -148,7 +154,14 @@ struct TransferTuning {
   static constexpr uint64_t kStuck = 20'000'000'000;      // for one set of the probe's copies
   static constexpr int kQuestions = 4;  // asked of a stream: each failed copy fails one
 
-  // Waiting: ns between two looks. Guesses.
+  // Waiting, in ns. A thread asks without a sleep from this long before the expected end until as
+  // long after it. Even with exact sleeps one takes some 10 us more than asked; a chunk of a fast
+  // link takes 20. Half of it gave up to a third of the rate in the simulator (completion=polled,
+  // 16 to 64 MiB on an H100 box), twice as much gained nothing.
+  static constexpr uint64_t kSpinNs = 20'000;
+  // Sleeps before and after that: guesses.
+  static constexpr uint64_t kShortestSleep = 1'000, kLongestSleep = 50'000;
+  // Between two looks: guesses.
   static constexpr uint64_t kWaitSlice = 50'000'000;  // at whether to go on waiting
   static constexpr uint64_t kOrderLook = 2'000'000;   // at a stream that a copy is to follow
 
@@ -158,6 +171,9 @@ struct TransferTuning {
   static constexpr Bytes kTrusted = kMiB;
   static constexpr Bytes kLooks = 8, kProbe = 16 * kKiB, kLeastStripe = kMiB;
   static constexpr size_t kLiveRanges = 16;  // entries, of which the copies may be done; a guess
+  // Pages of a buffer that are asked for their socket, and how many per cent of them may be on
+  // another than the one that is said: guesses.
+  static constexpr size_t kNodeSamples = 64, kForeignPercent = 10;
   // Beyond, reading the mappings is quicker: measured by hand with 350 to 3,000 of them.
   static constexpr Bytes kMostProvided = 16 * kMiB;
   static constexpr int kMostCalls = 64;

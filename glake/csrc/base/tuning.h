@@ -77,6 +77,9 @@ struct Tuning {
   // 256 MiB: a longer one is hardly faster (docs/transfer.md, by `glake bench transfer`).
   static constexpr Bytes kSavedChunk = 32 * kMiB;
   static constexpr size_t kSavedGroup = 8;
+  // Groups under way. Each one that waits behind them costs the engine's threads questions to the
+  // driver, and takes turns from those of the other direction. A guess.
+  static constexpr size_t kSavedUnderWay = 4;
   // Threads that add up and copy them: this part of the cores, and the most threads. A core adds up
   // 8 to 10 GB/s (taken by hand, 2026-11-24), a node's links to one GPU carry 25 to 200.
   static constexpr size_t kCrewCores = 2;
@@ -102,6 +105,12 @@ struct Tuning {
   // that threads contend. Guesses, which benchmarks/allocator/thread_scaling.py shows at work.
   static constexpr int kLockSpins = 1000;
   static constexpr int kContended = 4096;
+
+  // Debug modes: the bytes of freed blocks that are kept from reuse at most, and pinned slabs that
+  // checked bytes are read back into. Guesses.
+  static constexpr Bytes kDebugKept = 64 * kMiB;
+  static constexpr Bytes kReadbackSlab = kMiB;
+  static constexpr size_t kReadbackSlabs = 32;
 
   // Records made at once, of blocks and of spans: a guess.
   static constexpr size_t kSlabRecords = 256;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/tuning.h"
 #include "driver/device_scope.h"
 #include "heap/device_allocator.h"
 #include "memory/fair_mutex.h"
@@ -107,7 +108,7 @@ void DebugDevice::free(Block* block, const HoldingPtr& h, const ContextRef& cont
       block->heap->keep_from_reuse(block);
       kept_.push_back({block, h});
       kept_bytes_ += h->size;
-      while (kept_bytes_ > kMostKept) {
+      while (kept_bytes_ > Tuning::kDebugKept) {
         give(kept_.front());
         kept_.pop_front();
       }

@@ -67,7 +67,6 @@ class DebugDevice final : public DebugHooks {
 
  private:
   static constexpr Bytes kGuard = kAlignment;
-  static constexpr Bytes kMostKept = 64 * kMiB;
   static constexpr uint8_t kGuardByte = 0xfb, kFreedByte = 0xdd, kFreshByte = 0xcb;
 
   struct Kept {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/tuning.h"
+
 namespace glake {
 
 bool PendingChecks::copy_guards(Batch& batch, const HoldingPtr& h, StreamHandle stream) {
@@ -20,7 +22,7 @@ bool PendingChecks::copy(Batch& batch, StreamHandle stream, Copy what) {
   Bytes left = what.size;
   while (left != 0) {
     char* place = nullptr;
-    what.size = std::min(left, Readback::kSlab);
+    what.size = std::min(left, Tuning::kReadbackSlab);
     what.slab = readback_.take(what.size, &place);
     while (what.slab == nullptr) {
       bool repairs = batch.repairs;

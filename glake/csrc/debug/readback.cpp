@@ -1,12 +1,16 @@
 #include "debug/readback.h"
 
+#include "base/tuning.h"
+
 namespace glake {
 
 Readback::Slab* Readback::take(Bytes n, char** place) {
-  if (filling_ == nullptr || filling_->used + n > kSlab) {
+  if (filling_ == nullptr || filling_->used + n > Tuning::kReadbackSlab) {
     if (idle_.empty()) {
       void* base = nullptr;
-      if (slabs_.size() == kMostSlabs || !driver_.allocate_host(kSlab, &base).ok()) return nullptr;
+      if (slabs_.size() == Tuning::kReadbackSlabs ||
+          !driver_.allocate_host(Tuning::kReadbackSlab, &base).ok())
+        return nullptr;
       slabs_.push_back(std::make_unique<Slab>());
       slabs_.back()->base = static_cast<char*>(base);
       idle_.push_back(slabs_.back().get());

@@ -12,9 +12,6 @@ namespace glake {
 
 class Readback {
  public:
-  static constexpr Bytes kSlab = kMiB;
-  static constexpr size_t kMostSlabs = 32;
-
   struct Slab {
     char* base = nullptr;
     Bytes used = 0;
@@ -23,8 +20,8 @@ class Readback {
 
   explicit Readback(Driver& driver) : driver_(driver) {}
 
-  // A place for n <= kSlab bytes, counted as one copy of its slab. Null when every slab is in use,
-  // or the driver refuses another.
+  // A place for n <= Tuning::kReadbackSlab bytes, counted as one copy of its slab. Null when every
+  // slab is in use, or the driver refuses another.
   Slab* take(Bytes n, char** place);
   // One copy of the slab has been read, or was never made.
   void done(Slab* slab);

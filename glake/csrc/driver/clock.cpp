@@ -5,19 +5,12 @@
 #include <chrono>
 #include <thread>
 
+#include "base/transfer_tuning.h"
 #include "driver/calls.h"
 #include "driver/relaxed_scope.h"
 
 namespace glake {
 namespace {
-
-// A thread asks without a sleep from so long before the expected end until so long after it. Even
-// with exact sleeps one takes some 10 us more than asked; a chunk of a fast link takes 20. Half of
-// it gave up to a third of the rate in the simulator (completion=polled, 16 to 64 MiB on an H100
-// box), twice as much gained nothing.
-constexpr uint64_t kSpinNs = 20'000;
-// Sleeps before and after that.
-constexpr uint64_t kShortestNs = 1'000, kLongestNs = 50'000;
 
 uint64_t steady_ns() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -43,9 +36,11 @@ class ExactSleeps {
 // How long to sleep at `now`, for something expected at `expected`; 0: not at all. Before it,
 // halfway: it may come earlier. After it, the longer the later it is.
 uint64_t pause_ns(uint64_t now, uint64_t expected) {
-  if (now + kSpinNs < expected) return std::max((expected - now - kSpinNs) / 2, kShortestNs);
-  if (now <= expected + kSpinNs) return 0;
-  return std::clamp((now - expected) / 4, kShortestNs, kLongestNs);
+  if (now + TransferTuning::kSpinNs < expected)
+    return std::max((expected - now - TransferTuning::kSpinNs) / 2, TransferTuning::kShortestSleep);
+  if (now <= expected + TransferTuning::kSpinNs) return 0;
+  return std::clamp((now - expected) / 4, TransferTuning::kShortestSleep,
+                    TransferTuning::kLongestSleep);
 }
 
 }  // namespace

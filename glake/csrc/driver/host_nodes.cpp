@@ -9,14 +9,13 @@
 #include <string>
 #include <thread>
 
+#include "base/transfer_tuning.h"
 #include "driver/calls.h"
 
 namespace glake {
 namespace {
 
-constexpr size_t kSamples = 64;      // of a buffer's pages
-constexpr size_t kMostForeign = 10;  // per cent of the samples on other nodes than the one said
-constexpr int kInterleave = 3;       // MPOL_INTERLEAVE of mbind(2)
+constexpr int kInterleave = 3;  // MPOL_INTERLEAVE of mbind(2)
 constexpr int kMaskBits = 1024;
 
 Address page_size() { return static_cast<Address>(sysconf(_SC_PAGESIZE)); }
@@ -31,7 +30,8 @@ int single_node(const std::vector<int>& nodes) {
     ++found[at];
   }
   const auto most = std::max_element(found.begin(), found.end());
-  if ((nodes.size() - *most) * 100 > nodes.size() * kMostForeign) return kSpreadNode;
+  if ((nodes.size() - *most) * 100 > nodes.size() * TransferTuning::kForeignPercent)
+    return kSpreadNode;
   return most == found.begin() ? kUnknownNode : static_cast<int>(most - found.begin()) - 1;
 }
 
@@ -74,9 +74,9 @@ Status Driver::host_node(const void* base, Bytes bytes, int* node,
   const Address page = page_size(), first = round_down(reinterpret_cast<Address>(base), page);
   const Bytes pages = (round_up(reinterpret_cast<Address>(base) + bytes, page) - first) / page;
   if (bytes == 0) return {};
-  const auto samples = static_cast<size_t>(std::min<Bytes>(pages, kSamples));
-  void* addresses[kSamples];
-  int nodes[kSamples];
+  const auto samples = static_cast<size_t>(std::min<Bytes>(pages, TransferTuning::kNodeSamples));
+  void* addresses[TransferTuning::kNodeSamples];
+  int nodes[TransferTuning::kNodeSamples];
   for (size_t i = 0; i < samples; ++i) {
     addresses[i] = reinterpret_cast<void*>(first + pages * i / samples * page);
     nodes[i] = -1;

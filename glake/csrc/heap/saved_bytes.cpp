@@ -8,14 +8,11 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/tuning.h"
 #include "heap/crew.h"
 
 namespace glake {
 namespace {
-
-// Transfers of a group each. Every one that waits behind them costs the engine's threads questions
-// to the driver, and takes turns from those of the other direction.
-constexpr size_t kUnderWay = 4;
 
 // Sums and sums of sums of eight words side by side: plain additions, which compilers do four at a
 // time. One changed word always shows, and so do two that have changed places.
@@ -272,7 +269,7 @@ void SavedBytes::write_all(BytesCopier& copier, bool verify, const std::vector<S
   };
   sum_group(0);
   for (size_t i = 0; i < chunks_.size();) {
-    if (i >= kUnderWay * kGroup) copier.finish_oldest();
+    if (i >= Tuning::kSavedUnderWay * kGroup) copier.finish_oldest();
     crew.finish();
     sum_group(i + kGroup);
     for (const size_t end = std::min(i + kGroup, chunks_.size()); i < end; ++i) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/transfer_tuning.h"
 #include "base/types.h"
 #include "plan/plan.h"
 
@@ -14,7 +15,7 @@ enum class BlockWay { kSingly, kBatch, kKernel };
 // What each way costs on its stream, in ns, beyond moving the bytes. The batch's figures are
 // published for an H100 (vLLM #42212); the kernel's are assumed until hardware has been seen.
 struct BlockCosts {
-  double copy_ns = 8000;  // start of a driver copy, of a batch and of a kernel
+  double copy_ns = TransferTuning::kCopyNs;  // start of a driver copy, of a batch and of a kernel
   Bytes small = 28 * kKiB;
   double batch_small_ns = 2400, batch_large_ns = 100;  // of each copy in a batch, by its size
   double kernel_ns = 2000;                             // to read the table

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/transfer_tuning.h"
 #include "plan/max_min_fair.h"
 #include "plan/paths.h"
 #include "plan/plan.h"
@@ -19,9 +20,9 @@
 namespace glake::transfer {
 
 struct PlannerOptions {
-  double gate = 1.15;  // relays must bring this many times the rate of the plain copy
-  int relays = 2;      // GPUs in a row on one path, at most
-  int paths = 16;      // of one demand, at most
+  double gate = TransferTuning::kRelayGate;
+  int relays = TransferTuning::kRelaysInARow;
+  int paths = TransferTuning::kPathsOfOne;
 };
 
 // A demand whose ends the machine does not have.

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "base/json.h"
+#include "base/transfer_tuning.h"
 #include "plan/fair_rates.h"
 
 namespace glake::topology {
@@ -17,7 +18,6 @@ namespace {
 
 // Copies within one device and memsets, bytes per ns. Assumed: no preset gives it.
 constexpr double kLocalRate = 1000;
-constexpr double kCopyUs = 8;  // of one copy with its events, where the file says nothing
 constexpr const char kPerCopy[] = "per_copy_us";
 constexpr int kMaxNodes = 1024;  // as many as Linux can have
 
@@ -72,7 +72,7 @@ Topology Topology::parse(const std::string& text, const std::string& name) {
     Topology made;
     const Json* price = platform->find(kPerCopy);
     if (price == nullptr) price = all.find(kPerCopy);
-    const double us = price == nullptr ? kCopyUs : price->number();
+    const double us = price == nullptr ? TransferTuning::kCopyNs / 1000 : price->number();
     if (!(us >= 0) || us > 1e6) throw JsonError("per_copy_us: out of range");
     made.copy_ns_ = static_cast<uint64_t>(us * 1000);
     made.read(*platform);

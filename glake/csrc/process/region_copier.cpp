@@ -4,6 +4,7 @@
 #include <string>
 #include <thread>
 
+#include "base/transfer_tuning.h"
 #include "process/transfer_use.h"
 #include "transfer/engine.h"
 
@@ -51,13 +52,12 @@ bool RegionCopier::copying(Address begin, Address end) const {
 
 void RegionCopier::start(const std::vector<SavedPart>& parts, char* host, Bytes base,
                          bool to_host) {
-  constexpr Bytes kLeast = kMiB;  // below it a plain copy is as fast
   to_host_ = to_host;
   auto at_host = [&](const SavedPart& part) {
     return reinterpret_cast<Address>(host) + part.offset - base;
   };
   auto large = [&](const SavedPart& part) {
-    return engine_ != nullptr && part.block && part.bytes >= kLeast;
+    return engine_ != nullptr && part.block && part.bytes >= TransferTuning::kAlwaysPlain;
   };
   for (size_t i = 0; i < parts.size();) {
     const SavedPart& part = parts[i];

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/transfer_tuning.h"
 #include "plan/planner.h"
 #include "transfer/run/bursts.h"
 #include "transfer/run/decisions.h"
@@ -27,7 +28,10 @@ class Scheduler {
   Scheduler& operator=(const Scheduler&) = delete;
 
   bool knows_links() const { return planner_ != nullptr; }
-  uint64_t copy_ns() const { return topology_ != nullptr ? topology_->copy_ns() : 8000; }
+  uint64_t copy_ns() const {
+    return topology_ != nullptr ? topology_->copy_ns()
+                                : static_cast<uint64_t>(TransferTuning::kCopyNs);
+  }
 
   PlanPtr plan_alone(const Request& request);
   // The one copy there is without a topology, and where it names no path.
