@@ -1,6 +1,6 @@
-// A thread that submits the copies of every path one GPU works for, and waits for them: asleep
-// while there are none. The second copy of a relayed chunk is submitted when the first is seen
-// done, so a chunk stuck before its last copy has written nothing where it must not.
+// A thread that submits the copies of every path that one GPU works for, and waits for them. It
+// sleeps while there are none. The second copy of a relayed chunk is submitted when the first is
+// seen done. So a chunk that is stuck before its last copy has written nothing to the destination.
 #pragma once
 
 #include <condition_variable>
