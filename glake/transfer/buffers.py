@@ -1,4 +1,4 @@
-"""What can be copied, as addresses: torch tensors, NumPy and CuPy arrays, DLPack, raw pointers."""
+"""Addresses of what can be copied: torch tensors, NumPy and CuPy arrays, DLPack, raw pointers."""
 
 import ctypes
 import math
@@ -11,9 +11,10 @@ from glake.errors import InvalidArgument, InvalidDevice
 from glake.transfer import dlpack, interfaces
 from glake.typing import Device
 
-HOST, ASK = -1, -2  # in place of a GPU's number: host memory; whatever the driver says it is
+# In place of a GPU's number: HOST is host memory; ASK means that the driver is asked.
+HOST, ASK = -1, -2
 
-# Pinned or not, or the simulator's: for CPU memory the driver knows.
+# CPU memory may be pinned, pageable or the simulator's: the driver knows.
 _DLPACK_PLACES = {dlpack.CPU: ASK, dlpack.CUDA_HOST: HOST, dlpack.CUDA_MANAGED: ASK}
 _BYTES = ("", "uint8", "int8")  # dtypes that stand for memory of any kind
 
@@ -23,8 +24,8 @@ class Raw:
     """`bytes` bytes at `address`. Nothing keeps them alive: they must stay until the copy is done.
 
     Args:
-        address: of the first byte.
-        bytes: how many.
+        address: the address of the first byte.
+        bytes: the number of bytes.
         device: the GPU (0, "cuda:0" or a torch.device); HOST: host memory; ASK: wherever the
             driver says it is.
     """
@@ -34,12 +35,15 @@ class Raw:
     device: Device = ASK
 
 
-# Not frozen, which would triple what making one costs: small copies are as quick as this is.
+# It is not frozen: that would triple the time to make one, and small copies would be slower.
 @dataclass(slots=True)
 class Buffer:
-    """Memory of an array; nobody changes it. `strides` are bytes; `owner` keeps it alive; `stream`
-    is its framework's current one on that GPU, None if it has none; `read_only` says why it is,
-    else is empty."""
+    """The memory of an array. Nobody changes a Buffer.
+
+    `strides` are in bytes. `owner` keeps the memory alive. `stream` is the current stream of the
+    array's framework on that GPU; None: it has none. `read_only` says why the memory may not be
+    written; empty: it may be.
+    """
 
     address: int
     shape: tuple[int, ...]
@@ -51,7 +55,7 @@ class Buffer:
     stream: int | None = None
     read_only: str = ""
     kind: str = "raw memory"  # as an error names it
-    # What follows from the above, once somebody has asked or whoever made it knew.
+    # Results of `bytes` and `contiguous`. None: nobody has asked yet, and the maker did not know.
     _bytes: int | None = field(default=None, init=False, compare=False)
     _dense: bool | None = field(default=None, init=False, compare=False)
 

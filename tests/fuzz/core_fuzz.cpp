@@ -6,7 +6,7 @@
 //   core_fuzz FILE...                                      those inputs
 //   core_fuzz --reduce FILE                                the fewest calls that still fail
 //
-// A failure prints a test body for tests/core/regressions_test.cpp.
+// A failure prints its calls (World::reproducer) as the body of a test, for a file of tests/core.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/wait.h>

@@ -97,7 +97,7 @@ struct TransferTuning {
   // Buffers of a relay for one transfer, and about how many bytes they are together.
   static constexpr size_t kLeastBuffers = 3, kMostBuffers = 6;
   static constexpr Bytes kBuffered = kLeastBuffers * kLongestChunk;
-  // ns of an asynchronous copy's call: published for an A10, as in simcuda/symbols.h.
+  // ns of an asynchronous copy's call: published for an A10, as in simcuda/driver/symbols.h.
   static constexpr double kCallNs = 2600;
   // ns of the calls that open and join a path: a wait and a record are taken for 1000 each.
   static constexpr double kEventNs = 1000, kPathNs = 3 * kEventNs;

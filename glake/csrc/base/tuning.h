@@ -54,7 +54,7 @@ struct Tuning {
   // Views. A view is extended if it has at least this part of the granules needed: a guess.
   static constexpr uint64_t kLeastReuse = 8;
   // Granules that are unmapped in the time in which one is mapped, and granules that are mapped in
-  // the time of one unmapping call: the published prices (simcuda/symbols.h).
+  // the time of one unmapping call: the published prices (simcuda/driver/symbols.h).
   static constexpr uint64_t kUnmapped = 4;
   static constexpr uint64_t kUnmapCall = 8;
 

@@ -1,4 +1,5 @@
-// What the debug modes (debug/debug.h) do for a device's heaps. A device without them has none.
+// What the debug modes (debug/debug_device.h) do for a device's heaps. A device without debug modes
+// has no such hooks.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
-// Contiguous blocks: one driver allocation each, for others that must see memory whole. Freed ones
-// are kept and reused by size. Their addresses lie outside the ranges of arenas and views, which
-// the pointer map knows. So pointers that are unknown to the pointer map are looked up in an index
-// here.
+// The contiguous blocks of a device (the escape pool). Each is one driver allocation, for callers
+// that must see memory whole. Freed blocks are kept and reused by size. Their addresses lie outside
+// the ranges of arenas and views, which the pointer map knows. So pointers that are unknown to the
+// pointer map are looked up in an index here.
 #pragma once
 
 #include <atomic>
@@ -18,19 +18,20 @@
 
 namespace glake {
 
-// What is asked for: GLAKE_STITCHED or a contiguous kind, by name or for its size; or room for
-// another allocator, which takes whole granules too.
+// What a caller asks for. `kind` is GLAKE_STITCHED or a contiguous kind. `by_size`: the kind
+// follows from the request's size (option `contiguous`), not from a call. `claim`: the memory is
+// for another allocator, which takes whole granules.
 struct Asked {
   int kind = GLAKE_STITCHED;
   bool by_size = false;
   bool claim = false;
 };
 
-// One driver allocation. What the driver has of it is taken apart step by step, so that a refused
-// step is tried again later and nothing is lost.
+// One driver allocation. It is given back to the driver step by step. A refused step is tried again
+// later, so that nothing is lost.
 struct Chunk {
   int kind = GLAKE_CONTIGUOUS_VMM;
-  Address base = 0;  // reserved (VMM) or allocated (legacy); 0: not
+  Address base = 0;  // where it is reserved (VMM) or allocated (legacy); 0: nowhere
   Bytes bytes = 0;   // whole granules
   Handle handle = 0;
   bool mapped = false;
@@ -40,36 +41,38 @@ struct Chunk {
   std::vector<Ticket> tickets;  // of the last free
 };
 
-// Under the device's hot lock, but for make() and unmake(), which call the driver: those need slow
-// and the device's context.
+// Callers hold the device's hot lock. make() and unmake() call the driver, so their callers hold
+// the slow lock and are in the device's context.
 class ContiguousPool {
  public:
   ContiguousPool(Driver& driver, int device, Refusals& refusals)
       : driver_(driver), device_(device), refusals_(refusals) {}
 
-  // A cached chunk of this kind for `need` bytes, a quarter or two granules too long at most: one
-  // whose past work is ordered before the stream's next first, else, where waiting is allowed, the
-  // smallest after a wait. Null if there is none.
+  // Takes a cached chunk of this kind for `need` bytes. It is at most a quarter, or two granules,
+  // too long. A chunk whose past work is ordered before the stream's next work is taken first.
+  // Without one, and if `may_wait`, the stream is made to wait for the smallest chunk's past work.
+  // Null if there is no chunk.
   Chunk* reuse(int kind, Bytes need, StreamId stream, StreamClock& clock, bool may_wait);
   void cache(Chunk* chunk);
 
-  // A chunk: one owed to the driver of just that size first, else a new one. A refusal is undone at
-  // once, or owed.
+  // Makes a chunk. If one of just this size is owed to the driver, it is used again. A chunk that
+  // the driver refuses to complete is unmade at once; what cannot be unmade is owed.
   Status make(int kind, Bytes bytes, const std::vector<int>& grants, std::unique_ptr<Chunk>* made);
   void add(std::unique_ptr<Chunk> chunk);
-  // The longest block of this kind, of `most` at most, that the driver gives now: asked of it by
-  // halving, each one made and given back (17 at most on a device of 128 GiB).
+  // The longest block of this kind, `most` at most, that the driver gives now. It is found by
+  // halving: each try makes a block and gives it back (at most 17 tries on a device of 128 GiB).
   Granules probe(int kind, Granules most, const std::vector<int>& grants);
-  // Takes a cached chunk out, to be unmade.
+  // Takes a cached chunk out of the pool. The caller then unmakes it.
   std::unique_ptr<Chunk> remove(Chunk* chunk);
-  // Gives it back to the driver; what is refused is owed. True if nothing is left of it.
+  // Gives the chunk back to the driver. What the driver refuses to take is owed. True if nothing is
+  // left of the chunk.
   bool unmake(std::unique_ptr<Chunk> chunk);
-  // Tries again what is owed. True if nothing is.
+  // Tries again to give back what is owed. True if nothing is owed any more.
   bool settle();
-  // What the driver said when it last refused to make, or be probed for, one.
+  // What the driver said when it last refused to make a chunk, for make() or probe().
   const std::string& refused() const { return refused_; }
   bool owes() const { return !owed_.empty(); }
-  // True if make() needs no new memory.
+  // Whether a chunk of this kind and size is owed: make() then needs no new memory.
   bool owes(int kind, Bytes bytes) const { return find_owed(kind, bytes) != owed_.end(); }
 
   static size_t number(int kind) { return kind == GLAKE_CONTIGUOUS_VMM ? 0 : 1; }
@@ -80,12 +83,13 @@ class ContiguousPool {
   }
   bool any_cached() const { return !cached_[0].empty() || !cached_[1].empty(); }
   Granules physical() const { return {physical_.load()}; }
-  // Granules of those that the driver refused to take back.
+  // Granules that the driver refused to take back.
   Granules owed() const { return {owed_physical_.load()}; }
-  // Addresses that it refused to take back, with no memory behind them any more. Under slow.
+  // Bytes of addresses that the driver refused to take back and that have no memory behind them.
+  // The caller holds the slow lock.
   Bytes owed_addresses() const;
   Bytes cached_bytes() const { return cached_bytes_; }
-  // Of these, what cannot go back to the driver before it is unpinned.
+  // The cached bytes that are pinned. They cannot go back to the driver before they are unpinned.
   Bytes cached_pinned_bytes() const;
   // The largest block of this kind that the stream can have without new memory: a cached chunk, or
   // one that is owed.

@@ -28,7 +28,7 @@ inline BlockCosts block_costs(uint64_t copy_ns) {
   return costs;
 }
 
-// The pieces of a chunk or a request, as far as they cost.
+// Counts the pieces of a chunk or a request, as their cost depends on it.
 struct BlockLoad {
   size_t pieces = 0, small = 0;
   Bytes bytes = 0;
@@ -41,12 +41,13 @@ struct BlockLoad {
 
 // Estimates of the time on a link of `rate` GB/s that is otherwise idle.
 double block_ns(BlockWay way, const BlockLoad& load, Rate rate, const BlockCosts& costs);
-// The quickest of those there are.
+// The quickest way. `batch` and `kernel`: whether the driver has these two.
 BlockWay best_way(const BlockLoad& load, Rate rate, const BlockCosts& costs, bool batch,
                   bool kernel);
-// Whether a copy in one piece to where the GPU has the pieces beside it, and a kernel within that
-// GPU's memory, is quicker than a kernel that reaches over the link: the copy engine is faster, and
-// another chunk's copy goes on meanwhile.
+// Whether two steps are quicker than one kernel that reaches over the link. The first step copies
+// all bytes in one piece over the link, to or from a buffer beside the pieces. The second is a
+// kernel within that GPU's memory. A copy engine is faster over a link, and another chunk's copy
+// goes on meanwhile.
 bool better_staged(Bytes bytes, Rate rate, const BlockCosts& costs);
 
 }  // namespace glake::transfer

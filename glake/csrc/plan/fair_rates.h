@@ -1,5 +1,6 @@
-// How flows share the limits of a topology: max-min fair, by progressive filling. One object
-// answers many questions about one set of flows, each about those that are open then.
+// Computes how flows share the limits of a topology: max-min fair, by progressive filling. One
+// object answers many questions about one set of flows. Each question names the flows that are
+// open.
 #pragma once
 
 #include <vector>
@@ -10,13 +11,13 @@ namespace glake::topology {
 
 class FairRates {
  public:
-  // `parts`: of each limit, what the flows may use (empty: all).
+  // `parts`: the part of each limit that the flows may use; empty: all of every limit.
   FairRates(const Topology& topology, const std::vector<double>& parts);
 
-  // One more flow, which stands for `copies` equal ones.
+  // Adds a flow, which stands for `copies` equal ones.
   void add(const Route& route, double copies = 1);
-  // In bytes per nanosecond, of each flow that is `open`; of the others 0. Valid until the next
-  // call.
+  // The rate of each flow in bytes per nanosecond; 0 for one that is not `open`. Valid until the
+  // next call.
   const std::vector<double>& rates(const std::vector<char>& open);
 
  private:
@@ -43,7 +44,7 @@ class FairRates {
   // Of one answer:
   std::vector<double> rates_, room_;  // by flow; by row, what each of its flows could grow by
   std::vector<char> growing_;         // by flow
-  size_t left_ = 0;                   // that grow
+  size_t left_ = 0;                   // how many flows still grow
 };
 
 }  // namespace glake::topology

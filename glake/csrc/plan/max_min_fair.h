@@ -22,15 +22,16 @@ struct Party {
 // Fills in `rates` and `total`. No limit of the topology is exceeded.
 void fill(const topology::Topology& topology, std::vector<Party>* parties);
 
-// Leaves each demand its `most` fattest paths; false: none had more.
+// Leaves each demand the `most` paths with the highest rates. False: no demand had more paths.
 bool keep_fattest(size_t most, std::vector<Party>* parties);
 
-// Keeps to the totals within two hundredths, but takes away the paths they hardly need: a thin path
-// costs its chunks' overhead, and in fair sharing takes more of an edge than it was meant to.
+// Takes away the paths that the totals hardly need. No total falls by more than two hundredths. A
+// thin path costs its chunks' overhead, and in fair sharing it takes more of an edge than planned.
 void prune(const topology::Topology& topology, std::vector<Party>* parties);
 
-// Keeps to the totals, but loads no path more than that takes, measured by what it could carry
-// alone: where a link has room, a path that fell behind can catch up.
+// Evens out the load of the paths and keeps the totals. A path's load is its rate as a part of what
+// it could carry alone; the highest loads are made as low as the totals allow. Then links have
+// room, and a path that fell behind can catch up. The direct path is not held back.
 void even_out(const topology::Topology& topology, std::vector<Party>* parties);
 
 }  // namespace glake::transfer

@@ -1,5 +1,5 @@
-// The ways a copy can go: directly, over relay GPUs, over host memory. Which of them are worth
-// taking is the planner's business.
+// Finds the ways a copy can go: directly, over relay GPUs, over host memory. The planner decides
+// which of them are worth taking.
 #pragma once
 
 #include <string>
@@ -23,12 +23,14 @@ struct Candidates {
   std::vector<Refusal> refusals;  // relays that cannot help on this machine
 };
 
-// All paths with at most `relays` GPUs in a row, without those whose every link another, no longer
-// one loads as little. One end may be host memory, or none, or (one plain path) both.
+// Returns all useful paths with at most `relays` GPUs in a row. A path is left out if one with no
+// more hops loads no limit that it does not load, and none more than it does. Either end may be
+// host memory. If both are, the only path is the direct one.
 Candidates find_candidates(const topology::Topology& topology, const Place& src, const Place& dst,
                            int relays);
 
-// The route of the one copy without glake; empty: there is none. Striped memory counts as spread.
+// The route of the one copy that a program makes without glake. It is empty if there is no such
+// route. Striped memory counts as spread.
 topology::Route plain_route(const topology::Topology& topology, Place src, Place dst);
 
 }  // namespace glake::transfer

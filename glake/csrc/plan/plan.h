@@ -57,12 +57,12 @@ constexpr uint32_t kAllGpus = ~uint32_t{0};
 struct Demand {
   Place src, dst;
   double weight = 1;
-  uint32_t relays = kAllGpus;  // GPUs that may relay for it, as bits
+  uint32_t relays = kAllGpus;  // a bit for each GPU that may relay for it
 };
 
-// `rate`: of all paths together. `plain`: of the one copy without glake, next to the same other
-// demands. paths[0] is the direct path where there is one and it is used; no paths: dst is out of
-// reach.
+// `rate` is the rate of all paths together. `plain` is the rate of the one copy that a program
+// makes without glake, beside the same other demands. paths[0] is the direct path if that is used.
+// Without paths `dst` is out of reach.
 struct TransferPlan {
   std::vector<PlannedPath> paths;
   Rate rate = 0, plain = 0;

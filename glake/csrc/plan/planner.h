@@ -1,5 +1,6 @@
-// Which paths a copy takes, and at what rates: pure arithmetic on the capacity graph, the same
-// answer for the same question. Calls no driver.
+// Computes the rate of each path of each copy from the capacity graph alone. It knows neither bytes
+// nor time, calls no driver, and gives the same answer to the same question. What a copy really
+// does is decided by transfer/run/scheduler.h, which asks here.
 #pragma once
 
 #include <map>
@@ -11,8 +12,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/transfer_tuning.h"
 #include "plan/max_min_fair.h"
+#include "base/transfer_tuning.h"
 #include "plan/paths.h"
 #include "plan/plan.h"
 #include "plan/topology.h"
@@ -36,23 +37,26 @@ class Planner {
 
   explicit Planner(const topology::Topology& topology, PlannerOptions options = {});
 
-  // Shares the machine among all demands, max-min fair by weight. Answers are kept: asking again
-  // costs a look-up. Safe from any thread. Throws PlanError.
+  // Shares the machine among all demands, max-min fair by weight. Answers are kept, so the same
+  // question again costs a look-up. Any thread may call it. Throws PlanError.
   std::shared_ptr<const Plans> find(const std::vector<Demand>& demands) const;
   Plans plan(const std::vector<Demand>& demands) const { return *find(demands); }
-  // Of the last of them.
+  // The plan of the last of these demands.
   PlanPtr find_last(const std::vector<Demand>& demands) const {
     std::shared_ptr<const Plans> plans = find(demands);
     const TransferPlan* const last = &plans->back();
     return {std::move(plans), last};
   }
 
-  // What has been learnt: an edge at `factor` times the topology's rate, 0: dead. A GPU that may
-  // not relay still sends and receives for itself. PlanError: no such edge or GPU.
+  // The edge has been found to run at `factor` times the topology's rate; 0: it is dead. Throws
+  // PlanError if there is no such edge.
   void set_scale(int edge, double factor);
+  // Whether the GPU may relay. One that may not still sends and receives for itself. Throws
+  // PlanError if there is no such GPU.
   void set_relay(int gpu, bool usable);
-  // The part of each limit of the topology that is ours, edges first, in order; empty: all of all.
-  // It multiplies what has been learnt, and neither changes the other.
+  // `factors` are the parts of the topology's limits that this process may use: edges first, in
+  // order; empty: all of every limit. They multiply the factors of set_scale(), which stay as they
+  // are.
   void lend(std::vector<double> factors);
   size_t limits() const { return nominal_.limits().size(); }
 
@@ -64,7 +68,7 @@ class Planner {
   void check(const Place& place) const;
   Plans make(const std::vector<Demand>& demands) const;
   std::vector<Rate> plain_rates(const std::vector<Demand>& demands) const;
-  // Why it cannot be used; empty: it can.
+  // Why the candidate cannot be used; empty: it can.
   std::string closed(const Candidate& candidate, const Demand& demand) const;
   void refresh();  // under the lock: topology_ is nominal x learnt x lent
   std::vector<Party> parties(const std::vector<Demand>& demands,

@@ -1,6 +1,7 @@
-// A packing program: the largest sum of gain x value over columns, none of whose rows may exceed
-// its limit. All entries of a start at nought are feasible, so the revised simplex method needs no
-// first phase; its prices say which rows hold the solution, and its solutions use few columns.
+// Solves a packing program: it finds the values of columns with the largest sum of gain x value, so
+// that no row exceeds its limit. The start, with all values zero, breaks no limit. So the revised
+// simplex method needs no first phase. Its prices say which rows bound the solution. Its solutions
+// use few columns.
 #pragma once
 
 #include <cstddef>
@@ -12,16 +13,16 @@ namespace glake::transfer {
 
 class Simplex {
  public:
-  // Rows by their limits, which are not negative.
+  // There is one row for each limit. No limit is negative.
   explicit Simplex(std::vector<double> limits);
 
-  // A column of entries (row, weight), in any order, rows at most once each. Its number counts from
-  // 0.
+  // Adds a column and returns its number; the first is 0. `entries` are (row, weight), in any
+  // order, each row at most once.
   int add(const topology::Route& entries, double gain);
   void solve();
 
   double value(int column) const { return values_[static_cast<size_t>(column)]; }
-  // What one more unit of the row's limit would add: nought where the row has room.
+  // What one more unit of the row's limit would add to the sum. It is zero where the row has room.
   double price(int row) const { return prices_[static_cast<size_t>(row)]; }
   int pivots() const { return pivots_; }
 
@@ -31,7 +32,7 @@ class Simplex {
     double gain;
     bool basic;
   };
-  int entering(double* reward) const;  // column, or rows() + row of a slack by ~; kNone
+  int entering(double* reward) const;  // a column; ~row: that row's slack; or kNone
   void direction(int entering);
   int leaving() const;
   void pivot(int entering, int row, double reward);

@@ -24,7 +24,7 @@ constexpr int kMaxNodes = 1024;  // as many as Linux can have
 std::string gpu(int device) { return "g" + std::to_string(device); }
 std::string memory(int socket) { return "m" + std::to_string(socket); }
 
-// A node as texts name it: for_people() of platforms.py.
+// A node as texts name it: for_people() of glake/platforms.py.
 std::string shown_node(const std::string& node) {
   const std::string number = node.substr(1);
   if (number.empty()) return node;  // the NVSwitch

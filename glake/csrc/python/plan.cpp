@@ -156,7 +156,7 @@ void bind_graph(py::module_& module) {
 }
 
 void bind_planner(py::module_& module) {
-  py::class_<Planner>(module, "TransferPlanner", "Paths and rates; see csrc/transfer/planner.h.")
+  py::class_<Planner>(module, "TransferPlanner", "Paths and rates; see csrc/plan/planner.h.")
       .def(py::init([](const Topology& graph, double gate, int relays) {
              return std::make_unique<Planner>(graph, PlannerOptions{gate, relays, 16});
            }),

@@ -1,8 +1,8 @@
-"""What a state is of, by name: the options of its experiment, and the model's parameters.
+"""A state's signature: the options of its experiment and the model's parameters, by name.
 
 Tensors of the same sizes may belong to another function (another number of heads) or another
-optimizer. A state has its signature beside it, and goes into an experiment of the same model and
-kind of optimizer alone; what else was changed is told.
+optimizer. So each state has its signature beside it. It can be loaded only into an experiment with
+the same model and kind of optimizer. Other differences are reported.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _FREE = (
     "dropout",
     "balance",
     "rotary.longest",
-)  # of a model; may change from run to run
+)  # a model's options that may change from run to run
 _SILENT = ("steps", "checkpoint.", "log.", "weights", "export", "timeout_s")
-_SHOWN = 3  # differences
+_SHOWN = 3  # differences that a message lists
 
 
 def signature_of(model: Any, config: Any) -> dict[str, str]:
-    """Of an experiment's config, and its model that is not sharded yet."""
+    """The signature of an experiment's config and model. The model is not sharded yet."""
     found = {path: str(value) for path, value in config.flat().items()}
     for name, own in model.named_parameters():
         frozen = "" if own.requires_grad else ", frozen"
@@ -34,8 +34,8 @@ def signature_of(model: Any, config: Any) -> dict[str, str]:
 
 
 def compare(saved: Signature, own: Signature, state: str) -> str:
-    """What else differs, in words. CheckpointMismatch where the state is of another model or
-    optimizer."""
+    """Describes harmless differences in words. Raises CheckpointMismatch where the state belongs to
+    another model or optimizer."""
     paths = [*own, *(path for path in saved if path not in own)]
     differ = [path for path in paths if saved.get(path) != own.get(path)]
     wrong = [path for path in differ if _must_agree(path)]

@@ -16,7 +16,7 @@ from glake.trainer.models.leaf import Embedding
 
 
 class Sequences:
-    """What every layer may ask of the batch at hand; made anew for each forward pass.
+    """What every layer may ask of the current batch. Each forward pass makes a new one.
 
     positions: [T] or [B, T] int64, the place of each token in its document.
     mask: None where each token sees all before it; else [B, 1, T, T] bool, True where it sees.
@@ -45,7 +45,8 @@ class Sequences:
         return self._memo[key]
 
     def add_term(self, name: str, value: Tensor) -> None:
-        """Adds to the loss, per token; in vain once the terms are taken, as recomputation does."""
+        """Adds a term, per token, to the loss. It does nothing once take_terms() has been called:
+        recomputation calls it a second time."""
         if self._terms is not None:
             self._terms.setdefault(name, []).append(value)
 

@@ -1,5 +1,5 @@
-"""A line for each platform, in two worlds: what is left of the engine's gain where calls, waits and
-enqueued copies cost what they cost on a GPU, beside the world that charges none of that.
+"""Compares the engine's gain in two worlds, with a line for each platform. In one world calls,
+waits and enqueued copies cost what they cost on a GPU. In the other they cost nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from glake.platforms import Platform
 from glake.transfer.bench.goals import part_of_bound
 
 Row = Mapping[str, Any]
-# completion and order (run.measure): as on a GPU, and as the engine was judged at first.
+# A world is a pair (completion, order) of run.measure. NEW is as on a GPU. In OLD a thread wakes
+# at the moment a copy is done, and copies in held streams.
 NEW, OLD = ("polled", "enqueued"), ("instant", "held")
 SIZES = "4MiB,64MiB,256MiB,1GiB"
 _PLAIN = 0.98
@@ -24,16 +25,17 @@ _PLAIN = 0.98
 
 @dataclass
 class Tally:
-    """What rows reach: of those with gain the goal, and all of them a plain copy's rate."""
+    """Counts what rows reach. A row with gain should reach its goal. Every row should reach a plain
+    copy's rate."""
 
     rows: int = 0
     gain: int = 0
     reached: int = 0
-    worst: float = float("inf")  # part of the bound, of those with gain
+    worst: float = float("inf")  # the least part of the bound that a row with gain reaches
     worst_row: str = "-"
     below_plain: int = 0
     least_of_plain: float = float("inf")
-    first_below: int = 0  # of copies together, the first time
+    first_below: int = 0  # rows below plain copies the first time their copies begin together
 
     def add(self, row: Row, platform: Platform) -> None:
         """Counts one row."""
@@ -52,7 +54,7 @@ class Tally:
             self.worst_row = f"{row['transfer']} {row['host']} {row['size'] >> 20}MiB"
 
     def __iadd__(self, other: Tally) -> Tally:
-        """All of both."""
+        """Adds the other tally's rows to this one's."""
         if other.worst < self.worst:
             self.worst, self.worst_row = other.worst, other.worst_row
         for name in ("rows", "gain", "reached", "below_plain", "first_below"):
@@ -62,7 +64,7 @@ class Tally:
 
 
 def tallies(rows: Sequence[Row], platforms: Mapping[str, Platform]) -> dict[str, Tally]:
-    """By platform, of rows of one world."""
+    """One tally for each platform. All rows are of one world."""
     found: dict[str, Tally] = {}
     for row in rows:
         name = str(row["platform"])

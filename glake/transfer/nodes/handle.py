@@ -7,30 +7,30 @@ from glake.transfer.parted import PieceTransfer
 
 
 class NodeTransfer(PieceTransfer):
-    """One read or write of another node's memory: to wait for, to ask about.
+    """One read or write of another node's memory, which a caller can wait for or ask about.
 
-    It may be dropped: the transfer goes on, and its memory is kept until it is done. In a forked
+    A caller may drop it: the transfer goes on, and its memory is kept until it is done. In a forked
     child each of its methods raises Forked.
 
     Attributes:
-        path: what of which node, as texts name it.
-        bytes: of the whole transfer.
+        path: the name of the exposed memory and the address of its node, as messages show them.
+        bytes: the size of the whole transfer.
     """
 
     def wait(self, timeout: float | None = None) -> NodeTransfer:
         """Returns itself once all bytes have arrived.
 
         Args:
-            timeout: seconds; None: no end. A peer that is lost or stands still ends the transfer
-                in bounded time all the same.
+            timeout: how many seconds to wait; None: as long as it takes. If the peer is lost or
+                stands still, the transfer ends in bounded time even so.
 
         Raises:
-            BusyTimeout: not done by then; it goes on.
+            BusyTimeout: the transfer is not done in this time; it goes on.
             PeerLost: the other node has ended, or no longer answers. Which bytes of the
                 destination are written is not known.
-            PeerFailed: pieces did not come whole, after retries.
-            InvalidArgument: the other node no longer exposes this.
-            GlakeError: what copies between pinned memory and a GPU raise.
+            PeerFailed: some pieces did not arrive intact, even after retries.
+            InvalidArgument: the other node no longer exposes this memory.
+            GlakeError: a copy between pinned memory and a GPU failed.
         """
         self._wait(timeout)
         return self

@@ -1,9 +1,9 @@
-"""Who may use what: the links of one machine shared among processes, and the books of it.
+"""Shares the links of one machine among processes, and records who has which part.
 
 All demands of all clients are planned together, max-min fair (csrc/plan/planner.h). A client's
-part of a limit is what its own demands load it with in that plan, plus an even share of what nobody
-does. A little of every limit is kept out of the plan, so that this share is never nothing and a
-first copy can begin at once. The parts of a limit never add up to more than all of it.
+part of a limit is the load of its own demands in that plan, plus an even share of what no demand
+uses. A little of every limit is kept out of the plan. So this share is never zero, and a first copy
+can begin at once. The parts of a limit never add up to more than all of it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from glake._C import CapacityGraph, TransferPlanner
 from glake.errors import BadMessage
 from glake.transfer.relay.protocol import Demand
 
-KEPT = 0.04  # of every limit, shared evenly whatever is asked for
+KEPT = 0.04  # the part of every limit that is shared evenly, whatever the demands are
 MOST_RELAYS = 4  # GPUs lent to one client: it needs a CUDA context of its own on each
 _STEPS = 1_000_000  # parts are cut down to whole millionths
 _LEAST_GAIN = 1.01
-_FAIR = 0.99  # of its plain rate: a demand that gets less has its GPU's link to itself
+# Other clients may not relay over the GPUs of a demand that gets less than this part of its plain
+# rate.
+_FAIR = 0.99
 _ROUNDS = 4
 
 
@@ -31,7 +33,7 @@ class Client:
     gpus: tuple[int, ...]
     visible: int  # GPUs of the machine
     may: tuple[int, ...]  # those that may relay for it
-    served: bool  # the service copies there for it
+    served: bool  # the service copies on those GPUs for it
     relays: tuple[int, ...] = ()
     demands: tuple[Demand, ...] = ()
     parts: tuple[float, ...] = field(default=(), repr=False)
@@ -44,10 +46,10 @@ class Client:
 
 
 class Ledger:
-    """The clients of one machine, by number."""
+    """Holds the clients of one machine, by number."""
 
     def __init__(self, graph: CapacityGraph, most_relays: int = MOST_RELAYS) -> None:
-        """No client yet."""
+        """Begins without a client. `most_relays`: how many GPUs one client is lent, at most."""
         self._graph, self._most = graph, most_relays
         self._limits = graph.limits()
         self._planner = TransferPlanner(graph)

@@ -25,15 +25,15 @@ _HIDES = "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True)
 class Node:
-    """A node's topology with all of its GPUs, and the numbers there of those this process sees, in
-    its own order."""
+    """A node's topology with all of its GPUs. `seen` holds the node's numbers of the GPUs that this
+    process sees, in this process's order."""
 
     topology: Topology
     seen: tuple[int, ...]
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """By this process's number the node's: first those it sees, then the others."""
+        """The node's number of each GPU, in this process's order: GPUs it sees, then the others."""
         hidden = [gpu for gpu in range(self.topology.platform.gpus) if gpu not in self.seen]
         return (*self.seen, *hidden)
 
@@ -43,7 +43,7 @@ class Node:
         return len(self.seen) < self.topology.platform.gpus
 
     def renumbered(self) -> Topology:
-        """The topology by this process's numbers; edges and limits stay in their order."""
+        """The topology with this process's GPU numbers. Edges and limits keep their order."""
         devices = self.topology.devices
         if self.order == tuple(range(len(self.order))):
             return self.topology
@@ -55,7 +55,8 @@ class Node:
 
 
 def current(environ: Mapping[str, str] | None = None) -> Node:
-    """The node of the driver in force. As sources.current: InvalidDevice, InvalidOption."""
+    """The node of the driver in force. Raises InvalidDevice or InvalidOption, as sources.current
+    does."""
     environ = sources.in_force() if environ is None else environ
     everything = {name: value for name, value in environ.items() if name != _HIDES}
     topology = sources.current(everything)
@@ -66,10 +67,11 @@ def current(environ: Mapping[str, str] | None = None) -> Node:
 
 
 def used_by_others(environ: Mapping[str, str], source: Nvml | None = None) -> dict[int, int]:
-    """Of the GPUs this process sees, by its numbers, those another process computes on: which.
+    """Finds the GPUs on which another process computes, and the id of one such process for each.
 
-    Empty where NVML does not tell. In a container with process numbers of its own, this process is
-    another one, too, on the GPUs it uses itself.
+    Only GPUs that this process sees are asked about; the keys are its own numbers of them. The
+    result is empty where NVML does not tell. In a container with process ids of its own, this
+    process counts as another one on the GPUs it uses itself.
     """
     try:
         gpus = (source or Nvml()).read().gpus
@@ -90,14 +92,14 @@ def _gpus(topology: Topology, environ: Mapping[str, str]) -> list[Gpu]:
 
 
 def simulated_uuid(gpu: int) -> str:
-    """As simcuda/driver/gpu_uuid.h has it."""
+    """The UUID that the simulator gives this GPU (simcuda/driver/gpu_uuid.h)."""
     digits = (b"glake-simcuda".ljust(15, b"\0") + bytes([gpu])).hex()
     return "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
 def service_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What a process that serves all processes of the node is started with: the driver, and none
-    of the GPUs hidden. CUDA numbers them as NVML does."""
+    """The environment of a process that serves all processes of the node. It names the driver and
+    hides no GPU. CUDA then numbers the GPUs as NVML does."""
     environ = {**os.environ, **(sources.in_force() if environ is None else environ)}
     kept = {
         name: value

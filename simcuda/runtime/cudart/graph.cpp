@@ -1,5 +1,5 @@
-// Graphs: the driver does what it has of them (simcuda/entry_graph.cpp). What it lacks, of which
-// building by hand and conditional nodes are the most, is cudaErrorNotSupported.
+// Graphs. The driver does what it supports of them (simcuda/driver/entry_graph.cpp). Anything else,
+// which is mostly building by hand and conditional nodes, is cudaErrorNotSupported.
 #include "cudart.h"
 
 using namespace cudart;  // NOLINT: this file is nothing but C face

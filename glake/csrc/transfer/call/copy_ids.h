@@ -1,11 +1,12 @@
-// Ids of copies. The two highest kinds of bits say which way a copy went; nothing else looks at
-// them.
+// Ids of copies. The highest four bits of an id say of which kind the copy is: bit 63 is set for a
+// plain copy. Otherwise the four bits are 1 for a tracked one, 2 for an enqueued one and 0 for a
+// routed one.
 //
-//   plain    everything there is to know of one is in its id, so that a small copy costs one driver
-//            call, no lock and no memory. Waiting for it is waiting for its stream.
+//   plain    its id holds all that is known of it, so a small copy costs one driver call, no lock
+//            and no memory. To wait for it is to wait for its stream.
 //   tracked  a plain copy with an event of its own
-//   enqueued a transfer over paths that the engine chose, all of it the driver's at once
-//   routed   one that the engine's threads carry
+//   enqueued a transfer over paths that the engine chose; all its copies are enqueued at the start
+//   routed   a transfer that the engine's threads carry
 #pragma once
 
 #include <cstdint>

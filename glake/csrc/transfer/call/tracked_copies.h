@@ -33,18 +33,20 @@ class TrackedCopies {
 
   explicit TrackedCopies(Driver& driver) : driver_(driver) {}
 
-  // An event for a copy about to be made, so that no event is no copy. Throws Error.
+  // Makes the event for a copy, before the copy itself is made. If the driver refuses the event,
+  // then there is no copy that nobody can wait for. Throws Error.
   TrackPtr make(int device);
-  // The id of the copy of `bytes` that `stream` holds last. Throws Error.
+  // Records the event behind the last copy in `stream`, which is of `bytes` bytes. Returns the
+  // copy's id. Throws Error.
   uint64_t put(TrackPtr track, StreamHandle stream, Bytes bytes, const char* why_plain);
   TrackPtr find(uint64_t id);  // throws Error
   int wait(Track* track, uint64_t timeout_ns, std::string* text);
   bool done(Track* track);
   void release(uint64_t id);
-  // Those who wait return; the copies go on.
+  // Ends all waits at once. The copies go on.
   void stop_waits() { stopped_ = true; }
-  // Waits for the copies that have not been released, for at most `most_ns` each: their callers
-  // keep memory for them. Throws Error if one is later, and may be tried again.
+  // Waits for the copies that have not been released, at most `most_ns` for each: their callers
+  // keep memory for them. Throws Error if a copy takes longer; it may be called again.
   void close(uint64_t most_ns);
 
  private:

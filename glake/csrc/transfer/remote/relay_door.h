@@ -1,4 +1,5 @@
-// Where clients of the relay service that see one GPU come in: a socket, and a worker for each.
+// Lets in clients of the relay service that see one GPU. It listens at a socket, and serves each
+// client with a worker of its own.
 #pragma once
 
 #include <condition_variable>
@@ -21,16 +22,17 @@ class RelayDoor {
   ~RelayDoor() { stop(); }
 
   void stop();  // workers end when their copies are done
-  // Until then, or until a GPU is lost, and all workers have ended with it: what it was.
+  // Waits until stop() has been called or a GPU is lost, and all workers have ended. Returns how
+  // the GPU was lost; empty: none was.
   std::string wait();
 
  private:
   void run();
-  bool serve(Descriptor client);  // false: there is no thread for it; it is hung up on
+  bool serve(Descriptor client);  // false: no thread could be made, and the client is hung up on
 
   RelayGpus gpus_;
   Descriptor socket_, stop_;
-  std::list<std::unique_ptr<RelayWorker>> workers_;  // the thread's
+  std::list<std::unique_ptr<RelayWorker>> workers_;  // used by thread_ alone
   std::mutex mutex_;
   std::condition_variable changed_;
   bool over_ = false;

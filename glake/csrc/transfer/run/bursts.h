@@ -27,30 +27,31 @@ class Bursts {
 
   // What is known of the burst that a copy belongs to.
   struct Burst {
-    bool known = false;                 // it came before; else nothing is
-    size_t copies = 0;                  // of all of it
-    std::vector<Copy> next;             // should begin right after this one
-    BurstWay way = BurstWay::kUnknown;  // that was decided for this one, not long ago
+    bool known = false;                 // whether the burst came before; if not, the rest is unset
+    size_t copies = 0;                  // how many copies the whole burst has
+    std::vector<Copy> next;             // the copies that should begin right after this one
+    BurstWay way = BurstWay::kUnknown;  // the way decided for this copy not long ago
   };
-  // One begins now, of this thread.
+  // This thread begins a copy now.
   Burst begin(const Copy& copy, uint64_t now);
-  // How it goes. To find that out takes as long as some dozen driver calls.
+  // Stores the way of the copy that this thread began last. To decide it takes as long as some
+  // dozen driver calls.
   void decided(BurstWay way);
   // The call of the last copy returns. The copy should be done in `ns`. What this thread begins
   // long before that belongs to the same burst.
   void begun(uint64_t now, double ns);
-  // The next one of this thread does not belong to it.
+  // The burst ends: this thread's next copy does not belong to it.
   void end();
 
  private:
   using Key = std::tuple<int, int, int, int, Bytes>;
   struct Known {
     std::vector<Copy> copies;
-    std::vector<BurstWay> ways;  // of each
-    int right = 0;               // times in a row that the burst was the same again
-    int wrong = 0;               // times that it was another
-    unsigned begun = 0;          // times
-    bool anew = true;            // it is to be decided again
+    std::vector<BurstWay> ways;  // the way of each copy
+    int right = 0;               // how often in a row the burst was the same again
+    int wrong = 0;               // how often it was another
+    unsigned begun = 0;          // how often it began
+    bool anew = true;            // whether the ways must be decided again
   };
   struct Current {
     std::vector<Copy> copies;

@@ -1,6 +1,6 @@
-// How copies were dealt out that began while nothing else ran. One that is the same in all that
-// this depends on goes the same way: to find it anew takes tens of microseconds of its caller's
-// time.
+// Keeps what was decided for copies that began while nothing else ran. A copy that is the same in
+// all that the decision depends on goes the same way. To decide again would take tens of
+// microseconds of its caller's time.
 #pragma once
 
 #include <memory>
@@ -11,26 +11,26 @@
 namespace glake::transfer {
 
 struct Decision {
-  PlanPtr plan;                   // that the shares are of
-  std::vector<PathShare> shares;  // none: a plain copy does better
-  std::vector<Flow> flows;        // of the shares
-  uint32_t gpus = 0;              // that they pass, as bits
+  PlanPtr plan;                   // the plan whose paths the shares name
+  std::vector<PathShare> shares;  // empty: a plain copy does better
+  std::vector<Flow> flows;        // the shares, as the forecast is told of them
+  uint32_t gpus = 0;              // a bit for each GPU that the shares' paths pass
 };
 using DecisionPtr = std::shared_ptr<const Decision>;
 
 class Decisions {
  public:
-  // Of a copy of one range, no matter on which sockets. A plan is one object as long as nothing is
-  // learnt or lent anew.
+  // All that a decision depends on. The copy has one range, no matter on which sockets. Plans are
+  // compared as objects: the planner returns the same ones until something is learnt or lent.
   struct Question {
     Bytes bytes = 0;
     std::vector<PlanPtr> plans;
     std::vector<Expected> next;
-    bool known = false, possible = false;  // as Outlook has it; a plain copy is possible
+    bool known = false, possible = false;  // as in Outlook; whether a plain copy is possible
     bool operator==(const Question& other) const;
   };
 
-  DecisionPtr find(const Question& question) const;  // null: it is not kept
+  DecisionPtr find(const Question& question) const;  // null: no decision is kept for it
   void keep(Question question, DecisionPtr decision);
   void forget() { kept_.clear(); }
 

@@ -1,7 +1,7 @@
-// A transfer all of whose copies are the driver's from the start: it begins when its stream comes
-// to it, its chunks go from hop to hop by stream order and events, and the stream goes on behind
-// the last of them. No thread has a part in it, so that nothing else a process asks of the driver
-// can hold it up; nor can anything be changed any more.
+// A transfer whose copies are all enqueued at the start. It begins when its stream comes to it. Its
+// chunks go from hop to hop by stream order and events. The stream goes on behind the last chunk.
+// No thread has a part in it, so nothing else that a process asks of the driver can hold it up. The
+// price is that nothing can be changed later.
 #pragma once
 
 #include <atomic>
@@ -28,45 +28,45 @@ class EnqueuedTransfer {
     uint64_t copy_ns;
   };
   struct Carried {
-    const PlannedPath* path = nullptr;  // of the plan, or the direct one
+    const PlannedPath* path = nullptr;  // a path of the plan, or the direct one
     Pipeline line;
-    bool open = false;  // it has a pipeline
+    bool open = false;  // whether it has a pipeline
     Bytes bytes = 0;
     uint64_t chunks = 0;
-    size_t planned = 0;  // chunks
+    size_t planned = 0;  // the chunks it should carry
     bool closed = false;
-    std::string why;              // it is closed, or a copy over it failed
-    std::vector<Range> left;      // chunks that it has not taken; the last is the next
-    bool ends = false;            // an event of the pipeline stands behind all of its copies
-    uint64_t time_ns = 0;         // from the transfer's begin until it was done
-    Bytes timed = 0;              // of the chunk that is timed; 0: none is
-    std::vector<Rate> hop_rates;  // of each hop, at most; empty: not known
+    std::string why;              // why it is closed, or why a copy over it failed
+    std::vector<Range> left;      // chunks it has not taken; the last one is next
+    bool ends = false;            // whether an event of the pipeline is behind all of its copies
+    uint64_t time_ns = 0;         // from the transfer's start until the path was done
+    Bytes timed = 0;              // the bytes of the chunk that is timed; 0: none is
+    std::vector<Rate> hop_rates;  // how fast each hop was at most; empty: not known
   };
 
-  // `direct`: by whose path that goes which others refuse to take.
+  // `direct` is the plan with the direct path. That path takes the chunks that others refuse.
   EnqueuedTransfer(const Tools& tools, Request request, PlanPtr direct);
   EnqueuedTransfer(const EnqueuedTransfer&) = delete;
   EnqueuedTransfer& operator=(const EnqueuedTransfer&) = delete;
   ~EnqueuedTransfer();
 
-  // Enqueues all of it; `timed`: it is told how fast the hops are. Throws Error when nothing was;
-  // later refusals are error().
+  // Enqueues the whole transfer. `timed`: the speed of the hops is measured. Throws Error if
+  // nothing was enqueued. error() tells of later refusals.
   void enqueue(PlanPtr plan, const std::vector<PathShare>& shares, bool timed);
-  // Recorded on the caller's stream behind it.
+  // The event that is recorded on the caller's stream behind the transfer.
   EventId ended() const { return ended_; }
-  // What the driver says of its copies, once ended() has happened. One thread asks: the one that
-  // claims it.
+  // What the driver says of the copies once ended() has happened. Only the thread for which
+  // claim_end() is true may ask.
   struct Outcome {
-    std::vector<std::string> failures;  // of each path; "": none
+    std::vector<std::string> failures;  // why each path failed; "": it did not
     uint64_t time_ns = 0;
   };
   bool claim_end() { return !ending_.exchange(true); }
   Outcome outcome();
-  // Gives its pipelines back.
+  // Gives the pipelines back.
   void finish(const Outcome& outcome);
   bool over() const { return over_.load(std::memory_order_acquire); }
 
-  const std::string& error() const { return error_; }  // "": none; settled when it is over
+  const std::string& error() const { return error_; }  // "": no error; fixed once over()
   const std::vector<std::unique_ptr<Carried>>& paths() const { return paths_; }
   Bytes landed() const;
   uint64_t time_ns() const { return time_ns_; }

@@ -1,5 +1,5 @@
-// The transfers that are all the driver's (enqueued_transfer.h), from their start until they are
-// seen done and their callers have released them.
+// Keeps the enqueued transfers (enqueued_transfer.h), from their start until they are seen done and
+// their callers have released them.
 #pragma once
 
 #include <atomic>

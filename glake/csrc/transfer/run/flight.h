@@ -1,4 +1,4 @@
-// A chunk under way over a run, with all that its copies hold until they are done.
+// A chunk that is under way over a run. It owns all that its copies need until they are done.
 #pragma once
 
 #include <memory>
@@ -18,24 +18,24 @@ struct Flight {
   PathRun* run = nullptr;
   Range range;
   size_t hop = 0;
-  std::vector<Slot> slots;  // between hop i and i + 1
-  Slot stage;               // pinned, in place of a pageable end
+  std::vector<Slot> slots;  // slot i is between hops i and i + 1
+  Slot stage;               // pinned memory in place of a pageable end
   KernelBuffers kernel;
   LentEvent event;         // recorded behind this hop's copies
-  RemoteFlight remote;     // instead, where the relay service makes them
-  std::string remote_why;  // that failed
+  RemoteFlight remote;     // used instead where the relay service makes the copies
+  std::string remote_why;  // why the relay service failed
   StreamHandle stream = 0;
-  int device = -1;  // the stream's
+  int device = -1;  // the device of `stream`
   uint64_t expected = 0, deadline = 0;
-  uint64_t parked_until = 0;                     // not submitted before
+  uint64_t parked_until = 0;                     // it is not submitted before this time
   uint64_t lost = 0;                             // its number among the copies that were given up
-  Rate link = 0;                                 // of this hop, were it alone
-  unsigned flows = TransferTuning::kLeastFlows;  // of this hop
-  bool alone = false;                            // behind the run's copy before, not beside it
-  bool seen_done = false;                        // without the event
-  bool overdue = false;  // it writes the destination: all one can do is wait
-  bool marked = false;   // the event is recorded behind this hop's copies
-  bool unsure = false;   // the driver refuses to say whether it is done
+  Rate link = 0;                                 // how fast this hop would be alone
+  unsigned flows = TransferTuning::kLeastFlows;  // how many streams of this hop take turns
+  bool alone = false;      // it goes behind the run's copy before, not beside it
+  bool seen_done = false;  // it was seen done without the event
+  bool overdue = false;    // it is late, and it writes the destination: waiting is all one can do
+  bool marked = false;     // the event is recorded behind this hop's copies
+  bool unsure = false;     // the driver refuses to say whether it is done
 
   const Hop& step() const { return run->planned.path.hops[hop]; }
   bool last() const { return hop + 1 == run->hops.size(); }

@@ -1,5 +1,5 @@
-// What flows have still to carry, as time passes: each gets a max-min fair share of the links that
-// it takes, until it has carried all.
+// Computes what flows have still to carry as time passes. Each flow gets a max-min fair share of
+// its links until it has carried all its bytes.
 #pragma once
 
 #include <optional>
@@ -12,11 +12,11 @@
 namespace glake::transfer {
 
 struct Flow {
-  topology::Route route;  // of all its hops
-  Rate rate = 0;          // where nothing is known of the links
-  double copies = 1;      // that flow at once
-  double delay_ns = 0;    // in which it carries nothing: until its first byte flows, and from its
-                          // last byte on the slowest link until that has landed
+  topology::Route route;  // the edges of all its hops
+  Rate rate = 0;          // its rate where nothing is known of the links
+  double copies = 1;      // how many of its copies flow at once
+  double delay_ns = 0;    // when it carries nothing: until its first byte flows, and from its last
+                          // byte on the slowest link until that byte has landed
   double bytes = 0;
 };
 
@@ -25,14 +25,14 @@ class FlowRace {
   // `topology` may be null: nothing is known of the links then. `parts`: as FairRates.
   FlowRace(const topology::Topology* topology, const std::vector<double>& parts);
 
-  void add(const Flow& flow);  // it is numbered from 0
+  void add(const Flow& flow);  // flows are numbered from 0
   void set_bytes(size_t flow, double bytes) { bytes_[flow] = bytes; }
   void tell(size_t flow, Flow* to) const;
   // Whether one of the first `count` has something to carry.
   bool carries(size_t count) const;
-  // Of those that carry something now; of others, 0. Valid until a call after carry().
+  // The rate of each flow; 0 for one that carries nothing now. Valid until a call after carry().
   const std::vector<Rate>& rates();
-  // ns until one of them begins or ends; infinite: none does.
+  // After how many ns a flow begins or ends; infinite: none does.
   double next_change();
   void carry(double ns);
 
@@ -43,7 +43,7 @@ class FlowRace {
   std::vector<Rate> own_;                    // where no link bounds it
   std::vector<char> linked_, going_, open_;  // links bound it; it carries something; both
   std::vector<Rate> rates_;                  // of those that are going
-  bool known_ = false;                       // they are
+  bool known_ = false;                       // whether rates_ is up to date
 };
 
 }  // namespace glake::transfer

@@ -16,12 +16,12 @@ class PathHealth {
   PathState state() const { return state_; }
   uint64_t failures() const { return failures_; }
   const std::string& why() const { return why_; }
-  // Of a quarantined path: a small chunk may try it again.
+  // Whether a small chunk may try a quarantined path again.
   bool may_probe(uint64_t now) const {
     return state_ == PathState::kQuarantined && lost_ == 0 && now >= until_;
   }
 
-  // A copy is late that may still complete: no new chunks until it has.
+  // A copy is late, but may still complete. Until it has, the path gets no new chunks.
   void suspect(const std::string& why);
   // A copy failed, or was given up. The path rests, twice as long each time.
   void fail(uint64_t now, const std::string& why);

@@ -1,5 +1,5 @@
-// Links are shared by the copies that flow, not by plans: what follows from a plan for the copies
-// of each hop. Every method runs under the engine's lock.
+// Computes how fast the copies of each hop can be under the current plans: links are shared by the
+// copies that flow, not by plans. Every method runs under the engine's lock.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// Copies that were given up, and whose end nobody has seen yet: their buffers stay with them.
+// Keeps copies that were given up and whose end nobody has seen yet, together with their buffers.
 #pragma once
 
 #include <mutex>
@@ -20,7 +20,7 @@ class LostFlights {
   // Under the lock.
   void add(Flight flight);
   bool any() const { return !flights_.empty(); }
-  // Which are done after all. True: of some the submitter's thread must ask.
+  // Finds copies that are done after all. True: the submitter's thread must ask about some of them.
   bool look(Lock* lock);
   std::vector<Flight> take();
 

@@ -16,13 +16,13 @@
 
 namespace glake::transfer {
 
-// Copies under way between two places, of every run that has that hop.
+// The copies under way between two places. All runs that have that hop share it.
 struct LinkUse {
   LinkUse() = default;
   explicit LinkUse(std::map<int, double> on_limits) : loads(std::move(on_limits)) {}
 
-  const std::map<int, double> loads;  // on the topology's limits, per unit of rate
-  uint64_t started = 0;               // the last of them
+  const std::map<int, double> loads;  // the load on each limit of the topology, per unit of rate
+  uint64_t started = 0;               // when the last copy started
   unsigned under_way = 0;
   Rate planned = 0;   // of all those runs
   double chunks = 0;  // that were left to them when the plan was made
@@ -45,10 +45,10 @@ class HopMeter {
   Rate rate() const { return rate_; }
   unsigned completed() const { return completed_; }  // since the plan
   void replan(Rate planned);
-  // The link is much faster than what is asked of it: then chunks go one after the other.
+  // Whether chunks go one after the other, as the link is much faster than what is asked of it.
   bool alone() const { return alone_; }
   Rate link() const { return link_; }
-  // `room`: what it could carry beside all others.
+  // `room`: what the hop could carry beside all other hops.
   void set_link(Rate link, Rate room, bool alone);
 
   // When a copy would be done whose bytes are there `at`, behind all of `claimed` that has not
@@ -56,7 +56,7 @@ class HopMeter {
   uint64_t finish(uint64_t now, uint64_t at, Bytes claimed, Bytes bytes, uint64_t copy_ns) const;
   uint64_t submit(uint64_t now, Bytes bytes, uint64_t copy_ns);
   void complete(uint64_t now, Bytes bytes, uint64_t copy_ns);
-  void withdraw(Bytes bytes);  // it failed, or nobody waits for it any more
+  void withdraw(Bytes bytes);  // a copy failed, or nobody waits for it any more
   // The runs that have this hop, from one submitter or several, share this.
   void share(const std::shared_ptr<LinkUse>& use, int worker) {
     use_ = use;
@@ -78,8 +78,8 @@ class HopMeter {
   std::shared_ptr<LinkUse> use_ = std::make_shared<LinkUse>();
   int worker_ = -1;
   Rate rate_, link_ = 1e9;  // no copy is faster than its link alone
-  Bytes ahead_ = 0;         // of the copies under way
-  Bytes passed_ = 0;        // of those complete
+  Bytes ahead_ = 0;         // bytes of the copies under way
+  Bytes passed_ = 0;        // bytes of the complete copies
   uint64_t mark_ = 0;
   unsigned under_way_ = 0, completed_ = 0;
   bool alone_ = false;
@@ -100,18 +100,18 @@ struct PathRun {
   Bytes most(uint64_t copy_ns) const;
   // Whether a chunk's copy goes behind the one before; a short one's start would leave gaps.
   bool alone(size_t hop, Bytes bytes, uint64_t copy_ns) const;
-  Rate pace() const;  // of its slowest hop
-  // When a chunk taken now would have arrived.
+  Rate pace() const;  // the rate of its slowest hop
+  // When a chunk that is taken now would arrive.
   uint64_t arrival(uint64_t now, Bytes bytes, uint64_t copy_ns) const;
   void replan(const PlannedPath& path);
   void start_watch(uint64_t now);
-  // The hop that keeps it well below its plan for a while; -1: none does.
+  // The hop that has kept the run well below its plan for a while; -1: there is none.
   int slow_hop(uint64_t now);
 
   PlannedPath planned;
   PathHealth* health;
   std::vector<HopMeter> hops;
-  bool closed = false;  // no more chunks: `why`
+  bool closed = false;  // it takes no more chunks; `why` says why
   bool paced = false;   // takes no more than its share (Transfer::ahead_of_share)
   // Its share is one of all the transfer's bytes, and not of its socket's memory alone: runs of
   // another socket's memory share a full link with it.
@@ -119,13 +119,13 @@ struct PathRun {
   bool withdrawn = false;  // closed by a new plan, which may open it again
   std::string why;
   Bytes claimed = 0, landed = 0;
-  Bytes ramp = 0;  // of the next chunk
+  Bytes ramp = 0;  // the bytes of the next chunk
   uint64_t chunks = 0, resent = 0;
   unsigned in_flight = 0, in_first_hop = 0, failures = 0;
   // Since it was last looked at: when that was, and what it had carried by then.
   uint64_t since = 0, chunks_then = 0;
   Bytes landed_then = 0;
-  unsigned slow = 0;  // looks in a row that found it so
+  unsigned slow = 0;  // how many looks in a row found it slow
 };
 
 }  // namespace glake::transfer

@@ -1,5 +1,6 @@
-// Threads that enqueue one transfer's paths side by side, one for each GPU: a driver takes some
-// microseconds for each call. Asleep while there is nothing to enqueue.
+// Threads that enqueue the paths of one transfer side by side, one thread for each GPU. One thread
+// alone would be slow, as a driver takes some microseconds for each call. A thread sleeps while it
+// has nothing to enqueue.
 #pragma once
 
 #include <condition_variable>
@@ -27,10 +28,10 @@ class PathThreads {
   PathThreads& operator=(const PathThreads&) = delete;
   ~PathThreads() { close(); }
 
-  // Runs all: the first on the calling thread, each other on its GPU's, or all here where the
-  // system gives no thread. Returns when they are done.
+  // Runs all tasks, and returns when they are done. The first runs on the calling thread, each
+  // other one on its GPU's thread. Where the system gives no thread, all run on the calling thread.
   void run(const std::vector<Task>& tasks);
-  // Ends the threads; nothing runs.
+  // Ends the threads. No task may be running.
   void close();
 
  private:
@@ -47,14 +48,14 @@ class PathThreads {
     std::deque<Job> jobs;
     std::condition_variable woken;
     bool awake = false;
-    std::vector<Worker*> wakes;  // next, when it wakes itself
+    std::vector<Worker*> wakes;  // the workers that this one wakes as soon as it is awake
   };
   Worker* give_out(const std::vector<Task>& tasks, Batch* batch);
   void work(int gpu, Worker* self);
   Worker& worker(int gpu);
 
   Driver& driver_;
-  std::mutex mutex_;  // of all that follows
+  std::mutex mutex_;  // guards all members that follow
   std::map<int, std::unique_ptr<Worker>> workers_;
   bool stopping_ = false;
 };

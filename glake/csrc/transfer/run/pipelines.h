@@ -1,5 +1,5 @@
-// Pipelines: the streams and events by which chunks go from hop to hop of a path with no thread
-// behind them; and the events around a whole transfer.
+// Pipelines, and the events around a whole transfer. A pipeline is the streams and events by which
+// chunks go from hop to hop of a path without a thread.
 #pragma once
 
 #include <array>
@@ -19,37 +19,41 @@ struct Pipeline {
     std::array<StreamHandle, TransferTuning::kFlows> streams{};
     std::array<EventId, 2> around{};  // timers before and behind one copy
   };
-  // Between two hops. A chunk is in it from the event of the one to that of the other.
+  // A buffer between two hops. A chunk is in it from `filled`, an event of the hop before, until
+  // `emptied`, an event of the hop behind.
   struct Buffer {
     Slot slot;
     EventId filled = 0, emptied = 0;
   };
-  std::vector<Step> steps;  // of each hop
-  // After each hop but the last; `buffers` of them have a slot, those of one transfer.
+  std::vector<Step> steps;  // one for each hop
+  // The buffers after each hop but the last. The first `buffers` of each list have a slot; they
+  // serve the current transfer.
   std::vector<std::vector<Buffer>> between;
   std::array<EventId, TransferTuning::kFlows> ended{};  // timers behind the last hop's copies
-  // Of one transfer:
-  size_t buffers = 0;                  // chunks between two hops, at most
-  size_t chunks = 0;                   // submitted so far, or tried
-  std::vector<KernelBuffers> kernels;  // of its launches
+  // The rest is of the current transfer.
+  size_t buffers = 0;                  // how many chunks may be between two hops
+  size_t chunks = 0;                   // chunks that were submitted or tried so far
+  std::vector<KernelBuffers> kernels;  // what its kernel launches use
 };
 
-// Kept until the engine closes. A pipeline is one transfer's until its copies are done.
+// Keeps pipelines until the engine closes. A pipeline belongs to one transfer until its copies are
+// done.
 class PipelinePool {
  public:
   PipelinePool(Driver& driver, Slots& slots) : driver_(driver), slots_(slots) {}
   PipelinePool(const PipelinePool&) = delete;
   PipelinePool& operator=(const PipelinePool&) = delete;
 
-  // `buffers` of `bytes` each between two hops. Throws Error.
+  // A pipeline for this path, with `buffers` buffers of `bytes` bytes between two hops. Throws
+  // Error.
   Pipeline take(const Path& path, size_t buffers, Bytes bytes);
   void give(Pipeline line);
-  // An event that can be timed, of the device's context. What is kept serves the next transfer;
-  // none is lost where the driver refuses to destroy it.
+  // Makes an event of the device's context that can be timed. keep_timer() keeps it for the next
+  // transfer, so none is lost where the driver refuses to destroy it.
   Status timer(int device, EventId* event);
   void keep_timer(int device, EventId event);
-  // Gives all streams and events back; every pipeline must have come back. Throws Error, and may be
-  // tried again.
+  // Gives all streams and events back to the driver. Every pipeline must have come back. Throws
+  // Error, and may be called again.
   void close();
 
  private:

@@ -27,7 +27,7 @@ class Runner final : private ChunkListener {
   Runner& operator=(const Runner&) = delete;
 
   std::mutex& mutex() { return tools_.mutex; }
-  // Its id. One whose stream is not waited for begins.
+  // Adds a transfer and returns its id. It begins now unless it waits for a stream.
   uint64_t add(const TransferPtr& transfer, Rate plain);
   // The caller's stream has come to it.
   void begin(const TransferPtr& transfer);
@@ -41,16 +41,17 @@ class Runner final : private ChunkListener {
   // Cancels it and waits for its copies under way.
   void end(const TransferPtr& transfer);
   std::vector<TransferPtr> all();
-  // Shares the node anew among all transfers under way.
+  // Shares the node again among all transfers under way.
   void replan();
   std::vector<Demand> demands();
   DemandBoard::Demands shown_demands();
   void show_demands();  // to the relay service
-  // Counts one that the driver has carried by itself.
+  // Counts a transfer that the driver has carried without the engine's threads.
   void count(const EnqueuedTransfer& transfer);
-  // Without paths that have failed of late, unless none is left.
+  // Removes paths from the plan that have failed lately, unless none would be left.
   void avoid_failed(PlanPtr* plan);
-  // With no transfer under way: ends the threads. What is not given back, in words; "": all is.
+  // Ends the threads; no transfer may be under way. Returns in words what was not given back; "":
+  // all was.
   std::string stop();
   void describe(JsonText* out);  // its part of the engine's statistics
 

@@ -1,4 +1,12 @@
-// Which paths a copy takes, and what has been learnt of the links. It decides; the runner acts.
+// Decides how each copy goes, with all that is known at run time: its bytes, the other copies under
+// way, and links found to be slow. It acts on nothing itself. Others that have a part in it:
+//
+//   plan/planner.h   the rates of paths, from the capacity graph alone
+//   share_out.h      the bytes that each path of a plan carries
+//   decisions.h      keeps what was decided, for the next copy like it
+//   bursts.h         foresees the copies that a thread will begin next
+//   health_book.h    which paths have failed; the runner leaves them out
+//   engine.cpp       asks the scheduler, and chooses plain, enqueued or routed copies
 #pragma once
 
 #include <array>
@@ -21,8 +29,8 @@ namespace glake::transfer {
 
 class Scheduler {
  public:
-  // `topology` may be null: nothing is known of the links, and each copy has its direct path.
-  // `devices`: that the driver has. Throws Error.
+  // `topology` may be null: nothing is known of the links, and each copy takes its direct path.
+  // `devices` is how many GPUs the driver has. Throws Error.
   Scheduler(Driver& driver, const topology::Topology* topology, int devices);
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
@@ -33,62 +41,71 @@ class Scheduler {
                                 : static_cast<uint64_t>(TransferTuning::kCopyNs);
   }
 
+  // The plan of a copy that runs alone.
   PlanPtr plan_alone(const Request& request);
-  // The one copy there is without a topology, and where it names no path.
+  // The plan with the direct path only. It is used without a topology, and where the topology has
+  // no path between the two places.
   PlanPtr direct_plan(const Place& src, const Place& dst);
-  // A plan for each, and large plain copies under way reckoned with. No plans: nothing is known of
-  // the links.
+  // A plan for each of `running`. The plans leave room for enqueued copies and for large plain
+  // copies under way. Without plans nothing is known of the links.
   std::vector<PlanPtr> plan_together(const std::vector<Demand>& running);
   bool worthwhile(const Request& request, const TransferPlan& plan) const;
-  // Whether more paths are worthwhile, but only because other copies run. Plain copies among these
-  // keep to their own links, even where another path would be better for all.
+  // Whether several paths are worthwhile beside the copies that run now. It is asked if they are
+  // not worthwhile for the copy alone. Plain copies keep to their own links, even where another
+  // path would be better for all.
   bool pays_beside(const Request& request, std::vector<Demand> running);
-  // Whether many blocks would go better by the engine's kernels than as the driver's own copies,
-  // over one path as well. `batches`: the driver copies several blocks in one call.
+  // Whether the engine's kernels would copy many blocks faster than the driver's own copies do,
+  // even over one path. `batches`: the driver copies several blocks in one call.
   bool kernels_pay(const Request& request, const TransferPlan& plan, bool batches) const;
-  // Plans for one that begins beside these and beside all that the driver has already: alone, as if
-  // all began now, and by relays that no other copy passes.
+  // Plans for a copy that begins beside `running` and beside all copies that the driver has
+  // already. The first plan is as if it ran alone. The second is as if all copies began now. The
+  // third uses only relays that no other copy passes.
   std::vector<PlanPtr> plans_beside(const Request& request, std::vector<Demand> running);
-  // How a request should go that begins beside `running`, where `burst` is known of its burst.
+  // Which way a request should go that begins beside `running`. `burst` is what is known of the
+  // burst that it belongs to.
   Outlook look_ahead(const Request& request, std::vector<Demand> running,
                      const Bursts::Burst& burst);
-  // Which of these plans the request takes, and what each path carries. Other requests reckon with
-  // that until forget_enqueued(). Without any path a plain copy does better, which must be
-  // `possible`. `key`: the transfer.
+  // Decides which of these plans the request takes, and what each path carries. Decisions for other
+  // requests take this one into account until forget_enqueued(). A decision without paths means
+  // that a plain copy is better; it is made only if a plain copy is `possible`. `key` stands for
+  // the transfer.
   struct Chosen {
     DecisionPtr decision;
     bool alone = false;  // nothing else is known to run
   };
   Chosen share_out(const void* key, const Request& request, const std::vector<PlanPtr>& plans,
                    const Outlook& outlook, bool possible);
-  // Others reckon with it no longer. True if it ran alone, as far as is known.
+  // Decisions for other requests no longer take the transfer into account. True if it ran alone, as
+  // far as is known.
   bool forget_enqueued(const void* key);
-  // What such a one has shown: of a path, how fast each hop was at most; empty: not known. The next
-  // plans reckon with a link that is slower than the topology says.
+  // What an enqueued transfer has shown of a path: how fast each hop was at most. No rates: nothing
+  // is known of it. The next plans take into account links that are slower than the topology says.
   struct Seen {
     const PlannedPath* path;
     std::vector<Rate> rates;
   };
   void learn(const std::vector<Seen>& paths);
   std::vector<Demand> enqueued();
-  // A plain copy has been made; others reckon with it for as long as it should take, if it is
-  // long or `followed` by others.
+  // A plain copy has been made at `rate`. If it is long, or `followed` by others, decisions for
+  // other copies take it into account for as long as it should take.
   void note_plain(const Request& request, Rate rate, bool followed);
 
-  // Under the engine's lock. A hop falls behind its plan: one of its edges is slower than the
-  // topology says, and no other run that runs well takes it. The next plans reckon with that.
+  // The caller holds the engine's lock. The hop has fallen behind its plan. So one of its edges is
+  // slower than the topology says, and it is none that another run takes at full speed. The edge is
+  // noted; the runner passes the notes of take_lessons() to apply(), for the next plans.
   void learn(const std::vector<TransferPtr>& running, const PathRun& run, size_t hop);
-  bool learnt() const { return !lessons_.empty(); }  // under the engine's lock, too
+  // Whether there are notes. The caller holds the engine's lock.
+  bool learnt() const { return !lessons_.empty(); }
   void apply(const std::vector<std::pair<int, double>>& lessons);
   std::vector<std::pair<int, double>> take_lessons() { return std::move(lessons_); }
   LinkShares& shares() { return shares_; }
 
-  // Which GPUs may relay, besides those this process copies to or from, and its part of each limit
-  // of the topology. Throws Error.
+  // `relays`: the GPUs that may relay besides those this process copies to or from, one bit each.
+  // `factors`: this process's part of each limit of the topology. Throws Error.
   void lend(uint32_t relays, std::vector<double> factors);
-  // GPUs beyond the driver's that may relay, too, as bits.
+  // GPUs that the driver does not show may relay too. `remote` has one bit for each.
   void add_relays(uint32_t remote);
-  bool has_parts();  // it has been lent some
+  bool has_parts();  // whether lend() was told parts of limits
   uint32_t relays() const { return lent_relays_ | board_.used(); }
   void use_gpus(const Request& request);
   DemandBoard& board() { return board_; }
@@ -101,8 +118,8 @@ class Scheduler {
   struct Enqueued {
     const void* key;
     Demand demand;
-    uint32_t gpus;       // that its paths pass, as bits
-    uint64_t beginning;  // alone: the number of copies begun with it; else 0
+    uint32_t gpus;       // a bit for each GPU that its paths pass
+    uint64_t beginning;  // if it began alone: begun_ at that time; else 0
   };
   double end_of(const Request& request, const std::vector<Expected>& burst, size_t followers);
   void tell_forecast();
@@ -119,18 +136,18 @@ class Scheduler {
   Driver& driver_;
   const topology::Topology* topology_;
   const int gpus_;
-  uint32_t reached_;                 // GPUs of the driver's, and those added; under mutex_
-  std::atomic<bool> served_{false};  // some were added
+  uint32_t reached_;                 // bits of the driver's GPUs and of added ones; under mutex_
+  std::atomic<bool> served_{false};  // whether add_relays() was called
   DemandBoard board_;
   LinkShares shares_;
-  std::vector<std::pair<int, double>> lessons_;  // edges and their scale; the engine's lock
+  std::vector<std::pair<int, double>> lessons_;  // edges and scales; under the engine's lock
   std::mutex mutex_;                             // of the planner and of what it was told
   std::unique_ptr<Planner> planner_;
   std::atomic<uint32_t> lent_relays_{kAllGpus};  // GPUs, as bits
   uint32_t allowed_relays_;
   struct Slow {
     double scale;
-    uint64_t until;  // it is believed
+    uint64_t until;  // when the scale is forgotten
   };
   std::map<int, Slow> learnt_;                      // edges whose speed was found to differ
   std::mutex direct_mutex_;                         // of what follows; taken last
@@ -138,10 +155,10 @@ class Scheduler {
   std::mutex small_mutex_;                          // of what follows; taken after mutex_
   std::vector<std::pair<Demand, uint64_t>> plain_;  // large plain copies, and when they should end
   std::vector<Enqueued> enqueued_;
-  FlowForecast forecast_;  // of them, and of large plain copies
+  FlowForecast forecast_;  // of enqueued_ and plain_
   Decisions decisions_;
-  uint64_t begun_ = 0;         // of them
-  std::vector<double> parts_;  // of each limit that is ours; empty: all
+  uint64_t begun_ = 0;         // copies that forecast_ has been told of
+  std::vector<double> parts_;  // the part of each limit that is ours; empty: all of every limit
 };
 
 }  // namespace glake::transfer

@@ -1,5 +1,5 @@
-// What each path of a plan carries of a copy whose chunks are all enqueued at once: nothing is
-// moved from a slow path to a fast one afterwards, so that all should end together.
+// Decides which bytes of a copy each path of a plan carries, if all chunks are enqueued at once.
+// Nothing can be moved from a slow path to a fast one afterwards, so all paths should end together.
 #pragma once
 
 #include <vector>
@@ -11,12 +11,12 @@
 
 namespace glake::transfer {
 
-// The same copy with the bytes of each socket's host memory one after another, so that a chunk may
-// be of several of its stripes.
+// Returns the same copy with the bytes of each socket's host memory one after another. Then a chunk
+// may consist of several stripes.
 Request by_socket(Request request);
 
 struct PathShare {
-  const PlannedPath* path;    // of the plan
+  const PlannedPath* path;    // a path of the plan
   std::vector<Range> chunks;  // in order
   size_t buffers = 1;         // chunks between two hops, at most
   Bytes bytes() const;
@@ -24,40 +24,40 @@ struct PathShare {
 
 struct Shares {
   std::vector<PathShare> paths;
-  std::vector<FlowForecast::Flow> flows;  // what the forecast may be told of it
-  double end_ns = 0;                      // from now, when it should be done
-  double calls_ns = 0;                    // that the caller waits for its calls
+  std::vector<FlowForecast::Flow> flows;  // the copy, as the forecast may be told of it
+  double end_ns = 0;                      // after how many ns from now it should be done
+  double calls_ns = 0;                    // for how many ns its calls hold up the caller
 };
 
-// How a copy is dealt out: by what each path will find free of its links, or by its planned rate;
-// and how many copies the same thread is to begin next.
+// How a copy's bytes are divided among the paths. `by_rate`: by their planned rates, else by what
+// each path will find free on its links. `followers`: how many copies the same thread begins next.
 struct Deal {
   bool by_rate = false;
   size_t followers = 0;
 };
 
-// Paths that would carry less than is worth a copy are left out. `copy_ns`: what a copy's start
-// costs.
+// Divides the copy's bytes among the plan's paths. A path that would carry too little to be worth a
+// copy is left out. `copy_ns`: what the start of a copy costs.
 Shares share_out(const Request& request, const TransferPlan& plan, const Deal& how,
                  uint64_t copy_ns, uint64_t now, FlowForecast* forecast);
-// A copy that is expected to begin now, too.
+// Another copy that is expected to begin now.
 struct Expected {
   PlanPtr plan;
   Bytes bytes = 0;
 };
-// What is known, when a copy begins, of those that the same thread will begin right after it.
+// What is known, when a copy begins, of the copies that the same thread will begin right after it.
 struct Outlook {
   BurstWay way = BurstWay::kApart;
-  bool known = false;          // else there may be others
-  bool followed = false;       // there are, for certain
-  PlanPtr plan;                // unless apart
-  std::vector<Expected> next;  // unless apart
-  // What the caller's time counts against the copy's own.
+  bool known = false;          // `next` is complete; if false, other copies may follow
+  bool followed = false;       // some copy follows for certain
+  PlanPtr plan;                // this copy's plan; null if `way` is kApart
+  std::vector<Expected> next;  // the copies that follow; empty if `way` is kApart
+  // How much a nanosecond of the caller's time counts; one of the copy's own time counts 1.
   double calls_weigh() const;
 };
 std::vector<FlowForecast::Flow> flows_of(const Expected& copy, uint64_t copy_ns,
                                          const FlowForecast& forecast);
-// When one plain copy would be done, from now.
+// After how many ns from now one plain copy would be done.
 double plain_end_ns(const Request& request, const PlannedPath& direct, uint64_t copy_ns,
                     uint64_t now, FlowForecast* forecast);
 

@@ -21,7 +21,7 @@ class StreamOrder {
   // Puts the transfer into its request's stream. False: the driver cannot have a stream wait.
   // Throws Error; the stream then goes on, and the transfer has ended.
   bool place(const TransferPtr& transfer);
-  // Later work of the stream waits for the transfer, too. Throws Error.
+  // Makes later work of the stream wait for the transfer. Throws Error.
   void make_stream_wait(const TransferPtr& transfer, int device, StreamHandle stream);
   // Under the engine's lock, which it gives up meanwhile: drives a simulated driver's time while a
   // transfer waits for a stream. A stream that the driver says has failed never comes to it.
@@ -29,9 +29,10 @@ class StreamOrder {
   // Nobody waits for this transfer's stream any more.
   void retire(const TransferPtr& transfer);
   size_t waiting();  // transfers that a stream has not come to yet
-  // Streams that have not come to their transfer yet find nobody here when they do.
+  // Ends the transfers whose streams have not come to them yet. A stream that comes later is
+  // ignored.
   void shut();
-  // True: no stream has still to come past a gate.
+  // Destroys the events of streams that have passed their gates. True if every stream has.
   bool reap(uint64_t timeout_ns);
   void close() { gates_.close(); }
 

@@ -1,6 +1,6 @@
-// A thread that submits the copies of every path one GPU works for, and waits for them: asleep
-// while there are none. The second copy of a relayed chunk is submitted when the first is seen
-// done, so a chunk stuck before its last copy has written nothing where it must not.
+// A thread that submits the copies of every path that one GPU works for, and waits for them. It
+// sleeps while there are none. The second copy of a relayed chunk is submitted when the first is
+// seen done. So a chunk that is stuck before its last copy has written nothing to the destination.
 #pragma once
 
 #include <condition_variable>
@@ -35,11 +35,12 @@ class Submitter {
   void add(const std::shared_ptr<Transfer>& transfer, PathRun* run);
   void remove(const Transfer* transfer);
   void wake();
-  // Whether it would find something to do that it has not.
+  // Whether there is work for the thread that it has not seen yet.
   bool wanted(uint64_t now) const;
-  // Which of the copies that were given up are done after all. True: of some its thread must ask.
+  // Finds given-up copies that are done after all. True: its thread must ask about some of them.
   bool look_for_lost(Lock* lock) { return lost_.look(lock); }
-  // With no transfer under way. What is not given back, in words; "": all is.
+  // Ends the thread; no transfer may be under way. Returns in words what was not given back; "":
+  // all was.
   std::string stop();
   void abandon() { thread_.detach(); }  // in a forked child there is no such thread
 

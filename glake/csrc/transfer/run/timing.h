@@ -1,5 +1,4 @@
-// Times plain copies that run together: what the probe of a topology (glake topo --probe) is made
-// of.
+// Times plain copies that run together. The probe of a topology (glake topo --probe) uses it.
 #pragma once
 
 #include <map>
@@ -14,7 +13,7 @@
 
 namespace glake::transfer {
 
-// Between two places, one of them a GPU at least; host memory is of one socket.
+// A copy between two places. At least one is a GPU. Host memory is of one socket.
 struct TimedCopy {
   Place dst, src;
 };
@@ -29,8 +28,9 @@ class CopyTimer {
   CopyTimer(const CopyTimer&) = delete;
   CopyTimer& operator=(const CopyTimer&) = delete;
 
-  // All of them at once, each `repeats` times on a stream of its own, after one round that is not
-  // timed. ns[i * repeats + r]: from the start of copy i to the end of its r-th. Throws Error:
+  // Makes all copies at once, each `repeats` times on a stream of its own, after one round that is
+  // not timed. ns[i * repeats + r]: the time from the start of copy i until its r-th repeat ends.
+  // Throws Error:
   // GLAKE_COPY_REFUSED if host memory cannot be had on a socket, GLAKE_OUT_OF_MEMORY,
   // GLAKE_BUSY_TIMEOUT for copies that stand still.
   void time(const std::vector<TimedCopy>& copies, Bytes bytes, int repeats, uint64_t* ns);
@@ -59,7 +59,7 @@ class CopyTimer {
   std::map<int, Slot> gpus_;
   std::map<int, std::vector<std::unique_ptr<PlacedBuffer>>> hosts_;  // by socket
   std::map<int, std::vector<StreamHandle>> streams_;                 // by device
-  std::map<int, std::vector<EventId>> events_;                       // likewise
+  std::map<int, std::vector<EventId>> events_;                       // by device
   std::vector<Event> ends_;  // of copies that were not seen to end
 };
 

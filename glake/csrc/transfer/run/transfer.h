@@ -1,5 +1,5 @@
-// One request under way: what is still to be taken, what has arrived, over which runs. Every
-// method runs under the engine's lock, except where it says otherwise.
+// One request under way. It knows which bytes are still to be taken, which have arrived, and its
+// runs. Every method runs under the engine's lock, except where it says otherwise.
 #pragma once
 
 #include <condition_variable>
@@ -38,7 +38,7 @@ class Transfer {
   void replan(const TransferPlan& next, HealthBook* book);
   void add_run(const PlannedPath& path, HealthBook* book);
   void close_run(PathRun* run, const std::string& reason);
-  void count_failure(PathRun* run);  // of a chunk; of many, the run is closed
+  void count_failure(PathRun* run);  // a chunk failed; after many failures the run is closed
   // Whether there is more to take, and no run open for it.
   bool stranded() const;
   // Whether nothing more will happen; fails it first if it is stranded.
@@ -76,9 +76,9 @@ class Transfer {
   int error = 0;  // a glake_status
   std::string error_text;
   RangeSet landed;
-  RangeSet unknown;         // of copies that were given up
-  unsigned unfinished = 0;  // of those, not seen done: they may still read and write
-  bool released = false;    // by the caller, before that
+  RangeSet unknown;         // the ranges of copies that were given up
+  unsigned unfinished = 0;  // those copies that were not seen done: they may still read and write
+  bool released = false;    // the caller released it while there were such copies
   std::vector<std::unique_ptr<PathRun>> runs;
   std::vector<Refusal> refusals;
   TransferPlan plan;  // rates only are used after replan()

@@ -25,7 +25,8 @@ class WorkStreams {
   Status next(int device, const Hop& hop, unsigned flows, bool alone, StreamHandle* stream);
   Status event(int device, LentEvent* event);
   void give(int device, EventId id) noexcept { spare_[device].push_back(id); }
-  // What is stuck in this stream holds no other work up: it ends with that work.
+  // Destroys the stream, so that work which is stuck in it holds no other work up. The driver ends
+  // the stream with that work.
   void abandon(StreamHandle stream);
   // Gives all back; false if the driver refused some of it.
   bool close() noexcept;
