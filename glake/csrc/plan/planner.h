@@ -12,8 +12,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "plan/max_min_fair.h"
 #include "base/transfer_tuning.h"
+#include "plan/max_min_fair.h"
 #include "plan/paths.h"
 #include "plan/plan.h"
 #include "plan/topology.h"
