@@ -112,7 +112,9 @@ std::vector<Known::Piece> Known::pieces(uint64_t address, size_t bytes) const {
     const Bytes& held = at->second.bytes;
     const uint64_t from = std::max(address, at->first);
     const uint64_t until = std::min<uint64_t>(end, at->first + held.size);
-    if (from < until) found.push_back({from, part(held, from - at->first, until - from)});
+    if (from < until) {
+      found.push_back({from, {held.all, held.of, held.begin + (from - at->first), until - from}});
+    }
   }
   return found;
 }
@@ -121,7 +123,10 @@ void Known::copy(int device, uint64_t to, uint64_t from, size_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   const std::vector<Piece> moved = pieces(from, bytes);  // the two may overlap
   cut(to, bytes);
-  for (const Piece& piece : moved) keep(device, to + (piece.address - from), piece.bytes, false);
+  for (const Piece& piece : moved) {
+    const Bytes& bytes = piece.bytes;
+    keep(device, to + (piece.address - from), part(bytes, 0, bytes.size), false);
+  }
 }
 
 size_t Known::read(uint64_t address, void* to, size_t bytes) {
