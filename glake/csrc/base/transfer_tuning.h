@@ -14,7 +14,7 @@ namespace glake {
 
 struct TransferTuning {
   // Which copies are planned.
-  // Below this size no plan is asked for. A gain was seen from 4 MiB on (`glake bench transfer`).
+  // Below this size no plan is asked for: a guess.
   static constexpr Bytes kAlwaysPlain = kMiB;
   // A relayed chunk is at least this long, and so is a relay buffer: a guess.
   static constexpr Bytes kLeastChunk = 512 * kKiB;
@@ -33,31 +33,32 @@ struct TransferTuning {
   // Copies from this size on are told to others, which reckon with them: a guess.
   static constexpr Bytes kLongCopy = 8 * kMiB;
 
-  // Plans: weights of the planner's linear programs, guesses. Rates in them are parts of the
-  // demand's own.
-  static constexpr double kLoadCost = 0.0002;  // of each link: of equal paths the shorter is taken
-  static constexpr double kSettled = 1000;     // what a settled rate earns against another
-  static constexpr double kStopped = 0.02;     // the price of a rate that cannot grow; all are 1
-  static constexpr double kSameRate = 1.005;   // a smaller rise is not worth another round
-  static constexpr double kUneven = 10;        // of the highest load: little against a rate
-  static constexpr int kEvenRounds = 4;        // that make paths as even as they can be
-  // Paths with less than this part of a demand's rate are dropped, where that costs at most the
-  // next part of it; others where it costs the last.
+  // Plans: weights and bounds of the planner's linear programs. Guesses.
+  // What a link costs, as a part of the path's rate: of equal paths the shorter is taken.
+  static constexpr double kLoadCost = 0.0002;
+  static constexpr double kSettled = 1000;  // what a settled rate earns, against one that is not
+  // A rate cannot grow if its price is higher. The prices of a demand sum up to 1.
+  static constexpr double kStopped = 0.02;
+  static constexpr double kSameRate = 1.005;  // a smaller rise is not worth another round
+  // What the highest load costs: little against a rate, much against a link.
+  static constexpr double kUneven = 10;
+  static constexpr int kEvenRounds = 4;  // of paths that are as even as they can be
+  // A path is thin if it has less than this part of its demand's rate. Parts of that rate that it
+  // may cost to drop a thin path, and any other.
   static constexpr double kThinPath = 0.03, kThinLoss = 0.02, kOtherLoss = 0.002;
-  static constexpr double kPlanFull = 1 - 1e-3;     // of a limit: no path is sought through it
+  static constexpr double kPlanFull = 1 - 1e-3;     // of a limit: a refusal calls it full
   static constexpr size_t kPlansKnown = 1024;       // answers kept; then all are dropped
   static constexpr size_t kMostRefusals = 24;       // named of a demand: more explain nothing
-  static constexpr double kThinShare = 0.05;        // of a plan's rate: an edge it hardly uses
+  static constexpr double kThinShare = 0.05;        // of a plan's rate: what a lent path must bring
   static constexpr size_t kMostDecisions = 32;      // kept: both ways of each of 16 GPUs
   static constexpr size_t kPlainRemembered = 64;    // plain copies under way
   static constexpr uint64_t kForget = 200'000'000;  // ns until a slow edge is tried at full speed
 
   // Copies beside each other.
-  // What is forecast of copies that take each other's links is so much too good at times. Chosen by
-  // `glake bench transfer --platform made:50`.
+  // A forecast of copies that take each other's links is up to this many times too good: a guess.
   static constexpr double kUnsure = 1.05;
   // ns of a copy from which several ways to deal it out are compared: each takes some 20 us of the
-  // caller's time (benchmarks/transfer/start_time.py), which no simulated clock shows. A guess.
+  // caller's time, which no simulated clock shows. A guess.
   static constexpr double kWorthAsking = 1'000'000;
   static constexpr double kRunsWell = 0.85;   // of its plan: such a run clears its edges; a guess
   static constexpr double kSharedFull = 0.9;  // of a limit: copies wait for each other; a guess
@@ -65,8 +66,8 @@ struct TransferTuning {
   static constexpr double kLeftBytes = 4096;  // make no difference to a forecast any more
   static constexpr double kMuchFaster = 2;    // a link than what a run asks of it; a guess
   static constexpr double kFullLimit = 0.95;  // of a limit; a guess
-  static constexpr double kAlike = 1.25;      // rates of two ways that begin together, at most
-  static constexpr double kManyChunks = 12;   // each way: fewer do not make up for waiting
+  static constexpr double kAlike = 1.25;      // times as fast one way: both begin together; a guess
+  static constexpr double kManyChunks = 12;   // each way: fewer do not make up for waiting; a guess
   // A burst: the next copy begins within this part of a copy's time. A guess.
   static constexpr double kSoon = 0.25;
   static constexpr size_t kBurstCopies = 64, kBurstThreads = 256, kBurstsKnown = 1024;
@@ -106,7 +107,7 @@ struct TransferTuning {
   // Copies that one thread enqueues sooner than it wakes others: a guess, two wake-ups.
   static constexpr size_t kAlone = 6;
   // Others that a thread wakes: a system call each, of several microseconds. A caller that woke all
-  // of them would enqueue nothing meanwhile (benchmarks/transfer/start_time.py).
+  // of them would enqueue nothing meanwhile. A guess.
   static constexpr size_t kWakes = 2;
   // Chunks of a path of which one is timed: it has others before and behind it.
   static constexpr size_t kLeastTimed = 3;
@@ -118,8 +119,8 @@ struct TransferTuning {
 
   // Chunks of copies that threads submit: guesses that `glake bench transfer --order held` shows at
   // work.
-  static constexpr double kStarts =
-      2;  // of a copy: what a chunk takes at the planned rate, at least
+  // At the planned rate a chunk takes at least this many times as long as a copy's start.
+  static constexpr double kStarts = 2;
   // Of a copy's start: two streams take turns, and each copy covers the other's start with half of
   // its bytes.
   static constexpr double kCovering = 1.25;
@@ -137,17 +138,17 @@ struct TransferTuning {
   static constexpr Bytes kLeastTable = 4 * kKiB;  // of pieces that a kernel reads
 
   // Faults: guesses, in ns unless said.
-  static constexpr uint64_t kWatched = 4,
-                            kWatchNs = 400'000;  // chunks, time between looks at a run
-  static constexpr unsigned kSlowLooks = 3;      // that show a run slow before it is believed
-  static constexpr double kSlow = 0.7;           // of its plan
-  static constexpr double kMemory = 0.75;  // weight of what was measured before, each completion
+  // A run is looked at after this many chunks and this time.
+  static constexpr uint64_t kWatched = 4, kWatchNs = 400'000;
+  static constexpr unsigned kSlowLooks = 3;  // that show a run slow before it is believed
+  static constexpr double kSlow = 0.7;       // of its plan
+  static constexpr double kMemory = 0.75;    // weight of what was measured before, each completion
   static constexpr unsigned kMostFailures = 3;  // of a run in one transfer
   static constexpr uint64_t kFirstRest = 2'000'000, kLongestRest = 10'000'000'000;
   static constexpr uint64_t kGoodChunks = 64;          // in a row, that halve the next rest
   static constexpr uint64_t kGrace = 10'000'000;       // a copy may be late whatever was expected
   static constexpr uint64_t kOverduePoll = 1'000'000;  // there may be other work by then
-  static constexpr uint64_t kLastChance = 2'000'000'000;  // for a late one that writes the end
+  static constexpr uint64_t kLastChance = 2'000'000'000;  // for one that writes the destination
   static constexpr uint64_t kFarewell = 5'000'000'000;    // for lost ones, when the engine closes
   static constexpr uint64_t kHoldUp = 5'000'000'000;      // that closing waits for each thing
   static constexpr uint64_t kMostWait = 2'000'000'000;    // for a GPU's bytes to be read back
@@ -163,12 +164,13 @@ struct TransferTuning {
   static constexpr uint64_t kShortestSleep = 1'000, kLongestSleep = 50'000;
   // Between two looks: guesses.
   static constexpr uint64_t kWaitSlice = 50'000'000;  // at whether to go on waiting
-  static constexpr uint64_t kOrderLook = 2'000'000;   // at a stream that a copy is to follow
+  static constexpr uint64_t kOrderLook = 2'000'000;   // at what a caller's stream has passed
 
   // Host memory.
-  // Named ends of less are not looked into, if they may be left; more are looked at in this many
-  // places, this far apart at least. Guesses.
+  // A copy of less takes its caller's word for where its ends are, where the caller gives it.
   static constexpr Bytes kTrusted = kMiB;
+  // Places of host memory whose socket is asked for, how much of each stripe is asked about, and
+  // the shortest stripe of one socket. Guesses, as the one above.
   static constexpr Bytes kLooks = 8, kProbe = 16 * kKiB, kLeastStripe = kMiB;
   static constexpr size_t kLiveRanges = 16;  // entries, of which the copies may be done; a guess
   // Pages of a buffer that are asked for their socket, and how many per cent of them may be on

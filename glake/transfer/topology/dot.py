@@ -42,12 +42,12 @@ def draw(topology: Topology, file: Path) -> None:
         GlakeError: `dot` failed; its own words are in the text.
         OSError: The file cannot be written.
     """
-    words = [program() or "dot", f"-T{file.suffix.lower().lstrip('.')}"]
+    words = ["dot", f"-T{file.suffix.lower().lstrip('.')}"]
     done = subprocess.run(words, input=text(topology).encode(), capture_output=True, check=False)
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
         raise GlakeError(
-            f"{words[0]} could not draw {file}: {said}; give a name that ends in .gv for the graph "
+            f"Graphviz's dot could not draw {file}: {said}; give a name that ends in .gv for the graph "
             "itself, and run Graphviz on it"
         )
     files.write_whole(file, done.stdout, mode=0o644)
