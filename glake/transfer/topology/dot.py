@@ -47,8 +47,8 @@ def draw(topology: Topology, file: Path) -> None:
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
         raise GlakeError(
-            f"Graphviz's dot could not draw {file}: {said}; give a name that ends in .gv for the graph "
-            "itself, and run Graphviz on it"
+            f"Graphviz's dot could not draw {file}: {said}; give a name that ends in .gv for the "
+            "graph itself, and run Graphviz on it"
         )
     files.write_whole(file, done.stdout, mode=0o644)
 
