@@ -32,9 +32,10 @@ extern "C" CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUeve
   X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamWaitEvent)                \
   X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) X(cuEventSynchronize)       \
   X(cuEventElapsedTime)
-// The simulator has none of these.
+// Null where the library has none.
 #define OPTIONAL_CALLS(X)                                                                         \
-  X(cuMemAllocAsync) X(cuMemFreeAsync) X(cuDeviceGetDefaultMemPool) X(cuMemPoolSetAttribute)
+  X(cuMemAllocAsync) X(cuMemFreeAsync) X(cuDeviceGetDefaultMemPool) X(cuMemPoolSetAttribute)      \
+  X(cuMemHostRegister) X(cuMemHostUnregister) X(cuModuleLoadData) X(cuModuleUnload)
 // clang-format on
 
 namespace measure {
@@ -63,8 +64,8 @@ inline void expect_ok(CUresult got, const char* what, int line) {
 }
 #define OK(call) ::measure::expect_ok((call), #call, __LINE__)
 
-// Opens the library and device 0's context.
-inline void open(const char* library) {
+// Opens the library and device 0's context, which it returns.
+inline CUcontext open(const char* library) {
   void* handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) give_up(dlerror());
 #define MEASURE_TEXT_(name) #name
@@ -81,6 +82,7 @@ inline void open(const char* library) {
   OK(cu.cuInit(0));
   OK(cu.cuDevicePrimaryCtxRetain(&context, 0));
   OK(cu.cuCtxSetCurrent(context));
+  return context;
 }
 
 using Clock = std::chrono::steady_clock;

@@ -32,7 +32,9 @@ def text(report: dict[str, Any]) -> str:
     measured = report["measured"]
     for name, tables in (
         ("side by side", side_by_side),
+        ("jobs", jobs),
         ("driver calls", driver_calls),
+        ("driver lock", driver_lock),
         ("copies", copies),
         ("transfers", transfers),
     ):
@@ -103,6 +105,45 @@ def driver_calls(data: dict[str, Any]) -> list[Table]:
         note = "" if others is None else str(others)
         table.add_row(row["call"], row["case"], handles, note, *cells, str(row["times"]))
     table.caption = "others: mapped beside (next to); rounds in which the kernel ran on (busy)"
+    return [table]
+
+
+def driver_lock(data: dict[str, Any]) -> list[Table]:
+    """Which calls wait for work under way, and hold other threads up."""
+    table = _table(
+        "Driver calls while work runs in another stream, microseconds",
+        *("call", "case", "did not wait", "median", "p90", "another thread's enqueue, longest"),
+        right=2,
+    )
+    for row in data["rows"]:
+        ran_on = f"{row['still_running']} of {row['times']}"
+        cells = [_number(row[key]) for key in ("median", "p90", "peer_us")]
+        table.add_row(row["call"], row["case"], ran_on, *cells)
+    table.caption = "did not wait: rounds in which the work outlasted the call"
+    return [table]
+
+
+def jobs(data: dict[str, Any]) -> list[Table]:
+    """The README's jobs on this GPU beside what dry runs said of them."""
+    table = _table(
+        "The jobs of benchmarks/real, on this GPU and as dry runs had said",
+        *("job", "allocator", "limit", "ended", "peak live", "dry run", "peak reserved", "dry run"),
+        right=4,
+    )
+    for row in sorted(data["rows"], key=lambda row: (row["job"], row["case"], row["allocator"])):
+        limit = _size(row["limit"]) if row["limit"] else "none"
+        if "error" in row:
+            table.add_row(row["job"], row["allocator"], limit, row["error"][:40], *("-",) * 4)
+            continue
+        ended = "fits" if row["finished"] else f"OUT OF MEMORY after {row['steps']} steps"
+        told = row["dry_run"]
+        reserved = _size(told["peak_reserved_bytes"]) if row["case"] == "ample" else "-"
+        live = _size(told["peak_allocated_bytes"]) if row["case"] == "ample" else "-"
+        table.add_row(
+            *(row["job"], row["allocator"], limit, ended),
+            *(_size(row["peak_allocated_bytes"]), live),
+            *(_size(row["peak_reserved_bytes"]), reserved),
+        )
     return [table]
 
 

@@ -10,6 +10,12 @@ stages      [{name, status, seconds, budget, exit_status, detail, tests, tail}]:
             tail: the end of the output of a stage that did not pass
 measured    driver calls   {rows: [{call, case, handle_bytes, handles, times, unit, median, p10,
                            p90, least}]}, microseconds on the host (benchmarks/gpu/driver_calls.cpp)
+            driver lock    the same shape; with still_running, the rounds in which work outlasted
+                           the call, and peer_us, the longest enqueue of another thread meanwhile
+                           (benchmarks/gpu/driver_lock.cpp)
+            jobs           {rows: [{job, allocator, case, limit, finished, steps,
+                           peak_allocated_bytes, peak_reserved_bytes, dry_run}]}, bytes: the jobs of
+                           benchmarks/real (benchmarks/gpu/jobs.py)
             copies         the same shape, in GB/s (benchmarks/gpu/copies.cpp)
             transfers      likewise; case "glake" or "plain" (benchmarks/gpu/transfers.py)
             side by side   {latency, ample, tight, largest, lost, errors} of one training job under
@@ -62,7 +68,8 @@ def about(driver: str) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}, glibc {platform.libc_ver()[1]}",
         "processor": cpu[1] if cpu else platform.machine(),
         "cores": os.cpu_count(),
-        "commit": _say("git", "-C", str(ROOT), "rev-parse", "HEAD"),
+        # A copy of the files without their history is told its commit.
+        "commit": _say("git", "-C", str(ROOT), "rev-parse", "HEAD") or os.environ.get("COMMIT"),
     }  # fmt: skip
 
 

@@ -36,7 +36,7 @@ class Stage:
     variables: dict[str, str] = field(default_factory=dict)
 
 
-ON_GPU_ONLY = ("adapter", "suites on the simulator")
+ON_GPU_ONLY = ("adapter", "suites on the simulator", "jobs")
 
 
 def _native(*arguments: str) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ def stages(driver: str, quick: bool = False) -> list[Stage]:
     mark = ("--collect-only",) if simulated else ()
     short = quick or simulated
     memory, calls, copies = ("64", "2", "2") if short else ("8192", "25", "20")
-    side_by_side = BUILD / "side_by_side.json"
+    side_by_side, jobs = BUILD / "side_by_side.json", BUILD / "jobs.json"
     built = ("library", "programs")
     everything = [
         Stage(
@@ -107,7 +107,10 @@ def stages(driver: str, quick: bool = False) -> list[Stage]:
         ),
         Stage(
             "tests on the GPU",
-            _pytest("tests/gpu", "-m", "gpu", *mark, *parallel(5, "group")),
+            _pytest(
+                *("tests/gpu", "-m", "gpu", *mark),
+                *parallel(max(2, min(8, (os.cpu_count() or 4) // 2)), "group"),
+            ),
             180,
             group=4,
             needs=built,
@@ -121,10 +124,18 @@ def stages(driver: str, quick: bool = False) -> list[Stage]:
             needs=("programs",),
         ),
         Stage(
+            "driver lock",
+            (str(PROGRAMS / "driver_lock"), library_path, "2" if short else "20"),
+            60,
+            group=6,
+            measures=True,
+            needs=("programs",),
+        ),
+        Stage(
             "copies",
             (str(PROGRAMS / "copies"), library_path, memory, copies),
             60,
-            group=6,
+            group=7,
             measures=True,
             needs=("programs",),
         ),
@@ -133,7 +144,7 @@ def stages(driver: str, quick: bool = False) -> list[Stage]:
             (PYTHON, "benchmarks/gpu/transfers.py", "--driver", driver)
             + (("--most", str(1 << 20), "--rounds", "2") if short else ()),
             40,
-            group=7,
+            group=8,
             measures=True,
             needs=("library",),
         ),
@@ -142,10 +153,19 @@ def stages(driver: str, quick: bool = False) -> list[Stage]:
             (PYTHON, "benchmarks/gpu/side_by_side.py", "--driver", driver)
             + ("--seconds", "{seconds}", "--out", str(side_by_side)),
             180,
-            group=8,
+            group=9,
             measures=True,
             result=side_by_side,
             needs=("library",),
+        ),
+        Stage(
+            "jobs",
+            (PYTHON, "benchmarks/gpu/jobs.py", "--seconds", "{seconds}", "--out", str(jobs)),
+            170,
+            group=10,
+            measures=True,
+            result=jobs,
+            needs=("adapter",),
         ),
     ]
     if simulated:  # there is no CUDA torch to build for, and the suites are CI's own
