@@ -177,6 +177,15 @@ void kinds_of_memory(size_t bytes, kernels::Kernels* kernel) {
   for (const CUdeviceptr block : {plain, source, out}) OK(cu.cuMemFree(block));
 }
 
+void blocks_of(size_t most, const char* library) {
+  kernels::BlockKernel blocks;
+  OK(blocks.open(library));
+  Watch watch;  // its stream must not outlive the context: on a GPU that is a crash
+  block_rates(&rows, &blocks, watch.stream, most, [&](size_t bytes, auto&& work) {
+    return rate(static_cast<double>(bytes), watch.ms(work));
+  });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -193,13 +202,7 @@ int main(int argc, char** argv) {
   kinds_of_memory(std::min<size_t>(memory / 8 / (2 * kMiB) * (2 * kMiB), 4096 * kMiB),
                   has_kernels ? &kernel : nullptr);
   copies(std::min<size_t>(memory / 4, 1024 * kMiB));
-  kernels::BlockKernel blocks;
-  OK(blocks.open(library));
-  Watch watch;
-  const size_t most = std::min<size_t>(memory / 4, 64 * kMiB);
-  block_rates(&rows, &blocks, watch.stream, most, [&](size_t bytes, auto&& work) {
-    return rate(static_cast<double>(bytes), watch.ms(work));
-  });
+  blocks_of(std::min<size_t>(memory / 4, 64 * kMiB), library);
   rows.print("copies", library, has_kernels);
   cu.cuDevicePrimaryCtxRelease(0);
   return 0;

@@ -6,7 +6,9 @@
 // `handles` of them; "next to" one handle beside others already mapped; "busy" while a kernel runs
 // on other memory of the same range. report.py and tools/calibrate.py read the rows.
 #include <cstring>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "measure.h"
@@ -92,6 +94,49 @@ void next_to_others(size_t others, int times) {
   rows.add("cuMemMap", "next to", what, map);
   rows.add("cuMemSetAccess", "next to", what, access);
   rows.add("cuMemUnmap", "next to", what, unmap);
+}
+
+// Do threads that map granules of their own get done sooner together? `us` is for each granule.
+void mapping_by_threads(int threads) {
+  constexpr size_t kBytes = 2 * kMiB, kCount = 64;
+  CUcontext context = nullptr;
+  OK(cu.cuCtxGetCurrent(&context));
+  std::vector<std::unique_ptr<Handles>> handles;
+  std::vector<std::unique_ptr<Addresses>> ranges;
+  for (int i = 0; i < threads; ++i) {
+    handles.push_back(std::make_unique<Handles>(kBytes, kCount));
+    ranges.push_back(std::make_unique<Addresses>(kBytes * kCount));
+  }
+  const auto by_all = [&](auto&& work) {
+    return timed_us([&] {
+      std::vector<std::thread> running;
+      for (int i = 0; i < threads; ++i) {
+        running.emplace_back([&, i] {
+          OK(cu.cuCtxSetCurrent(context));
+          work(ranges[i]->base, *handles[i]);
+        });
+      }
+      for (std::thread& one : running) one.join();
+    });
+  };
+  std::vector<double> access, unmap;
+  const double all = static_cast<double>(kCount) * threads;
+  for (int time = 0; time < 6 && !late(); ++time) {
+    const double us = by_all([&](CUdeviceptr base, const Handles& mine) {
+      for (size_t i = 0; i < kCount; ++i) {
+        OK(cu.cuMemMap(base + i * kBytes, kBytes, 0, mine.at[i], 0));
+      }
+      grant(base, kBytes * kCount);
+    });
+    const double back =
+        by_all([&](CUdeviceptr base, const Handles&) { OK(cu.cuMemUnmap(base, kBytes * kCount)); });
+    if (time == 0) continue;  // warm-up
+    access.push_back(us / all);
+    unmap.push_back(back / all);
+  }
+  const std::string what = sizes(kBytes, kCount) + ", " + pair("threads", threads);
+  rows.add("cuMemMap, cuMemSetAccess", "by threads", what, access);
+  rows.add("cuMemUnmap", "by threads", what, unmap);
 }
 
 // Work enough that it is still running when the calls below return.
@@ -228,6 +273,7 @@ int main(int argc, char** argv) {
   for (const size_t others : {0, 64, 512, 2048}) {
     if ((others + 1) * 2 * kMiB <= memory) next_to_others(others, 50);
   }
+  for (const int threads : {1, 2, 4, 8}) mapping_by_threads(threads);
   beside_running_work(20);
   events(400);
   for (const size_t mib : {2, 32, 256, 1024}) {

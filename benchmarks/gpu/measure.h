@@ -25,7 +25,7 @@ extern "C" CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUeve
 #define MEASURED_CALLS(X)                                                                         \
   X(cuInit) X(cuGetErrorName) X(cuDriverGetVersion) X(cuDeviceGetName) X(cuDeviceGetAttribute)    \
   X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease) X(cuCtxSetCurrent)                     \
-  X(cuCtxSynchronize) X(cuMemGetInfo) X(cuMemGetAllocationGranularity) X(cuMemAddressReserve)     \
+  X(cuCtxGetCurrent) X(cuCtxSynchronize) X(cuMemGetInfo) X(cuMemGetAllocationGranularity) X(cuMemAddressReserve)     \
   X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess)  \
   X(cuMemAlloc) X(cuMemFree) X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemcpyHtoD) X(cuMemcpyDtoH)   \
   X(cuMemcpyHtoDAsync) X(cuMemcpyDtoHAsync) X(cuMemcpyDtoDAsync) X(cuMemsetD32Async)              \

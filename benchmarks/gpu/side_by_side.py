@@ -30,6 +30,7 @@ from rich.console import Console
 
 HERE = Path(__file__).resolve().parent
 HEADROOM = 1.03
+PROBES = (8, 24)  # sequences
 MIB, GIB = 2**20, 2**30
 CONTROL = "native again"
 # What each process is given; all else of the environment is shared.
@@ -198,18 +199,22 @@ class Run:
         self.found["latency"] = rows
 
     def choose_batch(self) -> int:
-        """The batch whose peak live bytes are about the plan's, from two small ones."""
+        """The batch whose peak live bytes are about the plan's, from two smaller ones.
+
+        They are not the smallest: with few sequences the optimizer's step has the peak, which does
+        not grow with the batch.
+        """
         if self.plan.live_bytes == 0:
             return self.plan.batch
         peaks = []
-        for batch in (1, 3):
+        for batch in PROBES:
             self.ask("native", "setup")
             told = self.ask("native", "steps", batch=batch, lengths=[self.plan.longest] * 2)
             if told is None or told["oom"]:
                 raise WorkerError(f"native: no figure for a batch of {batch}: {told}")
             peaks.append(told["peak_requested_bytes"])
-        slope = max(1, (peaks[1] - peaks[0]) / 2)
-        self.per_sequence, self.fixed = slope, peaks[0] - slope
+        slope = max(1, (peaks[1] - peaks[0]) / (PROBES[1] - PROBES[0]))
+        self.per_sequence, self.fixed = slope, peaks[0] - PROBES[0] * slope
         return max(1, int((self.plan.live_bytes - self.fixed) / slope))
 
     def _names(self, control: bool = False) -> list[str]:

@@ -22,6 +22,7 @@ def losses(folder: Path, *options: str, glake: bool = True, steps: int = 12) -> 
     """Each step's loss, as the run's log has it."""
     command = [sys.executable, "-m", "glake.trainer", "--config", "gpt-tiny", "--steps", str(steps)]
     command += ["--data", str(ROOT / "docs"), "--folder", str(folder), "--set", "log.every=1"]
+    command += ["--set", "schedule.shape=constant"]  # else the rates depend on the steps to come
     for option in options:
         command += ["--set", option]
     done = subprocess.run(

@@ -100,11 +100,16 @@ def driver_calls(data: dict[str, Any]) -> list[Table]:
         handles = ""
         if "handle_bytes" in row:
             handles = f"{row.get('handles', 1)} x {_size(row['handle_bytes'])}"
-        others = row.get("others", row.get("still_running"))
+        others = next(
+            (row[key] for key in ("others", "still_running", "threads") if key in row), None
+        )
         cells = [_number(row[key]) for key in ("median", "p10", "p90")]
         note = "" if others is None else str(others)
         table.add_row(row["call"], row["case"], handles, note, *cells, str(row["times"]))
-    table.caption = "others: mapped beside (next to); rounds in which the kernel ran on (busy)"
+    table.caption = (
+        "others: mapped beside (next to); rounds in which the kernel ran on (busy); threads at "
+        "once, the time being each granule's (by threads)"
+    )
     return [table]
 
 
