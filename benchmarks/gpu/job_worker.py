@@ -1,7 +1,7 @@
 """job_worker.py JOB LIMIT: one script of benchmarks/real/jobs in at most LIMIT bytes (0: no limit).
 
-Prints `RESULT {...}`: whether it finished, steps done, peaks in bytes as PyTorch counts them, and
-the driver calls of glake's allocator.
+Prints `RESULT {...}`: whether it finished, the seconds of each step's end since the one before,
+peaks in bytes as PyTorch counts them, and the driver calls of glake's allocator.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import os
 import runpy
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,13 @@ def main() -> None:
     torch.zeros(1, device="cuda")
     if limit:
         torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.mem_get_info()[1])
-    steps = []
-    register_optimizer_step_post_hook(lambda *_: steps.append(1))
+    ends = [time.perf_counter()]
+
+    def stepped(*_: object) -> None:
+        torch.cuda.synchronize()
+        ends.append(time.perf_counter())
+
+    register_optimizer_step_post_hook(stepped)
     sys.path.insert(0, str(JOBS))
     told: dict[str, Any] = {"finished": True, "oom": None}
     try:
@@ -35,7 +41,8 @@ def main() -> None:
         told = {"finished": False, "oom": str(error)[:1200]}
     stats = torch.cuda.memory_stats()
     told |= {
-        "steps": len(steps),
+        "steps": len(ends) - 1,
+        "step_seconds": [round(b - a, 4) for a, b in zip(ends, ends[1:], strict=False)],
         "peak_allocated_bytes": stats["allocated_bytes.all.peak"],
         "peak_reserved_bytes": stats["reserved_bytes.all.peak"],
         "alloc_retries": stats["num_alloc_retries"],

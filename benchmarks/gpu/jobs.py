@@ -5,7 +5,8 @@
 Each run is a process of its own: *ample* with no limit; *tight* with PyTorch's per-process limit at
 the middle between the smallest GPUs that dry runs found for glake and for expandable segments
 (benchmarks/real/results), so that by them glake fits and the two others do not. Runs share the GPU
-as far as its memory goes: no time here means anything. `dry_run` is what the dry run had said.
+as far as its memory goes, so that no time means anything but with --alone. `dry_run` is what the
+dry run had said.
 """
 
 from __future__ import annotations
@@ -91,8 +92,8 @@ def tight(job: str) -> Iterator[Run]:
 class Lane:
     """Runs what fits on the GPU beside each other, in the given order."""
 
-    def __init__(self, memory: int, seconds: float, console: Console) -> None:
-        self.memory, self.console = memory, console
+    def __init__(self, memory: int, seconds: float, console: Console, alone: bool = False) -> None:
+        self.memory, self.console, self.alone = memory, console, alone
         self.deadline = time.monotonic() + seconds
         self.running: list[Run] = []
         self.rows: list[dict[str, Any]] = []
@@ -102,7 +103,7 @@ class Lane:
         while (waiting or self.running) and time.monotonic() < self.deadline:
             free = self.memory - sum(each.needs + CONTEXT for each in self.running)
             for run in list(waiting):
-                if run.needs + CONTEXT <= free:
+                if run.needs + CONTEXT <= free and not (self.alone and self.running):
                     waiting.remove(run)
                     free -= run.needs + CONTEXT
                     run.start()
@@ -137,13 +138,14 @@ class Lane:
 @click.option("--seconds", default=170.0, show_default=True, help="Time for all of it.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="JSON; else stdout.")
 @click.option("--job", "jobs", type=click.Choice(JOBS), multiple=True, help="These alone.")
-def main(seconds: float, out: Path | None, jobs: tuple[str, ...]) -> None:
+@click.option("--alone", is_flag=True, help="One run at a time: then steps can be timed.")
+def main(seconds: float, out: Path | None, jobs: tuple[str, ...], alone: bool) -> None:
     """What each allocator holds for the README's jobs on this GPU."""
     import torch
 
     free = torch.cuda.mem_get_info()[0]
     chosen = jobs or JOBS
-    lane = Lane(free, seconds, Console(stderr=True))
+    lane = Lane(free, seconds, Console(stderr=True), alone)
     order = [ample(job, "glake") for job in chosen]
     order += [ample(job, name) for job in chosen for name in ("native", "expandable")]
     lane.work(order)
