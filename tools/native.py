@@ -29,7 +29,14 @@ SOURCES = {
 }
 # Test programs that a GPU runs too (--driver): with the driver's library as first argument, or
 # through the C interface alone. All others are about the simulator, or need its books.
-TAKE_LIBRARY = ("conformance", "granule_stress", "driver_calls", "driver_lock", "copies")
+TAKE_LIBRARY = (
+    "conformance",
+    "granule_stress",
+    "driver_calls",
+    "driver_lock",
+    "copies",
+    "dead_handles",
+)
 NEUTRAL = ("streams_test",)
 
 

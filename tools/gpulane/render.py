@@ -35,6 +35,7 @@ def text(report: dict[str, Any]) -> str:
         ("jobs", jobs),
         ("driver calls", driver_calls),
         ("driver lock", driver_lock),
+        ("dead handles", dead_handles),
         ("copies", copies),
         ("transfers", transfers),
     ):
@@ -125,6 +126,14 @@ def driver_lock(data: dict[str, Any]) -> list[Table]:
         cells = [_number(row[key]) for key in ("median", "p90", "peer_us")]
         table.add_row(row["call"], row["case"], ran_on, *cells)
     table.caption = "did not wait: rounds in which the work outlasted the call"
+    return [table]
+
+
+def dead_handles(data: dict[str, Any]) -> list[Table]:
+    """What the driver did with handles of destroyed streams and events."""
+    table = _table("Handles that are dead", "call", "case", "outcome", right=9)
+    for row in data["rows"]:
+        table.add_row(row["call"], row["case"], row["outcome"])
     return [table]
 
 

@@ -13,6 +13,7 @@ measured    driver calls   {rows: [{call, case, handle_bytes, handles, times, un
             driver lock    the same shape; with still_running, the rounds in which work outlasted
                            the call, and peer_us, the longest enqueue of another thread meanwhile
                            (benchmarks/gpu/driver_lock.cpp)
+            dead handles   {rows: [{call, case, outcome}]} (benchmarks/gpu/dead_handles.cpp)
             jobs           {rows: [{job, allocator, case, limit, finished, steps,
                            peak_allocated_bytes, peak_reserved_bytes, dry_run}]}, bytes: the jobs of
                            benchmarks/real (benchmarks/gpu/jobs.py)

@@ -132,6 +132,14 @@ def stages(driver: str, quick: bool = False) -> list[Stage]:
             needs=("programs",),
         ),
         Stage(
+            "dead handles",
+            (str(PROGRAMS / "dead_handles"), library_path),
+            60,
+            group=6,
+            measures=True,
+            needs=("programs",),
+        ),
+        Stage(
             "copies",
             (str(PROGRAMS / "copies"), library_path, memory, copies),
             60,
