@@ -422,7 +422,8 @@ class Config:
         "when enqueued work is complete, in phantom mode", _SIM,
     )  # fmt: skip
     sim_call_us: str | None = _option(
-        "", _optional(_microseconds(rf"(?:\+({_NUMBER}))?")), '"cuMemMap=2+1" pairs',
+        "", _optional(_microseconds(rf"(?:\+({_NUMBER})(?:\+({_NUMBER}))?)?")),
+        '"cuMemMap=2+1" pairs',
         "modelled cost of driver calls in microseconds", _SIM,
     )  # fmt: skip
     sim_call_delay_us: str | None = _option(
