@@ -394,7 +394,7 @@ class Config:
     )  # fmt: skip
     sim_driver_lock: bool = _option(
         "0", _flag, "0 or 1",
-        "1: calls that free, pin or unmap wait for all work and keep others' copies out", _SIM,
+        "1: calls that free or unpin wait for all work and keep others' copies out", _SIM,
     )  # fmt: skip
     sim_sticky_errors: bool = _option(
         "0", _flag, "0 or 1", "1: work that fails ends its GPU's contexts, as CUDA documents", _SIM

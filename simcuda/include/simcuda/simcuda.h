@@ -37,9 +37,10 @@ struct CUevent_st;
  *   completion  how a thread that waits with a deadline learns that work is done: "instant"
  *               (default: it is woken) | "polled" (it asks and sleeps, as it must on a GPU: a
  *               query takes its modelled cost, a sleep what simcuda_sleep says; lazy schedule)
- *   driver_lock 1: calls that free or pin memory, unmap, load code, open contexts or peers wait
- *               for all work under way, and block calls that enqueue work meanwhile, as was seen
- *               with real drivers (default 0)
+ *   driver_lock 1: as was seen with real drivers, calls that free or unpin memory, load code, open
+ *               contexts or peers wait for all work under way, and block calls that enqueue work
+ *               meanwhile; cuMemAlloc, and calls that pin memory or make streams and events, block
+ *               them for their own time; cuModuleUnload only waits (default 0)
  *   sticky_errors  1: work that ends with an error (a fault below, an illegal address) takes its
  *               GPU's contexts with it, as CUDA documents of such errors: what was enqueued there
  *               does nothing, and every later call on them returns the error until the last release
@@ -63,8 +64,9 @@ struct CUevent_st;
  *   call_us     any time. "name=first+further+mapping" pairs overriding the cost table: of a 2 MiB
  *               page, of each further page (default 0) and of each further mapping (default: as a
  *               further page)
- *   call_time   any time. 1: calls that enqueue work take their modelled time on the clock
- *               (default 0: the books alone know it)
+ *   call_time   any time. 1: calls that enqueue work take their modelled time on the clock, and
+ *               with driver_lock those that block them for their own time (default 0: the books
+ *               alone know it)
  *   call_delay_us  any time. "cuMemMap=10000": each such call really sleeps that long
  */
 // clang-format on
