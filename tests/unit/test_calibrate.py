@@ -111,7 +111,7 @@ def test_the_h200s_mappings() -> None:
                 continue
             mappings, pages = row["handles"], row["handles"] * (row["handle_bytes"] // PAGE)
             us = first + (pages - mappings) * further + (mappings - 1) * mapping
-            assert us == pytest.approx(row["median"], rel=0.35), row
+            assert us == pytest.approx(row["median"], rel=0.2), row
     committed = json.loads(calibrate.COSTS.read_text())["devices"]["NVIDIA H200"]
     assert committed["calls"] == calls
 
