@@ -394,7 +394,7 @@ class Config:
     )  # fmt: skip
     sim_driver_lock: bool = _option(
         "0", _flag, "0 or 1",
-        "1: calls that free, pin or unmap wait for all work and keep others' copies out", _SIM,
+        "1: calls that free or unpin wait for all work and keep others' copies out", _SIM,
     )  # fmt: skip
     sim_sticky_errors: bool = _option(
         "0", _flag, "0 or 1", "1: work that fails ends its GPU's contexts, as CUDA documents", _SIM
@@ -422,7 +422,8 @@ class Config:
         "when enqueued work is complete, in phantom mode", _SIM,
     )  # fmt: skip
     sim_call_us: str | None = _option(
-        "", _optional(_microseconds(rf"(?:\+({_NUMBER}))?")), '"cuMemMap=2+1" pairs',
+        "", _optional(_microseconds(rf"(?:\+({_NUMBER})(?:\+({_NUMBER}))?)?")),
+        '"cuMemMap=2+1" pairs',
         "modelled cost of driver calls in microseconds", _SIM,
     )  # fmt: skip
     sim_call_delay_us: str | None = _option(

@@ -119,6 +119,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "calls": (ctypes.c_int64, [_NAME]),
     "cost_us": (ctypes.c_double, [_NAME]),
     "further_pages": (ctypes.c_int64, [_NAME]),
+    "further_mappings": (ctypes.c_int64, [_NAME]),
     "reset_calls": (None, []),
     "price": (
         ctypes.c_int,
@@ -128,6 +129,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         ctypes.c_int,
         [_NAME, _NAME, ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_double)],
     ),
+    "mapping_price": (ctypes.c_int, [_NAME_OR_NONE, _NAME, ctypes.POINTER(ctypes.c_double)]),
     "now_ns": (ctypes.c_uint64, []),
     "tick": (None, [_UINT64]),
     "expect": (ctypes.c_int, [_INT]),
@@ -271,17 +273,20 @@ def cost_by_us(table: str, symbol: str) -> float:
     Raises:
         InvalidOption: no such table or call.
     """
-    first, further = _price_by(arguments.text("a table", table), arguments.text("a name", symbol))
-    pages = int(_call("further_pages", symbol))
-    return calls(symbol) * first + pages * further
+    named = arguments.text("a table", table), arguments.text("a name", symbol)
+    first, further, mapping = _price_by(*named)
+    pages, mappings = _call("further_pages", symbol), _call("further_mappings", symbol)
+    return calls(symbol) * first + int(pages) * further + int(mappings) * (mapping - further)
 
 
 @functools.cache
-def _price_by(table: str, symbol: str) -> tuple[float, float]:
-    first, further = ctypes.c_double(), ctypes.c_double()
+def _price_by(table: str, symbol: str) -> tuple[float, float, float]:
+    first, further, mapping = ctypes.c_double(), ctypes.c_double(), ctypes.c_double()
     result = _call("table_price", table, symbol, ctypes.byref(first), ctypes.byref(further))
     _check(result, f"to tell the price of {symbol} by {table}")
-    return first.value, further.value
+    result = _call("mapping_price", table, symbol, ctypes.byref(mapping))
+    _check(result, f"to tell the price of a mapping of {symbol} by {table}")
+    return first.value, further.value, mapping.value
 
 
 def reset_calls() -> None:

@@ -3,13 +3,16 @@
     tools/calibrate.py REPORT.json [--costs FILE] [--make-default] [--dry-run]
 
 Each driver call's cost becomes [first, further]: microseconds over one 2 MiB page and of each
-further page, the straight line through the measured medians that has the least relative error.
+further page, the straight line through the measured medians that has the least relative error. That
+of a call over a range of mappings becomes [first, further, mapping], where the last is of each
+further mapping's first page.
 Refuses a report of a simulated run: figures are what hardware showed, or stay the published ones.
 """
 
 from __future__ import annotations
 
 import json
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parents[1]
 COSTS = ROOT / "simcuda" / "costs.json"
 PAGE = 2 << 20
-# The case of the rows that give each call's line over its sizes.
+# The case of the rows that give each call's line over its sizes, or over its mappings and theirs.
 BY_SIZE = {
     "cuMemCreate": "each",
     "cuMemRelease": "each",
@@ -32,6 +35,7 @@ BY_SIZE = {
     "cuMemAlloc": "each",
     "cuMemFree": "each",
 }
+OVER_RANGES = ("cuMemSetAccess", "cuMemUnmap")
 CONSTANT = {"cuEventRecord": "each", "cuEventQuery": "each", "cuStreamWaitEvent": "each",
             "cuEventCreate": "each", "cuEventDestroy": "each"}  # fmt: skip
 
@@ -42,38 +46,69 @@ def fit(points: list[tuple[int, float]]) -> tuple[float, float]:
     Least squares of the relative error, neither part negative: a call over one page matters as much
     as one over a thousand. ValueError: no point.
     """
+    first, further = _least([((1, pages - 1), us) for pages, us in points])
+    return first, further
+
+
+def fit_range(points: list[tuple[int, int, float]]) -> tuple[float, float, float]:
+    """(first, further, mapping) of a call over ranges, through (pages, mappings, us) points.
+
+    A call takes `first`, `mapping` for each mapping but the first, and `further` for each page of a
+    mapping but its first. As `fit`.
+    """
+    first, further, mapping = _least(
+        [((1, pages - mappings, mappings - 1), us) for pages, mappings, us in points]
+    )
+    return first, further, mapping
+
+
+def _least(points: list[tuple[tuple[int, ...], float]]) -> list[float]:
+    """The prices, none negative, by which amounts come nearest to microseconds.
+
+    Each point has the amount of every price, and what they cost together. ValueError: no point.
+    """
     if not points:
         raise ValueError("no measurement to fit")
-    lines = [_line(points), (_scale(points, lambda further: 1.0), 0.0)]
-    lines += [(0.0, _scale(points, float))]
-    allowed = [line for line in lines if line[0] >= 0 and line[1] >= 0]
-    return min(allowed, key=lambda line: _error(points, *line))
+    prices = len(points[0][0])
+    subsets = (some for n in range(1, prices + 1) for some in combinations(range(prices), n))
+    found = (_solve(points, some) for some in subsets)
+    allowed = [each for each in found if each is not None and min(each) >= 0]
+    return min(allowed, key=lambda each: _error(points, each))
 
 
-def _error(points: list[tuple[int, float]], first: float, further: float) -> float:
-    return sum(((first + (pages - 1) * further) / us - 1) ** 2 for pages, us in points)
+def _error(points: list[tuple[tuple[int, ...], float]], prices: list[float]) -> float:
+    costs = ((sum(n * price for n, price in zip(amounts, prices, strict=True)), us)
+             for amounts, us in points)  # fmt: skip
+    return sum((cost / us - 1) ** 2 for cost, us in costs)
 
 
-def _scale(points: list[tuple[int, float]], shape: Any) -> float:
-    """The best factor of one term alone."""
-    over = sum(shape(pages - 1) / us for pages, us in points)
-    under = sum((shape(pages - 1) / us) ** 2 for pages, us in points)
-    return over / under if under > 0 else 0.0
-
-
-def _line(points: list[tuple[int, float]]) -> tuple[float, float]:
-    aa = sum(1 / us**2 for _, us in points)
-    ab = sum((pages - 1) / us**2 for pages, us in points)
-    bb = sum(((pages - 1) / us) ** 2 for pages, us in points)
-    a, b = sum(1 / us for _, us in points), sum((pages - 1) / us for pages, us in points)
-    determinant = aa * bb - ab * ab
-    if determinant <= 1e-12 * aa * bb or bb == 0:
-        return a / aa, 0.0
-    return (a * bb - b * ab) / determinant, (b * aa - a * ab) / determinant
+def _solve(
+    points: list[tuple[tuple[int, ...], float]], some: tuple[int, ...]
+) -> list[float] | None:
+    """The best prices where only `some` are not zero. None: the points do not tell them apart."""
+    scaled = [[amounts[i] / us for i in some] for amounts, us in points]
+    rows = [[sum(r[i] * r[j] for r in scaled) for j in range(len(some))] for i in range(len(some))]
+    for i, row in enumerate(rows):
+        row.append(sum(r[i] for r in scaled))
+    for i, row in enumerate(rows):
+        whole = sum(r[i] ** 2 for r in scaled)
+        if row[i] <= 1e-12 * whole or whole == 0:
+            return None
+        for j, other in enumerate(rows):
+            if j != i:
+                factor = other[i] / row[i]
+                other[:] = [b - factor * a for a, b in zip(row, other, strict=True)]
+    prices = [0.0] * len(points[0][0])
+    for i, (where, row) in enumerate(zip(some, rows, strict=True)):
+        prices[where] = row[-1] / row[i]
+    return prices
 
 
 def table(report: dict[str, Any]) -> dict[str, list[float]]:
-    """[first, further] microseconds of every call the report has figures of. ValueError: none."""
+    """[first, further] microseconds of every call the report has, or [first, further, mapping].
+
+    ValueError: it has none.
+    """
     measured = report.get("measured", {}).get("driver calls")
     if report["about"]["driver"] != "cuda":
         raise ValueError("the report is of a simulated run; costs come from hardware alone")
@@ -82,15 +117,19 @@ def table(report: dict[str, Any]) -> dict[str, list[float]]:
     clock = measured.get("clock_us", 0.0)
     found: dict[str, list[float]] = {}
     for call, case in {**BY_SIZE, **CONSTANT}.items():
-        points: list[tuple[int, float]] = []
+        points: list[tuple[int, int, float]] = []
         for row in measured["rows"]:
             if (row["call"], row["case"], row["unit"]) != (call, case, "us"):
                 continue
-            size = row.get("handle_bytes", PAGE) * row.get("handles", 1)
-            points.append((max(1, size // PAGE), max(row["median"] - clock, 0.01)))
+            mappings = row.get("handles", 1)
+            size = row.get("handle_bytes", PAGE) * mappings
+            points.append((max(1, size // PAGE), mappings, max(row["median"] - clock, 0.01)))
+        if points and call in OVER_RANGES:
+            first, *more = fit_range(points)
+        elif points:
+            first, *more = fit([(pages, us) for pages, _, us in points])
         if points:
-            first, further = fit(points)
-            found[call] = [round(first, 3), round(further, 5)]
+            found[call] = [round(first, 3), *(round(each, 5) for each in more)]
     if not found:
         raise ValueError("the report has none of the calls the simulator prices")
     return found
@@ -131,10 +170,10 @@ def main(report: Path, costs: Path, make_default: bool, dry_run: bool) -> None:
     except ValueError as error:
         raise click.ClickException(f"{report}: {error}") from None
     shown = Table(title=f"{device}, {made['seen']}: microseconds", title_justify="left")
-    for heading in ("call", "over one 2 MiB page", "each further page"):
+    for heading in ("call", "over one 2 MiB page", "each further page", "each further mapping"):
         shown.add_column(heading, justify="left" if heading == "call" else "right")
-    for call, (first, further) in made["calls"].items():
-        shown.add_row(call, f"{first:.3f}", f"{further:.5f}")
+    for call, (first, *more) in made["calls"].items():
+        shown.add_row(call, f"{first:.3f}", *(f"{each:.5f}" for each in more))
     Console().print(shown)
     if not dry_run:
         add(costs, device, made, make_default)

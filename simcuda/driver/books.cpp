@@ -76,7 +76,7 @@ int find_symbol(std::string_view name) {
 
 CallCost published_cost(int symbol) {
   const Row& row = kRows[symbol];
-  return {symbol, row.first_us, row.further_us};
+  return {symbol, row.first_us, row.further_us, row.further_us};
 }
 
 Books& books() {
@@ -102,8 +102,14 @@ void Books::reset() {
 void Books::reset_calls() {
   for (Entry& entry : entries_) {
     entry.calls = entry.cost_ns = 0;
-    entry.further_pages = 0;
+    entry.further_pages = entry.further_mappings = 0;
   }
+}
+
+void Books::Entry::set(const CallCost& cost) {
+  first_ns = nanoseconds(cost.first_us);
+  further_ns = nanoseconds(cost.further_us);
+  mapping_ns = nanoseconds(cost.mapping_us);
 }
 
 void Books::refresh_special() {
@@ -161,35 +167,38 @@ int Books::arm(const char* symbol, int64_t k, int code, int64_t times) {
 int Books::configure_costs(const std::string& value) {
   const bool ok = each_pair(value, [&](int symbol, const std::string& text) {
     const size_t plus = text.find('+');
+    const size_t second = plus == std::string::npos ? plus : text.find('+', plus + 1);
     double first = 0, further = 0;
     if (!parse_us(text.substr(0, plus), &first)) return false;
-    if (plus != std::string::npos && !parse_us(text.substr(plus + 1), &further)) return false;
-    entries_[symbol].first_ns = nanoseconds(first);
-    entries_[symbol].further_ns = nanoseconds(further);
+    if (plus != std::string::npos &&
+        !parse_us(text.substr(plus + 1, second - plus - 1), &further)) {
+      return false;
+    }
+    double mapping = further;
+    if (second != std::string::npos && !parse_us(text.substr(second + 1), &mapping)) return false;
+    entries_[symbol].set({symbol, first, further, mapping});
     entries_[symbol].given = true;
     return true;
   });
   return ok ? CUDA_SUCCESS
-            : fail(CUDA_ERROR_INVALID_VALUE, "call_us: expected name=first+further, got " + value);
+            : fail(CUDA_ERROR_INVALID_VALUE,
+                   "call_us: expected name=first+further+mapping, got " + value);
 }
 
 void Books::use_costs(const std::vector<CallCost>& costs) {
-  const auto set = [this](int symbol, double first_us, double further_us) {
-    Entry& entry = entries_[static_cast<unsigned>(symbol)];
-    if (entry.given) return;
-    entry.first_ns = nanoseconds(first_us);
-    entry.further_ns = nanoseconds(further_us);
+  const auto use = [this](const CallCost& cost) {
+    Entry& entry = entries_[static_cast<unsigned>(cost.symbol)];
+    if (!entry.given) entry.set(cost);
   };
-  for (unsigned i = 0; i < kSymbols; ++i) {
-    set(static_cast<int>(i), kRows[i].first_us, kRows[i].further_us);
-  }
-  for (const CallCost& cost : costs) set(cost.symbol, cost.first_us, cost.further_us);
+  for (unsigned i = 0; i < kSymbols; ++i) use(published_cost(static_cast<int>(i)));
+  for (const CallCost& cost : costs) use(cost);
 }
 
 CallCost Books::price(int symbol) const {
   const Entry& entry = entries_[static_cast<unsigned>(symbol)];
   return {symbol, static_cast<double>(entry.first_ns) / 1000,
-          static_cast<double>(entry.further_ns) / 1000};
+          static_cast<double>(entry.further_ns) / 1000,
+          static_cast<double>(entry.mapping_ns) / 1000};
 }
 
 int Books::configure_delays(const std::string& value) {
@@ -218,6 +227,11 @@ int64_t Books::calls(const char* symbol) const {
 int64_t Books::further_pages(const char* symbol) const {
   const int index = find_symbol(symbol);
   return index < 0 ? -1 : static_cast<int64_t>(entries_[index].further_pages);
+}
+
+int64_t Books::further_mappings(const char* symbol) const {
+  const int index = find_symbol(symbol);
+  return index < 0 ? -1 : static_cast<int64_t>(entries_[index].further_mappings);
 }
 
 double Books::cost_us(const char* symbol) const {

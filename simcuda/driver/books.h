@@ -14,10 +14,11 @@
 
 namespace simcuda {
 
-// Microseconds of a call over one 2 MiB page, and of each further page.
+// Microseconds of a call over one mapping of one 2 MiB page, of each further page of a mapping, and
+// of each further mapping's first page. The last one matters to calls over ranges alone.
 struct CallCost {
   int symbol;
-  double first_us, further_us;
+  double first_us, further_us, mapping_us;
 };
 
 CallCost published_cost(int symbol);
@@ -26,8 +27,8 @@ class Books {
  public:
   Books();
 
-  // Counts a call over `pages` 2 MiB pages, sleeps if told to, and returns the injected failure,
-  // if this call is due one. Takes no lock unless a fault is armed.
+  // Counts a call over one mapping of `pages` 2 MiB pages, sleeps if told to, and returns the
+  // injected failure, if this call is due one. Takes no lock unless a fault is armed.
   CUresult enter(Symbol symbol, uint64_t pages) {
     Entry& entry = entries_[static_cast<unsigned>(symbol)];
     entry.calls.fetch_add(1, std::memory_order_relaxed);
@@ -49,7 +50,16 @@ class Books {
     entry.further_pages += pages - 1;
   }
 
-  int configure_costs(const std::string& value);  // "name=first+further,..."
+  // Makes further pages of a call the first ones of mappings, for calls over ranges, which learn
+  // how many mappings there are once under way.
+  void charge_mappings(Symbol symbol, uint64_t mappings) {
+    Entry& entry = entries_[static_cast<unsigned>(symbol)];
+    if (mappings <= 1) return;
+    entry.cost_ns += static_cast<int64_t>(mappings - 1) * (entry.mapping_ns - entry.further_ns);
+    entry.further_mappings += mappings - 1;
+  }
+
+  int configure_costs(const std::string& value);  // "name=first+further+mapping,..."
   // The published table with these instead, save where configure_costs() has spoken.
   void use_costs(const std::vector<CallCost>& costs);
   CallCost price(int symbol) const;
@@ -57,7 +67,8 @@ class Books {
   int arm(const char* symbol, int64_t k, int code, int64_t times);
   int64_t calls(const char* symbol) const;  // -1: no such symbol
   double cost_us(const char* symbol) const;
-  int64_t further_pages(const char* symbol) const;  // -1: no such symbol
+  int64_t further_pages(const char* symbol) const;     // -1: no such symbol
+  int64_t further_mappings(const char* symbol) const;  // likewise
   void reset_calls();
   void reset();
 
@@ -67,9 +78,10 @@ class Books {
  private:
   struct Entry {
     std::atomic<int64_t> calls{0}, cost_ns{0};
-    std::atomic<uint64_t> further_pages{0};  // beyond the first of each call
-    std::atomic<int64_t> first_ns{0}, further_ns{0}, delay_us{0};
+    std::atomic<uint64_t> further_pages{0}, further_mappings{0};  // beyond the first of each call
+    std::atomic<int64_t> first_ns{0}, further_ns{0}, mapping_ns{0}, delay_us{0};
     std::atomic<bool> given{false};  // its cost, by configure_costs()
+    void set(const CallCost& cost);
   };
   struct Fault {
     int symbol;  // -1: every call

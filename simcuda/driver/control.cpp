@@ -34,11 +34,28 @@ int simcuda_price(const char* symbol, double* first_us, double* further_us) {
   if (symbol == nullptr || first_us == nullptr || further_us == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  return price(symbol, first_us, further_us);
+  CallCost found{};
+  const int result = price(symbol, &found);
+  if (result != CUDA_SUCCESS) return result;
+  *first_us = found.first_us;
+  *further_us = found.further_us;
+  return CUDA_SUCCESS;
 }
 
 int64_t simcuda_further_pages(const char* symbol) {
   return symbol == nullptr ? -1 : books().further_pages(symbol);
+}
+
+int64_t simcuda_further_mappings(const char* symbol) {
+  return symbol == nullptr ? -1 : books().further_mappings(symbol);
+}
+
+int simcuda_mapping_price(const char* table, const char* symbol, double* mapping_us) {
+  if (symbol == nullptr || mapping_us == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  CallCost found{};
+  const int result = table == nullptr ? price(symbol, &found) : table_price(table, symbol, &found);
+  if (result == CUDA_SUCCESS) *mapping_us = found.mapping_us;
+  return result;
 }
 
 int simcuda_table_price(const char* table, const char* symbol, double* first_us,
@@ -46,7 +63,12 @@ int simcuda_table_price(const char* table, const char* symbol, double* first_us,
   if (table == nullptr || symbol == nullptr || first_us == nullptr || further_us == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  return table_price(table, symbol, first_us, further_us);
+  CallCost found{};
+  const int result = table_price(table, symbol, &found);
+  if (result != CUDA_SUCCESS) return result;
+  *first_us = found.first_us;
+  *further_us = found.further_us;
+  return CUDA_SUCCESS;
 }
 
 void simcuda_reset_calls(void) { books().reset_calls(); }

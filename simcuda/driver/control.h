@@ -4,6 +4,8 @@
 #include <cstring>
 #include <string>
 
+#include "books.h"
+
 namespace simcuda {
 
 // As snprintf: returns the whole length.
@@ -17,9 +19,8 @@ inline size_t answer(const std::string& text, char* out, size_t capacity) {
 }
 
 int configure(const std::string& key, const std::string& value);
-int price(const std::string& symbol, double* first_us, double* further_us);
-int table_price(const std::string& table, const std::string& symbol, double* first_us,
-                double* further_us);
+int price(const std::string& symbol, CallCost* found);
+int table_price(const std::string& table, const std::string& symbol, CallCost* found);
 void reset();
 // The books of one device and of the process, as one JSON object; "{}" before cuInit.
 std::string ledger_json(int device);

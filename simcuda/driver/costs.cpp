@@ -17,15 +17,21 @@ constexpr const char kPublished[] = "published";
 
 std::vector<CallCost> read(const Json& table) {
   std::vector<CallCost> costs;
-  for (const auto& [name, pair] : table.at("calls").members()) {
+  for (const auto& [name, prices] : table.at("calls").members()) {
     const int symbol = find_symbol(name);
     if (symbol < 0) throw JsonError("calls: simcuda has no call " + name);
-    if (pair.items().size() != 2) throw JsonError("calls: " + name + ": expected [first, further]");
-    const double first = pair.items()[0].number(), further = pair.items()[1].number();
-    if (!(first >= 0) || !(further >= 0) || first > 1e9 || further > 1e9) {
-      throw JsonError("calls: " + name + ": expected microseconds from 0");
+    std::vector<double> us;
+    for (const Json& price : prices.items()) us.push_back(price.number());
+    if (us.size() != 2 && us.size() != 3) {
+      throw JsonError("calls: " + name +
+                      ": expected [first, further] or [first, further, mapping]");
     }
-    costs.push_back({symbol, first, further});
+    for (const double each : us) {
+      if (!(each >= 0) || each > 1e9) {
+        throw JsonError("calls: " + name + ": expected microseconds from 0");
+      }
+    }
+    costs.push_back({symbol, us[0], us[1], us.back()});
   }
   return costs;
 }

@@ -56,7 +56,7 @@ CUresult initialize() {
   return CUDA_SUCCESS;
 }
 
-int price(const std::string& symbol, double* first_us, double* further_us) {
+int price(const std::string& symbol, CallCost* found) {
   const int index = find_symbol(symbol);
   if (index < 0) return fail(CUDA_ERROR_NOT_FOUND, "simcuda has no call " + symbol);
   std::lock_guard<std::mutex> lock(start_mutex);
@@ -69,14 +69,11 @@ int price(const std::string& symbol, double* first_us, double* further_us) {
     const CUresult result = apply_costs(options, beside_library("costs.json"));
     if (result != CUDA_SUCCESS) return result;
   }
-  const CallCost found = books().price(index);
-  *first_us = found.first_us;
-  *further_us = found.further_us;
+  *found = books().price(index);
   return CUDA_SUCCESS;
 }
 
-int table_price(const std::string& table, const std::string& symbol, double* first_us,
-                double* further_us) {
+int table_price(const std::string& table, const std::string& symbol, CallCost* found) {
   const int index = find_symbol(symbol);
   if (index < 0) return fail(CUDA_ERROR_NOT_FOUND, "simcuda has no call " + symbol);
   std::lock_guard<std::mutex> lock(start_mutex);
@@ -87,12 +84,10 @@ int table_price(const std::string& table, const std::string& symbol, double* fir
   std::vector<CallCost> costs;
   const CUresult result = read_costs(options, beside_library("costs.json"), &costs);
   if (result != CUDA_SUCCESS) return result;
-  CallCost found = published_cost(index);
+  *found = published_cost(index);
   for (const CallCost& cost : costs) {
-    if (cost.symbol == index) found = cost;
+    if (cost.symbol == index) *found = cost;
   }
-  *first_us = found.first_us;
-  *further_us = found.further_us;
   return CUDA_SUCCESS;
 }
 

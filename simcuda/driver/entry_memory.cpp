@@ -22,7 +22,11 @@ constexpr uint64_t kIpcMagic = 0x676c616b65697063;
 // cuMemAllocFromPoolAsync()" returned too.
 CUresult free_memory(Driver* driver, CUdeviceptr address) {
   Pool* pool = driver->pools.any() ? driver->pools.owner(address) : nullptr;
-  if (pool == nullptr) return driver->blocks.free(address);
+  if (pool == nullptr) {
+    const Reservation* block = driver->memory.find(address);
+    if (block != nullptr) books().charge_pages(CALL(cuMemFree), pages_of(block->requested));
+    return driver->blocks.free(address);
+  }
   CUdeviceptr base = 0;
   if (pool->block_at(address, &base) == 0 || base != address) {
     return fail(CUDA_ERROR_INVALID_VALUE, "cuMemFree: no block of a pool starts there");

@@ -22,7 +22,7 @@ CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocatio
 
 CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment, CUdeviceptr addr,
                              unsigned long long flags) {
-  return in_any_context(CALL(cuMemAddressReserve), 0, [&](Driver& driver) -> CUresult {
+  return in_any_context(CALL(cuMemAddressReserve), pages_of(size), [&](Driver& driver) -> CUresult {
     if (ptr == nullptr || flags != 0) {
       return fail(CUDA_ERROR_INVALID_VALUE, "cuMemAddressReserve: ptr or flags");
     }
@@ -31,7 +31,7 @@ CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment, CU
 }
 
 CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
-  return in_any_context(CALL(cuMemAddressFree), 0,
+  return in_any_context(CALL(cuMemAddressFree), pages_of(size),
                         [&](Driver& driver) { return driver.memory.free_range(ptr, size); });
 }
 
@@ -68,7 +68,10 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
   return in_any_context(CALL(cuMemUnmap), pages_of(size), [&](Driver& driver) {
     driver.scheduler->pending().check_idle(ptr, size, "unmap under pending work");
-    return driver.memory.unmap(ptr, size);
+    uint64_t mappings = 0;
+    const CUresult result = driver.memory.unmap(ptr, size, &mappings);
+    books().charge_mappings(CALL(cuMemUnmap), mappings);
+    return result;
   });
 }
 
@@ -77,7 +80,10 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* des
     if (desc == nullptr || count == 0) {
       return fail(CUDA_ERROR_INVALID_VALUE, "cuMemSetAccess: no descriptors");
     }
-    return driver.memory.set_access(ptr, size, desc, count);
+    uint64_t mappings = 0;
+    const CUresult result = driver.memory.set_access(ptr, size, desc, count, &mappings);
+    books().charge_mappings(CALL(cuMemSetAccess), mappings);
+    return result;
   });
 }
 

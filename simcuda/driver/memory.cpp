@@ -169,9 +169,11 @@ CUresult Memory::map(CUdeviceptr address, size_t bytes, size_t offset, uint64_t 
   return CUDA_SUCCESS;
 }
 
-// Whether the range holds only whole mappings, no hole, and memory that `devices` can reach.
+// Whether the range holds only whole mappings, no hole, and memory that `devices` can reach; and
+// how many mappings.
 CUresult Memory::check_whole_mappings(const Reservation& reservation, size_t first, size_t pages,
-                                      uint32_t devices) {
+                                      uint32_t devices, uint64_t* mappings) {
+  uint64_t count = 0;
   for (size_t i = first; i < first + pages;) {
     const Page& page = reservation.page[i];
     if (page.handle == 0) return invalid("part of the range is not mapped");
@@ -184,15 +186,19 @@ CUresult Memory::check_whole_mappings(const Reservation& reservation, size_t fir
                                                  glake::device_text(handle.prop.location.id));
     }
     i += handle.pages;
+    ++count;
   }
+  if (mappings != nullptr) *mappings = count;
   return CUDA_SUCCESS;
 }
 
-CUresult Memory::unmap(CUdeviceptr address, size_t bytes) {
+CUresult Memory::unmap(CUdeviceptr address, size_t bytes, uint64_t* mappings) {
   Reservation* reservation = nullptr;
   size_t first = 0, pages = 0;
   CUresult result = check_range(address, bytes, &reservation, &first, &pages);
-  if (result == CUDA_SUCCESS) result = check_whole_mappings(*reservation, first, pages, 0);
+  if (result == CUDA_SUCCESS) {
+    result = check_whole_mappings(*reservation, first, pages, 0, mappings);
+  }
   if (result == CUDA_SUCCESS) result = backing_.unmap(address, bytes);
   if (result != CUDA_SUCCESS) return result;
   const int64_t before = count_splits(*reservation, first, pages);
@@ -235,14 +241,14 @@ CUresult Memory::read_access(const CUmemAccessDesc* desc, size_t count, AccessCh
 }
 
 CUresult Memory::set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* desc,
-                            size_t count) {
+                            size_t count, uint64_t* mappings) {
   Reservation* reservation = nullptr;
   size_t first = 0, pages = 0;
   AccessChange change;
   CUresult result = check_range(address, bytes, &reservation, &first, &pages);
   if (result == CUDA_SUCCESS) result = read_access(desc, count, &change);
   if (result == CUDA_SUCCESS) {
-    result = check_whole_mappings(*reservation, first, pages, change.devices);
+    result = check_whole_mappings(*reservation, first, pages, change.devices, mappings);
   }
   if (result != CUDA_SUCCESS) return result;
   if ((result = backing_.room_for(2)) != CUDA_SUCCESS) return result;

@@ -49,8 +49,10 @@ class Memory {
   CUresult reserve(size_t bytes, size_t alignment, CUdeviceptr hint, CUdeviceptr* address);
   CUresult free_range(CUdeviceptr address, size_t bytes);
   CUresult map(CUdeviceptr address, size_t bytes, size_t offset, uint64_t handle);
-  CUresult unmap(CUdeviceptr address, size_t bytes);
-  CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* desc, size_t count);
+  // Both tell how many mappings the range holds, if it holds whole ones.
+  CUresult unmap(CUdeviceptr address, size_t bytes, uint64_t* mappings = nullptr);
+  CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* desc, size_t count,
+                      uint64_t* mappings);
   CUresult get_access(CUdeviceptr address, int device, unsigned long long* flags);
   CUresult retain(CUdeviceptr address, uint64_t* handle);
 
@@ -77,7 +79,7 @@ class Memory {
   CUresult check_range(CUdeviceptr address, size_t bytes, Reservation** reservation, size_t* first,
                        size_t* pages);
   CUresult check_whole_mappings(const Reservation& reservation, size_t first, size_t pages,
-                                uint32_t devices);
+                                uint32_t devices, uint64_t* mappings);
   bool splits(const Reservation& reservation, size_t page) const;
   int64_t count_splits(const Reservation& reservation, size_t first, size_t pages) const;
 

@@ -57,25 +57,76 @@ void check_cost_and_counts() {
   GIVES(CUDA_ERROR_INVALID_VALUE, simcuda_configure("call_us", "cuMemMap=x"));
 }
 
+// Two mappings of four and three pages, one range.
+void check_cost_of_mappings() {
+  const Sim sim({{"costs", "published"}});
+  const CUmemAllocationProp prop = device_memory(0);
+  CUdeviceptr at = 0;
+  OK(cuMemAddressReserve(&at, 7 * kGranule, 0, 0, 0));
+  CUmemGenericAllocationHandle handles[2] = {};
+  const size_t pages[] = {4, 3};
+  for (int i = 0; i < 2; ++i) {
+    OK(cuMemCreate(&handles[i], pages[i] * kGranule, &prop, 0));
+    OK(cuMemMap(at + i * 4 * kGranule, pages[i] * kGranule, 0, handles[i], 0));
+  }
+  double mapping = 0;
+  OK(simcuda_mapping_price(nullptr, "cuMemUnmap", &mapping));
+  TRUE(mapping == 1);  // as a further page
+  OK(simcuda_configure("call_us", "cuMemSetAccess=20+0.5+10,cuMemUnmap=30+2"));
+  OK(simcuda_mapping_price(nullptr, "cuMemSetAccess", &mapping));
+  TRUE(mapping == 10);
+  OK(simcuda_mapping_price(nullptr, "cuMemUnmap", &mapping));
+  TRUE(mapping == 2);
+  simcuda_reset_calls();
+  OK(grant(at, 7 * kGranule, 0));
+  TRUE(simcuda_cost_us("cuMemSetAccess") == 20 + 10 + 5 * 0.5);
+  TRUE(simcuda_further_mappings("cuMemSetAccess") == 1);
+  TRUE(simcuda_further_pages("cuMemSetAccess") == 6);
+  OK(grant(at, 4 * kGranule, 0));
+  TRUE(simcuda_cost_us("cuMemSetAccess") == 2 * 20 + 10 + 8 * 0.5);
+  TRUE(cuMemUnmap(at, kGranule) != 0);  // a part of a mapping: refused
+  OK(cuMemUnmap(at, 7 * kGranule));
+  TRUE(simcuda_cost_us("cuMemUnmap") == 2 * 30 + 6 * 2);
+  TRUE(simcuda_further_mappings("cuMemUnmap") == 1);
+  simcuda_reset_calls();
+  TRUE(simcuda_further_mappings("cuMemUnmap") == 0);
+  TRUE(simcuda_further_mappings("cuNoSuchCall") == -1);
+  for (const char* wrong : {"cuMemUnmap=1+2+", "cuMemUnmap=1+2+3+4", "cuMemUnmap=1+2+x"}) {
+    GIVES(CUDA_ERROR_INVALID_VALUE, simcuda_configure("call_us", wrong));
+  }
+  for (CUmemGenericAllocationHandle handle : handles) OK(cuMemRelease(handle));
+  OK(cuMemAddressFree(at, 7 * kGranule));
+}
+
 void check_cost_file() {
   char path[] = "/tmp/glake-costs-XXXXXX";
   const int file = mkstemp(path);
   TRUE(file >= 0);
   const std::string text =
       "{\"default\": \"published\", \"devices\": {\"a GPU\": {\"calls\": "
-      "{\"cuMemMap\": [7, 0.5], \"cuMemCreate\": [100, 0]}}}, \"sources\": {\"a paper\": "
+      "{\"cuMemMap\": [7, 0.5], \"cuMemCreate\": [100, 0], \"cuMemUnmap\": [9, 1, 8]}}}, "
+      "\"sources\": {\"a paper\": "
       "{\"calls\": {\"cuMemMap\": [1.5, 0]}}}}";
   TRUE(write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
   close(file);
-  double first = 0, further = 0;
+  double first = 0, further = 0, mapping = 0;
   {
     const Sim sim({{"cost_file", path}, {"costs", "a GPU"}, {"call_us", "cuMemCreate=1+1"}});
     OK(simcuda_price("cuMemMap", &first, &further));
     TRUE(first == 7 && further == 0.5);
     OK(simcuda_price("cuMemCreate", &first, &further));  // call_us wins
     TRUE(first == 1 && further == 1);
-    OK(simcuda_price("cuMemUnmap", &first, &further));  // not in the file: as published
-    TRUE(first == 34 && further == 1);
+    OK(simcuda_price("cuMemRelease", &first, &further));  // not in the file: as published
+    TRUE(first == 23 && further == 1);
+    OK(simcuda_price("cuMemUnmap", &first, &further));
+    OK(simcuda_mapping_price(nullptr, "cuMemUnmap", &mapping));
+    TRUE(first == 9 && further == 1 && mapping == 8);
+    OK(simcuda_mapping_price(nullptr, "cuMemMap", &mapping));  // not given: as a further page
+    TRUE(mapping == 0.5);
+    OK(simcuda_mapping_price("published", "cuMemUnmap", &mapping));
+    TRUE(mapping == 1);
+    TRUE(simcuda_mapping_price("nobody", "cuMemUnmap", &mapping) != 0);
+    TRUE(simcuda_mapping_price(nullptr, "cuNoSuchCall", &mapping) != 0);
     simcuda_reset_calls();
     Mapped four(4 * kGranule);
     TRUE(simcuda_cost_us("cuMemMap") == 8.5 && simcuda_further_pages("cuMemMap") == 3);
@@ -349,6 +400,7 @@ int main(int argc, char** argv) {
       {
           {"options", check_options},
           {"cost and counts", check_cost_and_counts},
+          {"cost of mappings", check_cost_of_mappings},
           {"cost file", check_cost_file},
           {"injected failures", check_injected_failures},
           {"the ledger returns to zero", check_ledger_returns_to_zero},

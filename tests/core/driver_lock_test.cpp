@@ -1,7 +1,9 @@
-// The lock that a driver may have inside (the simulator's option driver_lock): calls that free, pin
-// or unmap wait for all work under way and keep other threads' copies out. A copy whose stream is
-// held until threads have enqueued more would wait for ever; with copy_order=enqueued nothing does.
+// The lock that a driver may have inside (the simulator's option driver_lock): calls that free,
+// unpin or load wait for all work under way and keep other threads' copies out. A copy whose stream
+// is held until threads have enqueued more would wait for ever; with copy_order=enqueued nothing
+// does.
 #include <atomic>
+#include <functional>
 
 #include "transfer/run/kernels/copy_blocks_ptx.h"
 #include "transfer_play.h"
@@ -103,6 +105,176 @@ TEST(a_free_waits_for_all_work) {
   copies.join();
   CHECK(freed == 1 && copied == 1);
   CU(cuStreamSynchronize(stream.handle));
+}
+
+// A driver call, and what an H200 showed of it (simcuda/driver/driver_lock.h).
+struct DriverCall {
+  const char* name;
+  std::function<void()> before, call, after;
+  bool waits, excludes;  // waits for all work; keeps others out, if only for its own time
+};
+
+constexpr size_t kPage = 4096;
+
+std::vector<DriverCall> calls_of_memory() {
+  static CUdeviceptr block = 0;
+  static void* host = nullptr;
+  static std::vector<char> memory(3 * kPage);
+  void* const page = reinterpret_cast<void*>(
+      (reinterpret_cast<uintptr_t>(memory.data()) + kPage - 1) / kPage * kPage);
+  const auto none = [] {};
+  const auto take = [] { CU(cuMemAlloc(&block, kMiB)); };
+  const auto give = [] { CU(cuMemFree(block)); };
+  const auto pin = [] { CU(cuMemHostAlloc(&host, kPage, 0)); };
+  const auto unpin = [] { CU(cuMemFreeHost(host)); };
+  const auto enlist = [=] { CU(cuMemHostRegister(page, kPage, 0)); };
+  const auto delist = [=] { CU(cuMemHostUnregister(page)); };
+  return {{"cuMemAlloc", none, take, give, false, true},
+          {"cuMemFree", take, give, none, true, true},
+          {"cuMemHostAlloc", none, pin, unpin, false, true},
+          {"cuMemFreeHost", pin, unpin, none, true, true},
+          {"cuMemHostRegister", none, enlist, delist, false, true},
+          {"cuMemHostUnregister", enlist, delist, none, true, true}};
+}
+
+std::vector<DriverCall> calls_of_granules() {
+  constexpr size_t kBlock = 2 * kMiB;
+  static CUdeviceptr base = 0;
+  static CUmemGenericAllocationHandle handle = 0;
+  const auto create = [] {
+    CUmemAllocationProp prop{};
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+    CU(cuMemCreate(&handle, kBlock, &prop, 0));
+  };
+  const auto grant = [] {
+    CUmemAccessDesc access{};
+    access.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    CU(cuMemSetAccess(base, kBlock, &access, 1));
+  };
+  const auto none = [] {};
+  const auto reserve = [] { CU(cuMemAddressReserve(&base, kBlock, 0, 0, 0)); };
+  const auto map = [] { CU(cuMemMap(base, kBlock, 0, handle, 0)); };
+  const auto unmap = [] { CU(cuMemUnmap(base, kBlock)); };
+  const auto release = [] { CU(cuMemRelease(handle)); };
+  const auto forget = [] { CU(cuMemAddressFree(base, kBlock)); };
+  // Each goes on where the one before ended.
+  return {{"cuMemCreate", none, create, none, false, false},
+          {"cuMemAddressReserve", none, reserve, none, false, false},
+          {"cuMemMap", none, map, none, false, false},
+          {"cuMemSetAccess", none, grant, none, false, false},
+          {"cuMemUnmap", none, unmap, none, false, false},
+          {"cuMemRelease", none, release, none, false, false},
+          {"cuMemAddressFree", none, forget, none, false, false}};
+}
+
+std::vector<DriverCall> calls_of_the_rest() {
+  static CUstream stream = nullptr;
+  static CUevent event = nullptr;
+  static CUmodule module = nullptr;
+  const auto none = [] {};
+  const auto open = [] { CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING)); };
+  const auto close = [] { CU(cuStreamDestroy(stream)); };
+  const auto make = [] { CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING)); };
+  const auto drop = [] { CU(cuEventDestroy(event)); };
+  const auto load = [] { CU(cuModuleLoadData(&module, glake::transfer::kCopyBlocksPtx)); };
+  const auto unload = [] { CU(cuModuleUnload(module)); };
+  return {{"cuStreamCreate", none, open, none, false, true},
+          {"cuStreamDestroy", none, close, none, false, true},
+          {"cuEventCreate", none, make, none, false, true},
+          {"cuEventDestroy", none, drop, none, false, false},
+          {"cuModuleLoadData", none, load, none, true, true},
+          {"cuModuleUnload", none, unload, none, true, false}};
+}
+
+std::vector<DriverCall> driver_calls() {
+  std::vector<DriverCall> all = calls_of_memory();
+  for (const auto& some : {calls_of_granules(), calls_of_the_rest()}) {
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+
+// While a stream is held, the call of one thread and then the copy of another.
+void beside_a_held_stream(const DriverCall& it, const Buffer& word, const Buffer& host) {
+  test::running() = it.name;
+  std::atomic<int> called{0}, copied{0};
+  auto* const value = reinterpret_cast<uint32_t*>(word.at());
+  Stream held, other;
+  it.before();
+  __atomic_store_n(value, 0, __ATOMIC_RELEASE);
+  CU(cuStreamWaitValue32(held.handle, word.at(), 1, CU_STREAM_WAIT_VALUE_GEQ));
+  std::thread calls([&] {
+    test::CurrentContext mine(0);
+    it.call();
+    called = 1;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  std::thread copies([&] {
+    test::CurrentContext mine(0);
+    CU(cuMemcpyAsync(host.at(), word.at(), 4, other.handle));
+    copied = 1;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const bool waits = called == 0, excludes = copied == 0;
+  __atomic_store_n(value, 1, __ATOMIC_RELEASE);
+  calls.join();
+  copies.join();
+  CU(cuStreamSynchronize(held.handle));
+  CU(cuStreamSynchronize(other.handle));
+  it.after();
+  CHECK_TEXT(waits == it.waits && excludes == (it.waits && it.excludes), it.name);
+}
+
+TEST(calls_wait_for_work_as_a_gpu_showed) {
+  Node node("dgx_a100", kLocked);
+  node.count_streams = false;
+  const Buffer word(kPinned, kPage), host(kPinned, kPage);
+  test::CurrentContext context(0);
+  for (const DriverCall& it : driver_calls()) beside_a_held_stream(it, word, host);
+}
+
+// The calling thread and another one are at work on the clock; the other's call comes first, and
+// takes a second. How long a copy of this thread is then kept out, in seconds.
+double kept_out(const DriverCall& it, const Buffer& from, const Buffer& to, CUstream stream) {
+  test::running() = it.name;
+  it.before();
+  const std::string second = it.name + std::string("=1000000");
+  CHECK(simcuda_configure("call_us", second.c_str()) == 0);
+  CHECK(simcuda_expect(2) == 0);
+  std::thread calls([&] {
+    test::CurrentContext mine(0);
+    CHECK(simcuda_work(1, 0) == 0);
+    it.call();
+    CHECK(simcuda_work(0, 0) == 0);
+  });
+  CHECK(simcuda_work(1, 1) == 0);
+  const uint64_t begin = simcuda_now_ns();
+  CU(cuMemcpyAsync(to.at(), from.at(), 4, stream));
+  const double took = static_cast<double>(simcuda_now_ns() - begin) / 1e9;
+  CHECK(simcuda_work(0, 1) == 0);
+  calls.join();
+  CHECK(simcuda_configure("call_us", (it.name + std::string("=0")).c_str()) == 0);
+  CU(cuStreamSynchronize(stream));
+  it.after();
+  return took;
+}
+
+// Where no work is under way, those that wait for work keep nobody out for long.
+TEST(calls_keep_others_out_for_their_own_time) {
+  for (const char* on : {"1", "0"}) {
+    Node node("dgx_a100", {{"memory", "512MiB"}, {"driver_lock", on}, {"call_time", "1"}});
+    node.count_streams = false;
+    const Buffer from(kPinned, kPage), to(kPinned, kPage);
+    test::CurrentContext context(0);
+    Stream stream;
+    for (const DriverCall& it : driver_calls()) {
+      const bool excludes = *on == '1' && it.excludes && !it.waits;
+      const double took = kept_out(it, from, to, stream.handle);
+      CHECK_TEXT(excludes ? took >= 1 : took < 0.001, it.name);
+    }
+  }
 }
 
 // The API's other entries, one a round.

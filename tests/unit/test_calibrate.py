@@ -20,22 +20,26 @@ import calibrate  # noqa: E402
 DEVICE = "SYNTHETIC GPU, no hardware"
 PAGE = 2 << 20
 TRUTH = {"cuMemCreate": (31.0, 0.4), "cuMemRelease": (12.0, 0.2), "cuMemMap": (1.5, 0.0),
-         "cuMemSetAccess": (25.0, 3.0), "cuMemUnmap": (30.0, 2.0),
+         "cuMemSetAccess": (25.0, 0.3, 28.0), "cuMemUnmap": (30.0, 0.02, 20.0),
          "cuMemAddressReserve": (4.0, 0.001), "cuEventRecord": (1.2, 0.0)}  # fmt: skip
 
 
 def synthetic_report(driver: str = "cuda") -> dict[str, Any]:
     """A report whose every call costs exactly what TRUTH says."""
     rows = []
-    for call, (first, further) in TRUTH.items():
+    for call, (first, further, *mapping) in TRUTH.items():
         case = {**calibrate.BY_SIZE, **calibrate.CONSTANT}[call]
-        for pages in (1, 2, 8, 32, 512) if call in calibrate.BY_SIZE else (1,):
-            us = first + (pages - 1) * further + 0.05  # the clock's own
+        sizes = [(1, handles) for handles in (1, 2, 8, 32, 512)]
+        if case == "each":
+            sizes = [(pages, 1) for pages in (1, 2, 8, 32, 512)]
+        elif mapping:
+            sizes += [(2, 64), (16, 64), (512, 8)]
+        for pages, handles in sizes if call in calibrate.BY_SIZE else [(1, 1)]:
+            us = first + (pages * handles - 1) * further + 0.05  # the clock's own
+            us += sum((handles - 1) * (each - further) for each in mapping)
             row = {"call": call, "case": case, "times": 9, "unit": "us", "median": us}
             if call in calibrate.BY_SIZE:
-                alone = case == "each"
-                row["handle_bytes"] = pages * PAGE if alone else PAGE
-                row["handles"] = 1 if alone else pages
+                row |= {"handle_bytes": pages * PAGE, "handles": handles}
             rows.append(row)
         rows.append({"call": call, "case": "busy", "times": 9, "unit": "us", "median": 9999.0})
     about = {"driver": driver, "device": DEVICE, "date": "2000-01-01", "driver_version": "0"}
@@ -49,9 +53,10 @@ def cost_file(tmp_path: Path) -> Path:
 
 
 def test_the_fit_finds_the_line() -> None:
-    for call, (first, further) in calibrate.table(synthetic_report()).items():
-        assert first == pytest.approx(TRUTH[call][0], rel=1e-3)
-        assert further == pytest.approx(TRUTH[call][1], abs=1e-4)
+    for call, found in calibrate.table(synthetic_report()).items():
+        assert len(found) == len(TRUTH[call])
+        assert found[0] == pytest.approx(TRUTH[call][0], rel=1e-3)
+        assert found[1:] == pytest.approx(TRUTH[call][1:], abs=1e-4)
     assert set(calibrate.table(synthetic_report())) == set(TRUTH)
 
 
@@ -73,18 +78,58 @@ def test_the_fit_stays_in_bounds(
         assert found[0] == pytest.approx(first, abs=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("points", "wanted"),
+    [
+        ([(1, 1, 5.0)], (5.0, 0.0, 0.0)),
+        # What a page costs is not told where each mapping is one.
+        ([(1, 1, 5.0), (2, 2, 8.0), (4, 4, 14.0)], (5.0, 0.0, 3.0)),
+        ([(1, 1, 5.0), (2, 2, 8.0), (4, 2, 9.0), (8, 4, 16.0)], (5.0, 0.5, 3.0)),
+        # Larger mappings that cost less than small ones: no negative price.
+        ([(1, 1, 5.0), (2, 2, 8.0), (100, 1, 4.9)], (None, 0.0, None)),
+    ],
+)
+def test_the_fit_of_ranges(
+    points: list[tuple[int, int, float]], wanted: tuple[float | None, ...]
+) -> None:
+    found = calibrate.fit_range(points)
+    assert min(found) >= 0
+    for price, expected in zip(found, wanted, strict=True):
+        if expected is not None:
+            assert price == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_h200s_mappings() -> None:
+    """As the report of one shows: cost by mapping, hardly by size."""
+    file = "2026-11-27-NVIDIA-H200-1.json"
+    report = json.loads((ROOT / "benchmarks" / "gpu" / "results" / file).read_text())
+    calls = calibrate.table(report)
+    for call in calibrate.OVER_RANGES:
+        first, further, mapping = calls[call]
+        for row in report["measured"]["driver calls"]["rows"]:
+            if row["call"] != call or row["case"] not in ("at once", "each"):
+                continue
+            mappings, pages = row["handles"], row["handles"] * (row["handle_bytes"] // PAGE)
+            us = first + (pages - mappings) * further + (mappings - 1) * mapping
+            assert us == pytest.approx(row["median"], rel=0.2), row
+    committed = json.loads(calibrate.COSTS.read_text())["devices"]["NVIDIA H200"]
+    assert committed["calls"] == calls
+
+
 def test_round_trip_to_the_simulator(tmp_path: Path) -> None:
     report, costs = tmp_path / "report.json", cost_file(tmp_path)
     report.write_text(json.dumps(synthetic_report()))
     done = CliRunner().invoke(calibrate.main, [str(report), "--costs", str(costs)])
     assert done.exit_code == 0, done.output
     content = json.loads(costs.read_text())
-    assert content["default"] == "published" and content["devices"][DEVICE]["report"] == report.name
+    was = json.loads(calibrate.COSTS.read_text())["default"]
+    assert content["default"] == was and content["devices"][DEVICE]["report"] == report.name
     calls = content["devices"][DEVICE]["calls"]
     library = glake.library_path().with_name("libsimcuda.so")
     named = {"GLAKE_SIM_COST_FILE": str(costs), "GLAKE_SIM_COSTS": DEVICE}
     told = output(PROGRAMS / "prices.py", str(library), *calls, **named)
-    for line, wanted in zip(told.splitlines(), calls.values(), strict=True):
+    for line, (first, *more) in zip(told.splitlines(), calls.values(), strict=True):
+        wanted = [first, more[0], more[-1]]
         assert [float(each) for each in line.split()] == pytest.approx(wanted, abs=1e-3)
 
 
@@ -113,4 +158,4 @@ def test_nothing_is_measured_yet_or_says_where() -> None:
     assert content["default"] in {"published", *content["devices"]}
     for device, made in content["devices"].items():
         assert "SYNTHETIC" not in device
-        assert (ROOT / "results" / "gpu" / made["report"]).exists()
+        assert (ROOT / "benchmarks" / "gpu" / "results" / made["report"]).exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -151,6 +152,37 @@ def test_every_table_prices_the_same_calls():
     assert grown.growth_us == pytest.approx(grown.driver_us - 19)
     native = replay(trace_of(f"a 0 {40 * MIB} 0"), "native").by_costs
     assert native["published"].driver_us == native["a100-kvcached"].driver_us
+
+
+def test_a_further_mapping_has_a_price_of_its_own(monkeypatch, tmp_path):
+    calls = {"cuMemAddressReserve": [0, 0], "cuMemCreate": [0, 0], "cuMemMap": [0, 0],
+             "cuMemRelease": [0, 0], "cuMemSetAccess": [20, 0.5, 10],
+             "cuMemUnmap": [30, 1, 7]}  # fmt: skip
+    file = tmp_path / "costs.json"
+    file.write_text(json.dumps({"default": "gpu", "devices": {"gpu": {"calls": calls}}}))
+    monkeypatch.setenv("GLAKE_SIM_COST_FILE", str(file))
+
+    def driver_us(policy, *lines, capacity=None):
+        return replay(
+            trace_of(*lines), policy, capacity=capacity, complete_after=0, costs=["gpu"]
+        ).driver_us
+
+    two = f"a 0 {40 * MIB} 0"
+    # Two handles of 20 MiB: their first granules are the call's and a mapping's.
+    assert driver_us("expandable", two) == pytest.approx(20 + 18 * 0.5 + 10)
+    # Twenty granules, each a mapping.
+    assert driver_us("glake", two) == pytest.approx(20 + 19 * 10)
+    grown = replay(trace_of(two), "glake", costs=["gpu"])
+    assert grown.growth_us == pytest.approx(grown.driver_us)
+    # Expandable unmaps each handle by a call of its own.
+    lines = [two, "f 0", f"a 1 {20 * MIB} 1"]
+    again = 20 + 9 * 0.5
+    assert driver_us("expandable", *lines, capacity=40 * MIB) == pytest.approx(
+        20 + 18 * 0.5 + 10 + 2 * (30 + 9) + again
+    )
+    # GMLake grants each granule by itself and unmaps a whole block at once.
+    taken = driver_us("gmlake", *lines, capacity=40 * MIB)
+    assert taken == pytest.approx((20 + 10) * 20 + 30 + 19 * 7)
 
 
 def test_a_table_there_is_not():

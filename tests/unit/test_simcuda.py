@@ -149,3 +149,25 @@ def test_a_full_machine_dir_is_named(tmp_path: Path) -> None:
     ):  # fmt: skip
         assert words in said
     assert "/dev/shm" not in said and "--shm-size" not in said
+
+
+def test_a_tables_prices_of_calls_made(machine: Machine) -> None:
+    """Of one call over four mappings of one page, and one over one mapping of four."""
+    prop = (ctypes.c_int * 8)(1, 0, 1, 0)  # pinned, of device 0; the rest is 0
+    access = (ctypes.c_int * 3)(1, 0, 3)
+    simcuda.reset_calls()
+    for pages, handles in ((1, 4), (4, 1)):
+        at = ctypes.c_uint64()
+        size, whole = ctypes.c_size_t(pages * 2 * MIB), ctypes.c_size_t(8 * MIB)
+        machine.call("cuMemAddressReserve", ctypes.byref(at), whole, ctypes.c_size_t(0),
+                     ctypes.c_uint64(0), ctypes.c_uint64(0))  # fmt: skip
+        for place in range(handles):
+            handle, to = ctypes.c_uint64(), ctypes.c_uint64(at.value + place * pages * 2 * MIB)
+            machine.call("cuMemCreate", ctypes.byref(handle), size, prop, ctypes.c_uint64(0))
+            machine.call("cuMemMap", to, size, ctypes.c_size_t(0), handle, ctypes.c_uint64(0))
+        machine.call("cuMemSetAccess", at, whole, access, ctypes.c_size_t(1))
+    call = "cuMemSetAccess"
+    assert simcuda.cost_by_us("published", call) == simcuda.cost_us(call) == 2 * (38 + 3 * 2)
+    first, further, mapping = 26.892, 0.0893, 29.00775  # costs.json
+    wanted = 2 * first + 3 * further + 3 * mapping
+    assert simcuda.cost_by_us("NVIDIA H200", call) == pytest.approx(wanted)

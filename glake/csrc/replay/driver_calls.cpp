@@ -10,8 +10,10 @@ double sum(const PriceTable& table, const DriverCalls& calls, size_t from, size_
   double total = 0;
   for (size_t i = from; i < to; ++i) {
     const CallCount& count = calls.counts()[i];
-    total += table.prices[i].first * static_cast<double>(count.calls) +
-             table.prices[i].further * static_cast<double>(count.further);
+    const CallPrice& price = table.prices[i];
+    total += price.first * static_cast<double>(count.calls) +
+             price.further * static_cast<double>(count.further) +
+             (price.mapping - price.further) * static_cast<double>(count.mappings);
   }
   return total;
 }
@@ -35,8 +37,10 @@ std::vector<PriceTable> price_tables(const std::string& driver_path,
     table.name = name;
     for (size_t i = 0; i < kCalls; ++i) {
       CallPrice& price = table.prices[i];
-      const int result =
-          simulator.table_price(name.c_str(), kCallNames[i], &price.first, &price.further);
+      int result = simulator.table_price(name.c_str(), kCallNames[i], &price.first, &price.further);
+      if (result == 0) {
+        result = simulator.mapping_price(name.c_str(), kCallNames[i], &price.mapping);
+      }
       if (result != 0) throw ReplayError("cost table " + name + ": " + simulator.last_error());
     }
   }

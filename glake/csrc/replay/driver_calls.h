@@ -56,24 +56,30 @@ static_assert(kCalls == static_cast<size_t>(Call::kStreamId) + 1);
 
 struct CallCount {
   uint64_t calls = 0;
-  uint64_t further = 0;  // granules beyond the first of each call
+  uint64_t further = 0;   // granules beyond the first of each call
+  uint64_t mappings = 0;  // mappings in a call's range beyond the first
 };
 
 class DriverCalls {
  public:
-  // `times` calls over `bytes` each.
+  // `times` calls over `bytes` each, one mapping.
   void add(Call call, uint64_t bytes = 0, uint64_t times = 1) {
     const uint64_t granules = (bytes + kGranule - 1) / kGranule;
     CallCount& count = at(call);
     count.calls += times;
     count.further += times * (granules > 1 ? granules - 1 : 0);
   }
+  // One call over a range of `mappings` mappings.
+  void add_range(Call call, uint64_t bytes, uint64_t mappings) {
+    add(call, bytes);
+    at(call).mappings += mappings > 1 ? mappings - 1 : 0;
+  }
   // New memory of `bytes`: each handle created and mapped by calls of its own, access set at once.
   void add_handles(uint64_t bytes, uint64_t handle) {
     const uint64_t handles = (bytes + handle - 1) / handle;
     add(Call::kCreate, handle, handles);
     add(Call::kMap, handle, handles);
-    add(Call::kAccess, bytes);
+    add_range(Call::kAccess, bytes, handles);
   }
   CallCount& at(Call call) { return counts_[static_cast<size_t>(call)]; }
   const std::array<CallCount, kCalls>& counts() const { return counts_; }
@@ -86,6 +92,7 @@ class DriverCalls {
     for (size_t i = 0; i < kCalls; ++i) {
       a.counts_[i].calls -= b.counts_[i].calls;
       a.counts_[i].further -= b.counts_[i].further;
+      a.counts_[i].mappings -= b.counts_[i].mappings;
     }
     return a;
   }
@@ -93,6 +100,7 @@ class DriverCalls {
     for (size_t i = 0; i < kCalls; ++i) {
       counts_[i].calls += other.counts_[i].calls;
       counts_[i].further += other.counts_[i].further;
+      counts_[i].mappings += other.counts_[i].mappings;
     }
     return *this;
   }
@@ -107,10 +115,12 @@ class DriverCalls {
   std::array<CallCount, kCalls> counts_{};
 };
 
-// Modelled microseconds of one call over one granule, and of each further granule.
+// Modelled microseconds of one call over one granule, of each further granule of a mapping, and of
+// the first granule of each further mapping.
 struct CallPrice {
   double first = 0;
   double further = 0;
+  double mapping = 0;
 };
 
 struct DriverTime {

@@ -90,7 +90,7 @@ bool ExpandablePolicy::map_front(Pool& pool, Block* block, uint64_t bytes) {
     return false;
   }
   calls_.add(Call::kMap, handle, wanted);
-  calls_.add(Call::kAccess, mapped);
+  calls_.add_range(Call::kAccess, mapped, wanted);
   physical_ += mapped;
   pool.unmapped.erase(block);
   if (mapped < block->bytes) pool.unmapped.insert(split_off(block, mapped));

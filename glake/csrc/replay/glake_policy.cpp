@@ -184,8 +184,10 @@ uint64_t GlakePolicy::physical_bytes() const {
 DriverCalls GlakePolicy::calls() const {
   DriverCalls made;
   for (size_t i = 0; i < kCalls; ++i) {
-    made.at(static_cast<Call>(i)) = {static_cast<uint64_t>(driver_->calls(kCallNames[i])),
-                                     static_cast<uint64_t>(driver_->further_pages(kCallNames[i]))};
+    const char* name = kCallNames[i];
+    made.at(static_cast<Call>(i)) = {static_cast<uint64_t>(driver_->calls(name)),
+                                     static_cast<uint64_t>(driver_->further_pages(name)),
+                                     static_cast<uint64_t>(driver_->further_mappings(name))};
   }
   return made;
 }

@@ -188,7 +188,7 @@ void GmlakePolicy::release_idle(Pool& pool) {
   bool released = false;
   for (Block* block : idle) {
     if (!block->whole_segment()) continue;
-    calls_.add(Call::kUnmap, block->bytes);
+    calls_.add_range(Call::kUnmap, block->bytes, block->bytes / kGranule);
     calls_.add(Call::kRelease, kGranule, block->bytes / kGranule);
     physical_ -= block->bytes;
     mark(block, Granule::kGone);
@@ -200,7 +200,7 @@ void GmlakePolicy::release_idle(Pool& pool) {
 }
 
 GmlakePolicy::Ranges::iterator GmlakePolicy::drop(Ranges::iterator range) {
-  calls_.add(Call::kUnmap, range->second.bytes);
+  calls_.add_range(Call::kUnmap, range->second.bytes, range->second.bytes / kGranule);
   return ranges_.erase(range);
 }
 

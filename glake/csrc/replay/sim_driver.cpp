@@ -30,7 +30,9 @@ SimDriver::SimDriver(const std::string& wanted)
   resolve(reset_calls, "simcuda_reset_calls");
   resolve(calls, "simcuda_calls");
   resolve(further_pages, "simcuda_further_pages");
+  resolve(further_mappings, "simcuda_further_mappings");
   resolve(table_price, "simcuda_table_price");
+  resolve(mapping_price, "simcuda_mapping_price");
   resolve(last_message, "simcuda_last_message");
   resolve(tick, "simcuda_tick");
   resolve(violations, "simcuda_violations");

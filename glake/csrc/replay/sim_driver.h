@@ -21,7 +21,9 @@ struct SimDriver {
   void (*reset_calls)();
   int64_t (*calls)(const char* symbol);
   int64_t (*further_pages)(const char* symbol);
+  int64_t (*further_mappings)(const char* symbol);
   int (*table_price)(const char* table, const char* symbol, double* first_us, double* further_us);
+  int (*mapping_price)(const char* table, const char* symbol, double* mapping_us);
   size_t (*last_message)(char* text, size_t capacity);
   void (*tick)(uint64_t ticks);
   size_t (*violations)(char* json, size_t capacity, int clear);

@@ -37,9 +37,10 @@ struct CUevent_st;
  *   completion  how a thread that waits with a deadline learns that work is done: "instant"
  *               (default: it is woken) | "polled" (it asks and sleeps, as it must on a GPU: a
  *               query takes its modelled cost, a sleep what simcuda_sleep says; lazy schedule)
- *   driver_lock 1: calls that free or pin memory, unmap, load code, open contexts or peers wait
- *               for all work under way, and block calls that enqueue work meanwhile, as was seen
- *               with real drivers (default 0)
+ *   driver_lock 1: as was seen with real drivers, calls that free or unpin memory, load code, open
+ *               contexts or peers wait for all work under way, and block calls that enqueue work
+ *               meanwhile; cuMemAlloc, and calls that pin memory or make streams and events, block
+ *               them for their own time; cuModuleUnload only waits (default 0)
  *   sticky_errors  1: work that ends with an error (a fault below, an illegal address) takes its
  *               GPU's contexts with it, as CUDA documents of such errors: what was enqueued there
  *               does nothing, and every later call on them returns the error until the last release
@@ -60,9 +61,12 @@ struct CUevent_st;
  *               as they have its links (default 0: each its own clock and links)
  *   machine     name of a machine several processes share (default: private to the process)
  *   machine_dir where shared machines keep their files (default /dev/shm)
- *   call_us     any time. "name=first+further" pairs overriding the cost table
- *   call_time   any time. 1: calls that enqueue work take their modelled time on the clock
- *               (default 0: the books alone know it)
+ *   call_us     any time. "name=first+further+mapping" pairs overriding the cost table: of a 2 MiB
+ *               page, of each further page (default 0) and of each further mapping (default: as a
+ *               further page)
+ *   call_time   any time. 1: calls that enqueue work take their modelled time on the clock, and
+ *               with driver_lock those that block them for their own time (default 0: the books
+ *               alone know it)
  *   call_delay_us  any time. "cuMemMap=10000": each such call really sleeps that long
  */
 // clang-format on
@@ -82,12 +86,19 @@ SIMCUDA_API int64_t simcuda_calls(const char* symbol);
 SIMCUDA_API double simcuda_cost_us(const char* symbol);
 /* 2 MiB pages of those calls, beyond the first of each. */
 SIMCUDA_API int64_t simcuda_further_pages(const char* symbol);
+/* Mappings in the ranges of those calls, beyond the first of each: of cuMemSetAccess and
+ * cuMemUnmap.
+ */
+SIMCUDA_API int64_t simcuda_further_mappings(const char* symbol);
 SIMCUDA_API void simcuda_reset_calls(void);
-/* Modelled microseconds of one call of `symbol` over a 2 MiB page, and of each further page. */
+/* Modelled microseconds of one call of `symbol` over a 2 MiB page, and of each further page of the
+ * same mapping. */
 SIMCUDA_API int simcuda_price(const char* symbol, double* first_us, double* further_us);
 /* The same by a table of the cost file, or by "published", whatever table is in force. */
 SIMCUDA_API int simcuda_table_price(const char* table, const char* symbol, double* first_us,
                                     double* further_us);
+/* Of each further mapping's first page, by a table or (NULL) by that in force. */
+SIMCUDA_API int simcuda_mapping_price(const char* table, const char* symbol, double* mapping_us);
 
 /* Virtual clock in nanoseconds (threaded: of real time since cuInit), and host events for
  * complete_after. */

@@ -4,7 +4,9 @@ import ctypes
 import sys
 
 simulator = ctypes.CDLL(sys.argv[1])
-first, further = ctypes.c_double(), ctypes.c_double()
+first, further, mapping = ctypes.c_double(), ctypes.c_double(), ctypes.c_double()
 for call in sys.argv[2:]:
-    assert simulator.simcuda_price(call.encode(), ctypes.byref(first), ctypes.byref(further)) == 0
-    print(first.value, further.value)
+    name = call.encode()
+    assert simulator.simcuda_price(name, ctypes.byref(first), ctypes.byref(further)) == 0
+    assert simulator.simcuda_mapping_price(None, name, ctypes.byref(mapping)) == 0
+    print(first.value, further.value, mapping.value)
