@@ -118,7 +118,7 @@ def stages(driver: str, quick: bool = False) -> list[Stage]:
         Stage(
             "driver calls",
             (str(PROGRAMS / "driver_calls"), library_path, memory, calls),
-            60,
+            15,
             group=5,
             measures=True,
             needs=("programs",),
@@ -126,7 +126,7 @@ def stages(driver: str, quick: bool = False) -> list[Stage]:
         Stage(
             "driver lock",
             (str(PROGRAMS / "driver_lock"), library_path, "2" if short else "20"),
-            60,
+            25,
             group=6,
             measures=True,
             needs=("programs",),
@@ -134,7 +134,7 @@ def stages(driver: str, quick: bool = False) -> list[Stage]:
         Stage(
             "dead handles",
             (str(PROGRAMS / "dead_handles"), library_path),
-            60,
+            25,
             group=6,
             measures=True,
             needs=("programs",),
@@ -142,7 +142,7 @@ def stages(driver: str, quick: bool = False) -> list[Stage]:
         Stage(
             "copies",
             (str(PROGRAMS / "copies"), library_path, memory, copies),
-            60,
+            15,
             group=7,
             measures=True,
             needs=("programs",),
@@ -151,7 +151,7 @@ def stages(driver: str, quick: bool = False) -> list[Stage]:
             "transfers",
             (PYTHON, "benchmarks/gpu/transfers.py", "--driver", driver)
             + (("--most", str(1 << 20), "--rounds", "2") if short else ()),
-            40,
+            20,
             group=8,
             measures=True,
             needs=("library",),
@@ -160,7 +160,7 @@ def stages(driver: str, quick: bool = False) -> list[Stage]:
             "side by side",
             (PYTHON, "benchmarks/gpu/side_by_side.py", "--driver", driver)
             + ("--seconds", "{seconds}", "--out", str(side_by_side)),
-            180,
+            110,
             group=9,
             measures=True,
             result=side_by_side,
@@ -169,7 +169,7 @@ def stages(driver: str, quick: bool = False) -> list[Stage]:
         Stage(
             "jobs",
             (PYTHON, "benchmarks/gpu/jobs.py", "--seconds", "{seconds}", "--out", str(jobs)),
-            170,
+            120,
             group=10,
             measures=True,
             result=jobs,
