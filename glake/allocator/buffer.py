@@ -80,7 +80,9 @@ class Buffer:
             InvalidArgument: that is no stream.
             InvalidPointer: the buffer was freed.
         """
-        _C.record_stream(self.ptr, _handle(stream))
+        handle = _handle(stream)
+        _C.stream_may_end(self.device, handle)
+        _C.record_stream(self.ptr, handle)
 
     def __enter__(self) -> Buffer:
         return self
@@ -139,6 +141,7 @@ class Buffer:
         if consumer is None or consumer == 0 or consumer < -1:
             raise InvalidArgument(f"DLPack stream {stream!r}: None, -1, 1, 2 or a handle")
         if consumer != -1 and consumer != (self.stream or 1):
+            _C.stream_may_end(self.device, consumer)
             _C.stream_wait(self.device, consumer, self.stream)
             _C.record_stream(self.ptr, consumer)
         export = _Export(self)
@@ -199,6 +202,7 @@ def empty(
 
 
 def _allocate(nbytes: int, device: int, stream: int, kind: int) -> int:
+    _C.stream_may_end(device, stream)  # as CuPy's do, which end with their Python objects
     if kind == 0:
         return _C.malloc(nbytes, device, stream)
     return _C.malloc_contiguous(nbytes, device, stream, kind)

@@ -82,7 +82,7 @@ class Drill {
                 static_cast<long long>(test::number_in(text, "glake.stream_waits")), ooms_);
     OK(glake_check(0));
     OK(glake_shutdown());
-    for (int i = 1; i < kStreams; ++i) CU(cuStreamDestroy(streams_[i]));
+    for (int i = 1; i < kStreams; ++i) test::end_stream(streams_[i]);
     context_.reset();
     test::check_nothing_left();
   }

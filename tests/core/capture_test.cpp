@@ -29,7 +29,7 @@ class Fixture {
   ~Fixture() {
     OK(glake_check(0));
     OK(glake_shutdown());
-    for (CUstream stream : s) CU(cuStreamDestroy(stream));
+    for (CUstream stream : s) test::end_stream(stream);
     context_.reset();
     test::check_nothing_left();
   }
@@ -371,7 +371,7 @@ TEST(a_new_stream_with_an_old_handle) {
   OK(glake_pool_retain(0, kPool));
   OK(glake_free(own(4 * kMiB, f.s[0])));
   const CUstream before = f.s[0];
-  CU(cuStreamDestroy(before));
+  test::end_stream(before);
   OK(glake_empty_cache(0));  // asks it, and hears that it is gone
   CU(cuStreamCreate(&f.s[0], CU_STREAM_NON_BLOCKING));
   CHECK(f.s[0] == before);
@@ -397,7 +397,7 @@ TEST(what_waited_for_a_graph_is_given_at_once) {
   OK(glake_record_stream(a, f.s[1]));
   OK(glake_free(a));
   f.end();
-  CU(cuStreamDestroy(f.s[1]));
+  test::end_stream(f.s[1]);
   OK(glake_pool_release(0, kPool));
   OK(glake_free(own(30 * kMiB, f.s[0])));
   CU(cuStreamCreate(&f.s[1], CU_STREAM_NON_BLOCKING));

@@ -105,7 +105,7 @@ TEST(views_come_back) {
   for (size_t i = 1; i < parts.size(); i += 2) OK(glake_free(parts[i]));
   OK(glake_pool_release(0, kPool));
   OK(glake_shutdown());
-  CU(cuStreamDestroy(s));
+  test::end_stream(s);
   context.reset();
   test::check_nothing_left();
 }
@@ -137,8 +137,8 @@ TEST(restored_in_a_capture) {
   OK(glake_pool_release(0, kPool));
   OK(glake_shutdown());
   CU(cuGraphDestroy(graph));
-  CU(cuStreamDestroy(other));
-  CU(cuStreamDestroy(s));
+  test::end_stream(other);
+  test::end_stream(s);
   context.reset();
   test::check_nothing_left();
 }

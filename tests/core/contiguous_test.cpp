@@ -143,8 +143,8 @@ TEST(stream_order) {
     OK(glake_record_stream(b, two));
   }
   OK(glake_free(a));
-  CU(cuStreamDestroy(one));
-  CU(cuStreamDestroy(two));
+  test::end_stream(one);
+  test::end_stream(two);
 }
 
 TEST(the_limit_is_shared) {

@@ -28,7 +28,7 @@ class Fixture {
     for (void* ptr : held) OK(glake_free(ptr));
     OK(glake_check(0));
     OK(glake_shutdown());
-    for (CUstream stream : s) CU(cuStreamDestroy(stream));
+    for (CUstream stream : s) test::end_stream(stream);
     context_.reset();
     test::configure({{"policy", "balanced"}});
     test::check_nothing_left();

@@ -42,7 +42,7 @@ class Bench {
   ~Bench() {
     OK(glake_shutdown());
     CHECK(test::number_in(test::ledger(), "host_blocks") == 0);
-    for (int i = 1; i < kStreams; ++i) CU(cuStreamDestroy(stream[i]));
+    for (int i = 1; i < kStreams; ++i) test::end_stream(stream[i]);
     context_.reset();
     test::check_nothing_left();
     OK(glake_configure("debug", "none"));

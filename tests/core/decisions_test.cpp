@@ -84,7 +84,7 @@ TEST(what_is_lent_counts_at_once) {
     OK(glake_transfer_lend(UINT32_MAX, nullptr, 0));
     CHECK(copied() == all);
   }
-  CU(cuStreamDestroy(stream));
+  test::end_stream(stream);
 }
 
 }  // namespace

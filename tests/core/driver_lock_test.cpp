@@ -24,7 +24,7 @@ const test::Options kEnqueued = {{"copy_order", "enqueued"}};
 
 struct Stream {
   Stream() { CU(cuStreamCreate(&handle, CU_STREAM_NON_BLOCKING)); }
-  ~Stream() { CU(cuStreamDestroy(handle)); }
+  ~Stream() { test::end_stream(handle); }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
   CUstream handle = nullptr;

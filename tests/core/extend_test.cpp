@@ -36,7 +36,7 @@ class Job {
     check();
     for (const auto& [ptr, block] : blocks_) OK(glake_free(ptr));
     OK(glake_shutdown());
-    for (CUstream stream : s) CU(cuStreamDestroy(stream));
+    for (CUstream stream : s) test::end_stream(stream);
     context_.reset();
     test::check_nothing_left();
   }

@@ -124,6 +124,14 @@ inline std::string violations() {
   return text_of([](char* to, size_t room) { return simcuda_violations(to, room, 0); });
 }
 
+// Destroys a stream, having told glake: on a GPU it may not be asked about afterwards.
+inline void end_stream(CUstream stream) {
+  for (int device = 0; device < 16; ++device) {
+    CHECK(glake_forget_stream(device, stream) == GLAKE_OK);
+  }
+  CHECK(cuStreamDestroy(stream) == CUDA_SUCCESS);
+}
+
 using Options = std::vector<std::pair<std::string, std::string>>;
 
 // The simulated driver of every test unless it says otherwise: it has the lock that a driver may

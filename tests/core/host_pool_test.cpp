@@ -146,7 +146,7 @@ TEST(waits_for_recorded_work) {
   GIVES(GLAKE_INVALID_DEVICE, glake_host_record_stream(b, 2, nullptr));
   CU(cuMemFree(data));
   CU(cuMemFree(flag));
-  for (CUstream s : streams) CU(cuStreamDestroy(s));
+  for (CUstream s : streams) test::end_stream(s);
 }
 
 // No event is recorded on a stream under capture: the block is held until there is none.
@@ -173,7 +173,7 @@ TEST(held_through_a_capture) {
   void* d = c == a ? nullptr : get(kMiB);
   CHECK(c == a || d == a);
   for (void* ptr : {b, c, d}) OK(glake_host_free(ptr));
-  CU(cuStreamDestroy(stream));
+  test::end_stream(stream);
 }
 
 // A destroyed stream's work has no event: only a synchronisation tells.
@@ -185,7 +185,7 @@ TEST(destroyed_stream) {
   CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   void* a = get(kMiB);
   OK(glake_host_record_stream(a, 0, stream));
-  CU(cuStreamDestroy(stream));
+  test::end_stream(stream);
   OK(glake_host_free(a));
   CHECK(host("waiting_blocks") == 1);
   const int64_t syncs = simcuda_calls("cuCtxSynchronize");

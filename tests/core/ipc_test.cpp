@@ -143,7 +143,7 @@ TEST(closed_after_its_work) {
     CHECK(ptr != nullptr);
     CU(cuMemsetD8Async(at(ptr), 9, 5 * kMiB, stream));
     OK(glake_ipc_close(ptr));
-    CU(cuStreamDestroy(stream));
+    test::end_stream(stream);
     CHECK(other.ask("leave") == "0");
   }
   finish();

@@ -264,7 +264,7 @@ class Program {
     if (taken_ != 0) CU(cuMemFree(taken_));
     OK(glake_check(0));
     OK(glake_shutdown());
-    for (size_t i = 1; i < streams_.size(); ++i) CU(cuStreamDestroy(streams_[i]));
+    for (size_t i = 1; i < streams_.size(); ++i) test::end_stream(streams_[i]);
   }
 
   static constexpr int64_t kClaimed = 9 * 1000 * 1000;

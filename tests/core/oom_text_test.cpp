@@ -219,7 +219,7 @@ TEST(whole_blocks_of_a_graph_are_no_fit_elsewhere) {
   CU(cuGraphDestroy(graph));
   OK(glake_pool_release(0, pool));
   OK(glake_shutdown());
-  CU(cuStreamDestroy(stream));
+  test::end_stream(stream);
 }
 
 TEST(a_limit_is_no_driver) {
@@ -371,7 +371,7 @@ class Random {
     if (outside_ != 0) CU(cuMemFree(outside_));
     OK(glake_check(0));
     OK(glake_shutdown());
-    for (size_t i = 1; i < streams_.size(); ++i) CU(cuStreamDestroy(streams_[i]));
+    for (size_t i = 1; i < streams_.size(); ++i) test::end_stream(streams_[i]);
   }
 
  private:

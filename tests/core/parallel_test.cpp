@@ -56,7 +56,7 @@ class Actor {
     test::CurrentContext context;
     for (const test::Held& h : held_) OK(glake_free(h.ptr));
     held_.clear();
-    CU(cuStreamDestroy(stream_));
+    test::end_stream(stream_);
   }
   const std::vector<test::Held>& held() const { return held_; }
 

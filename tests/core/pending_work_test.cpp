@@ -29,7 +29,7 @@ class Fixture {
     CHECK_TEXT(test::violations() == "[]", test::violations());
     OK(glake_check(0));
     OK(glake_shutdown());
-    for (CUstream stream : s) CU(cuStreamDestroy(stream));
+    for (CUstream stream : s) test::end_stream(stream);
     context_.reset();
     test::check_nothing_left();
   }
@@ -97,15 +97,14 @@ void chunks_stay_for_their_work(int kind, bool recorded) {
   OK(glake_free(ptr));
 }
 
-// A destroyed stream whose memory is still to be marked is asked about once: drivers need not know
-// its handle any more.
+// A destroyed stream is asked about no more.
 TEST(gone_streams_are_not_asked) {
   Fixture f("gone streams are not asked");
   CUstream gone = nullptr;
   CU(cuStreamCreate(&gone, CU_STREAM_NON_BLOCKING));
   OK(glake_free(get(8 * kMiB, f.s[0])));
   OK(glake_free(get(8 * kMiB, gone)));
-  CU(cuStreamDestroy(gone));
+  test::end_stream(gone);
   auto needed = [] {
     return simcuda_calls("cuEventRecord") + simcuda_calls("cuStreamWaitEvent") +
            simcuda_calls("cuStreamQuery");
@@ -114,7 +113,6 @@ TEST(gone_streams_are_not_asked) {
   for (int i = 0; i < 50; ++i) {
     for (CUstream stream : f.s) OK(glake_free(get(2 * kMiB, stream)));
   }
-  CHECK(needed() - before >= 50);
   CHECK(simcuda_calls("cuStreamIsCapturing") - asked <= needed() - before + 2);
 }
 
@@ -199,7 +197,7 @@ void recorded_on(size_t streams, bool pooled, size_t bytes) {
   CHECK(all(second, used, 2));
   OK(glake_free(second));
   CU(cuCtxSynchronize());
-  for (CUstream user : users) CU(cuStreamDestroy(user));
+  for (CUstream user : users) test::end_stream(user);
 }
 
 TEST(frees_recorded_on_many_streams_wait) {
@@ -242,7 +240,7 @@ TEST(small_frees_serve_their_own_stream) {
     CHECK(all(block, kBytes, 2));
     OK(glake_free(block));
   }
-  for (CUstream user : users) CU(cuStreamDestroy(user));
+  for (CUstream user : users) test::end_stream(user);
 }
 
 TEST(chunks_wait_for_their_work) {

@@ -134,7 +134,7 @@ TEST(idle_threads_do_not_wake) {
     CHECK(before.size() >= 8);
     CHECK(sleeps() == before);
     CHECK(simcuda_calls("*") == calls);
-    CU(cuStreamDestroy(stream));
+    test::end_stream(stream);
   }
 }
 

@@ -52,7 +52,7 @@ class Program {
     while (!blocks_.empty()) end(blocks_.size() - 1);
     OK(glake_check(0));
     OK(glake_shutdown());
-    for (CUstream& s : streams_) CU(cuStreamDestroy(s));
+    for (CUstream& s : streams_) test::end_stream(s);
     context_.reset();
     test::check_nothing_left();
   }

@@ -218,7 +218,7 @@ void streams_share_an_eager_pool(unsigned flags) {
   OK(glake_free(a));
   OK(glake_pool_release(0, kPool));
   OK(glake_shutdown());
-  CU(cuStreamDestroy(s));
+  test::end_stream(s);
   context.reset();
   test::check_nothing_left();
 }

@@ -22,7 +22,7 @@ class Fixture {
   ~Fixture() {
     OK(glake_check(0));
     OK(glake_shutdown());
-    for (CUstream stream : s) CU(cuStreamDestroy(stream));
+    for (CUstream stream : s) test::end_stream(stream);
     context_.reset();
     test::check_nothing_left();
   }

@@ -54,7 +54,7 @@ class Program {
     OK(glake_region_budget(pools_[1], 0));
     OK(glake_check(0));
     OK(glake_shutdown());
-    for (CUstream& s : streams_) CU(cuStreamDestroy(s));
+    for (CUstream& s : streams_) test::end_stream(s);
     context_.reset();
     test::check_nothing_left();
   }

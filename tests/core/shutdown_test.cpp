@@ -63,7 +63,7 @@ TEST(refused_while_a_capture_may_use_a_freed_block) {
     CUgraph graph = nullptr;
     CU(cuStreamEndCapture(stream, &graph));
     CU(cuGraphDestroy(graph));
-    CU(cuStreamDestroy(stream));
+    test::end_stream(stream);
   }
   OK(glake_pool_release(0, kPool));
   finish();
@@ -88,7 +88,7 @@ TEST(refused_while_a_capture_may_use_cached_memory) {
     CUgraph graph = nullptr;
     CU(cuStreamEndCapture(stream, &graph));
     CU(cuGraphDestroy(graph));
-    CU(cuStreamDestroy(stream));
+    test::end_stream(stream);
   }
   finish();
 }

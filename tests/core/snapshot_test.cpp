@@ -127,7 +127,7 @@ void random_programs(const char* policy, uint64_t seed) {
   for (const Live& l : live) OK(glake_free(l.ptr));
   check(snapshot(), {});
   OK(glake_shutdown());
-  for (int i = 1; i < 10; ++i) CU(cuStreamDestroy(streams[i]));
+  for (int i = 1; i < 10; ++i) test::end_stream(streams[i]);
   context.reset();
   test::check_nothing_left();
 }

@@ -184,7 +184,7 @@ class Program {
     OK(glake_check(0));
     test::check_books({});
     OK(glake_shutdown());
-    for (int i = 1; i < kStreams; ++i) CU(cuStreamDestroy(streams_[i]));
+    for (int i = 1; i < kStreams; ++i) test::end_stream(streams_[i]);
     found = test::violations();
     context_.reset();
     if (!faults_.forget_record_stream) test::check_nothing_left();

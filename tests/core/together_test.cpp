@@ -134,7 +134,7 @@ TEST(a_contiguous_free_completes) {
   for (CUstream s : streams) OK(glake_record_stream(vmm, s));
   OK(glake_free(vmm));
   CHECK(events(GLAKE_FREE_REQUESTED).size() == 1 && events(GLAKE_FREE_COMPLETED).size() == 1);
-  for (CUstream s : streams) CU(cuStreamDestroy(s));
+  for (CUstream s : streams) test::end_stream(s);
   context.reset();
   finish();
 }
@@ -256,7 +256,7 @@ TEST(events_leave_with_their_stream) {
     OK(glake_free(mine));
     OK(glake_free(get(5 * kMiB)));  // another stream wants it: a mark on s, which is busy
     OK(glake_free(other));
-    CU(cuStreamDestroy(s));
+    test::end_stream(s);
     OK(glake_empty_cache(0));
     CHECK(stat("glake.physical_bytes") == 0);  // nothing waits for s
     const int64_t now = test::number_in(test::ledger(), "events");
@@ -290,7 +290,7 @@ TEST(chunks_keep_their_tickets) {
       OK(glake_empty_cache(0));
     }
   }
-  for (CUstream stream : s) CU(cuStreamDestroy(stream));
+  for (CUstream stream : s) test::end_stream(stream);
   context.reset();
   finish();
 }

@@ -215,7 +215,7 @@ TEST(captures) {
   CHECK(launches() > 0);
   OK(glake_copy_wait(ordered, test::kForever));
   OK(glake_copy_release(ordered));
-  CU(cuStreamDestroy(stream));
+  test::end_stream(stream);
 }
 
 // One pageable block among many pinned ones is found: a kernel's access to it would end a context.

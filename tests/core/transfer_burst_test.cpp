@@ -23,7 +23,7 @@ class Loop {
   ~Loop() {
     for (size_t gpu = 0; gpu < streams_.size(); ++gpu) {
       test::CurrentContext context(static_cast<int>(gpu));
-      CU(cuStreamDestroy(streams_[gpu]));
+      test::end_stream(streams_[gpu]);
     }
   }
 
@@ -181,7 +181,7 @@ TEST(stripes_of_one_socket_travel_together) {
     CHECK_TEXT(result.find("cpu:1") != std::string::npos, result);  // planned by socket
     CHECK(to.holds(11, 0, kBytes, 0));
     CHECK(simcuda_calls("cuLaunchKernel") == launches);
-    CU(cuStreamDestroy(stream));
+    test::end_stream(stream);
   }
 }
 

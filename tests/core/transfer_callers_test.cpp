@@ -30,7 +30,7 @@ class Stream {
     let_go();
     synchronize();
     CurrentContext context(device_);
-    CHECK(cuStreamDestroy(stream_) == CUDA_SUCCESS);
+    test::end_stream(stream_);
     OK(glake_host_free(word_));
   }
   CUstream get() const { return stream_; }

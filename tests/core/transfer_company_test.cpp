@@ -32,7 +32,7 @@ class Copies {
   ~Copies() {
     for (size_t gpu = 0; gpu < streams_.size(); ++gpu) {
       CU(cuCtxSetCurrent(contexts_[gpu]));
-      CU(cuStreamDestroy(streams_[gpu]));
+      test::end_stream(streams_[gpu]);
       CU(cuDevicePrimaryCtxRelease(static_cast<int>(gpu)));
     }
   }

@@ -88,7 +88,7 @@ TEST(forced_relays_in_a_stream) {
       CUstream stream = nullptr;
       CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
       copy_once(dst, src, 33 * kMiB + 77, 3, 5, GLAKE_COPY_RELAYED, stream, device);
-      CU(cuStreamDestroy(stream));
+      test::end_stream(stream);
     }
     CHECK(test::violations() == "[]");
   }
@@ -158,7 +158,7 @@ TEST(small_copies) {
   CHECK(test::result_of(id).find("\"relayed\": false") != std::string::npos);
   CHECK(dst.holds(3, 0, 128 * kKiB, 0));
   CHECK(test::number_in(test::transfer_stats(), "threads") == 0);
-  CU(cuStreamDestroy(stream));
+  test::end_stream(stream);
 }
 
 // An id that no copy has is refused, whatever kind of copy its highest bits name.

@@ -280,7 +280,7 @@ TEST(given_up) {
     }
     OK(glake_free(dst));
     OK(glake_host_free(src));
-    CU(cuStreamDestroy(stream));
+    test::end_stream(stream);
   }
 }
 

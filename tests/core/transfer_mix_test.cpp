@@ -80,7 +80,7 @@ void random_mix(const char* preset, uint64_t seed, bool faults, bool held) {
     for (CUstream s : streams) cuStreamSynchronize(s);
     CHECK(simcuda_watch_landings(0, 0) == 0);
   }
-  for (CUstream s : streams) CU(cuStreamDestroy(s));
+  for (CUstream s : streams) test::end_stream(s);
   CHECK(test::violations() == "[]");
   const std::string edges =
       test::text_of([](char* to, size_t room) { return simcuda_edges(to, room, 0); });

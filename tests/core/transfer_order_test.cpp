@@ -15,7 +15,7 @@ constexpr size_t kBytes = 24 * kMiB;
 
 struct Stream {
   Stream() { CU(cuStreamCreate(&handle, CU_STREAM_NON_BLOCKING)); }
-  ~Stream() { CU(cuStreamDestroy(handle)); }
+  ~Stream() { test::end_stream(handle); }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
   CUstream handle = nullptr;

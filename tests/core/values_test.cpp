@@ -107,7 +107,7 @@ TEST(what_waits_is_active) {
   CHECK(v.active[0].current == 0 && v.active[0].allocated == 1 && v.active[0].freed == 1);
   CHECK(v.active_bytes[0].current == 0 && v.requested_bytes[0].current == 0);
   CHECK(v.active_bytes[0].peak == static_cast<int64_t>(3 * kMiB));
-  for (CUstream s : streams) CU(cuStreamDestroy(s));
+  for (CUstream s : streams) test::end_stream(s);
   context.reset();
   finish();
 }

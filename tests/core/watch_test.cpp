@@ -217,7 +217,7 @@ TEST(blocks_held_for_streams_complete_later) {
   std::vector<int> seen = actions(history());
   CHECK(std::count(seen.begin(), seen.end(), GLAKE_FREE_COMPLETED) == 1);
   OK(glake_shutdown());
-  for (CUstream s : streams) CU(cuStreamDestroy(s));
+  for (CUstream s : streams) test::end_stream(s);
   context.reset();
   finish();
 }

@@ -68,7 +68,7 @@ inline void World::end_stream(int stream) {
   if (s == 0 || ended_[s] || capturing(static_cast<int>(s))) return;
   // Its blocks are used on the default stream from here on, after what was enqueued.
   if (setup_.bytes != 0) stamps_.verify();
-  CU(cuStreamDestroy(streams_[s]));
+  test::end_stream(streams_[s]);
   streams_[s] = nullptr;
   ended_[s] = true;
   exact_full_ = false;
@@ -108,7 +108,7 @@ inline void World::end_capture() {
   CUgraph graph = nullptr;
   CU(cuStreamEndCapture(captured_ != nullptr ? captured_ : handle(capturing_), &graph));
   CU(cuGraphDestroy(graph));
-  if (captured_ != nullptr) CU(cuStreamDestroy(captured_));
+  if (captured_ != nullptr) test::end_stream(captured_);
   captured_ = nullptr;
   capturing_ = 0;
 }
@@ -301,7 +301,7 @@ inline void World::finish() {
   if (glake_set_kind(GLAKE_STITCHED) < 0) CHECK(false);
   OK(glake_shutdown());
   for (size_t s = 1; s < streams_.size(); ++s) {
-    if (!ended_[s]) CU(cuStreamDestroy(streams_[s]));
+    if (!ended_[s]) test::end_stream(streams_[s]);
   }
   context_.reset();
   for (int device = 0; device < setup_.devices; ++device) test::check_nothing_left(device);

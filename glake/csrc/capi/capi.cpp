@@ -96,6 +96,18 @@ int glake_stream_wait(int device, void* stream, void* for_stream) {
   });
 }
 
+int glake_forget_stream(int device, void* stream) {
+  return api_call([&] {
+    Process::instance().stream_ends(device, glake::stream_of(stream), glake::StreamEnd::kNow);
+  });
+}
+
+int glake_stream_may_end(int device, void* stream) {
+  return api_call([&] {
+    Process::instance().stream_ends(device, glake::stream_of(stream), glake::StreamEnd::kAnyTime);
+  });
+}
+
 int glake_empty_cache(int device) {
   return api_call([&] {
     DeviceAllocator& allocator = Process::instance().device(device);

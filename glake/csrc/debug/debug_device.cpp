@@ -23,9 +23,10 @@ void DebugDevice::require(Status s, const char* what) const {
                                       " for a check: " + driver_.describe(s));
 }
 
-// A stream under capture records what is enqueued instead of running it; a destroyed one is
-// refused.
+// A stream under capture records what is enqueued instead of running it; one that may be destroyed
+// must not be named.
 bool DebugDevice::may_touch(StreamHandle stream) {
+  if (!driver_.streams().askable(stream)) return false;
   bool capturing = false;
   return driver_.is_capturing(number_, stream, &capturing).ok() && !capturing;
 }

@@ -8,6 +8,7 @@
 namespace glake {
 
 Block* ContiguousBlocks::allocate(Bytes bytes, StreamHandle stream, const Asked& asked) {
+  const StreamLives::Named named(device_.driver.streams(), stream);
   const int kind = asked.kind;
   Bytes whole = round_up(bytes, kGranule);
   {

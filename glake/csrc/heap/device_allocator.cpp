@@ -146,6 +146,7 @@ void DeviceAllocator::require_no_blocks() {
 }
 
 Block* DeviceAllocator::find(Bytes bytes, StreamHandle stream, ThreadCache& cache) {
+  const StreamLives::Named named(device_.driver.streams(), stream);
   Bytes size = round_up(bytes, kAlignment);
   uint64_t slot = 0;
   {
@@ -203,8 +204,15 @@ void DeviceAllocator::drop_cache(ThreadCache* cache) {
 }
 
 void DeviceAllocator::forget_stream(StreamHandle handle) {
+  const StreamLives::Named named(device_.driver.streams(), handle);
   HotGuard hot(device_.hot);
   device_.clock.forget(handle);
+}
+
+void DeviceAllocator::stream_may_end(StreamHandle handle) {
+  const StreamLives::Named named(device_.driver.streams(), handle);
+  HotGuard hot(device_.hot);
+  device_.clock.turn(device_.clock.id_of(handle));
 }
 
 void DeviceAllocator::memory_info(Bytes* free, Bytes* total) {

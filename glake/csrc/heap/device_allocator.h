@@ -54,8 +54,9 @@ class DeviceAllocator {
   void check() { Invariants(device_).check(); }
 
   ThreadCache* make_cache();
-  void drop_cache(ThreadCache* cache);      // its thread ends
-  void forget_stream(StreamHandle handle);  // a thread's own default stream, with its thread
+  void drop_cache(ThreadCache* cache);       // its thread ends
+  void forget_stream(StreamHandle handle);   // which ends; a thread's own ends with its thread
+  void stream_may_end(StreamHandle handle);  // what must be asked of it is, while it is named
 
   Bytes owed_bytes() const { return device_.owed_bytes(); }
   void memory_info(Bytes* free, Bytes* total);  // throws Error

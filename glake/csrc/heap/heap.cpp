@@ -86,6 +86,7 @@ void Heap::free(Block* block, ThreadCache& cache) {
 }
 
 void Heap::record_stream(Block* block, StreamHandle stream) {
+  const StreamLives::Named named(device.driver.streams(), stream);
   HotGuard hot(device.hot);
   StreamId id = device.clock.id_of(stream);
   if (id == block->stream_id) return;

@@ -123,6 +123,7 @@ Block* Pools::quick(Heap& pool, const Request& r, StreamHandle stream) {
 }
 
 Block* Pools::allocate(PoolId id, Bytes bytes, StreamHandle stream) {
+  const StreamLives::Named named(device_.driver.streams(), stream);
   {
     HotGuard hot(device_.hot);
     Heap* pool = find(id);
@@ -142,6 +143,7 @@ Block* Pools::allocate(PoolId id, Bytes bytes, StreamHandle stream) {
 }
 
 Block* Pools::allocate_at(PoolId id, Address ptr, Bytes bytes, StreamHandle stream) {
+  const StreamLives::Named named(device_.driver.streams(), stream);
   MappingTurn turn(device_);
   HotGuard hot(device_.hot);
   Heap& pool = need(id);

@@ -186,6 +186,18 @@ void HostPool::record(void* ptr, int device, StreamHandle stream) {
   }
 }
 
+void HostPool::forget(StreamHandle stream, bool done) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  for (auto& [ptr, block] : blocks_) {
+    auto ends = [stream](const Recorded& r) { return r.second == stream; };
+    std::vector<Recorded>& streams = block->streams;
+    const auto kept = std::remove_if(streams.begin(), streams.end(), ends);
+    if (kept == streams.end()) continue;
+    streams.erase(kept, streams.end());
+    block->lost |= !done;
+  }
+}
+
 void HostPool::free(void* ptr) {
   HostBlock* block = nullptr;
   {
@@ -195,7 +207,7 @@ void HostPool::free(void* ptr) {
     allocated_.subtract(static_cast<int64_t>(block->bytes));
     asked_ -= class_of(block->requested);
     --live_;
-    if (block->streams.empty()) {
+    if (block->streams.empty() && !block->lost) {
       put_ready(block);
       return;
     }
@@ -219,8 +231,9 @@ Bytes HostPool::requested(void* ptr) {
 bool HostPool::record_event(HostBlock& block, Recorded recorded) {
   auto [device, stream] = recorded;
   bool capturing = false;
-  // Another thread's own default stream cannot be named here.
-  bool named = !is_thread_stream(stream) || stream == this_thread_stream();
+  // Neither another thread's own default stream can be named here, nor one that may be destroyed.
+  bool named =
+      is_thread_stream(stream) ? stream == this_thread_stream() : driver_.streams().askable(stream);
   if (!named || !driver_.is_capturing(device, stream, &capturing).ok()) {
     block.lost = true;  // or the stream was destroyed, its work perhaps not done
     return true;

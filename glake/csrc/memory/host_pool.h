@@ -28,6 +28,8 @@ class HostPool {
   void free(void* ptr);
   Bytes requested(void* ptr);  // of a live block; throws Error
   void record(void* ptr, int device, StreamHandle stream);
+  // The stream ends. Unless its work is done, what it was recorded for waits for a synchronisation.
+  void forget(StreamHandle stream, bool done = false);
   // Afterwards record() of this device's streams makes no driver call. Throws Error.
   void attach(int device);
   // Gives back every block nobody holds or uses. Throws Error when the driver refuses.

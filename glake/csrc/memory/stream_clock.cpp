@@ -26,10 +26,15 @@ StreamId StreamClock::id_of(StreamHandle handle) {
   return id;
 }
 
+bool StreamClock::foreign(const Stream& s) const {
+  if (is_thread_stream(s.handle)) return s.handle != this_thread_stream();
+  return !driver_.streams().askable(s.handle);
+}
+
 bool StreamClock::capturing(StreamId id) {
   Stream& s = streams_[id];
   if (s.gone) return false;
-  if (s.foreign()) return s.capturing;
+  if (foreign(s)) return s.capturing;
   bool yes = false;
   Status status = driver_.is_capturing(device_, s.handle, &yes);
   s.told(status);
@@ -39,7 +44,7 @@ bool StreamClock::capturing(StreamId id) {
 
 bool StreamClock::usable(StreamId id) {
   Stream& s = streams_[id];
-  if (s.gone || s.foreign()) return false;
+  if (s.gone || foreign(s)) return false;
   bool yes = false;
   Status status = driver_.is_capturing(device_, s.handle, &yes);
   s.told(status);
@@ -77,8 +82,10 @@ StreamId StreamClock::replace(StreamId id) {
 void StreamClock::forget(StreamHandle handle) {
   auto found = ids_.find(handle);
   if (found == ids_.end()) return;
+  if (streams_[found->second].frees != 0) mark(found->second);
   streams_[found->second].gone = true;
   ids_.erase(found);
+  ++replaced_;
 }
 
 Ticket StreamClock::stamp(StreamId id) {
@@ -112,7 +119,11 @@ StreamId StreamClock::turn(StreamId id) {
   ++turns_;
   polls_ = 0;
   // Also of the only stream: a gone one is taken for not captured.
-  if (streams_[id].gone) id = revive(id, handle);
+  if (streams_[id].gone) {
+    id = revive(id, handle);
+  } else if (driver_.streams().ending(handle)) {
+    id = renew(id);
+  }
   last_ = id;
   return id;
 }
@@ -122,6 +133,16 @@ StreamId StreamClock::revive(StreamId id, StreamHandle handle) {
   if (streams_[id].handle != handle) return id_of(handle);  // replaced just now
   bool yes = false;
   return driver_.is_capturing(device_, handle, &yes).ok() ? replace(id) : id;
+}
+
+// A stream that may end is named: now or never can the driver be asked what others will want to
+// know of it.
+StreamId StreamClock::renew(StreamId id) {
+  const StreamHandle handle = streams_[id].handle;
+  if (!same_stream(id)) id = id_of(handle);
+  capturing(id);
+  if (streams_.size() > 1 && streams_[id].frees != 0) mark(id);
+  return id;
 }
 
 void StreamClock::mark_all() {
@@ -136,7 +157,7 @@ bool StreamClock::may_query(StreamId id) {
   if (streams_.size() > Tuning::kPollsATurn) return false;
   for (StreamId other = 0; other < streams_.size(); ++other) {
     const Stream& s = streams_[other];
-    bool not_captured = s.gone || (s.foreign() ? !s.capturing : usable(other));
+    bool not_captured = s.gone || (foreign(s) ? !s.capturing : usable(other));
     if (!not_captured) return false;
   }
   return true;
@@ -192,7 +213,7 @@ void StreamClock::poll() {
 void StreamClock::ask(Ticket t) {
   Stream& s = streams_[t.stream];
   if (s.polled == turns_ || polls_ == Tuning::kPollsATurn) return;
-  if (s.marks.empty() && (s.gone || s.foreign())) return;
+  if (s.marks.empty() && (s.gone || foreign(s))) return;
   ++polls_;
   s.polled = turns_;
   if (s.marks.covering(t.epoch) != nullptr) {

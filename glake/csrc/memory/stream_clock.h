@@ -27,8 +27,8 @@ class StreamClock : public Completion {
 
   // As seen by the thread that asks: another thread's own default stream cannot be asked about.
   bool capturing(StreamId id);
-  // The stream of a thread that ends: what is pending there is complete at the next device
-  // synchronisation.
+  // The stream ends, as that of a thread that ends: what is pending there is marked where it still
+  // may be, else complete at the next device synchronisation.
   void forget(StreamHandle handle);
 
   // A free on this stream: its ticket.
@@ -88,8 +88,6 @@ class StreamClock : public Completion {
 
  private:
   struct Stream {
-    // Another thread's own default stream, which this one cannot ask about.
-    bool foreign() const { return is_thread_stream(handle) && handle != this_thread_stream(); }
     // What the driver answered to a call about it.
     void told(Status s) { gone |= s.stream_gone(); }
 
@@ -106,11 +104,15 @@ class StreamClock : public Completion {
     std::vector<uint64_t> waited;  // by source stream: the epoch ordered before this stream
   };
 
-  // False if nothing may be recorded or waited for there: captured, gone, or another thread's.
+  // Not to be asked about here and now: another thread's own default stream, or one that may have
+  // been destroyed (driver/stream_lives.h).
+  bool foreign(const Stream& s) const;
+  // False if nothing may be recorded or waited for there: captured, gone, or foreign.
   bool usable(StreamId id);
   bool same_stream(StreamId id);
   StreamId replace(StreamId id);
   StreamId revive(StreamId id, StreamHandle handle);
+  StreamId renew(StreamId id);
   bool may_query(StreamId id);
   void close_epoch(StreamId id);
   bool mark(StreamId id);

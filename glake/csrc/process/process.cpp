@@ -108,6 +108,25 @@ void Process::thread_ended(void* state) {
   delete thread;
 }
 
+void Process::stream_ends(int device, StreamHandle stream, StreamEnd when) {
+  check_usable();
+  if (device < 0 || device >= kMaxDevices) {
+    throw Error(GLAKE_INVALID_DEVICE, "there is no " + device_text(device));
+  }
+  if (stream == 0 || is_thread_stream(stream)) return;  // the default streams never end
+  std::lock_guard<std::mutex> guard(mutex_);
+  DeviceAllocator* used = devices_[device].get();
+  if (when == StreamEnd::kAnyTime) {
+    open_driver().streams().may_end(stream);
+    if (used != nullptr) used->stream_may_end(stream);
+    return;
+  }
+  if (driver_ == nullptr) return;
+  if (used != nullptr) used->forget_stream(stream);
+  if (host_ != nullptr) host_->forget(stream);
+  driver_->streams().ends(stream);
+}
+
 ThreadCache& Process::open_cache(int device) {
   check_usable();
   std::lock_guard<std::mutex> guard(mutex_);
@@ -305,11 +324,6 @@ Driver& Process::driver() {
   check_usable();
   std::lock_guard<std::mutex> guard(mutex_);
   return open_driver();
-}
-
-bool Process::enqueues_copies() {
-  std::lock_guard<std::mutex> guard(mutex_);
-  return options_.copy_order == CopyOrderKind::kEnqueued;
 }
 
 HostPool& Process::host() {

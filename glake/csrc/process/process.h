@@ -75,8 +75,9 @@ class Process {
   void shutdown();
   // Ends a caller's pin; the block may be gone. Throws Error if `ptr` has none.
   void unpin(void* ptr);
-  Driver& driver();        // opened at first use
-  bool enqueues_copies();  // option copy_order
+  Driver& driver();  // opened at first use
+  // A stream of the caller's ends now, or may at any time. No device is opened for it.
+  void stream_ends(int device, StreamHandle stream, StreamEnd when);
   HostPool& host();
   Ipc& ipc();
   void settle_ipc();  // what the driver refused to take back of other processes' blocks

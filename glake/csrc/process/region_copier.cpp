@@ -32,7 +32,7 @@ RegionCopier::~RegionCopier() {
     (*engine_)->copy(id)->release();
   }
   if (stream_ == 0) return;
-  (void)driver_.synchronize_stream(device_, stream_);
+  host_.forget(stream_, driver_.synchronize_stream(device_, stream_).ok());
   (void)driver_.destroy_stream(stream_);
 }
 

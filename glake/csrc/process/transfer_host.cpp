@@ -44,6 +44,10 @@ class TransferAllocator final : public transfer::Allocator {
             : plain_malloc(process_, bytes, gpu, stream));
   }
 
+  void forget_stream(int gpu, StreamHandle stream) override {
+    process_.stream_ends(gpu, stream, StreamEnd::kNow);
+  }
+
   void free(Address block) override {
     void* ptr = reinterpret_cast<void*>(block);
     if (process_.hooks().has(kDebug)) {
@@ -77,9 +81,9 @@ void TransferHost::open(const std::string& topology, const std::string& name) {
                 "the transfer engine is open; glake_transfer_close() it first");
   }
   process_.host();  // there when the engine asks for it
-  engine_ = std::make_unique<transfer::Engine>(process_.driver(),
-                                               std::make_unique<TransferAllocator>(process_),
-                                               topology, name, process_.enqueues_copies());
+  engine_ = std::make_unique<transfer::Engine>(
+      process_.driver(), std::make_unique<TransferAllocator>(process_), topology, name,
+      process_.options().copy_order == CopyOrderKind::kEnqueued);
   in_use_.store(engine_.get());
 }
 

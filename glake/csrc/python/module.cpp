@@ -120,6 +120,13 @@ void bind_driver(py::module_& module) {
       },
       py::arg("device"), py::arg("peer"), "Lets `peer` reach all of `device`'s memory.");
   module.def(
+      "stream_may_end",
+      [](const py::int_& device, const py::int_& stream) {
+        check(released(glake_stream_may_end, to_device(device), to_stream(stream)));
+      },
+      py::arg("device"), py::arg("stream"),
+      "The stream may be destroyed at any time: glake asks about it only where it is named.");
+  module.def(
       "stream_wait",
       [](const py::int_& device, const py::int_& stream, const py::int_& for_stream) {
         check(released(glake_stream_wait, to_device(device), to_stream(stream),

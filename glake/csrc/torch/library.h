@@ -46,6 +46,7 @@
   X(host_malloc)              \
   X(host_free)                \
   X(host_record_stream)       \
+  X(stream_may_end)           \
   X(host_empty_cache)         \
   X(get_host_stats)           \
   X(set_context_hooks)        \

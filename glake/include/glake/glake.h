@@ -68,7 +68,9 @@ typedef enum glake_status {
 } glake_status;
 
 /* Device memory, at least `bytes` long, 512-byte aligned, usable at once by work on `stream` (a
- * CUstream; NULL is the default stream). NULL on failure, and for bytes = 0. */
+ * CUstream; NULL is the default stream). NULL on failure, and for bytes = 0. glake may ask the
+ * driver about the stream later, until glake_forget_stream(), and drivers crash when they are asked
+ * about a destroyed one: see glake_stream_may_end(). */
 GLAKE_API void* glake_malloc(size_t bytes, int device, void* stream);
 
 /* Gives a block back, in the order of the stream it was allocated on: work already enqueued there
@@ -81,6 +83,16 @@ GLAKE_API int glake_record_stream(void* ptr, void* stream);
 /* Later work on `stream` waits for the work that `for_stream` has now. Call it before memory that
  * was allocated on one stream is used on the other. */
 GLAKE_API int glake_stream_wait(int device, void* stream, void* for_stream);
+
+/* Call it before a stream that glake was given is destroyed. What was freed there is free for other
+ * streams once its work is done, in a few cases only after the device was synchronised. */
+GLAKE_API int glake_forget_stream(int device, void* stream);
+
+/* For streams whose end nobody will tell, and before glake is first given it: the stream may be
+ * destroyed at any time, so that glake asks about it in no call but those that name it. What is
+ * freed there serves other streams later than else: from the next allocation there on, or after the
+ * device was synchronised. The default streams never end: nothing happens. */
+GLAKE_API int glake_stream_may_end(int device, void* stream);
 
 /* Returns every granule that no block holds to the driver, after the work that used it. If the
  * driver refuses some of it, the rest has gone back and the call fails with GLAKE_MEMORY_OWED.

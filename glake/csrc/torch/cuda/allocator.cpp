@@ -14,6 +14,11 @@ cudaStream_t current_stream(DeviceIndex device) {
 
 }  // namespace
 
+void tell_of_others(int device, cudaStream_t stream) {
+  CudaLibrary& library = CudaAllocator::instance().library();
+  require(library, library.stream_may_end(device, stream));
+}
+
 CudaAllocator& CudaAllocator::instance() {
   static auto* allocator = new CudaAllocator;
   return *allocator;
@@ -66,6 +71,11 @@ void* CudaAllocator::raw_alloc(size_t bytes) {
 void* CudaAllocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
   if (bytes == 0) return nullptr;
   DeviceIndex device = current_device();
+  thread_local cudaStream_t told = nullptr;
+  if (C10_UNLIKELY(stream != told)) {  // a bare handle does not say whose stream it is
+    if (stream != current_stream(device)) tell_of_others(device, stream);
+    told = stream;
+  }
   return C10_UNLIKELY(!blocks_.caching()) ? blocks_.obtain_uncached(bytes, device)
                                           : blocks_.obtain(bytes, device, stream);
 }

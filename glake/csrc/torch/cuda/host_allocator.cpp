@@ -112,7 +112,8 @@ bool HostAllocator::record_event(void* ptr, void* context, c10::Stream stream) {
   found->second.recorded = true;
   if (found->second.pool != kNoPool && pools_.count(found->second.pool) != 0) return true;
   c10::cuda::CUDAStream cuda(stream);
-  if (library().host_record_stream(found->first, cuda.device_index(), cuda.stream()) != GLAKE_OK) {
+  if (library().host_record_stream(found->first, cuda.device_index(), handle_of(cuda)) !=
+      GLAKE_OK) {
     raise(0);
   }
   return true;

@@ -59,6 +59,9 @@ void PrivatePools::capture_begins(DeviceIndex device) {
 
 void PrivatePools::capture_ends(DeviceIndex device) {
   captures_[static_cast<size_t>(devices_.checked(device))].fetch_sub(1);
+  // glake may ask a stream of others only now whether its capture is over.
+  const auto stream = c10::cuda::getCurrentCUDAStream(device);
+  if (of_others(stream)) tell_of_others(device, handle_of(stream));
 }
 
 bool PrivatePools::capturing(int device) const {

@@ -60,10 +60,18 @@ class Routes {
   std::vector<std::pair<c10::MempoolId_t, Filter>> routes_[kMaxDevices];
 };
 
+// c10 numbers a stream of others by its handle, which is even, its own by odd numbers.
+inline bool of_others(const c10::cuda::CUDAStream& stream) {
+  return stream.id() != 0 && (stream.id() & 1) == 0;
+}
+// Tells glake that the stream may end (glake_stream_may_end).
+void tell_of_others(int device, cudaStream_t stream);
+
 // The runtime's handle of a stream. CUDAStream::stream() puts a guard of the device around its
 // search, which asks the runtime more than once. The default stream, which c10 numbers 0, is CUDA's
 // null stream. Any other of torch's has one handle for as long as the process lives, so each thread
-// keeps that of the stream it asked for last.
+// keeps that of the stream it asked for last. A stream of others, of which c10 knows only the
+// handle, may be destroyed at any time; glake is told so.
 inline cudaStream_t handle_of(const c10::cuda::CUDAStream& stream) {
   if (C10_LIKELY(stream.id() == 0)) return nullptr;
   struct Last {
@@ -75,6 +83,7 @@ inline cudaStream_t handle_of(const c10::cuda::CUDAStream& stream) {
   Last& mine = last;
   if (C10_UNLIKELY(mine.device != stream.device_index() || mine.id != stream.id())) {
     mine = {stream.id(), stream.stream(), stream.device_index()};
+    if (of_others(stream)) tell_of_others(stream.device_index(), mine.handle);
   }
   return mine.handle;
 }

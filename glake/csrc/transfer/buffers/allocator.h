@@ -23,6 +23,8 @@ class Allocator {
   // A block for relay buffers, of no kind or region that the calling thread has chosen for itself.
   virtual Address allocate(int gpu, Bytes bytes, StreamHandle stream) = 0;
   virtual void free(Address block) = 0;
+  // A stream that blocks were allocated on is destroyed next.
+  virtual void forget_stream(int gpu, StreamHandle stream) = 0;
   virtual HostPool& host() = 0;
   // The live block that holds the byte at `at`.
   virtual Owned owned(Address at) = 0;

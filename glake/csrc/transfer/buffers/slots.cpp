@@ -180,6 +180,7 @@ void Slots::close() {
   for (; !placed_.empty(); placed_.pop_back()) placed_.back()->unpin();
   for (auto& [gpu, stream] : streams_) {
     if (stream == 0) continue;
+    allocator_.forget_stream(gpu, stream);
     Status s = driver_.destroy_stream(stream);
     if (!s.ok()) {
       throw Error(GLAKE_DRIVER_ERROR, "relay buffers' stream: " + driver_.describe(s));
