@@ -359,11 +359,13 @@ std::vector<Stripe> find_stripes(Driver& driver, const topology::Topology& topol
   return stripes;
 }
 
-// The socket of the host end; memory of no socket the topology has counts as spread.
+// The socket of the host end; memory of no socket the topology has counts as spread. To a single
+// GPU there is one way from any socket: the system is not asked.
 void place_host(Driver& driver, const topology::Topology* topology, Request* request) {
   Place& host = request->dst.host() ? request->dst : request->src;
-  if (!host.host() || topology == nullptr || topology->sockets() == 1) {
-    host.node = topology == nullptr ? kSpread : 0;
+  const bool one_socket = topology != nullptr && topology->sockets() == 1;
+  if (!host.host() || topology == nullptr || one_socket || topology->gpus() == 1) {
+    host.node = one_socket ? 0 : kSpread;
     return;
   }
   const Part& part = request->parts[0];
