@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from glake import _C, arguments
+from glake import arguments
 from glake.errors import InvalidArgument, InvalidDevice
 from glake.transfer import dlpack, interfaces
 from glake.typing import Device
@@ -216,9 +216,10 @@ def _current_stream(torch: Any, gpu: int) -> int:
 def _numpy_array(array: Any) -> Buffer | None:
     # What small copies of NumPy's own arrays take the time for. None: as for any other array.
     dtype = interfaces.name_of(array.dtype)
-    if dtype is None or array.dtype.hasobject:
+    core = sys.modules.get("glake._C")  # this module is imported without it
+    if core is None or dtype is None or array.dtype.hasobject:
         return None
-    facts = _C.array_memory(array)
+    facts = core.array_memory(array)
     if facts is None:
         return None
     address, shape, strides, item, dense, read_only, size = facts

@@ -32,6 +32,7 @@ Streams = list[tuple[int, int]]
 UNORDERED: Literal["unordered"] = "unordered"
 
 _DIRECT, _RELAYED, _TRACKED, _CHECKSUM, _CHECKED = 1, 2, 4, 8, 16  # include/glake/glake.h
+_CHECKED_DST, _CHECKED_SRC = 32, 64
 
 _lock = threading.RLock()
 _open: Engine | None = None
@@ -401,8 +402,8 @@ def _pairs(given: Any) -> list[tuple[Any, Any]]:
 
 
 def _checks(to: Buffer, of: Buffer) -> int:
-    """The flag for memory that no owner vouches for: `Raw`, `Blocks`."""
-    return _CHECKED if to.owner is None or of.owner is None else 0
+    """The flags for memory that no owner vouches for: `Raw`, `Blocks`."""
+    return (_CHECKED_DST if to.owner is None else 0) | (_CHECKED_SRC if of.owner is None else 0)
 
 
 def _owners(to: Buffer, of: Buffer) -> Any:

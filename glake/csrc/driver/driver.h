@@ -221,7 +221,8 @@ class Driver {
   Status register_host(void* base, Bytes bytes);
   Status unregister_host(void* base);
   Status device_pointer(void* host, Address* address);
-  Status pointer_facts(Address address, PointerFacts* facts);
+  // `access`: whether it may only be read is asked, too.
+  Status pointer_facts(Address address, PointerFacts* facts, bool access = false);
   // Whether the driver says that kernels of the DeviceScope's device may write there.
   bool accessible(Address address);
   // The NUMA node of host memory by samples of its pages; kSpreadNode, kUnknownNode. With `groups`
