@@ -375,6 +375,11 @@ class Engine:
 
 def _planned(to: Buffer, of: Buffer) -> tuple[Buffer, Buffer, runs.Parts, bool]:
     """The pair, its parts, and whether the source was made contiguous for it."""
+    # At once, as small copies ask: bytes without gaps, of a maker who knew that.
+    size = to._bytes if to._dense and of._dense else None
+    alike = to.dtype == of.dtype or not (to.typed and of.typed)
+    if alike and size is not None and size == of._bytes:
+        return to, of, runs.one_part(to.address, of.address, size), False
     if runs.check_fit(to, of):
         return to, of, runs.one_part(to.address, of.address, of.bytes), False
     layout = runs.layout_of(to, of)
