@@ -32,6 +32,7 @@ Streams = list[tuple[int, int]]
 UNORDERED: Literal["unordered"] = "unordered"
 
 _DIRECT, _RELAYED, _TRACKED, _CHECKSUM, _CHECKED = 1, 2, 4, 8, 16  # include/glake/glake.h
+_CHECKED_DST, _CHECKED_SRC = 32, 64
 
 _lock = threading.RLock()
 _open: Engine | None = None
@@ -374,6 +375,11 @@ class Engine:
 
 def _planned(to: Buffer, of: Buffer) -> tuple[Buffer, Buffer, runs.Parts, bool]:
     """The pair, its parts, and whether the source was made contiguous for it."""
+    # At once, as small copies ask: bytes without gaps, of a maker who knew that.
+    size = to._bytes if to._dense and of._dense else None
+    alike = to.dtype == of.dtype or not (to.typed and of.typed)
+    if alike and size is not None and size == of._bytes:
+        return to, of, runs.one_part(to.address, of.address, size), False
     if runs.check_fit(to, of):
         return to, of, runs.one_part(to.address, of.address, of.bytes), False
     layout = runs.layout_of(to, of)
@@ -401,8 +407,8 @@ def _pairs(given: Any) -> list[tuple[Any, Any]]:
 
 
 def _checks(to: Buffer, of: Buffer) -> int:
-    """The flag for memory that no owner vouches for: `Raw`, `Blocks`."""
-    return _CHECKED if to.owner is None or of.owner is None else 0
+    """The flags for memory that no owner vouches for: `Raw`, `Blocks`."""
+    return (_CHECKED_DST if to.owner is None else 0) | (_CHECKED_SRC if of.owner is None else 0)
 
 
 def _owners(to: Buffer, of: Buffer) -> Any:

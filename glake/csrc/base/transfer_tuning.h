@@ -54,6 +54,15 @@ struct TransferTuning {
   static constexpr size_t kPlainRemembered = 64;    // plain copies under way
   static constexpr uint64_t kForget = 200'000'000;  // ns until a slow edge is tried at full speed
 
+  // Pageable memory of up to this size goes as the driver copies it, if there is no second path.
+  // Then the call takes as long as the copy. On an H200 in a virtual machine the driver carried 1
+  // to 16 MiB in 0.53 to 0.72 of the time of glake's own buffers (2026-11-27,
+  // benchmarks/gpu/results).
+  static constexpr Bytes kPlainPageable = 32 * kMiB;
+
+  // Events kept of each GPU for the next plain copies: as many are seldom under way. A guess.
+  static constexpr size_t kSpareEvents = 64;
+
   // Copies beside each other.
   // A forecast of copies that take each other's links is up to this many times too good: a guess.
   static constexpr double kUnsure = 1.05;
@@ -160,6 +169,14 @@ struct TransferTuning {
   // link takes 20. Half of it gave up to a third of the rate in the simulator (completion=polled,
   // 16 to 64 MiB on an H100 box), twice as much gained nothing.
   static constexpr uint64_t kSpinNs = 20'000;
+  // A plain copy's waiting thread. In a virtual machine with an H200 a thread that slept was late
+  // by tens of us (2026-11-27, benchmarks/gpu/results: 16 MiB took 421 us, and 358 us where the
+  // driver waited without a sleep). So a copy of up to kShortCopyNs is asked about from its begin
+  // on, and a longer one from this part of its time and kWakeNs before its end. It may take that
+  // time once more, up to kMostSpinNs, until the thread sleeps again; one of which nothing is known
+  // may take kUnknownCopyNs.
+  static constexpr uint64_t kShortCopyNs = 400'000, kWakeNs = 60'000, kSpunPart = 10;
+  static constexpr uint64_t kUnknownCopyNs = 100'000, kMostSpinNs = 10'000'000;
   // Sleeps before and after that: guesses.
   static constexpr uint64_t kShortestSleep = 1'000, kLongestSleep = 50'000;
   // Between two looks: guesses.
@@ -179,10 +196,13 @@ struct TransferTuning {
   // Beyond, reading the mappings is quicker: measured by hand with 350 to 3,000 of them.
   static constexpr Bytes kMostProvided = 16 * kMiB;
   static constexpr int kMostCalls = 64;
-  static constexpr Bytes kPinPiece = 256 * kMiB;   // some 25 ms of the driver's locks; a guess
-  static constexpr unsigned kMostTouching = 4;     // threads; a guess
-  static constexpr Bytes kStagedSlice = 2 * kMiB;  // some 200 us: a thread's waking is a few
-  static constexpr unsigned kMostCopying = 4;      // threads; a guess
+  static constexpr Bytes kPinPiece = 256 * kMiB;  // some 25 ms of the driver's locks; a guess
+  static constexpr unsigned kMostTouching = 4;    // threads; a guess
+  // Some 100 us of a thread; its waking is some tens in a virtual machine. Chunks of 1 MiB, each
+  // carried by one thread, gave 8 GB/s on the H200, which a link of 53 GB/s waited for (2026-11-27,
+  // benchmarks/gpu/results): this many slices are for all threads. Both are guesses.
+  static constexpr Bytes kStagedSlice = kMiB, kStagedChunk = 8 * kMiB;
+  static constexpr unsigned kMostCopying = 4;  // threads; a guess
 
   // The relay service: guesses.
   static constexpr Bytes kClientBuffer = 8 * kMiB, kAllBuffers = 64 * kMiB;  // of each GPU

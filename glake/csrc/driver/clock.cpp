@@ -19,28 +19,42 @@ uint64_t steady_ns() {
 }
 
 // Linux may end a sleep later than asked by the thread's timer slack, 50 us unless set: longer than
-// many a copy takes.
+// many a copy takes. begin() makes them exact until the end of the scope: a thread that never
+// sleeps saves the system calls.
 class ExactSleeps {
  public:
-  ExactSleeps() : slack_(prctl(PR_GET_TIMERSLACK)) { prctl(PR_SET_TIMERSLACK, 1UL); }
+  ExactSleeps() = default;
   ~ExactSleeps() {
     if (slack_ > 0) prctl(PR_SET_TIMERSLACK, static_cast<unsigned long>(slack_));
   }
   ExactSleeps(const ExactSleeps&) = delete;
   ExactSleeps& operator=(const ExactSleeps&) = delete;
 
+  void begin() {
+    if (begun_) return;
+    begun_ = true;
+    slack_ = prctl(PR_GET_TIMERSLACK);
+    prctl(PR_SET_TIMERSLACK, 1UL);
+  }
+
  private:
-  const int slack_;
+  bool begun_ = false;
+  int slack_ = 0;
 };
 
-// How long to sleep at `now`, for something expected at `expected`; 0: not at all. Before it,
-// halfway: it may come earlier. After it, the longer the later it is.
-uint64_t pause_ns(uint64_t now, uint64_t expected) {
-  if (now + TransferTuning::kSpinNs < expected)
-    return std::max((expected - now - TransferTuning::kSpinNs) / 2, TransferTuning::kShortestSleep);
-  if (now <= expected + TransferTuning::kSpinNs) return 0;
-  return std::clamp((now - expected) / 4, TransferTuning::kShortestSleep,
+// How long to sleep at `now`, for something expected then; 0: not at all. Before it, halfway: it
+// may come earlier. After it, the longer the later it is.
+uint64_t pause_ns(uint64_t now, const ExpectedEnd& expected) {
+  if (now < expected.from_ns)
+    return std::max((expected.from_ns - now) / 2, TransferTuning::kShortestSleep);
+  if (now <= expected.until_ns) return 0;
+  return std::clamp((now - expected.at_ns) / 4, TransferTuning::kShortestSleep,
                     TransferTuning::kLongestSleep);
+}
+
+// Of what may be over already, or come at a moment that is only guessed.
+ExpectedEnd around(uint64_t at) {
+  return {at, at - std::min(at, TransferTuning::kSpinNs), at + TransferTuning::kSpinNs};
 }
 
 }  // namespace
@@ -63,28 +77,31 @@ void Driver::sleep(uint64_t ns) const {
 }
 
 template <class Question>
-Status Driver::poll(uint64_t timeout_ns, uint64_t expected_ns, Question&& ask) const {
+Status Driver::poll(uint64_t timeout_ns, ExpectedEnd expected, Question&& ask) const {
   Status s = ask();
   if (!s.not_ready() || timeout_ns == 0) return s;
-  const ExactSleeps exact;
+  ExactSleeps exact;
   const uint64_t start = now_ns();
-  const uint64_t expected = std::max(start, expected_ns);
+  if (expected.until_ns == 0) expected = around(std::max(start, expected.at_ns));
   for (;;) {
     const uint64_t now = now_ns();
     if (now - start >= timeout_ns) return s;
     const uint64_t pause = std::min(pause_ns(now, expected), timeout_ns - (now - start));
-    if (pause != 0) sleep(pause);
+    if (pause != 0) {
+      exact.begin();
+      sleep(pause);
+    }
     s = ask();
     if (!s.not_ready()) return s;
   }
 }
 
-Status Driver::wait_event(EventId event, uint64_t timeout_ns) {
+Status Driver::wait_event(EventId event, uint64_t timeout_ns, const ExpectedEnd& expected) {
   RelaxedScope scope(*this);
   if (!scope.status().ok()) return scope.status();
   if (timeout_ns == kNoTimeout) return status(table_->cuEventSynchronize(event_of(event)));
   if (!polls()) return {table_->extras.wait_event(event_of(event), timeout_ns)};
-  return poll(timeout_ns, 0, [&] { return status(table_->cuEventQuery(event_of(event))); });
+  return poll(timeout_ns, expected, [&] { return status(table_->cuEventQuery(event_of(event))); });
 }
 
 Status Driver::wait_any(const std::vector<EventId>& events, uint64_t timeout_ns,
@@ -96,7 +113,7 @@ Status Driver::wait_any(const std::vector<EventId>& events, uint64_t timeout_ns,
     for (const EventId event : events) handles.push_back(event_of(event));
     return {table_->extras.wait_any(handles.data(), handles.size(), timeout_ns)};
   }
-  return poll(timeout_ns, expected_ns, [&] {
+  return poll(timeout_ns, {expected_ns}, [&] {
     Status s{CUDA_ERROR_NOT_READY};
     for (size_t i = 0; i < events.size() && s.not_ready(); ++i) {
       s = status(table_->cuEventQuery(event_of(events[i])));

@@ -131,7 +131,7 @@ Status Driver::device_pointer(void* host, Address* address) {
   return status(r);
 }
 
-Status Driver::pointer_facts(Address address, PointerFacts* facts) {
+Status Driver::pointer_facts(Address address, PointerFacts* facts, bool access) {
   *facts = {};
   if (table_->cuPointerGetAttributes == nullptr) return absent();
   unsigned type = 0, managed = 0;
@@ -154,12 +154,13 @@ Status Driver::pointer_facts(Address address, PointerFacts* facts) {
   if (facts->kind != Kind::kHost) facts->device = device;
   facts->base = base;
   facts->size = size;
+  if (!access) return {};
   // Asked apart: drivers before CUDA 11.1 do not know it.
-  unsigned long long access = 0;
+  unsigned long long allowed = 0;
   CUpointer_attribute flags = CU_POINTER_ATTRIBUTE_ACCESS_FLAGS;
-  void* word = &access;
+  void* word = &allowed;
   if (table_->cuPointerGetAttributes(1, &flags, &word, address) == CUDA_SUCCESS) {
-    facts->read_only = access == CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ;
+    facts->read_only = allowed == CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ;
   }
   return {};
 }

@@ -81,6 +81,12 @@ constexpr int kUnknownNode = -2;  // nothing resident yet, or the system does no
 
 constexpr uint64_t kNoTimeout = UINT64_MAX;
 
+// When something should be over, on the driver's clock. A thread that waits for it asks without a
+// sleep from `from_ns` until `until_ns`, and sleeps before and after. All 0: nothing is known.
+struct ExpectedEnd {
+  uint64_t at_ns = 0, from_ns = 0, until_ns = 0;
+};
+
 // The calls whose number and cost decide what stitching costs.
 enum class Call {
   kReserve,
@@ -216,7 +222,8 @@ class Driver {
   Status register_host(void* base, Bytes bytes);
   Status unregister_host(void* base);
   Status device_pointer(void* host, Address* address);
-  Status pointer_facts(Address address, PointerFacts* facts);
+  // `access`: whether it may only be read is asked, too.
+  Status pointer_facts(Address address, PointerFacts* facts, bool access = false);
   // Whether the driver says that kernels of the DeviceScope's device may write there.
   bool accessible(Address address);
   // The NUMA node of host memory by samples of its pages; kSpreadNode, kUnknownNode. With `groups`
@@ -232,7 +239,7 @@ class Driver {
   // any other this is the steady clock, polling with short sleeps, and nothing.
   uint64_t now_ns() const;
   // not_ready() when `timeout_ns` have passed first.
-  Status wait_event(EventId event, uint64_t timeout_ns);
+  Status wait_event(EventId event, uint64_t timeout_ns, const ExpectedEnd& expected = {});
   // Until any of them has happened or failed; which, wait_event() says at once. `expected_ns`: when
   // that should be, on this clock; until then it asks seldom.
   Status wait_any(const std::vector<EventId>& events, uint64_t timeout_ns,
@@ -260,7 +267,7 @@ class Driver {
   // Waits with a deadline ask again and again, with sleeps between.
   bool polls() const;
   template <class Question>
-  Status poll(uint64_t timeout_ns, uint64_t expected_ns, Question&& ask) const;
+  Status poll(uint64_t timeout_ns, ExpectedEnd expected, Question&& ask) const;
   void sleep(uint64_t ns) const;
   void count(Call call) {
     calls_[static_cast<size_t>(call)].fetch_add(1, std::memory_order_relaxed);

@@ -24,13 +24,29 @@ int to_place(const py::int_& value) {
   return static_cast<int>(place);
 }
 
+// An object's memory, held while this lives. Raises what the object does.
+class HeldBuffer {
+ public:
+  HeldBuffer(const py::handle& object, int flags) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, flags) != 0) throw py::error_already_set();
+  }
+  ~HeldBuffer() { PyBuffer_Release(&view_); }
+  HeldBuffer(const HeldBuffer&) = delete;
+  HeldBuffer& operator=(const HeldBuffer&) = delete;
+  const Py_buffer* operator->() const { return &view_; }
+  bool dense() const { return PyBuffer_IsContiguous(&view_, 'C') != 0; }
+
+ private:
+  Py_buffer view_{};
+};
+
 // `parts`: a dense buffer of unsigned 64-bit numbers, three to a part: dst, src, bytes. `streams`:
 // (device, handle) of none, one or two.
 uint64_t start(const py::buffer& parts, const py::int_& dst_device, const py::int_& src_device,
                const std::vector<std::pair<py::int_, py::int_>>& streams, unsigned flags) {
-  const py::buffer_info numbers = parts.request();
-  if (numbers.itemsize != sizeof(uint64_t) || numbers.size % 3 != 0 ||
-      PyBuffer_IsContiguous(numbers.view(), 'C') == 0) {
+  const HeldBuffer numbers(parts, PyBUF_STRIDES);
+  constexpr Py_ssize_t kPart = sizeof(glake_copy_part);
+  if (numbers->itemsize != sizeof(uint64_t) || numbers->len % kPart != 0 || !numbers.dense()) {
     raise(GLAKE_INVALID_ARGUMENT,
           "parts: expected a dense uint64 array of three numbers a part: dst, src, bytes");
   }
@@ -38,8 +54,8 @@ uint64_t start(const py::buffer& parts, const py::int_& dst_device, const py::in
   static_assert(sizeof(glake_copy_part) == 3 * sizeof(uint64_t), "rows are parts");
   glake_copy_request request{};
   request.size = sizeof request;
-  request.parts = static_cast<const glake_copy_part*>(numbers.ptr);
-  request.count = static_cast<size_t>(numbers.size / 3);
+  request.parts = static_cast<const glake_copy_part*>(numbers->buf);
+  request.count = static_cast<size_t>(numbers->len / kPart);
   request.dst_device = to_place(dst_device);
   request.src_device = to_place(src_device);
   request.flags = flags;
@@ -228,7 +244,28 @@ bool pinned(const py::int_& address, uint64_t timeout_ns) {
   return true;
 }
 
+// (address, shape, strides, bytes of an item, whether it has no gaps, whether it is read-only,
+// bytes) of an array. The array interface, a dictionary of texts, takes several times as long.
+py::object array_memory(const py::object& array) {
+  try {
+    const HeldBuffer held(array, PyBUF_STRIDES);
+    const auto count = static_cast<size_t>(held->ndim);
+    py::tuple shape(count), strides(count);
+    for (size_t i = 0; i < count; ++i) {
+      shape[i] = held->shape[i];
+      strides[i] = held->strides[i];
+    }
+    return py::make_tuple(reinterpret_cast<uintptr_t>(held->buf), shape, strides, held->itemsize,
+                          held.dense(), held->readonly != 0, held->len);
+  } catch (const py::error_already_set&) {
+    return py::none();
+  }
+}
+
 void bind_host_memory(py::module_& module) {
+  module.def("array_memory", &array_memory, py::arg("array"),
+             "(address, shape, strides, bytes of an item, whether it has no gaps, whether it is "
+             "read-only, bytes); None: it does not tell.");
   module.def(
       "register_host",
       [](const py::int_& address, const py::int_& bytes, bool background) {

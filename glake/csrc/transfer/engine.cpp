@@ -51,7 +51,7 @@ Engine::Engine(Driver& driver, std::unique_ptr<Allocator> allocator, const std::
           {driver, devices_, slots_, kernel_, pipelines_, path_threads_, scheduler_.copy_ns()},
           scheduler_, runner_),
       plain_(driver, devices_),
-      tracked_(driver),
+      tracked_(driver, devices_.count()),
       pins_(driver),
       timer_(driver, devices_, slots_, topology_.get()) {}
 
@@ -166,6 +166,15 @@ uint64_t Engine::start(Request request) {
 uint64_t Engine::start_planned(Request request, bool possible) {
   const bool in_order = request.ordered && enqueue_;
   const Bytes bytes = request.parts.total();
+  const bool wanted = (request.flags & (kRelayed | kChecksum)) != 0;
+  // The driver's copy of pageable memory waits for its stream: not for one that waits for us.
+  const bool staged =
+      request.pageable && (bytes > TransferTuning::kPlainPageable || request.parts.count() > 1 ||
+                           (request.ordered && !enqueue_));
+  const bool may_be_plain = possible && !staged && !wanted && !told(remote_, request);
+  if (may_be_plain && scheduler_.one_path() && request.parts.count() == 1) {
+    return plain(request, false, scheduler_.plan_alone(request)->plain);
+  }
   Bursts::Burst burst;
   if (in_order) burst = bursts_.begin({request.demand(), bytes}, driver_.now_ns());
   // Copies that are done are noted, so that this one does not count as beside them.
@@ -178,17 +187,15 @@ uint64_t Engine::start_planned(Request request, bool possible) {
   const bool apart = outlook.way == BurstWay::kApart;
   const PlanPtr plan = apart ? scheduler_.plan_alone(request) : outlook.plan;
   const double ns = expected_ns(*plan, bytes, scheduler_.copy_ns());
-  const bool wanted = (request.flags & (kRelayed | kChecksum)) != 0;
   const auto worthwhile = [&] {
     if (!apart) return outlook.way == BurstWay::kJoint;
     return scheduler_.worthwhile(request, *plan) ||
            scheduler_.pays_beside(request, runner_.demands());
   };
-  const bool simple = possible && !request.pageable && !wanted && !told(remote_, request) &&
-                      !worthwhile() && !kernel_pays(request, *plan);
+  const bool simple = may_be_plain && !worthwhile() && !kernel_pays(request, *plan);
   uint64_t id = 0;
   if (simple) {
-    id = plain(request, false);
+    id = plain(request, false, plan->plain);
     scheduler_.note_plain(request, plan->plain, outlook.followed);
   } else if (in_order) {
     std::vector<PlanPtr> plans{plan};
@@ -207,7 +214,7 @@ uint64_t Engine::start_held(Request request, const TransferPlan& plan, bool poss
   if (transfer->request.ordered && !order_.place(transfer)) {
     const char* const why = "the driver has no stream that waits for a value";
     if (!possible) throw Error(GLAKE_COPY_REFUSED, std::string(why) + ": copy without a stream");
-    return plain(transfer->request, false, why);
+    return plain(transfer->request, false, plan.plain, why);
   }
   return runner_.add(transfer, plan.plain);
 }
@@ -231,12 +238,12 @@ uint64_t Engine::start_ordered(Request request, std::vector<PlanPtr> plans, cons
     const Rate rate = plans.front()->plain;
     const uint64_t id = enqueued_.begin(request, plans, outlook, either);
     if (id != 0) return id;
-    const uint64_t made = plain(request, false);
+    const uint64_t made = plain(request, false, rate);
     scheduler_.note_plain(request, rate, outlook.followed);
     return made;
   }
   const char* const why = "too many transfers in streams' order are under way";
-  if (possible) return plain(request, false, why);
+  if (possible) return plain(request, false, plans.front()->plain, why);
   throw Error(GLAKE_COPY_REFUSED, std::string(why) + ": wait for some of them first");
 }
 
@@ -257,18 +264,19 @@ uint64_t Engine::start_here(Request request, Rate plain_rate) {
   return id;
 }
 
-// `why`: the reason it is not more, where that is not the copy's own.
-uint64_t Engine::plain(const Request& request, bool captured, const char* why) {
+// `rate`: what is planned for it; 0: nothing. `why`: the reason it is not more, where that is not
+// the copy's own.
+uint64_t Engine::plain(const Request& request, bool captured, Rate rate, const char* why) {
   const int device = request.stream_device;
   const StreamHandle stream = plain_.stream_for(request);
   const bool tracked = (request.flags & kTracked) != 0 && !captured;
   if (!tracked && !PlainId::fits(stream)) {
     throw Error(GLAKE_INTERNAL, "a stream's handle has more than 53 bits");
   }
-  TrackedCopies::TrackPtr track = tracked ? tracked_.make(device) : nullptr;
+  TrackedCopies::TrackPtr track = tracked ? tracked_.make(request, rate) : nullptr;
   plain_.submit(request, stream);
   if (!tracked) return PlainId(device, stream, captured).id();
-  return tracked_.put(std::move(track), stream, request.parts.total(), why);
+  return tracked_.put(std::move(track), stream, why);
 }
 
 // Whether kernels of the engine's copy many blocks better, where they run.
@@ -431,6 +439,7 @@ void Engine::close() {
   }
   devices_.close();
   ranges_.close();
+  tracked_.free_events();
   pins_.close();
   timer_.close();
   slots_.close();

@@ -82,7 +82,7 @@ class Engine {
                          bool possible, bool room);
   uint64_t start_here(Request request, Rate plain);
   uint64_t start_held(Request request, const TransferPlan& plan, bool possible);
-  uint64_t plain(const Request& request, bool captured, const char* why = nullptr);
+  uint64_t plain(const Request& request, bool captured, Rate rate = 0, const char* why = nullptr);
   bool captured(int device, StreamHandle stream);
   bool kernel_pays(const Request& request, const TransferPlan& plan);
   void choose_relays(Request* request);

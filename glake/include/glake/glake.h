@@ -445,6 +445,8 @@ enum {
   /* For addresses that nobody vouches for: every part is checked, however small the copy is.
    * Without this flag a copy below 1 MiB has only its GLAKE_ASK ends checked. */
   GLAKE_COPY_CHECKED = 16,
+  GLAKE_COPY_CHECKED_DST = 32, /* the same, of the destination alone */
+  GLAKE_COPY_CHECKED_SRC = 64, /* the same, of the source alone */
 };
 
 typedef struct glake_copy_part {

@@ -12,6 +12,7 @@ from memory import MIB, Device, numbers
 
 from glake import _C, errors, simcuda
 from glake import transfer as t
+from glake.transfer import buffers
 
 
 @pytest.mark.parametrize("size", [1, 3, 4096, MIB + 1, 16 * MIB + 13])
@@ -21,6 +22,43 @@ def test_raw_memory_there_and_back(size: int) -> None:
     assert handle.done() and handle.progress() == (size, size)
     assert t.copy(back, t.Raw(block.address, size)).result().bytes == size
     assert (back == data).all()
+
+
+_floats = np.arange(24, dtype=np.float32)
+_read_only = _floats.copy()
+_read_only.setflags(write=False)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        _floats,
+        _floats[5:],
+        _floats[::-2],
+        _floats.reshape(4, 6).T,
+        _floats.reshape(2, 3, 4)[:, :1],
+        _floats.astype(">f4"),
+        _floats.astype("M8[s]"),
+        np.broadcast_to(_floats, (3, 24)),
+        np.zeros((1, 5))[:, ::2],
+        np.zeros(3, [("a", "i4"), ("b", "f8")]),
+        np.zeros(3, "U4"),
+        np.array(3.0),
+        _read_only,
+    ],
+    ids=str,
+)
+def test_numpys_own_arrays_are_read_as_any_others(given: np.ndarray) -> None:
+    class Other:
+        dtype, __array_interface__ = given.dtype, given.__array_interface__
+
+    other = buffers.buffer_of(Other())
+    quick = buffers.buffer_of(given)  # its dtype has a name by now
+    for name in ("address", "shape", "strides", "item", "device", "dtype", "stream", "read_only"):
+        assert getattr(quick, name) == getattr(other, name)
+    assert (quick.bytes, quick.contiguous) == (given.nbytes, given.flags.c_contiguous)
+    with pytest.raises(errors.InvalidArgument, match="Python objects"):
+        buffers.buffer_of(np.zeros(3, object))
 
 
 @pytest.mark.parametrize("size", [4097, 32 * MIB])

@@ -227,7 +227,7 @@ class Ends {
       throw Error(GLAKE_DRIVER_ERROR, "a context: " + driver_.describe(scope_->status()));
     }
     PointerFacts facts;
-    const Status s = driver_.pointer_facts(at, &facts);
+    const Status s = driver_.pointer_facts(at, &facts, written_);
     if (!s.ok()) {
       throw Error(GLAKE_DRIVER_ERROR, "asking about " + hex(at) + ": " + driver_.describe(s));
     }
@@ -359,11 +359,13 @@ std::vector<Stripe> find_stripes(Driver& driver, const topology::Topology& topol
   return stripes;
 }
 
-// The socket of the host end; memory of no socket the topology has counts as spread.
+// The socket of the host end; memory of no socket the topology has counts as spread. To a single
+// GPU there is one way from any socket: the system is not asked.
 void place_host(Driver& driver, const topology::Topology* topology, Request* request) {
   Place& host = request->dst.host() ? request->dst : request->src;
-  if (!host.host() || topology == nullptr || topology->sockets() == 1) {
-    host.node = topology == nullptr ? kSpread : 0;
+  const bool one_socket = topology != nullptr && topology->sockets() == 1;
+  if (!host.host() || topology == nullptr || one_socket || topology->gpus() == 1) {
+    host.node = one_socket ? 0 : kSpread;
     return;
   }
   const Part& part = request->parts[0];
@@ -387,19 +389,21 @@ void place_host(Driver& driver, const topology::Topology* topology, Request* req
 
 Request make_request(Driver& driver, Allocator& allocator, const topology::Topology* topology,
                      const glake_copy_request& given, int context) {
-  if ((given.flags & ~(kDirect | kRelayed | kTracked | kChecksum | kChecked)) != 0)
+  constexpr unsigned kChecks = kChecked | kCheckedDst | kCheckedSrc;
+  if ((given.flags & ~(kDirect | kRelayed | kTracked | kChecksum | kChecks)) != 0)
     bad("unknown copy flags");
   if ((given.flags & kDirect) != 0 && (given.flags & kChecksum) != 0) {
     bad("a plain copy (GLAKE_COPY_DIRECT) has no checksum");
   }
   Request request(Parts(read_parts(given)));
   const Parts& parts = request.parts;
-  const bool small = parts.total() < TransferTuning::kTrusted,
-             checked = (given.flags & kChecked) != 0;
-  const auto find = [&](const char* name, int device) {
+  const bool small = parts.total() < TransferTuning::kTrusted;
+  const auto find = [&](const char* name, int device, unsigned flag) {
+    const bool checked = (given.flags & (kChecked | flag)) != 0;
     return Ends(driver, allocator, name, device, checked, context).find(given, small);
   };
-  const End dst = find("dst", given.dst_device), src = find("src", given.src_device);
+  const End dst = find("dst", given.dst_device, kCheckedDst),
+            src = find("src", given.src_device, kCheckedSrc);
   request.dst = dst.place;
   request.src = src.place;
   if (request.dst.host() && request.src.host()) {

@@ -14,7 +14,9 @@ enum Flags : unsigned {
   kRelayed = GLAKE_COPY_RELAYED,
   kTracked = GLAKE_COPY_TRACKED,
   kChecksum = GLAKE_COPY_CHECKSUM,
-  kChecked = GLAKE_COPY_CHECKED
+  kChecked = GLAKE_COPY_CHECKED,
+  kCheckedDst = GLAKE_COPY_CHECKED_DST,
+  kCheckedSrc = GLAKE_COPY_CHECKED_SRC
 };
 
 // Bytes of the host end up to `end` that lie on one socket.
@@ -45,9 +47,9 @@ struct Request {
 };
 
 // Small copies whose ends the caller has named are not looked into, unless it wants that
-// (kChecked). Of others, glake's own memory is known to lie in one live block, and the driver is
-// asked about the rest in the context of device `context`, which must be open. `topology` may be
-// null. Throws Error.
+// (kChecked, kCheckedDst, kCheckedSrc). Of others, glake's own memory is known to lie in one live
+// block, and the driver is asked about the rest in the context of device `context`, which must be
+// open. `topology` may be null. Throws Error.
 Request make_request(Driver& driver, Allocator& allocator, const topology::Topology* topology,
                      const glake_copy_request& given, int context);
 

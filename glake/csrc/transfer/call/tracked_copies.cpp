@@ -13,15 +13,60 @@ std::atomic<uint64_t> next_number{1};  // never the same twice, whichever engine
 
 }  // namespace
 
-TrackedCopies::TrackPtr TrackedCopies::make(int device) {
-  EventId event = 0;
-  const Status s = driver_.create_event(device, &event);
-  if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "an event for a copy: " + driver_.describe(s));
-  return std::make_shared<Track>(driver_, event, device);
+EventId TrackedCopies::Spare::take(int device) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  std::vector<EventId>& events = events_[static_cast<size_t>(device)];
+  if (events.empty()) return 0;
+  const EventId event = events.back();
+  events.pop_back();
+  return event;
 }
 
-uint64_t TrackedCopies::put(TrackPtr track, StreamHandle stream, Bytes bytes,
-                            const char* why_plain) {
+void TrackedCopies::Spare::give(int device, EventId event) {
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    std::vector<EventId>& events = events_[static_cast<size_t>(device)];
+    if (!closed_ && events.size() < TransferTuning::kSpareEvents) {
+      events.push_back(event);
+      return;
+    }
+  }
+  driver_.destroy_event(event);
+}
+
+void TrackedCopies::Spare::close() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  closed_ = true;
+  for (std::vector<EventId>& events : events_) {
+    for (const EventId event : events) driver_.destroy_event(event);
+    events.clear();
+  }
+}
+
+TrackedCopies::Track::~Track() {
+  if (well) {
+    spare->give(device, event);
+  } else {
+    driver.destroy_event(event);
+  }
+}
+
+TrackedCopies::TrackPtr TrackedCopies::make(const Request& request, Rate rate) {
+  const int device = request.stream_device;
+  EventId event = spare_->take(device);
+  if (event == 0) {
+    const Status s = driver_.create_event(device, &event);
+    if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "an event for a copy: " + driver_.describe(s));
+  }
+  auto track = std::make_shared<Track>(driver_, spare_, event, device);
+  track->bytes = request.parts.total();
+  track->kind = times_.kind(request);
+  track->begun_ns = driver_.now_ns();
+  track->expected = times_.expected(track->kind, track->bytes, rate, track->begun_ns);
+  return track;
+}
+
+uint64_t TrackedCopies::put(TrackPtr track, StreamHandle stream, const char* why_plain) {
   Status s = driver_.record(track->device, track->event, stream);
   // The copy is enqueued already: without its event it is waited for here.
   if (!s.ok()) {
@@ -29,7 +74,6 @@ uint64_t TrackedCopies::put(TrackPtr track, StreamHandle stream, Bytes bytes,
     if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "tracking a copy: " + driver_.describe(s));
     track->done = true;
   }
-  track->bytes = bytes;
   track->why_plain = why_plain;
   const uint64_t id = tracked_id(next_number.fetch_add(1));
   std::lock_guard<std::mutex> guard(mutex_);
@@ -57,22 +101,28 @@ int TrackedCopies::wait(Track* track, uint64_t timeout_ns, std::string* text) {
       *text = "the transfer engine was closed; the copy goes on, as its stream does";
       return GLAKE_TRANSFER_CLOSED;
     }
-    const Status s =
-        driver_.wait_event(track->event, std::min(TransferTuning::kWaitSlice, timeout_ns - passed));
+    const uint64_t slice = std::min(TransferTuning::kWaitSlice, timeout_ns - passed);
+    const Status s = driver_.wait_event(track->event, slice, track->expected);
     if (s.not_ready()) continue;
     if (!s.ok()) {
       *text = "waiting for a plain copy, whose destination may or may not be written: " +
               driver_.describe(s);
       return GLAKE_DRIVER_ERROR;
     }
+    times_.note(track->kind, track->bytes, driver_.now_ns() - track->begun_ns);
+    track->well = true;
     track->done = true;
   }
   return GLAKE_OK;
 }
 
 bool TrackedCopies::done(Track* track) {
-  if (!track->done && !driver_.query(track->event).not_ready()) track->done = true;
-  return track->done;
+  if (track->done) return true;
+  const Status s = driver_.query(track->event);
+  if (s.not_ready()) return false;
+  if (s.ok()) track->well = true;
+  track->done = true;
+  return true;
 }
 
 void TrackedCopies::release(uint64_t id) {

@@ -7,38 +7,66 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "transfer/buffers/devices.h"
 #include "transfer/call/copy.h"
+#include "transfer/call/copy_times.h"
 
 namespace glake::transfer {
 
 class TrackedCopies {
  public:
+  // Events that no copy uses. Copies may outlive the engine's books, so each holds them.
+  class Spare {
+   public:
+    Spare(Driver& driver, int devices) : driver_(driver), events_(static_cast<size_t>(devices)) {}
+    Spare(const Spare&) = delete;
+    Spare& operator=(const Spare&) = delete;
+    EventId take(int device);  // 0: there is none
+    void give(int device, EventId event);
+    void close();  // destroys them; later ones are destroyed at once
+
+   private:
+    Driver& driver_;
+    std::mutex mutex_;
+    bool closed_ = false;
+    std::vector<std::vector<EventId>> events_;  // of each device
+  };
+
   // An event of a device, and the copy it stands for.
   struct Track {
-    Track(Driver& of, EventId made, int on) : driver(of), event(made), device(on) {}
+    Track(Driver& of, std::shared_ptr<Spare> pool, EventId made, int on)
+        : driver(of), spare(std::move(pool)), event(made), device(on) {}
     Track(const Track&) = delete;
     Track& operator=(const Track&) = delete;
-    ~Track() { driver.destroy_event(event); }
+    ~Track();
 
     Driver& driver;
+    const std::shared_ptr<Spare> spare;
     const EventId event;
     const int device;
     Bytes bytes = 0;
+    CopyTimes::Kind kind;
+    uint64_t begun_ns = 0;
+    ExpectedEnd expected;
     const char* why_plain = nullptr;  // a literal; null: nothing is to be said
     std::atomic<bool> done{false};
+    std::atomic<bool> well{false};  // done, without an error: its event may serve again
   };
   using TrackPtr = std::shared_ptr<Track>;
 
-  explicit TrackedCopies(Driver& driver) : driver_(driver) {}
+  TrackedCopies(Driver& driver, int devices)
+      : driver_(driver), times_(devices), spare_(std::make_shared<Spare>(driver, devices)) {}
+  ~TrackedCopies() { spare_->close(); }
 
   // Makes the event for a copy, before the copy itself is made. If the driver refuses the event,
-  // then there is no copy that nobody can wait for. Throws Error.
-  TrackPtr make(int device);
-  // Records the event behind the last copy in `stream`, which is of `bytes` bytes. Returns the
-  // copy's id. Throws Error.
-  uint64_t put(TrackPtr track, StreamHandle stream, Bytes bytes, const char* why_plain);
+  // then there is no copy that nobody can wait for. `rate`: what is planned for it; 0: nothing.
+  // Throws Error.
+  TrackPtr make(const Request& request, Rate rate);
+  // Records the event behind the last copy in `stream`, which is that one. Returns the copy's id.
+  // Throws Error.
+  uint64_t put(TrackPtr track, StreamHandle stream, const char* why_plain);
   TrackPtr find(uint64_t id);  // throws Error
   int wait(Track* track, uint64_t timeout_ns, std::string* text);
   bool done(Track* track);
@@ -48,9 +76,13 @@ class TrackedCopies {
   // Waits for the copies that have not been released, at most `most_ns` for each: their callers
   // keep memory for them. Throws Error if a copy takes longer; it may be called again.
   void close(uint64_t most_ns);
+  // Gives the driver its events back, once nobody asks for a copy any more.
+  void free_events() { spare_->close(); }
 
  private:
   Driver& driver_;
+  CopyTimes times_;
+  const std::shared_ptr<Spare> spare_;
   std::atomic<bool> stopped_{false};
   std::mutex mutex_;
   std::unordered_map<uint64_t, TrackPtr> tracks_;

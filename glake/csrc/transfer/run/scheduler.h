@@ -36,6 +36,8 @@ class Scheduler {
   Scheduler& operator=(const Scheduler&) = delete;
 
   bool knows_links() const { return planner_ != nullptr; }
+  // Whether no copy has a second path: there is a single GPU, and no relay service.
+  bool one_path() const { return gpus_ == 1 && !served_; }
   uint64_t copy_ns() const {
     return topology_ != nullptr ? topology_->copy_ns()
                                 : static_cast<uint64_t>(TransferTuning::kCopyNs);

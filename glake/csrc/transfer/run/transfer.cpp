@@ -221,6 +221,9 @@ Bytes Transfer::allowance(const PathRun& run, uint64_t now, uint64_t copy_ns) co
   const Bytes rest = pool->bytes;
   const Bytes limit =
       request.pageable || run.relayed() ? TransferTuning::kMostChunk : TransferTuning::kMostDirect;
+  // Of a single path nothing is to be dealt out: chunks are as long as the threads that carry them
+  // into and out of the pinned buffers want them.
+  const bool staged = request.pageable && runs.size() == 1;
   const Bytes least = std::min(run.least(copy_ns), limit);
   if (run.health->state() == PathState::kQuarantined) return std::min(rest, least);
   const bool idle = std::none_of(runs.begin(), runs.end(), [&](const auto& other) {
@@ -233,7 +236,9 @@ Bytes Transfer::allowance(const PathRun& run, uint64_t now, uint64_t copy_ns) co
   const auto whole =
       static_cast<Bytes>(static_cast<double>(total()) / static_cast<double>(pools_.size()) * share /
                          TransferTuning::kShares);
-  const Bytes most = std::clamp(whole, least, std::max(std::min(run.most(copy_ns), limit), least));
+  const Bytes most =
+      staged ? TransferTuning::kStagedChunk
+             : std::clamp(whole, least, std::max(std::min(run.most(copy_ns), limit), least));
   Bytes bytes = std::clamp(std::min(part, std::max(run.ramp, least)), least, most);
   if (bytes + least / 2 >= rest) bytes = std::min(rest, limit);
   // Were each to leave it to another, nobody would ever take it.
