@@ -152,7 +152,7 @@ void check_driver_facts() {
   read.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   read.flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
   OK(cuMemSetAccess(memory.at, 2 * kGranule, &read, 1));
-  GOOD(driver->pointer_facts(memory.at, &facts));
+  GOOD(driver->pointer_facts(memory.at, &facts, true));
   TRUE(facts.read_only);
   const Host host(8192);
   GOOD(driver->pointer_facts(host.address() + 8191, &facts));
@@ -174,7 +174,7 @@ void check_driver_facts() {
   TRUE(node == 1);
   GOOD(driver->unregister_host(page));
   OK(cuMemHostRegister(page, sizeof page, CU_MEMHOSTREGISTER_READ_ONLY));
-  GOOD(driver->pointer_facts(address + 100, &facts));
+  GOOD(driver->pointer_facts(address + 100, &facts, true));
   TRUE(facts.kind == Kind::kHost && facts.read_only);
   GOOD(driver->unregister_host(page));
   TRUE(!driver->unregister_host(page).ok());

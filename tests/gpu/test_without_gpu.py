@@ -48,8 +48,10 @@ def exists(name: str) -> bool:
     for index, part in enumerate(parts[1:], 1):
         if not hasattr(at, part):
             module = ".".join(parts[: index + 1])
-            with contextlib.suppress(ImportError):  # a module not imported yet
-                importlib.import_module(module)
+            # A module that is not imported yet, or whose name its package has deleted.
+            with contextlib.suppress(ImportError):
+                at = importlib.import_module(module)
+                continue
             if not hasattr(at, part):
                 return at is torch._C and (f"def {part}(" in stubs() or name in listed())
         at = getattr(at, part)
