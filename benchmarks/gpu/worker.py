@@ -50,7 +50,7 @@ class Worker:
         self.optimizer: torch.optim.Optimizer | None = None
         self.free_before = 0
         if self.cuda:
-            torch.use_deterministic_algorithms(True, warn_only=True)
+            torch.use_deterministic_algorithms(True)  # with warn_only attention is not
             torch.utils.deterministic.fill_uninitialized_memory = False  # not what is timed
             # Flash attention alone: its backward pass can be made deterministic.
             torch.backends.cuda.enable_mem_efficient_sdp(False)

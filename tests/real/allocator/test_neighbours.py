@@ -40,3 +40,7 @@ def test_torch_memory_saver_by_glake(real):
 
 def test_vllm_sleeps_by_glake(real):
     assert "woken" in real(f"{PROGRAMS}/vllm_sleep", GLAKE_SIM_MEMORY="1GiB", **GLAKE).stdout
+
+
+def test_streams_of_others_may_be_destroyed(real):
+    assert "destroyed" in real(f"{PROGRAMS}/external_streams", **GLAKE).stdout
