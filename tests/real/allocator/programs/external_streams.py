@@ -48,7 +48,8 @@ for turn in range(6):
         del other
     torch.cuda.empty_cache()
     torch.cuda.memory_stats()
-    assert undefined() == "[]", undefined()
+    found = undefined()
+    assert found == "[]", found
 assert torch.cuda.memory_allocated() == 0, torch.cuda.memory_allocated()
 assert torch.cuda.memory_reserved() <= 4 * MIB, torch.cuda.memory_reserved()
 print("destroyed")
