@@ -52,7 +52,8 @@ def test_the_tests_are_there() -> None:
     for cell, test in named().items():
         file, _, function = test.partition("::")
         assert function.startswith("test_") and function in functions(file), (cell, test)
-        of_cuda = file.startswith("tests/real/") or cell[2] == "C"
+        assert (cell[2] == "G") == file.startswith("tests/gpu/"), (cell, test)
+        of_cuda = file.startswith(("tests/real/", "tests/gpu/")) or cell[2] == "C"
         by_cuda = re.search("(REAL|TITAN|CUDA)_PYTHON|real_python", (ROOT / file).read_text())
         assert of_cuda or by_cuda, (cell, test)  # S is what a CUDA build runs
 
