@@ -180,7 +180,7 @@ TEST(a_stream_that_is_forgotten_is_marked) {
 TEST(streams_that_may_end) {
   for (const bool debug : {false, true}) {
     Fixture f("streams that may end", {{"memory", "64MiB"}}, "16MiB");
-    if (debug) test::configure({{"debug", "guard,poison"}});
+    if (debug) test::configure({{"debug", "guard,poison,sync"}});
     CUstream s = nullptr, other = nullptr;
     CU(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
     CU(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));

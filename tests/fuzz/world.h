@@ -174,8 +174,9 @@ class World {
   std::unique_ptr<test::CurrentContext> context_;
   std::vector<CUstream> streams_{nullptr};
   std::vector<bool> ended_{false};
-  CUstream captured_ = nullptr;  // that glake does not know
-  int capturing_ = 0;            // of streams_; 0: none
+  std::vector<bool> silent_ = {false};  // may end at any time, and are destroyed without a word
+  CUstream captured_ = nullptr;         // that glake does not know
+  int capturing_ = 0;                   // of streams_; 0: none
   std::vector<Captured> graphs_;
   std::vector<Pinned> pins_;
   std::vector<Host> hosts_;

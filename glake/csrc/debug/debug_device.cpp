@@ -42,6 +42,7 @@ void* DebugDevice::allocated(Block* block, Bytes requested, const char* tag,
   h->device = number_;
   h->tag = tag;
   h->allocated = context;
+  const StreamLives::Named named(driver_.streams(), h->stream);
   std::lock_guard<std::mutex> guard(mutex_);
   DeviceScope scope(driver_, number_);
   bool touch = scope.status().ok() && may_touch(h->stream);

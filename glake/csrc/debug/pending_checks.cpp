@@ -55,7 +55,8 @@ void PendingChecks::finish(Batch batch, StreamHandle stream) {
   } else if (!driver_.create_event(number_, &event).ok()) {
     event = 0;
   }
-  if (event != 0 && !driver_.record(number_, event, stream).ok()) {
+  const bool named = driver_.streams().askable(stream);
+  if (event != 0 && !(named && driver_.record(number_, event, stream).ok())) {
     spare_events_.push_back(event);
     event = 0;
   }

@@ -252,8 +252,8 @@ class Driver {
   // other, the former by `rank`, so that a run can be repeated exactly.
   void thread_at_work(bool at_work, int rank = 0);
 
-  // Which streams may be asked about.
-  StreamLives& streams() { return streams_; }
+  // Which streams may be asked about: the same for each driver of the process's life.
+  static StreamLives& streams() { return StreamLives::of_process(); }
 
   uint64_t calls(Call call) const { return calls_[static_cast<size_t>(call)].load(); }
   uint64_t memory_calls() const;  // the six memory-management calls together
@@ -274,7 +274,6 @@ class Driver {
   }
 
   std::unique_ptr<driver::Table> table_;
-  StreamLives streams_;
   std::string path_;
   int device_count_ = 0;
   std::mutex attach_mutex_;  // of the contexts' counts

@@ -4,6 +4,11 @@ namespace glake {
 
 thread_local const StreamLives::Named* StreamLives::named_ = nullptr;
 
+StreamLives& StreamLives::of_process() {
+  static auto* lives = new StreamLives;  // threads may end after static objects
+  return *lives;
+}
+
 StreamLives::Named::Named(StreamLives& lives, uintptr_t stream) : stream_(stream), outer_(named_) {
   named_ = this;
   if (lives.count_.load(std::memory_order_acquire) == 0) return;

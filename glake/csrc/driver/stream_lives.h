@@ -31,6 +31,9 @@ class StreamLives {
     const Named* outer_;
   };
 
+  // What was said outlives a shutdown: the streams do.
+  static StreamLives& of_process();
+
   // May be destroyed at any time from now on, without a word.
   void may_end(uintptr_t stream);
   // Is destroyed soon: a stream that is named by this handle later is another one.

@@ -117,14 +117,13 @@ void Process::stream_ends(int device, StreamHandle stream, StreamEnd when) {
   std::lock_guard<std::mutex> guard(mutex_);
   DeviceAllocator* used = devices_[device].get();
   if (when == StreamEnd::kAnyTime) {
-    open_driver().streams().may_end(stream);
+    Driver::streams().may_end(stream);
     if (used != nullptr) used->stream_may_end(stream);
     return;
   }
-  if (driver_ == nullptr) return;
   if (used != nullptr) used->forget_stream(stream);
   if (host_ != nullptr) host_->forget(stream);
-  driver_->streams().ends(stream);
+  Driver::streams().ends(stream);
 }
 
 ThreadCache& Process::open_cache(int device) {

@@ -91,7 +91,8 @@ GLAKE_API int glake_forget_stream(int device, void* stream);
 /* For streams whose end nobody will tell, and before glake is first given it: the stream may be
  * destroyed at any time, so that glake asks about it in no call but those that name it. What is
  * freed there serves other streams later than else: from the next allocation there on, or after the
- * device was synchronised. The default streams never end: nothing happens. */
+ * device was synchronised. The default streams never end: nothing happens. Call it
+ * again after a capture on the stream: glake does not ask later whether that is over. */
 GLAKE_API int glake_stream_may_end(int device, void* stream);
 
 /* Returns every granule that no block holds to the driver, after the work that used it. If the
@@ -475,7 +476,8 @@ GLAKE_API int glake_transfer_open(const char* topology, const char* name);
 GLAKE_API int glake_transfer_close(void);
 
 /* Starts a copy and returns its id at once, or 0 on failure. On a stream it begins after the work
- * enqueued there, and later work there waits for it. Memory must stay valid until the copy is done.
+ * enqueued there, and later work there waits for it. Memory must stay valid until the copy is done,
+ * and the stream until it has been waited for.
  * A small copy, or one that more paths would not speed up, is one plain copy on the stream. */
 GLAKE_API uint64_t glake_copy_start(const glake_copy_request* request);
 /* GLAKE_OK: it is done. GLAKE_BUSY_TIMEOUT: not yet. GLAKE_COPY_FAILED and GLAKE_COPY_CANCELLED say
