@@ -82,10 +82,12 @@ StreamId StreamClock::replace(StreamId id) {
 void StreamClock::forget(StreamHandle handle) {
   auto found = ids_.find(handle);
   if (found == ids_.end()) return;
-  if (streams_[found->second].frees != 0) mark(found->second);
+  if (!is_thread_stream(handle)) {  // a thread that ends records nothing more
+    if (streams_[found->second].frees != 0) mark(found->second);
+    ++replaced_;
+  }
   streams_[found->second].gone = true;
   ids_.erase(found);
-  ++replaced_;
 }
 
 Ticket StreamClock::stamp(StreamId id) {
