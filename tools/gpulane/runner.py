@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -173,7 +174,8 @@ def _outcome(one: _Running, late: bool) -> Outcome:
         tests=pytest_counts(text),
     )
     if outcome.status != PASSED:
-        outcome.tail = told[-TAIL:]
+        # Reports are committed: without the paths of one machine.
+        outcome.tail = told[-TAIL:].replace(f"{ROOT}/", "").replace(f"{sys.prefix}/", "")
     if stage.measures:
         try:
             outcome.result = json.loads(stage.result.read_text() if stage.result else text)
