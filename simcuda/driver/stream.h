@@ -84,7 +84,7 @@ class Streams {
   Slots<Stream, 3> streams_;
   Slots<Event, 4> events_;
   std::vector<std::pair<uint64_t, uint64_t>> legacy_;  // context, stream
-  uint64_t numbers_ = 0;
+  inline static uint64_t numbers_ = 0;  // given out in this process: those before a reset count
 };
 
 }  // namespace simcuda

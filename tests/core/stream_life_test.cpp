@@ -15,10 +15,11 @@ void* const kLegacy = reinterpret_cast<void*>(1);
 
 class Fixture {
  public:
-  Fixture(const char* what, const test::Options& simulator, const char* limit) {
+  Fixture(const char* what, const test::Options& simulator, const char* limit,
+          const char* devices = "1") {
     test::running() = what;
     test::fresh_simulator(simulator);
-    CHECK(simcuda_configure("devices", "1") == 0);
+    CHECK(simcuda_configure("devices", devices) == 0);
     test::configure({{"driver", "sim"}, {"limit", limit}});
     context_ = std::make_unique<test::CurrentContext>();
   }
@@ -269,6 +270,47 @@ void reused_handles(bool told) {
   OK(glake_free(b));
   test::end_stream(s);
   test::end_stream(other);
+}
+
+// Captures on s, during which glake is asked for memory.
+void capture(int device, CUstream s) {
+  CU(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+  OK(glake_free(glake_malloc(2 * kMiB, device, s)));
+  CUgraph graph = nullptr;
+  CU(cuStreamEndCapture(s, &graph));
+  CU(cuGraphDestroy(graph));
+}
+
+// That a stream may end is not said of the next one with its handle: glake asks that one, at any
+// time, whether it is captured still.
+TEST(a_capture_on_a_reused_handle) {
+  Fixture f("a capture on a reused handle", {{"phantom", "1"}, {"reuse_handles", "1"}}, "24MiB");
+  CUstream s = nullptr;
+  CU(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  const CUstream before = s;
+  OK(glake_stream_may_end(0, s));
+  OK(glake_free(get(2 * kMiB, s)));
+  CU(cuStreamDestroy(s));
+  CU(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  CHECK(s == before);
+  capture(0, s);
+  OK(glake_free(get(24 * kMiB, nullptr)));  // after a synchronisation, which no capture forbids
+  test::end_stream(s);
+}
+
+// It is said once, with the stream's own device, and counts for the memory of all.
+TEST(the_end_of_a_capture_is_told_to_all_devices) {
+  Fixture f("the end of a capture", {{"phantom", "1"}}, "24MiB", "2");
+  CUstream s = nullptr;
+  CU(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  OK(glake_stream_may_end(0, s));
+  OK(glake_free(get(2 * kMiB, s)));
+  capture(1, s);
+  OK(glake_stream_may_end(0, s));
+  void* all = glake_malloc(24 * kMiB, 1, nullptr);
+  CHECK(all != nullptr);
+  OK(glake_free(all));
+  CU(cuStreamDestroy(s));
 }
 
 TEST(reused_handles_of_streams_that_were_forgotten) { reused_handles(true); }

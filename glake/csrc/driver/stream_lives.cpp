@@ -14,30 +14,45 @@ StreamLives::Named::Named(StreamLives& lives, uintptr_t stream) : stream_(stream
   if (lives.count_.load(std::memory_order_acquire) == 0) return;
   std::lock_guard<std::mutex> guard(lives.mutex_);
   const auto found = lives.lives_.find(stream);
-  if (found == lives.lives_.end() || found->second != Life::kEnded) return;
-  lives.lives_.erase(found);
-  lives.count_.store(lives.lives_.size(), std::memory_order_release);
+  if (found != lives.lives_.end() && found->second.life == Life::kEnded) lives.unsay(found);
 }
 
 StreamLives::Named::~Named() { named_ = outer_; }
 
+void StreamLives::say(uintptr_t stream, Life life) {
+  lives_[stream] = {life, 0};
+  count_.store(lives_.size(), std::memory_order_release);
+}
+
+void StreamLives::unsay(std::unordered_map<uintptr_t, Said>::iterator said) {
+  lives_.erase(said);
+  count_.store(lives_.size(), std::memory_order_release);
+}
+
 void StreamLives::may_end(uintptr_t stream) {
   std::lock_guard<std::mutex> guard(mutex_);
-  lives_[stream] = Life::kMayEnd;
-  count_.store(lives_.size(), std::memory_order_release);
+  say(stream, Life::kMayEnd);
 }
 
 void StreamLives::ends(uintptr_t stream) {
   std::lock_guard<std::mutex> guard(mutex_);
-  lives_[stream] = Life::kEnded;
-  count_.store(lives_.size(), std::memory_order_release);
+  say(stream, Life::kEnded);
+}
+
+void StreamLives::seen(uintptr_t stream, uint64_t number) {
+  if (number == 0) return;
+  std::lock_guard<std::mutex> guard(mutex_);
+  const auto found = lives_.find(stream);
+  if (found == lives_.end()) return;
+  if (found->second.number == 0) found->second.number = number;
+  if (found->second.number != number) unsay(found);
 }
 
 bool StreamLives::ending(uintptr_t stream) const {
   if (count_.load(std::memory_order_acquire) == 0) return false;
   std::lock_guard<std::mutex> guard(mutex_);
   const auto found = lives_.find(stream);
-  return found != lives_.end() && found->second == Life::kMayEnd;
+  return found != lives_.end() && found->second.life == Life::kMayEnd;
 }
 
 bool StreamLives::askable(uintptr_t stream) const {

@@ -2,7 +2,8 @@
 // destroyed stream (seen on an H200, driver 580: benchmarks/gpu/results/2026-11-27-NVIDIA-H200-4),
 // and gives the handle to a later stream. So a stream is asked about at any time only as long as
 // nobody has said that it may end: callers say so once (glake_stream_may_end), or say when it ends
-// (glake_forget_stream). A stream that may end is asked about only while a caller names it.
+// (glake_forget_stream). A stream that may end is asked about only while a caller names it. What
+// was said is not of a later stream with its handle, which the driver's number tells apart.
 #pragma once
 
 #include <atomic>
@@ -39,15 +40,26 @@ class StreamLives {
   // Is destroyed soon: a stream that is named by this handle later is another one.
   void ends(uintptr_t stream);
 
+  // A caller names the stream, and the driver's number of it is this one (0: not known). Another
+  // number than when may_end() was said: nothing was said of this one.
+  void seen(uintptr_t stream, uint64_t number);
+
   bool ending(uintptr_t stream) const;   // may_end() was said of it
   bool askable(uintptr_t stream) const;  // by the calling thread, now
 
  private:
   enum class Life { kMayEnd, kEnded };
+  struct Said {
+    Life life;
+    uint64_t number;  // of whom; 0: not known yet
+  };
+  void say(uintptr_t stream, Life life);
+  void unsay(std::unordered_map<uintptr_t, Said>::iterator said);
+
   static thread_local const Named* named_;
 
   mutable std::mutex mutex_;
-  std::unordered_map<uintptr_t, Life> lives_;  // of which something was said
+  std::unordered_map<uintptr_t, Said> lives_;  // of which something was said
   std::atomic<size_t> count_{0};               // of them: mostly none
 };
 

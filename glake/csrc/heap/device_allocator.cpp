@@ -215,6 +215,11 @@ void DeviceAllocator::stream_may_end(StreamHandle handle) {
   device_.clock.turn(device_.clock.id_of(handle));
 }
 
+bool DeviceAllocator::knows(StreamHandle handle) {
+  HotGuard hot(device_.hot);
+  return device_.clock.knows(handle);
+}
+
 void DeviceAllocator::memory_info(Bytes* free, Bytes* total) {
   DeviceScope scope(device_.driver, device_.number);
   device_.require(scope.status(), "to make its context current");

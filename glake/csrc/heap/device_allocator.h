@@ -55,6 +55,7 @@ class DeviceAllocator {
 
   ThreadCache* make_cache();
   void drop_cache(ThreadCache* cache);       // its thread ends
+  bool knows(StreamHandle handle);           // it was named in a call
   void forget_stream(StreamHandle handle);   // which ends; a thread's own ends with its thread
   void stream_may_end(StreamHandle handle);  // what must be asked of it is, while it is named
 

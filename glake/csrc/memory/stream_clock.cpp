@@ -142,6 +142,7 @@ StreamId StreamClock::revive(StreamId id, StreamHandle handle) {
 StreamId StreamClock::renew(StreamId id) {
   const StreamHandle handle = streams_[id].handle;
   if (!same_stream(id)) id = id_of(handle);
+  driver_.streams().seen(handle, streams_[id].number);
   capturing(id);
   if (streams_.size() > 1 && streams_[id].frees != 0) mark(id);
   return id;

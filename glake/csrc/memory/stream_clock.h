@@ -19,7 +19,7 @@ class StreamClock : public Completion {
   StreamClock(Driver& driver, int device) : driver_(driver), device_(device) {}
 
   StreamId id_of(StreamHandle handle);
-  StreamHandle handle_of(StreamId id) const { return streams_[id].handle; }
+  bool knows(StreamHandle handle) const { return ids_.find(handle) != ids_.end(); }
   size_t count() const { return streams_.size(); }
   // What arenas ask before they merge freed neighbours: null while one stream makes all tickets
   // alike.

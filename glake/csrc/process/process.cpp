@@ -115,13 +115,18 @@ void Process::stream_ends(int device, StreamHandle stream, StreamEnd when) {
   }
   if (stream == 0 || is_thread_stream(stream)) return;  // the default streams never end
   std::lock_guard<std::mutex> guard(mutex_);
-  DeviceAllocator* used = devices_[device].get();
-  if (when == StreamEnd::kAnyTime) {
-    Driver::streams().may_end(stream);
-    if (used != nullptr) used->stream_may_end(stream);
-    return;
+  if (when == StreamEnd::kAnyTime) Driver::streams().may_end(stream);
+  for (int each = 0; each < kMaxDevices; ++each) {
+    DeviceAllocator* used = devices_[each].get();
+    // Not `device` alone: a stream may use the memory of others.
+    if (used == nullptr || (each != device && !used->knows(stream))) continue;
+    if (when == StreamEnd::kAnyTime) {
+      used->stream_may_end(stream);
+    } else {
+      used->forget_stream(stream);
+    }
   }
-  if (used != nullptr) used->forget_stream(stream);
+  if (when == StreamEnd::kAnyTime) return;
   if (host_ != nullptr) host_->forget(stream);
   Driver::streams().ends(stream);
 }

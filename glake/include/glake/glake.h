@@ -91,8 +91,9 @@ GLAKE_API int glake_forget_stream(int device, void* stream);
 /* For streams whose end nobody will tell, and before glake is first given it: the stream may be
  * destroyed at any time, so that glake asks about it in no call but those that name it. What is
  * freed there serves other streams later than else: from the next allocation there on, or after the
- * device was synchronised. The default streams never end: nothing happens. Call it
- * again after a capture on the stream: glake does not ask later whether that is over. */
+ * device was synchronised. The default streams never end: nothing happens. Call it again after a
+ * capture on the stream, since glake does not ask later whether that is over; with the stream's
+ * own device, or any other. It is not said of a later stream with the same handle. */
 GLAKE_API int glake_stream_may_end(int device, void* stream);
 
 /* Returns every granule that no block holds to the driver, after the work that used it. If the

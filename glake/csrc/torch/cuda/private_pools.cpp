@@ -61,7 +61,7 @@ void PrivatePools::capture_ends(DeviceIndex device) {
   captures_[static_cast<size_t>(devices_.checked(device))].fetch_sub(1);
   // glake may ask a stream of others only now whether its capture is over.
   const auto stream = c10::cuda::getCurrentCUDAStream(device);
-  if (of_others(stream)) tell_of_others(device, handle_of(stream));
+  if (of_others(stream)) tell_of_others(device, stream.stream());
 }
 
 bool PrivatePools::capturing(int device) const {

@@ -71,7 +71,8 @@ void tell_of_others(int device, cudaStream_t stream);
 // search, which asks the runtime more than once. The default stream, which c10 numbers 0, is CUDA's
 // null stream. Any other of torch's has one handle for as long as the process lives, so each thread
 // keeps that of the stream it asked for last. A stream of others, of which c10 knows only the
-// handle, may be destroyed at any time; glake is told so.
+// handle, may be destroyed at any time. glake is told so each time: a new stream may have the
+// handle.
 inline cudaStream_t handle_of(const c10::cuda::CUDAStream& stream) {
   if (C10_LIKELY(stream.id() == 0)) return nullptr;
   struct Last {
@@ -82,8 +83,11 @@ inline cudaStream_t handle_of(const c10::cuda::CUDAStream& stream) {
   thread_local Last last;
   Last& mine = last;
   if (C10_UNLIKELY(mine.device != stream.device_index() || mine.id != stream.id())) {
+    if (of_others(stream)) {
+      tell_of_others(stream.device_index(), stream.stream());
+      return stream.stream();
+    }
     mine = {stream.id(), stream.stream(), stream.device_index()};
-    if (of_others(stream)) tell_of_others(stream.device_index(), mine.handle);
   }
   return mine.handle;
 }
