@@ -1,13 +1,15 @@
-// Whether the calling thread is inside glake, where it may hold its locks or libc's: known with the
-// option `debug`. What a signal handler calls then must fail, for it would wait for its own thread.
+// Knows whether the calling thread is inside glake, where it may hold glake's locks or libc's. Only
+// the option `debug` keeps this. A call of glake from a signal handler must fail then, because it
+// would wait for its own thread.
 #pragma once
 
 #include <atomic>
 
 namespace glake {
 
-// For its lifetime the thread counts as inside glake, or as outside: around a caller's function,
-// with no lock held. What says inside is its function's first local, to outlive every destructor.
+// While it exists, the thread counts as inside or as outside glake. Glake counts it as outside
+// while it calls a caller's function, with no lock held. A function that enters glake makes this
+// its first local, so that it outlives all others.
 class Alone {
  public:
   explicit Alone(bool inside) : before_(inside_) { set(inside); }
@@ -15,8 +17,8 @@ class Alone {
   Alone(const Alone&) = delete;
   Alone& operator=(const Alone&) = delete;
   static bool now() { return inside_; }
-  // For what ends in another function: a fork's.
-  // No lock may be taken before, nor given up after: the fences say so to the compiler.
+  // For a state that another function ends, as at a fork. The fences tell the compiler to keep
+  // every lock and unlock on its side of the change.
   static void set(bool inside) {
     std::atomic_signal_fence(std::memory_order_seq_cst);
     inside_ = inside;
@@ -24,7 +26,8 @@ class Alone {
   }
 
  private:
-  // In the static block: reading it allocates nothing, in a handler either.
+  // It is in the static TLS block, so that reading it allocates nothing, in a signal handler
+  // either.
   static __attribute__((tls_model("initial-exec"))) __thread bool inside_;
   bool before_;
 };

@@ -1,4 +1,4 @@
-// A strict reader of JSON text, as much as platform and cost files need.
+// A strict reader of JSON text. It reads what platform and cost files need.
 #pragma once
 
 #include <stdexcept>
@@ -8,7 +8,7 @@
 
 namespace glake::topology {
 
-// Says what is wrong and where (line:column, or the member's name).
+// The text says what is wrong and where (line:column, or the member's name).
 struct JsonError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -17,7 +17,8 @@ class Json {
  public:
   static Json parse(const std::string& text);  // throws JsonError
 
-  // Each throws JsonError if the value is of another kind; `at` if there is no such member.
+  // Each throws JsonError if the value is of another kind. `at` also throws if there is no such
+  // member.
   double number() const;
   const std::string& text() const;
   const std::vector<Json>& items() const;

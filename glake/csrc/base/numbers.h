@@ -1,7 +1,6 @@
-// Numbers as glake reads and prints them: with a point, whatever the locale of the program it is
-// loaded into. strtod, printf's %f, std::to_string(double) and streams follow that locale, so
-// nothing in csrc uses them (tests/unit/test_numbers.py looks). glake/config.py reads the same
-// spellings.
+// Glake reads and prints numbers with a point, whatever the locale of the program that loads it.
+// strtod, printf's %f, std::to_string(double) and streams follow that locale, so nothing in csrc
+// uses them (tests/unit/test_numbers.py checks this). glake/config.py reads the same spellings.
 #pragma once
 
 #include <charconv>
@@ -19,7 +18,7 @@
 
 namespace glake {
 
-constexpr uint64_t kMostSize = uint64_t{1} << 46;  // of any size given as text
+constexpr uint64_t kMostSize = uint64_t{1} << 46;  // the largest size that may be given as text
 
 // <cctype> follows the locale too: in Turkish, tolower('I') is not 'i'.
 inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -37,8 +36,9 @@ inline std::string upper(std::string text) {
   return text;
 }
 
-// The number at the start of *text, which becomes what follows it: digits, and a point before the
-// last of them if you like (8, 0.9, .5). No sign, exponent, space, hexadecimal or "inf".
+// Reads the number at the start of *text and removes it from *text. The number has digits, and may
+// have a point before some of them (8, 0.9, .5). It has no sign, exponent, space, hexadecimal or
+// "inf".
 inline std::optional<double> take_decimal(std::string_view* text) {
   size_t end = 0;
   while (end < text->size() && is_digit((*text)[end])) ++end;
@@ -48,7 +48,7 @@ inline std::optional<double> take_decimal(std::string_view* text) {
   double value = 0;
   const auto read = std::from_chars(text->data(), text->data() + end, value);
   const size_t first = text->find_first_not_of('0');
-  const bool tiny = first < end && (*text)[first] == '.';  // out of range: 0, not infinity
+  const bool tiny = first < end && (*text)[first] == '.';  // out of range, but 0 and not infinity
   if (end == 0 || (read.ec != std::errc() && !tiny)) return std::nullopt;
   text->remove_prefix(end);
   return value;
@@ -59,7 +59,7 @@ inline std::optional<double> parse_decimal(std::string_view text) {
   return text.empty() ? value : std::nullopt;
 }
 
-// A whole number: digits, with a minus before them if you like.
+// Reads a whole number: digits, with an optional minus sign before them.
 inline std::optional<int64_t> parse_whole(std::string_view text, int64_t low, int64_t high) {
   int64_t value = 0;
   const auto read = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -67,7 +67,7 @@ inline std::optional<int64_t> parse_whole(std::string_view text, int64_t low, in
   return value < low || value > high ? std::nullopt : std::optional<int64_t>(value);
 }
 
-// Bytes of "4096", "512MiB" or "1.5GiB", rounded down: 1 to kMostSize.
+// Reads bytes as in "4096", "512MiB" or "1.5GiB", rounded down: from 1 to kMostSize.
 inline std::optional<uint64_t> parse_size(std::string_view text) {
   const std::optional<double> number = take_decimal(&text);
   if (!number) return std::nullopt;
@@ -82,22 +82,22 @@ inline std::optional<uint64_t> parse_size(std::string_view text) {
   return static_cast<uint64_t>(bytes);
 }
 
-// A number of things as texts name it. `one` is the thing's singular.
+// A number of things, as messages show it. `one` is the singular of the thing.
 inline std::string counted(uint64_t n, const char* one) {
   return std::to_string(n) + " " + one + (n == 1 ? "" : "s");
 }
 
-// A device as texts name it: as PyTorch does.
+// A device as messages show it, which is PyTorch's way.
 inline std::string device_text(int device) { return "cuda:" + std::to_string(device); }
 
-// With `places` digits after the point, as printf's %.2f.
+// A number with `places` digits after the point, as by printf's %.2f.
 inline std::string fixed_text(double value, int places) {
   char text[400];  // the largest double has 309 digits
   const auto end = std::to_chars(text, text + sizeof text, value, std::chars_format::fixed, places);
   return std::string(text, end.ptr);
 }
 
-// A size as texts name it: "1 byte", "898.44 MiB".
+// A size as messages show it: "1 byte", "898.44 MiB".
 inline std::string size_text(uint64_t bytes) {
   constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   if (bytes < 1024) return counted(bytes, "byte");
@@ -107,7 +107,7 @@ inline std::string size_text(uint64_t bytes) {
   return fixed_text(value, 2) + " " + kUnits[unit];
 }
 
-// With `digits` significant digits, as printf's %.6g.
+// A number with `digits` significant digits, as by printf's %.6g.
 inline std::string significant_text(double value, int digits) {
   char text[64];
   const auto end =
@@ -115,7 +115,7 @@ inline std::string significant_text(double value, int digits) {
   return std::string(text, end.ptr);
 }
 
-// With as many digits as tell it from every other double, and no exponent: "0.9", "8".
+// A number with enough digits to tell it from every other double, and no exponent: "0.9", "8".
 inline std::string exact_text(double value) {
   char text[400];
   const auto end = std::to_chars(text, text + sizeof text, value, std::chars_format::fixed);

@@ -1,5 +1,5 @@
-// The kinds of options that the core has: how the text of each is read and shown. The grammar is
-// that of the parsers in glake/config.py, from which the table of options is generated.
+// The kinds of options that the core has, and how the text of each is read and shown. The parsers
+// in glake/config.py have the same grammar. The table of options is generated from that file.
 #pragma once
 
 #include <algorithm>
@@ -19,21 +19,22 @@ struct OptionRow {
 };
 
 struct Limit {
-  double fraction = 1.0;  // of the device's memory, unless bytes are given
+  double fraction = 1.0;  // of the device's memory; used if `bytes` is 0
   Bytes bytes = 0;
 };
 
 struct Contiguous {
-  Bytes from = 0;  // blocks from this size on are one driver allocation each; 0: none
+  // Larger blocks, and those of this size, are one driver allocation each; 0: none are.
+  Bytes from = 0;
   int kind = GLAKE_CONTIGUOUS_VMM;
 };
 
-// One of these words, by its place among the enumerators.
+// One of these words. The value is the word's index, which is that of its enumerator.
 struct Choice {
   std::vector<std::string> words;
 };
 
-// "none", or a comma list of these words.
+// "none", or some of these words with commas between them.
 template <typename Switches>
 struct Modes {
   struct Mode {
@@ -53,16 +54,16 @@ struct LimitText {
   Bytes least;
 };
 
-// "none", or at least `least` bytes, with the kind of allocation before a colon if you like.
+// "none", or at least `least` bytes. The kind of allocation and a colon may stand before the bytes.
 struct ContiguousText {
   Bytes least;
 };
 
-struct SizeOrNone {};  // 0 of "none"
-struct DriverName {};  // a path has a "/", so that a misspelt name is refused at once
+struct SizeOrNone {};  // "none" reads as 0
+struct DriverName {};  // a path must have a "/", so that a misspelt name is refused at once
 struct AnyText {};
 
-// Throws Error: the option does not take `text`.
+// Throws an Error that says that the option does not take `text`.
 [[noreturn]] void refuse_option(const OptionRow& row, const std::string& text,
                                 const std::string& why = "");
 
@@ -90,7 +91,7 @@ Switches read_option(const OptionRow& row, const Modes<Switches>& kind, const st
   return switches;
 }
 
-// As text that reads as the same value.
+// These show a value as text that reads as the same value.
 inline std::string show_option(const Choice& kind, size_t which) { return kind.words[which]; }
 std::string show_option(const Number& kind, double value);
 std::string show_option(const LimitText& kind, const Limit& limit);

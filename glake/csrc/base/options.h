@@ -1,5 +1,6 @@
-// Every option of the core: GLAKE_<NAME> variables or glake_configure(name, value). Names, kinds,
-// defaults and texts stand in glake/config.py; the build makes base/option_table.h from it.
+// Every option of the core, set by a variable GLAKE_<NAME> or by glake_configure(name, value).
+// Names, kinds, defaults and texts are in glake/config.py. The build makes base/option_table.h from
+// it.
 #pragma once
 
 #include <string>
@@ -9,14 +10,15 @@
 namespace glake {
 
 struct Options : OptionValues {
-  // The environment's options. Throws Error for an unknown GLAKE_* name or a value not taken.
+  // Reads the environment. Throws Error for an unknown GLAKE_* name or a value that is not taken.
   static Options from_environment();
-  // Sets one option; an empty value, as an empty variable, sets its default. Throws Error
+  // Sets one option. An empty value sets its default, as an empty variable does. Throws Error
   // (GLAKE_UNKNOWN_OPTION, GLAKE_INVALID_OPTION).
   void set(const std::string& key, const std::string& value);
   // One option's value, as a text that set() takes. Throws Error (GLAKE_UNKNOWN_OPTION).
   std::string get(const std::string& key) const;
-  // JSON array of {name, variable, default, value, help}; help is the meaning in glake/config.py.
+  // A JSON array of {name, variable, default, value, help}; `help` is the meaning in
+  // glake/config.py.
   std::string describe() const;
 };
 

@@ -21,7 +21,7 @@ struct Stat {
     current -= n;
     freed += n;
   }
-  void take_back(int64_t n) {  // of what was subtracted just now
+  void take_back(int64_t n) {  // undoes a subtraction of just now
     current += n;
     freed -= n;
   }
@@ -48,7 +48,7 @@ struct PoolStat {
     all.take_back(n);
     (is_small ? small : large).take_back(n);
   }
-  // From one pool to the other, which `all` does not see.
+  // Moves a count from one pool to the other. `all` does not change.
   void move(bool to_small, int64_t n) {
     (to_small ? large : small).subtract(n);
     (to_small ? small : large).add(n);
@@ -70,8 +70,8 @@ struct PoolStat {
   }
 };
 
-// What a thread's cache did since it last published: small-pool counts, and how far above its start
-// the thread's own balance went (so that one thread's peak is exact).
+// What a thread's cache did since it last published: the counts of the small pool, and how far the
+// thread's own balance rose above its start, so that one thread's peak is exact.
 struct StatDelta {
   int64_t allocations = 0, frees = 0;
   int64_t bytes_allocated = 0, bytes_freed = 0;
@@ -93,21 +93,21 @@ struct StatDelta {
   bool empty() const { return allocations == 0 && frees == 0; }
 };
 
-// As PyTorch's: a block is allocated until its free, and active, with the bytes requested of it,
-// until that free has completed (active - allocated wait for recorded streams, for a capture's
-// end). Segments and what is split of them leave out expandable ones, as all but contiguous blocks
-// are.
+// These count as PyTorch's do. A block is allocated until its free. It is active, with its
+// requested bytes, until that free has completed: a freed block may still wait for recorded streams
+// or for the end of a capture. As in PyTorch, expandable segments count in no segment or split
+// statistic. All of glake's memory but contiguous blocks is expandable in this sense.
 struct Stats {
   PoolStat allocation, allocated_bytes, active, active_bytes, requested_bytes;
   PoolStat segment, reserved_bytes;
-  int64_t waiting_requested = 0;  // of requested_bytes: by blocks that are freed, and still active
-  PoolStat inactive_split, inactive_split_bytes;  // as of the last time somebody asked
+  int64_t waiting_requested = 0;  // part of requested_bytes: freed blocks that are still active
+  PoolStat inactive_split, inactive_split_bytes;  // as of the last query
   uint64_t alloc_retries = 0, ooms = 0, device_syncs = 0;
   uint64_t stitches = 0, stitched_bytes = 0, view_hits = 0, run_hits = 0, edge_stitches = 0,
            extensions = 0;
   uint64_t evictions = 0, growths = 0, cross_stream_hits = 0, repeats = 0;
-  uint64_t segments_walked = 0;  // looked at to find what may go back to the driver
-  uint64_t views_walked = 0;     // looked at to find room in one
+  uint64_t segments_walked = 0;  // those that were examined for memory to give back
+  uint64_t views_walked = 0;     // those that were examined for room
 
   void allocate(bool small, Bytes size, Bytes requested) {
     for (PoolStat* count : {&allocation, &active}) count->add(small, 1);
@@ -123,7 +123,7 @@ struct Stats {
     }
     requested_bytes.subtract(small, static_cast<int64_t>(requested));
   }
-  // The free just counted has not completed; done_waiting() when it has.
+  // The free that was just counted has not completed. done_waiting() follows when it has.
   void wait(bool small, Bytes size, Bytes requested) {
     active.take_back(small, 1);
     active_bytes.take_back(small, static_cast<int64_t>(size));
@@ -147,7 +147,7 @@ struct Stats {
   }
 };
 
-// {"a.b": 1, ...}: appends one more member.
+// These append one more member to {"a.b": 1, ...}.
 void append_number(std::string& json, const std::string& key, int64_t value);
 void append_stat(std::string& json, const std::string& name, const PoolStat& stat);
 

@@ -1,7 +1,7 @@
-// The transfer engine's thresholds and the planner's. Each says where its value is from: a command
-// that measured it, a published cost, or a guess, which was chosen and not measured. Promises and
-// formats (ids, messages, the shape of the copy kernel) are not here, nor the defaults of links
-// that a platforms file leaves out (plan/topology.cpp).
+// The thresholds of the transfer engine and of the planner. The comment of each says where its
+// value is from: a command that measured it, a published cost, or a guess. A guess was chosen and
+// not measured. Promises and formats (ids, messages, the shape of the copy kernel) are elsewhere,
+// and so are the defaults of links that a platforms file leaves out (plan/topology.cpp).
 #pragma once
 
 #include <chrono>
@@ -18,207 +18,233 @@ struct TransferTuning {
   static constexpr Bytes kAlwaysPlain = kMiB;
   // A relayed chunk is at least this long, and so is a relay buffer: a guess.
   static constexpr Bytes kLeastChunk = 512 * kKiB;
-  // ns from the call to the first copy of another thread: a guess.
+  // ns from the call until another thread's first copy: a guess.
   static constexpr double kHandOverNs = 5'000;
-  // A copy is shared out if it takes this many times less than a plain one: a guess.
+  // A copy is shared out if a plain copy would take this many times as long: a guess.
   static constexpr double kLeastGain = 1.03;
-  // ns of one copy with its events, where a platforms file says nothing: a guess.
+  // ns that one copy with its events costs, where the platforms file does not say: a guess.
   static constexpr double kCopyNs = 8000;
-  // Relays must bring this many times the rate of the plain copy; GPUs in a row on one path, and
-  // paths of one demand, at most: guesses.
+  // Relays must bring this many times the rate of the plain copy. The most GPUs in a row on one
+  // path, and the most paths of one demand. Guesses.
   static constexpr double kRelayGate = 1.15;
   static constexpr int kRelaysInARow = 2, kPathsOfOne = 16;
-  // GB/s of a link that nobody has described: a guess.
+  // GB/s of a link that no file describes: a guess.
   static constexpr double kUnknownRate = 20;
-  // Copies from this size on are told to others, which reckon with them: a guess.
+  // Other processes are told of copies from this size on, and plan with them in mind: a guess.
   static constexpr Bytes kLongCopy = 8 * kMiB;
 
   // Plans: weights and bounds of the planner's linear programs. Guesses.
-  // What a link costs, as a part of the path's rate: of equal paths the shorter is taken.
+  // The cost of a link, as a part of the path's rate, so that the shorter of two equal paths wins.
   static constexpr double kLoadCost = 0.0002;
-  static constexpr double kSettled = 1000;  // what a settled rate earns, against one that is not
+  // The worth of a settled rate, compared with 1 for others.
+  static constexpr double kSettled = 1000;
   // A rate cannot grow if its price is higher. The prices of a demand sum up to 1.
   static constexpr double kStopped = 0.02;
   static constexpr double kSameRate = 1.005;  // a smaller rise is not worth another round
-  // What the highest load costs: little against a rate, much against a link.
+  // The cost of the highest load. It is little against a rate, and much against a link.
   static constexpr double kUneven = 10;
-  static constexpr int kEvenRounds = 4;  // of paths that are as even as they can be
-  // A path is thin if it has less than this part of its demand's rate. Parts of that rate that it
-  // may cost to drop a thin path, and any other.
+  static constexpr int kEvenRounds = 4;  // rounds that make the loads of paths even
+  // A path is thin if it has less than this part of its demand's rate. The parts of that rate that
+  // may be lost by dropping a thin path, or any other path.
   static constexpr double kThinPath = 0.03, kThinLoss = 0.02, kOtherLoss = 0.002;
-  static constexpr double kPlanFull = 1 - 1e-3;     // of a limit: a refusal calls it full
-  static constexpr size_t kPlansKnown = 1024;       // answers kept; then all are dropped
-  static constexpr size_t kMostRefusals = 24;       // named of a demand: more explain nothing
-  static constexpr double kThinShare = 0.05;        // of a plan's rate: what a lent path must bring
-  static constexpr size_t kMostDecisions = 32;      // kept: both ways of each of 16 GPUs
-  static constexpr size_t kPlainRemembered = 64;    // plain copies under way
+  static constexpr double kPlanFull = 1 - 1e-3;  // a refusal calls a limit full from this part on
+  static constexpr size_t kPlansKnown = 1024;  // answers that are kept; when full, all are dropped
+  // Refusals that are named for one demand; more explain nothing.
+  static constexpr size_t kMostRefusals = 24;
+  // A path that another process lends must bring this part of the plan's rate.
+  static constexpr double kThinShare = 0.05;
+  // Decisions that are kept: both directions of each of 16 GPUs.
+  static constexpr size_t kMostDecisions = 32;
+  static constexpr size_t kPlainRemembered = 64;    // plain copies under way that are remembered
   static constexpr uint64_t kForget = 200'000'000;  // ns until a slow edge is tried at full speed
 
-  // Pageable memory of up to this size goes as the driver copies it, if there is no second path.
-  // Then the call takes as long as the copy. On an H200 in a virtual machine the driver carried 1
-  // to 16 MiB in 0.53 to 0.72 of the time of glake's own buffers (2026-11-27,
-  // benchmarks/gpu/results).
+  // The driver copies pageable memory of up to this size, if there is no second path. Then the call
+  // takes as long as the copy. On an H200 in a virtual machine the driver took 0.53 to 0.72 of the
+  // time of glake's own buffers for 1 to 16 MiB (2026-11-27, benchmarks/gpu/results).
   static constexpr Bytes kPlainPageable = 32 * kMiB;
 
-  // Events kept of each GPU for the next plain copies: as many are seldom under way. A guess.
+  // Events of each GPU that are kept for later plain copies. More are seldom under way. A guess.
   static constexpr size_t kSpareEvents = 64;
 
   // Copies beside each other.
-  // A forecast of copies that take each other's links is up to this many times too good: a guess.
+  // A forecast may be this many times too good where copies take links from each other: a guess.
   static constexpr double kUnsure = 1.05;
-  // ns of a copy from which several ways to deal it out are compared: each takes some 20 us of the
-  // caller's time, which no simulated clock shows. A guess.
+  // If a copy takes at least this many ns, several ways to deal it out are compared. Each takes
+  // some 20 us of the caller's time, which no simulated clock shows. A guess.
   static constexpr double kWorthAsking = 1'000'000;
-  static constexpr double kRunsWell = 0.85;   // of its plan: such a run clears its edges; a guess
-  static constexpr double kSharedFull = 0.9;  // of a limit: copies wait for each other; a guess
-  static constexpr int kMostEvents = 256;     // looked ahead; 16 GPUs that all copy have fewer
-  static constexpr double kLeftBytes = 4096;  // make no difference to a forecast any more
-  static constexpr double kMuchFaster = 2;    // a link than what a run asks of it; a guess
-  static constexpr double kFullLimit = 0.95;  // of a limit; a guess
-  static constexpr double kAlike = 1.25;      // times as fast one way: both begin together; a guess
-  static constexpr double kManyChunks = 12;   // each way: fewer do not make up for waiting; a guess
-  // A burst: the next copy begins within this part of a copy's time. A guess.
+  // A run that reaches this part of its plan's rate clears its edges of suspicion: a guess.
+  static constexpr double kRunsWell = 0.85;
+  // Copies that together need this part of a limit wait for each other: a guess.
+  static constexpr double kSharedFull = 0.9;
+  // Changes that a forecast computes; 16 GPUs that all copy have fewer.
+  static constexpr int kMostEvents = 256;
+  static constexpr double kLeftBytes = 4096;  // a forecast ignores fewer bytes than these
+  // A link is much faster if it carries this many times what a run asks of it: a guess.
+  static constexpr double kMuchFaster = 2;
+  static constexpr double kFullLimit = 0.95;  // a limit counts as full from this part on; a guess
+  // Both directions begin together if neither is faster than this many times the other: a guess.
+  static constexpr double kAlike = 1.25;
+  // Chunks that each direction must have for that. Fewer do not make up for the waiting. A guess.
+  static constexpr double kManyChunks = 12;
+  // Copies are one burst if the next begins within this part of a copy's time: a guess.
   static constexpr double kSoon = 0.25;
   static constexpr size_t kBurstCopies = 64, kBurstThreads = 256, kBurstsKnown = 1024;
-  // Of bursts that come now one way, now another, this many must have been alike before one is
-  // expected again: a guess.
+  // Where bursts change their direction, this many must have been alike before another one like
+  // them is expected: a guess.
   static constexpr int kMostDoubt = 3;
-  // After this many times it is decided again how a burst goes: other copies may have run beside
-  // it.
+  // After this many bursts the way of a burst is decided again, because other copies may have run
+  // beside it.
   static constexpr unsigned kDecided = 8;
 
-  // Shares of copies that are enqueued at once. Chosen by `glake bench transfer --order enqueued`
-  // on hgx_h100_h200, dgx_a100 and dgx1v, where nothing else is said.
+  // Shares of copies that are enqueued at once. Where nothing else is said, the values were chosen
+  // by `glake bench transfer --order enqueued` on hgx_h100_h200, dgx_a100 and dgx1v.
   // A chunk flows at least this many times as long as a copy takes to start. So the starts of the
   // chunks beside it are hidden.
   static constexpr double kCoverage = 2;
-  // Chunks' times that a slow hop stands idle until the one before it has filled its buffers, and
-  // after the last chunk, of which two are on a hop at once.
+  // The time in chunks for which a slow hop stands idle: until the hop before it has filled its
+  // buffers, and after its last chunk. Two of the chunks are on a hop at once.
   static constexpr double kFill = 3;
   // What a caller's time costs, as a part of a copy's time. The first counts where no other copy
   // waits for the calls, the second where others may. Guesses.
   static constexpr double kBlocked = 0.1, kBlockedUnknown = 1;
   // A hop counts as slow if it is at most this much faster than the slowest one.
   static constexpr double kNearlySlowest = 1.5;
-  // A chunk of a path with one slow hop is at most such a part of it, and of what is left of it;
-  // where other copies wait for the calls, a larger one.
+  // A chunk of a path with one slow hop is at most a kWhole-th of the path's bytes, and of what is
+  // left of them. Where other copies wait for the calls, it may be a kWholeInHaste-th.
   static constexpr double kWhole = 4, kWholeInHaste = 2;
-  static constexpr Bytes kLongestChunk = 16 * kMiB;  // of a relayed path
-  // Buffers of a relay for one transfer, and about how many bytes they are together.
+  static constexpr Bytes kLongestChunk = 16 * kMiB;  // on a relayed path
+  // The buffers that a relay has for one transfer, and about how many bytes they have together.
   static constexpr size_t kLeastBuffers = 3, kMostBuffers = 6;
   static constexpr Bytes kBuffered = kLeastBuffers * kLongestChunk;
   // ns of an asynchronous copy's call: published for an A10, as in simcuda/driver/symbols.h.
   static constexpr double kCallNs = 2600;
-  // ns of the calls that open and join a path: a wait and a record are taken for 1000 each.
+  // ns of the calls that open and join a path. A wait and a record are assumed to take 1000 each.
   static constexpr double kEventNs = 1000, kPathNs = 3 * kEventNs;
-  // The calls may take this part of the copy's own time: they go on while its first chunks flow.
+  // The calls may take this part of the copy's own time, because they go on while the first chunks
+  // flow.
   static constexpr double kCalls = 0.5;
-  // Copies that one thread enqueues sooner than it wakes others: a guess, two wake-ups.
+  // One thread enqueues up to this many copies sooner than it wakes others: a guess, two wake-ups.
   static constexpr size_t kAlone = 6;
-  // Others that a thread wakes: a system call each, of several microseconds. A caller that woke all
-  // of them would enqueue nothing meanwhile. A guess.
+  // How many threads one thread wakes. Each takes a system call of several microseconds. A caller
+  // that woke all of them would enqueue nothing meanwhile. A guess.
   static constexpr size_t kWakes = 2;
-  // Chunks of a path of which one is timed: it has others before and behind it.
+  // One chunk of a path is timed, if the path has this many: the timed one has others on both
+  // sides.
   static constexpr size_t kLeastTimed = 3;
-  // Copies of one hop that flow at once, so that one's start hides behind another's bytes. They
-  // take turns: of more, all would share the hop and be done together, and the next hop stand idle
+  // Copies of one hop that flow at once, so that the start of one is hidden by the bytes of
+  // another. More copies would share the hop and end together, and the next hop would stand idle
   // until then.
   static constexpr size_t kFlows = 2;
-  static constexpr size_t kMostUnderWay = 32;  // each may keep 48 MiB on every relay; a guess
+  // Transfers; each may keep 48 MiB on every relay; a guess.
+  static constexpr size_t kMostUnderWay = 32;
 
-  // Chunks of copies that threads submit: guesses that `glake bench transfer --order held` shows at
-  // work.
+  // Chunks of copies that threads submit. These are guesses, and `glake bench transfer --order
+  // held` shows their effect.
   // At the planned rate a chunk takes at least this many times as long as a copy's start.
   static constexpr double kStarts = 2;
-  // Of a copy's start: two streams take turns, and each copy covers the other's start with half of
-  // its bytes.
+  // A chunk takes this many times as long as a copy's start. Two streams take turns, and each copy
+  // covers the other's start with half of its bytes.
   static constexpr double kCovering = 1.25;
-  static constexpr Bytes kMostChunk = 8 * kMiB;    // that a buffer holds on its way
-  static constexpr Bytes kMostDirect = 64 * kMiB;  // that needs none
-  // One copy's start hides behind another's bytes. More than these, and the starts cost more than
-  // they hide.
+  static constexpr Bytes kMostChunk = 8 * kMiB;    // if a buffer holds it on its way
+  static constexpr Bytes kMostDirect = 64 * kMiB;  // if no buffer does
+  // Copies that flow at once, so that the start of one is hidden by the bytes of another. With more
+  // of them the starts cost more than they hide.
   static constexpr unsigned kLeastFlows = 2, kMostFlows = 6;
-  // Chunks of a run under way over a hop: two go, and where the slow link should be one waits. No
-  // more than that: two that each waited for another would begin, and end, together for ever.
+  // Copies of a run over one hop. Two go at once, and on a slow link one more waits. With more than
+  // that two copies, each waiting for another one, would begin and end together for ever.
   static constexpr unsigned kGoing = 2, kQueued = 1;
-  static constexpr double kOverPlan = 1.25;  // what a run is trusted to do beyond its plan
-  static constexpr double kShares = 24;      // chunks a run's part of the transfer makes, at least
-  static constexpr size_t kMostPieces = 1024;     // of one chunk: they are submitted in one go
-  static constexpr Bytes kLeastTable = 4 * kKiB;  // of pieces that a kernel reads
+  // Times its plan: the most that a run is expected to do.
+  static constexpr double kOverPlan = 1.25;
+  // A run's part of the transfer has at least this many chunks.
+  static constexpr double kShares = 24;
+  static constexpr size_t kMostPieces = 1024;  // in one chunk, because they are submitted together
+  static constexpr Bytes kLeastTable = 4 * kKiB;  // a table of pieces that a kernel reads
 
-  // Faults: guesses, in ns unless said.
-  // A run is looked at after this many chunks and this time.
+  // Faults: guesses, in ns unless the comment says otherwise.
+  // A run is checked after this many chunks and this time.
   static constexpr uint64_t kWatched = 4, kWatchNs = 400'000;
-  static constexpr unsigned kSlowLooks = 3;  // that show a run slow before it is believed
-  static constexpr double kSlow = 0.7;       // of its plan
-  static constexpr double kMemory = 0.75;    // weight of what was measured before, each completion
-  static constexpr unsigned kMostFailures = 3;  // of a run in one transfer
+  static constexpr unsigned kSlowLooks = 3;     // slow results in a row before a run counts as slow
+  static constexpr double kSlow = 0.7;          // a run is slow below this part of its plan
+  static constexpr double kMemory = 0.75;       // weight of former measurements at each completion
+  static constexpr unsigned kMostFailures = 3;  // of a run in one transfer, until it is given up
   static constexpr uint64_t kFirstRest = 2'000'000, kLongestRest = 10'000'000'000;
-  static constexpr uint64_t kGoodChunks = 64;          // in a row, that halve the next rest
-  static constexpr uint64_t kGrace = 10'000'000;       // a copy may be late whatever was expected
-  static constexpr uint64_t kOverduePoll = 1'000'000;  // there may be other work by then
-  static constexpr uint64_t kLastChance = 2'000'000'000;  // for one that writes the destination
-  static constexpr uint64_t kFarewell = 5'000'000'000;    // for lost ones, when the engine closes
-  static constexpr uint64_t kHoldUp = 5'000'000'000;      // that closing waits for each thing
-  static constexpr uint64_t kMostWait = 2'000'000'000;    // for a GPU's bytes to be read back
-  static constexpr uint64_t kStuck = 20'000'000'000;      // for one set of the probe's copies
-  static constexpr int kQuestions = 4;  // asked of a stream: each failed copy fails one
+  static constexpr uint64_t kGoodChunks = 64;     // successes in a row that halve the next rest
+  static constexpr uint64_t kGrace = 10'000'000;  // a copy may be this late, whatever was expected
+  // Time between two questions about a late copy.
+  static constexpr uint64_t kOverduePoll = 1'000'000;
+  // For a late copy that writes the destination.
+  static constexpr uint64_t kLastChance = 2'000'000'000;
+  static constexpr uint64_t kFarewell = 5'000'000'000;  // for lost copies, when the engine closes
+  // The longest time that closing waits for each thing.
+  static constexpr uint64_t kHoldUp = 5'000'000'000;
+  static constexpr uint64_t kMostWait = 2'000'000'000;  // for reading back bytes of a GPU
+  static constexpr uint64_t kStuck = 20'000'000'000;    // for one set of the probe's copies
+  // Asked of a stream, because each failed copy makes one fail.
+  static constexpr int kQuestions = 4;
 
-  // Waiting, in ns. A thread asks without a sleep from this long before the expected end until as
-  // long after it. Even with exact sleeps one takes some 10 us more than asked; a chunk of a fast
-  // link takes 20. Half of it gave up to a third of the rate in the simulator (completion=polled,
-  // 16 to 64 MiB on an H100 box), twice as much gained nothing.
+  // Waiting, in ns. A thread polls without a sleep from this long before the expected end until
+  // this long after it. Even an exact sleep ends some 10 us late, and a chunk of a fast link takes
+  // 20 us. With half of this value up to a third of the rate was lost in the simulator
+  // (completion=polled, 16 to 64 MiB on an H100 box). Twice the value gained nothing.
   static constexpr uint64_t kSpinNs = 20'000;
-  // A plain copy's waiting thread. In a virtual machine with an H200 a thread that slept was late
-  // by tens of us (2026-11-27, benchmarks/gpu/results: 16 MiB took 421 us, and 358 us where the
-  // driver waited without a sleep). So a copy of up to kShortCopyNs is asked about from its begin
-  // on, and a longer one from this part of its time and kWakeNs before its end. It may take that
-  // time once more, up to kMostSpinNs, until the thread sleeps again; one of which nothing is known
-  // may take kUnknownCopyNs.
+  // The thread that waits for a plain copy. In a virtual machine with an H200 a thread that slept
+  // was late by tens of us (2026-11-27, benchmarks/gpu/results: 16 MiB took 421 us, and 358 us
+  // where the driver waited without a sleep). So a thread polls for a copy of up to kShortCopyNs
+  // from its begin on. For a longer copy it begins kWakeNs and a kSpunPart-th of the copy's time
+  // before the end. It polls for as long again after the expected end, up to kMostSpinNs, and then
+  // sleeps. It polls kUnknownCopyNs for a copy of which nothing is known.
   static constexpr uint64_t kShortCopyNs = 400'000, kWakeNs = 60'000, kSpunPart = 10;
   static constexpr uint64_t kUnknownCopyNs = 100'000, kMostSpinNs = 10'000'000;
-  // Sleeps before and after that: guesses.
+  // The sleeps before and after the polling: guesses.
   static constexpr uint64_t kShortestSleep = 1'000, kLongestSleep = 50'000;
-  // Between two looks: guesses.
-  static constexpr uint64_t kWaitSlice = 50'000'000;  // at whether to go on waiting
-  static constexpr uint64_t kOrderLook = 2'000'000;   // at what a caller's stream has passed
+  // Time between two checks: guesses.
+  static constexpr uint64_t kWaitSlice = 50'000'000;  // whether to go on waiting
+  static constexpr uint64_t kOrderLook = 2'000'000;   // how far a caller's stream is
 
   // Host memory.
-  // A copy of less takes its caller's word for where its ends are, where the caller gives it.
+  // For a smaller copy, glake trusts what the caller says about where its ends are.
   static constexpr Bytes kTrusted = kMiB;
-  // Places of host memory whose socket is asked for, how much of each stripe is asked about, and
-  // the shortest stripe of one socket. Guesses, as the one above.
+  // The number of places of host memory that are asked for their socket, the bytes of each stripe
+  // that are asked about, and the shortest stripe of one socket. Guesses, as the one above.
   static constexpr Bytes kLooks = 8, kProbe = 16 * kKiB, kLeastStripe = kMiB;
-  static constexpr size_t kLiveRanges = 16;  // entries, of which the copies may be done; a guess
-  // Pages of a buffer that are asked for their socket, and how many per cent of them may be on
-  // another than the one that is said: guesses.
+  // Kept entries; those whose copies are done leave when it is reached; a guess.
+  static constexpr size_t kLiveRanges = 16;
+  // The pages of a buffer that are asked for their socket, and how many per cent of them may be on
+  // another socket than the one that glake then names: guesses.
   static constexpr size_t kNodeSamples = 64, kForeignPercent = 10;
-  // Beyond, reading the mappings is quicker: measured by hand with 350 to 3,000 of them.
+  // For more bytes or calls it is quicker to read the mappings: measured by hand with 350 to 3,000
+  // of them.
   static constexpr Bytes kMostProvided = 16 * kMiB;
   static constexpr int kMostCalls = 64;
-  static constexpr Bytes kPinPiece = 256 * kMiB;  // some 25 ms of the driver's locks; a guess
-  static constexpr unsigned kMostTouching = 4;    // threads; a guess
-  // Some 100 us of a thread; its waking is some tens in a virtual machine. Chunks of 1 MiB, each
-  // carried by one thread, gave 8 GB/s on the H200, which a link of 53 GB/s waited for (2026-11-27,
-  // benchmarks/gpu/results): this many slices are for all threads. Both are guesses.
+  // Takes the driver's locks for some 25 ms; a guess.
+  static constexpr Bytes kPinPiece = 256 * kMiB;
+  static constexpr unsigned kMostTouching = 4;  // threads; a guess
+  // One slice takes a thread some 100 us. In a virtual machine it takes some tens of us to wake a
+  // thread. Chunks of 1 MiB, each copied by one thread, gave 8 GB/s on the H200, while a link of 53
+  // GB/s waited (2026-11-27, benchmarks/gpu/results). So a chunk has this many slices, for all
+  // threads. Both are guesses.
   static constexpr Bytes kStagedSlice = kMiB, kStagedChunk = 8 * kMiB;
   static constexpr unsigned kMostCopying = 4;  // threads; a guess
 
   // The relay service: guesses.
-  static constexpr Bytes kClientBuffer = 8 * kMiB, kAllBuffers = 64 * kMiB;  // of each GPU
-  static constexpr Bytes kMostRemote = kClientBuffer / 4;  // of a chunk that it carries
+  static constexpr Bytes kClientBuffer = 8 * kMiB, kAllBuffers = 64 * kMiB;  // on each GPU
+  // The longest chunk that the service carries.
+  static constexpr Bytes kMostRemote = kClientBuffer / 4;
   static constexpr size_t kMostClients = 64;
-  static constexpr size_t kMostShared = 256, kMostFlights = 1024;  // of a client
+  static constexpr size_t kMostShared = 256, kMostFlights = 1024;  // for each client
   static constexpr int64_t kAnswerSeconds = 5, kSendSeconds = 5;
-  static constexpr std::chrono::seconds kPatience{20};  // for contexts to be opened
-  static constexpr int kFullMs = 100;  // until the next try, when no files or threads can be had
+  static constexpr std::chrono::seconds kPatience{20};  // for opening contexts
+  // Until the next try, when the system has no more files or threads.
+  static constexpr int kFullMs = 100;
   static constexpr int kLookMs = 5;
-  static constexpr uint64_t kOrdersLook = 50'000;  // ns, for orders while copies are under way
-  static constexpr uint64_t kAnswersLook = 5'000;  // ns, for the service's answers
+  // ns between looks for orders while copies are under way.
+  static constexpr uint64_t kOrdersLook = 50'000;
+  static constexpr uint64_t kAnswersLook = 5'000;  // ns between looks for the service's answers
   static constexpr uint64_t kAskAgain = 100'000;   // ns between two questions about a lost copy
 
   // The probe: guesses.
-  static constexpr Bytes kProbeBuffer = 32 * kMiB;  // of a GPU, and of pinned memory for each copy
+  // on each GPU, and of pinned memory for each copy
+  static constexpr Bytes kProbeBuffer = 32 * kMiB;
   static constexpr size_t kProbeCopies = 64;
   static constexpr int kProbeRepeats = 64;
 };

@@ -1,7 +1,8 @@
-// The allocator's thresholds: where memory is traded for driver calls, waits or host time. Each
-// says where its value is from: a script that measures it, a published price, or a guess, which
-// was chosen and not measured. A threshold that is "a part" of something is the divisor: 16 stands
-// for a sixteenth. Promises and formats (alignment, granule, handle texts) are not here.
+// The allocator's thresholds: where memory is traded for driver calls, waits or host time. The
+// comment of each says where its value is from: a script that measures it, a published price, or a
+// guess. A guess was chosen and not measured. A threshold that is "a part" of something is the
+// divisor: 16 stands for a sixteenth. Promises and formats (alignment, granule, handle texts) are
+// elsewhere.
 #pragma once
 
 #include <cstddef>
@@ -13,28 +14,30 @@ namespace glake {
 
 struct Tuning {
   // Growth.
-  // Once this part more is held than was ever live, growth comes last: free memory is waited for,
-  // and stitched, before that. To map granules again costs less than to create them. Chosen by
-  // benchmarks/allocator/targets.py on the recorded jobs.
+  // Growth comes last once glake holds this part more than was ever live. Free memory is then
+  // waited for, and stitched, first, because mapping granules again costs less than creating them.
+  // Chosen by benchmarks/allocator/targets.py on the recorded jobs.
   static constexpr uint64_t kHoard = 16;
 
-  // Addresses, which cost nothing until mapped; guesses.
-  // Of the device's memory: room for blocks, growth and absent holes.
+  // Sizes of address ranges. Addresses cost nothing until memory is mapped. Guesses.
+  // Times the device's memory: room for blocks, growth and absent holes.
   static constexpr Bytes kArenaFactor = 2;
-  // A private pool's are a part of it, so that there may be dozens: what does not fit is stitched.
+  // A private pool has this part of those addresses, so that there may be dozens of pools. A block
+  // that does not fit is stitched.
   static constexpr Bytes kPoolSmallShare = 8;
 
-  // Searches, which run under the device's lock. Bounds on host time, checked by
-  // benchmarks/allocator/curves.py; the values themselves are guesses.
-  static constexpr int kCandidates = 16;  // extents tried at both ends for one that needs no wait
+  // Searches run under the device's lock. These bound their host time, which
+  // benchmarks/allocator/curves.py checks. The values themselves are guesses.
+  // extents of which both ends are tried for a place that needs no wait
+  static constexpr int kCandidates = 16;
   static constexpr int kExtentsWalked = 64;
   static constexpr int kIdleViewsTried = 64;  // of the same length
   static constexpr size_t kViewsSearched = 128;
-  static constexpr size_t kRunsSearched = 8192;  // of these views
+  static constexpr size_t kRunsSearched = 8192;  // in these views
 
-  // Stream waits that a step may cost. Where steps do not repeat, the waits that each kWindow
-  // requests may cost. The least and the most requests of a step. Chosen by targets.py on the
-  // recorded jobs.
+  // Stream waits that a step may cost. Where steps do not repeat, kWaitsPerWindow is what each
+  // kWindow requests may cost. A step has at least kLeastStep and at most kMostStep requests.
+  // Chosen by targets.py on the recorded jobs.
   static constexpr uint64_t kWaitsPerStep = 36;
   static constexpr uint64_t kWaitsPerWindow = 24;
   static constexpr uint64_t kWindow = 4096;
@@ -44,12 +47,13 @@ struct Tuning {
   // would cost mapping calls: a guess.
   static constexpr Bytes kMovedAnyway = 32;
 
-  // Tickets in one set: work on more streams is waited for before memory is free. A guess.
+  // The most tickets in one set. If more streams have work, the rest is waited for before the
+  // memory is free. A guess.
   static constexpr int kTickets = 8;
 
   // Events: guesses.
   static constexpr size_t kMostMarks = 64;  // outstanding on one stream
-  static constexpr int kPollsATurn = 8;     // streams
+  static constexpr int kPollsATurn = 8;     // streams that are asked about
 
   // Views. A view is extended if it has at least this part of the granules needed: a guess.
   static constexpr uint64_t kLeastReuse = 8;
@@ -66,22 +70,24 @@ struct Tuning {
   // granules: a guess.
   static constexpr Bytes kSlack = 4;
 
-  // Pinned host memory that nobody uses: at most this part of what was ever live, but the least may
-  // always be kept. Guesses, which benchmarks/real/pinned.py shows at work.
+  // Pinned host memory that nobody uses is at most this part of what was ever live. The least may
+  // always be kept. These are guesses, and benchmarks/real/pinned.py shows their effect.
   static constexpr Bytes kHostIdle = 8;
   static constexpr Bytes kHostIdleLeast = 64 * kMiB;
-  // Its classes: powers of two from the first to the second, whole granules above that: guesses.
+  // Size classes of pinned host memory: powers of two from the first to the second value, whole
+  // granules above that. Guesses.
   static constexpr Bytes kHostLeastClass = 4 * kKiB, kHostMostClass = 8 * kMiB;
 
   // A paused region's bytes go to the host in chunks, and a group of chunks is one transfer. It has
   // 256 MiB: a longer one is hardly faster (docs/transfer.md, by `glake bench transfer`).
   static constexpr Bytes kSavedChunk = 32 * kMiB;
   static constexpr size_t kSavedGroup = 8;
-  // Groups under way. Each one that waits behind them costs the engine's threads questions to the
-  // driver, and takes turns from those of the other direction. A guess.
+  // The groups under way. Each group that waits behind them makes the engine's threads ask the
+  // driver more often, and takes turns from groups of the other direction. A guess.
   static constexpr size_t kSavedUnderWay = 4;
-  // Threads that add up and copy them: this part of the cores, and the most threads. A core adds up
-  // 8 to 10 GB/s (taken by hand, 2026-11-24), a node's links to one GPU carry 25 to 200.
+  // The threads that compute checksums of chunks and copy them: this part of the cores, and the
+  // most threads. A core checks 8 to 10 GB/s (measured by hand, 2026-11-24), and a node's links to
+  // one GPU carry 25 to 200.
   static constexpr size_t kCrewCores = 2;
   static constexpr size_t kCrewMost = 8;
 
@@ -93,26 +99,27 @@ struct Tuning {
   static constexpr uint64_t kIndexed = 4;
   static constexpr uint64_t kCompared = 4;
 
-  // A thread's cache: places, and blocks of one size and stream in each: guesses.
+  // The places of a thread's cache, and the blocks of one size and stream in each place: guesses.
   static constexpr int kCacheSlots = 256;
   static constexpr int kCacheDepth = 14;
-  // The part of the limit that it keeps at most: in small blocks, and in large ones, where it keeps
-  // these. Guesses, which benchmarks/allocator/mixed_sizes.py shows at work.
+  // The most that a thread's cache keeps, as a part of the limit: in small blocks, and in large
+  // ones if it keeps any. These are guesses, and benchmarks/allocator/mixed_sizes.py shows their
+  // effect.
   static constexpr Bytes kCacheSmall = 1024;
   static constexpr Bytes kCacheLarge = 32;
 
-  // The device's lock: attempts before a thread sleeps, and acquisitions for which it is remembered
-  // that threads contend. Guesses, which benchmarks/allocator/thread_scaling.py shows at work.
+  // The device's lock: how often a thread tries it before it sleeps, and for how many acquisitions
+  // contention is remembered. Guesses; benchmarks/allocator/thread_scaling.py shows their effect.
   static constexpr int kLockSpins = 1000;
   static constexpr int kContended = 4096;
 
-  // Debug modes: the bytes of freed blocks that are kept from reuse at most, and pinned slabs that
-  // checked bytes are read back into. Guesses.
+  // Debug modes: the most bytes of freed blocks that are kept from reuse, and the pinned slabs into
+  // which checked bytes are read back. Guesses.
   static constexpr Bytes kDebugKept = 64 * kMiB;
   static constexpr Bytes kReadbackSlab = kMiB;
   static constexpr size_t kReadbackSlabs = 32;
 
-  // Records made at once, of blocks and of spans: a guess.
+  // Records of blocks and of spans that are made at once: a guess.
   static constexpr size_t kSlabRecords = 256;
 };
 

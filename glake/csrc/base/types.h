@@ -32,13 +32,14 @@ constexpr Bytes kKiB = 1024;
 constexpr Bytes kMiB = 1024 * kKiB;
 constexpr Bytes kGiB = 1024 * kMiB;
 
-constexpr Bytes kAlignment = 512;     // of every block, as torch's allocator gives
+constexpr Bytes kAlignment = 512;     // of every block; PyTorch's allocator has the same
 constexpr Bytes kGranule = 2 * kMiB;  // the driver's mapping granularity on every GPU so far
 constexpr Bytes kSmallLimit = kMiB;   // blocks up to this size live in the small arena
-constexpr Bytes kRangeAlign = kGiB;   // of reserved ranges: the pointer map's page
+// Of reserved ranges, because it is the page of the pointer map.
+constexpr Bytes kRangeAlign = kGiB;
 constexpr Bytes kMaxRequest = kMostSize;
 
-// A count of granules is not a count of bytes: the compiler keeps the two apart.
+// A type of its own for a count of granules, so that it is not taken for a count of bytes.
 struct Granules {
   uint64_t count = 0;
   constexpr Bytes bytes() const { return count * kGranule; }
@@ -55,7 +56,7 @@ struct Granules {
 constexpr Bytes round_up(Bytes b, Bytes unit) { return (b + unit - 1) / unit * unit; }
 constexpr Bytes round_down(Bytes b, Bytes unit) { return b / unit * unit; }
 
-// An address as texts name it.
+// An address as messages show it.
 inline std::string hex(Address a) {
   char text[32];
   std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(a));
@@ -63,7 +64,7 @@ inline std::string hex(Address a) {
 }
 inline std::string hex(const void* p) { return hex(reinterpret_cast<Address>(p)); }
 
-// What crosses the C interface as a glake_status and a sentence.
+// An error that the C interface returns as a glake_status and a sentence.
 class Error : public std::exception {
  public:
   Error(glake_status code, std::string text) : code_(code), text_(std::move(text)) {}

@@ -1,4 +1,4 @@
-// What the files that call the driver share.
+// Things that the files that call the driver share.
 #pragma once
 
 #include "driver/driver.h"

@@ -1,5 +1,5 @@
-// A device's primary context made current for one scope, as a thread may have none, or another's;
-// and its capture mode relaxed (relaxed_scope.h).
+// Makes a device's primary context current for one scope, because a thread may have no context or
+// another one. It also relaxes the thread's capture mode (relaxed_scope.h).
 #pragma once
 
 #include "driver/driver.h"

@@ -1,4 +1,4 @@
-// The driver as the core sees it: plain values, a Status for every call, counts of what was asked.
+// The driver as the core sees it: plain values, a Status for every call, and counts of the calls.
 // Nothing above this folder names a cu* function or type.
 #pragma once
 
@@ -18,12 +18,13 @@ using Handle = uint64_t;    // one granule of physical memory
 using EventId = uintptr_t;  // a driver event
 using StreamHandle = uintptr_t;
 
-// A thread's own default stream (CU_STREAM_PER_THREAD) under a name no other thread's has: the
-// driver knows it by one handle, which means another stream on each thread.
+// A thread's own default stream (CU_STREAM_PER_THREAD). Glake gives each thread's a name of its
+// own, because the driver's one handle means another stream on each thread.
 constexpr StreamHandle kThreadStream = StreamHandle{1} << 62;
 constexpr bool is_thread_stream(StreamHandle s) { return (s & kThreadStream) != 0; }
 StreamHandle this_thread_stream();
-// A stream as callers and the driver name it, and back; the legacy stream has one name, 0.
+// Translate a stream's name between the callers' and the driver's, and glake's. The legacy stream
+// has one name, 0.
 constexpr StreamHandle kLegacyHandle = 1, kPerThreadHandle = 2;
 inline StreamHandle given_name(StreamHandle s) {
   return is_thread_stream(s) ? kPerThreadHandle : s;
@@ -31,8 +32,8 @@ inline StreamHandle given_name(StreamHandle s) {
 inline StreamHandle default_stream(StreamHandle given) {
   return given == kPerThreadHandle ? this_thread_stream() : 0;
 }
-// The stream a caller of the C interface names: NULL and CU_STREAM_LEGACY are one,
-// CU_STREAM_PER_THREAD is the calling thread's.
+// The stream that a caller of the C interface names. NULL and CU_STREAM_LEGACY are the same stream,
+// CU_STREAM_PER_THREAD is that of the calling thread.
 inline StreamHandle stream_of(void* stream) {
   const auto given = reinterpret_cast<StreamHandle>(stream);
   return given - 1 > 1 ? given : default_stream(given);
@@ -43,16 +44,16 @@ struct Status {
   int code = 0;
   bool ok() const { return code == 0; }
   static Status no_memory();
-  static Status unready();  // of which not_ready() holds
+  static Status unready();  // a status for which not_ready() is true
   bool out_of_memory() const;
   bool not_ready() const;
-  bool stream_gone() const;  // destroyed, or its context is
+  bool stream_gone() const;  // the stream or its context is destroyed
   bool not_supported() const;
   bool invalid_value() const;
 };
 
-// How physical memory of a device is created, which is fixed at create: exportable as a file
-// descriptor, and reachable by a network card (GPUDirect RDMA).
+// Properties of a device's physical memory that are fixed when it is created: whether it can be
+// exported as a file descriptor, and whether a network card can reach it (GPUDirect RDMA).
 struct MemoryTraits {
   bool shareable = false;
   bool rdma_capable = false;
@@ -68,21 +69,23 @@ struct Kernel {
 // What the driver knows of an address.
 struct PointerFacts {
   enum class Kind { kUnregistered, kHost, kDevice, kManaged };
-  Kind kind = Kind::kUnregistered;  // kHost: pinned; kUnregistered: pageable, or not ours
-  int device = -1;                  // kDevice, kManaged: whose memory it is
-  Address base = 0;                 // of the driver's own range around it; 0: not told
+  // kHost: pinned; kUnregistered: pageable, or unknown to this driver.
+  Kind kind = Kind::kUnregistered;
+  int device = -1;   // kDevice, kManaged: whose memory it is
+  Address base = 0;  // of the driver's own range around it; 0: the driver does not tell
   Bytes size = 0;
-  bool read_only = false;  // to the device of the DeviceScope it was asked in
+  bool read_only = false;  // to the device of the DeviceScope in which it was asked
 };
 
-// Nodes of host memory, where it is no single one.
-constexpr int kSpreadNode = -1;   // over several
-constexpr int kUnknownNode = -2;  // nothing resident yet, or the system does not tell
+// Results for host memory that is not on one node.
+constexpr int kSpreadNode = -1;   // on several nodes
+constexpr int kUnknownNode = -2;  // no page is resident yet, or the system does not tell
 
 constexpr uint64_t kNoTimeout = UINT64_MAX;
 
-// When something should be over, on the driver's clock. A thread that waits for it asks without a
-// sleep from `from_ns` until `until_ns`, and sleeps before and after. All 0: nothing is known.
+// When something should be over, on the driver's clock. A thread that waits for it polls without a
+// sleep from `from_ns` until `until_ns`, and sleeps before and after. All are 0 if nothing is
+// known.
 struct ExpectedEnd {
   uint64_t at_ns = 0, from_ns = 0, until_ns = 0;
 };
@@ -117,24 +120,24 @@ class Driver {
   const std::string& path() const { return path_; }
   int device_count() const { return device_count_; }
   std::string describe(Status status) const;
-  // Whether no call on its GPU works from then on.
+  // Whether no further call on the status's GPU works.
   static bool ends_context(Status status);
 
-  // Devices. attach() retains the primary context, once more each time; detach() gives it back.
+  // Devices. Each attach() retains the primary context once; detach() releases it once.
   Status attach(int device);
   Status detach(int device);
-  // The device of the calling thread's context, else the first whose primary context is alive, else
-  // 0: work that could be any device's then makes no context where there was none.
+  // The device of the calling thread's context, or else the first device whose primary context is
+  // alive, or else 0. Work that any device could do then makes no new context if there is one.
   int device_in_use();
   Status total_memory(int device, Bytes* bytes);
   Status granularity(int device, Bytes* bytes);
   Status vmm_supported(int device, bool* yes);
   Status can_access_peer(int device, int peer, bool* yes);
   Status synchronize(int device);
-  // All zero where the driver has no call for it.
+  // The uuid is all zero where the driver has no call for it.
   Status uuid(int device, DeviceUuid* uuid);
-  // Asks what physical memory of the device can be created with. create() gives up what the driver
-  // then refuses as not supported, for good.
+  // Asks the driver with which traits the device's physical memory can be created. If the driver
+  // later refuses a trait as not supported, create() drops the trait for good.
   Status choose_traits(int device);
   MemoryTraits traits(int device) const;
 
@@ -147,14 +150,15 @@ class Driver {
   Status unmap(Address at, Bytes bytes);
   Status set_access(Address at, Bytes bytes, const std::vector<int>& devices);
   Status memory_info(Bytes* free, Bytes* total);
-  // Headroom: how much of a device's memory stays free for others than glake (0: nothing), and how
-  // much may then be created, which asks the driver only where there is headroom.
+  // Headroom is how much of a device's memory stays free for others than glake; 0 is none.
+  // creatable() says how much may still be created. It asks the driver only where there is
+  // headroom.
   void set_headroom(int device, Bytes bytes) { headroom_[static_cast<size_t>(device)] = bytes; }
   Bytes headroom(int device) const { return headroom_[static_cast<size_t>(device)].load(); }
   Bytes creatable(int device);
 
-  // Memory of one driver call, and what crosses processes; a DeviceScope must be open. Those that
-  // make something throw Error(GLAKE_DRIVER_ABSENT) where the driver lacks the call.
+  // Memory of one driver call, and memory that crosses processes. A DeviceScope must be open. Calls
+  // that make something throw Error(GLAKE_DRIVER_ABSENT) where the driver lacks the call.
   Status export_fd(Handle handle, int* fd);
   Status import_fd(int fd, Handle* handle);
   Status allocate_legacy(Bytes bytes, Address* base);
@@ -170,48 +174,49 @@ class Driver {
   Status copy_to_host(void* host, Address from, Bytes bytes, StreamHandle stream);
 
   // Streams and events, in `device`'s primary context.
-  // `sleeping`: who waits for it without a deadline sleeps instead of spinning.
+  // `sleeping`: a thread that waits for it without a deadline sleeps instead of spinning.
   Status create_event(int device, EventId* event, bool sleeping = false);
   Status destroy_event(EventId event);
   Status record(int device, EventId event, StreamHandle stream);
   Status query(EventId event);
-  // Events that keep the time, and what passed between two that are done, of one device.
+  // Timers are events that keep the time. elapsed_ns() is the time between two completed ones of
+  // one device.
   Status create_timer(int device, EventId* event);
   Status elapsed_ns(EventId start, EventId end, uint64_t* ns);
   Status wait_host(EventId event);
   Status wait_stream(int device, StreamHandle stream, EventId event);
   Status is_capturing(int device, StreamHandle stream, bool* yes);
-  // A number no other stream of the process ever has; 0 where the driver does not tell.
+  // A number that no other stream of the process ever has; 0 where the driver does not tell.
   Status stream_number(int device, StreamHandle stream, uint64_t* number);
 
-  // Streams of one's own, and copies (copies.cpp). A DeviceScope must be open, except where a
-  // device is given. They are not_supported() where the driver lacks the call.
-  Status create_stream(StreamHandle* stream);  // waits for no other stream, nor others for it
+  // Glake's own streams, and copies (copies.cpp). A DeviceScope must be open, except where a device
+  // is given. Calls return not_supported() where the driver lacks them.
+  Status create_stream(StreamHandle* stream);  // neither it nor another stream waits for the other
   Status destroy_stream(StreamHandle stream);
   Status stream_idle(int device, StreamHandle stream, bool* idle);
   Status synchronize_stream(int device, StreamHandle stream);
-  // Between any two of device memory and pinned host memory. Pageable memory is copied as well, but
-  // may make the call wait.
+  // Copies between device memory and pinned host memory, in every direction. Pageable memory is
+  // copied as well, but may make the call wait.
   Status copy(Address dst, Address src, Bytes bytes, StreamHandle stream);
   Status copy_peer(Address dst, int dst_device, Address src, int src_device, Bytes bytes,
                    StreamHandle stream);
   Status copy_2d(Address dst, Bytes dst_pitch, Address src, Bytes src_pitch, Bytes width,
                  Bytes rows, StreamHandle stream);
-  // In no order among themselves; not on the legacy stream. The lists are read alone.
+  // The copies have no order among themselves. Not for the legacy stream. The lists are only read.
   Status copy_batch(Address* dsts, Address* srcs, Bytes* sizes, size_t count, StreamHandle stream);
   bool has_batches() const;
-  static Status unsupported();  // what calls answer that the driver lacks
-  // `function` makes no driver call and takes no lock that a thread in the driver may hold: under
-  // virtual time it runs on any thread that waits or asks there.
+  static Status unsupported();  // the answer of calls that the driver lacks
+  // `function` must make no driver call, and must take no lock that a thread in the driver may
+  // hold. Under virtual time it runs on any thread that waits or polls there.
   Status host_function(int device, StreamHandle stream, void (*function)(void*), void* data);
   Status write_value(int device, StreamHandle stream, Address at, uint32_t value);
-  // Holds the stream until the word at `at` is `value` or beyond (as a signed difference).
+  // Holds the stream until the word at `at` reaches `value` (by a signed difference).
   Status wait_value(int device, StreamHandle stream, Address at, uint32_t value);
 
-  // Kernels (kernels.cpp): a function of the PTX text `image`, which the driver compiles for the
-  // current device. not_supported() where it lacks the calls, cannot compile the text, or where the
-  // device does not reach pinned host memory at the host's own addresses. A DeviceScope must be
-  // open.
+  // Kernels (kernels.cpp). A kernel is a function of the PTX text `image`, which the driver
+  // compiles for the current device. The call returns not_supported() where the driver lacks the
+  // calls or cannot compile the text, or where the device does not reach pinned host memory at the
+  // host's own addresses. A DeviceScope must be open.
   Status load_kernel(int device, const char* image, const char* name, Kernel* kernel);
   Status unload_kernel(const Kernel& kernel);
   Status launch(const Kernel& kernel, unsigned groups, unsigned threads, void** arguments,
@@ -222,41 +227,43 @@ class Driver {
   Status register_host(void* base, Bytes bytes);
   Status unregister_host(void* base);
   Status device_pointer(void* host, Address* address);
-  // `access`: whether it may only be read is asked, too.
+  // `access`: also asks whether the device may only read it.
   Status pointer_facts(Address address, PointerFacts* facts, bool access = false);
   // Whether the driver says that kernels of the DeviceScope's device may write there.
   bool accessible(Address address);
-  // The NUMA node of host memory by samples of its pages; kSpreadNode, kUnknownNode. With `groups`
-  // (a number for each node, -1 or none: elsewhere), the group of nodes that it is in.
+  // The NUMA node of host memory, by samples of its pages, or kSpreadNode or kUnknownNode. `groups`
+  // has a number for each node; nodes without one, or with -1, are in no group. With it, the result
+  // is the group of nodes that the memory is in.
   Status host_node(const void* base, Bytes bytes, int* node,
                    const std::vector<int>& groups = {}) const;
-  // Puts fresh pages of the caller's on these nodes, spread over them, and makes them resident. Not
-  // ok: they are where the system wants them.
+  // Puts a caller's fresh pages on these nodes, spread over them, and makes them resident. If the
+  // status is not ok, the pages are where the system wants them.
   Status place_host(void* base, Bytes bytes, const std::vector<int>& nodes) const;
-  Status enable_peer(int device, int peer);  // both attached; enabled already is fine
+  Status enable_peer(int device, int peer);  // both are attached; may be enabled already
 
-  // Time (clock.cpp). A driver that keeps virtual time must know which threads are at work; with
-  // any other this is the steady clock, polling with short sleeps, and nothing.
+  // Time (clock.cpp). A driver that keeps virtual time must know which threads are at work. With
+  // any other driver this is the steady clock and polling with short sleeps, and the calls about
+  // threads do nothing.
   uint64_t now_ns() const;
-  // not_ready() when `timeout_ns` have passed first.
+  // Returns not_ready() if `timeout_ns` pass first.
   Status wait_event(EventId event, uint64_t timeout_ns, const ExpectedEnd& expected = {});
-  // Until any of them has happened or failed; which, wait_event() says at once. `expected_ns`: when
-  // that should be, on this clock; until then it asks seldom.
+  // Waits until any of the events has happened or failed; wait_event() then says at once which.
+  // `expected_ns` is when that should be, on this clock. Until then it polls seldom.
   Status wait_any(const std::vector<EventId>& events, uint64_t timeout_ns,
                   uint64_t expected_ns = 0);
-  // `count` threads are about to call thread_at_work(true): virtual time stands still until they
-  // have. A negative count takes that back. May be called in a host function.
+  // Says that `count` threads will call thread_at_work(true). Virtual time stands still until they
+  // have. A negative count takes that back. It may be called in a host function.
   void expect_threads(int count);
-  // This thread submits work: virtual time moves only while every such thread waits in the driver.
-  // Threads that were expected and those whose waits end at the same time go on one after the
-  // other, the former by `rank`, so that a run can be repeated exactly.
+  // Says that this thread submits work. Virtual time moves only while every such thread waits in
+  // the driver. Threads that were expected go on one after the other by `rank`. So do threads whose
+  // waits end at the same time. Thus a run can be repeated exactly.
   void thread_at_work(bool at_work, int rank = 0);
 
-  // Which streams may be asked about: the same for each driver of the process's life.
+  // Which streams may be asked about. It is the same object for all drivers of the process.
   static StreamLives& streams() { return StreamLives::of_process(); }
 
   uint64_t calls(Call call) const { return calls_[static_cast<size_t>(call)].load(); }
-  uint64_t memory_calls() const;  // the six memory-management calls together
+  uint64_t memory_calls() const;  // all six memory-management calls together
 
  private:
   friend class DeviceScope;
@@ -264,7 +271,7 @@ class Driver {
   friend class RelaxedScope;
   Driver();
   void need(bool present, const char* name) const;
-  // Waits with a deadline ask again and again, with sleeps between.
+  // Whether waits with a deadline poll, with sleeps between.
   bool polls() const;
   template <class Question>
   Status poll(uint64_t timeout_ns, ExpectedEnd expected, Question&& ask) const;
@@ -276,9 +283,9 @@ class Driver {
   std::unique_ptr<driver::Table> table_;
   std::string path_;
   int device_count_ = 0;
-  std::mutex attach_mutex_;  // of the contexts' counts
+  std::mutex attach_mutex_;  // guards the counts of contexts
   std::vector<void*> contexts_;
-  std::vector<int> attached_;                       // times each context is retained
+  std::vector<int> attached_;                       // how many times each context is retained
   std::unique_ptr<std::atomic<Bytes>[]> headroom_;  // by device
   std::unique_ptr<std::atomic<uint8_t>[]> traits_;  // bits: kShareable, kRdma
   std::array<std::atomic<uint64_t>, kCallKinds> calls_{};

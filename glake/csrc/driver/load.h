@@ -11,10 +11,10 @@ namespace glake::driver {
 std::string library_path(const std::string& choice);
 
 // Fills every entry, by cuGetProcAddress where the library has it, else by dlsym of the versioned
-// names. Throws Error naming what is missing. The library is never closed.
+// names. Throws an Error that names what is missing. The library is never closed.
 void fill(Table& table, const std::string& path, const std::string& choice);
 
-// What the driver itself says of the calling thread's last refused call, where it can say; else "".
+// The driver's own text about the calling thread's last refused call; "" if it has none.
 std::string own_words();
 
 }  // namespace glake::driver

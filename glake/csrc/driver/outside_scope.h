@@ -1,4 +1,4 @@
-// A thread waits for another one outside the driver: virtual time need not stand still for it.
+// For a thread that waits for another one outside the driver: virtual time may move meanwhile.
 #pragma once
 
 #include "driver/driver.h"

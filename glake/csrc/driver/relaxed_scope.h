@@ -1,5 +1,5 @@
-// Makes the calling thread's capture mode relaxed for one scope, so that no call in it invalidates
-// a capture under way elsewhere, or is refused because of one.
+// Makes the calling thread's capture mode relaxed for one scope. A call in it then invalidates no
+// capture under way elsewhere, and is not refused because of one.
 #pragma once
 
 #include "driver/driver.h"
@@ -16,7 +16,7 @@ class RelaxedScope {
 
  private:
   Driver& driver_;
-  int mode_ = 0;  // the thread's before
+  int mode_ = 0;  // the thread's mode before
   Status status_;
 };
 

@@ -1,5 +1,6 @@
-// The one table of CUDA driver functions. Each entry: name, the symbol a library without
-// cuGetProcAddress exports, the CUDA version whose signature is compiled here, required or not.
+// The one table of CUDA driver functions. Each entry has the name, the symbol that a library
+// without cuGetProcAddress exports, the CUDA version whose signature is compiled here, and whether
+// it is required.
 #pragma once
 
 #include <cuda.h>
@@ -7,8 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
-// cuda.h renames some functions to their newest version by macro (cuMemFree -> cuMemFree_v2); the
-// pointers below take the type of what the header declares, the symbols are spelt out.
+// cuda.h renames some functions to their newest version by macro (cuMemFree -> cuMemFree_v2). The
+// pointers below have the type that the header declares. The symbols are written out in strings.
 #define GLAKE_DRIVER_FUNCTIONS(X)                                                        \
   X(cuInit, "cuInit", 2000, true)                                                        \
   X(cuDriverGetVersion, "cuDriverGetVersion", 2020, true)                                \
@@ -87,13 +88,14 @@ struct BatchAttributes {
   CUmemLocation source, destination;
   unsigned flags;
 };
-// cuMemcpyBatchAsync as CUDA 12.8 has it, spelt out: 13.0 changed what the name means in the
-// header, and drivers from 13.0 on still give this one to whoever asks for 12.8's.
+// cuMemcpyBatchAsync as CUDA 12.8 has it. It is written out because CUDA 13.0 changed what the name
+// means in the header. Drivers from 13.0 on still give this one to callers that ask for that of
+// 12.8.
 using CopyBatch = CUresult (*)(CUdeviceptr*, CUdeviceptr*, size_t*, size_t, BatchAttributes*,
                                size_t*, size_t, size_t*, CUstream);
 constexpr int kCopyBatchVersion = 12080;
 
-// What a driver that keeps virtual time exports beside CUDA's functions; nullptr with any other.
+// What a driver that keeps virtual time exports beside CUDA's functions; nullptr for other drivers.
 struct Extras {
   uint64_t (*now_ns)() = nullptr;
   int (*thread)(int join, int rank) = nullptr;
@@ -101,7 +103,7 @@ struct Extras {
   int (*aside)(int away) = nullptr;
   int (*wait_event)(CUevent event, uint64_t timeout_ns) = nullptr;
   int (*wait_any)(CUevent const* events, size_t count, uint64_t timeout_ns) = nullptr;
-  int (*polled)() = nullptr;  // whether waits poll, as with any other driver
+  int (*polled)() = nullptr;  // whether waits poll, as with other drivers
   int (*sleep)(uint64_t ns) = nullptr;
   int (*host_node)(const void* address, size_t bytes, int* node) = nullptr;
   int (*place_host)(const void* address, size_t bytes, int node) = nullptr;
