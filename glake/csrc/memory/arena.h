@@ -1,5 +1,6 @@
-// One long range of device memory, split and merged at 512 bytes. Pure bookkeeping: no driver call,
-// no lock of its own. Steady state allocates nothing (spans come from a pool).
+// One long range of device memory, which is split and merged at 512 bytes. It only keeps books: it
+// makes no driver call and has no lock. In a steady state it allocates nothing, as spans come from
+// a pool.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ namespace glake {
 
 class Arena {
  public:
-  // Starts wholly absent.
+  // At first all of it is absent.
   Arena(int id, Address base, Bytes size, SpanPool& pool);
 
   int id() const { return id_; }
@@ -23,7 +24,7 @@ class Arena {
   Bytes size() const { return size_; }
   bool contains(Address a) const { return a >= base_ && a < base_ + size_; }
 
-  // Extents of at least `bytes`, smallest first, lowest address first among equals.
+  // Extents of at least `bytes`: the smallest first, and the lowest address first among equal ones.
   Span* best_fit(Bytes bytes) const { return extents_.smallest(bytes); }
   Span* next_fit(const Span* head) const { return extents_.above(head); }
   // All extents, in the reverse order.
@@ -33,13 +34,14 @@ class Arena {
 
   // Makes [begin, begin + size) of the extent at `head` one busy span.
   Span* take(Span* head, Address begin, Bytes size);
-  // Frees a busy span, merging it with its neighbours. Where streams differ, and `completion` is
-  // given, only neighbours that are as far along are merged: one span's ticket would otherwise
-  // hold back memory freed long before it.
+  // Frees a busy span and merges it with its neighbours. If `completion` is given, a neighbour of
+  // another stream is merged only if its work is as far along. Otherwise one span's ticket would
+  // hold back memory that was freed long before it.
   void give(Span* s, const Tickets& tickets, const Completion* completion = nullptr);
 
-  // Absent ranges: where granules can be put. claim() makes part of one busy while the driver
-  // works; then give() (now backed) or disclaim() (absent again).
+  // Absent ranges are where granules can be put. claim() makes a part of one busy while the driver
+  // works. After that give() frees it, now with granules behind it, or disclaim() makes it absent
+  // again.
   Span* first_span() const { return first_; }
   Span* first_absent() const { return absent_; }
   Span* next_absent(const Span* s) const { return s->right; }
@@ -50,12 +52,12 @@ class Arena {
   uint64_t granule_of(Address a) const { return (a - base_) / kGranule; }
   Address granule_at(uint64_t g) const { return base_ + g * kGranule; }
   uint64_t granule_count() const { return edges_.size(); }
-  // Those that are wholly free.
+  // The granules that are wholly free.
   const FreeGranules& whole() const { return whole_; }
   // Free bytes at a granule's start and end; a whole free granule has both at 2 MiB.
   Bytes free_prefix(uint64_t g) const { return whole_.has(g) ? kGranule : edges_[g].prefix; }
   Bytes free_suffix(uint64_t g) const { return whole_.has(g) ? kGranule : edges_[g].suffix; }
-  // The free span that covers `a`, which begins a free granule or a free prefix or suffix of
+  // The free span that covers `a`. There a free granule begins, or the free prefix or suffix of
   // one.
   Span* free_span_at(Address a) const;
   // The extent that holds granule g's free start or end; g must have one.
@@ -64,7 +66,7 @@ class Arena {
 
   Bytes free_bytes() const { return free_; }
 
-  // What is inconsistent, or "" (slow; for tests).
+  // Says what is inconsistent, or "". It is slow, and for tests.
   std::string check() const;
 
  private:
@@ -73,7 +75,7 @@ class Arena {
     uint32_t suffix = 0;
     Span* prefix_extent = nullptr;
     Span* suffix_extent = nullptr;
-    Span* whole_extent = nullptr;  // at the first wholly free granule of an extent
+    Span* whole_extent = nullptr;  // set at the first wholly free granule of an extent
   };
 
   void index(Span* head, Span* tail);

@@ -23,43 +23,43 @@ struct View;
 enum class BlockState : uint8_t {
   kIdle,    // in the pool of block records
   kLive,    // held by a caller
-  kCached,  // freed, kept whole by a thread's cache for the same size and stream
+  kCached,  // freed, and kept whole by a thread's cache for the same size and stream
 };
 
 struct Block {
   std::atomic<BlockState> state{BlockState::kIdle};
-  bool small_pool = false;  // counted with PyTorch's small pool: it lies in the small arena
+  bool small_pool = false;  // it lies in the small arena, and counts in PyTorch's small pool
   StreamId stream_id = 0;
-  // Threads that look up another block of its slot see it change (BlockTable::peek).
+  // Threads that look up another block of the same slot see it change (BlockTable::peek).
   std::atomic<Address> ptr{0};
   Bytes size = 0;       // rounded up to 512
   Bytes requested = 0;  // as the caller asked
   StreamHandle stream = 0;
   Heap* heap = nullptr;
-  Span* pieces = nullptr;      // what it occupies, in view order
-  View* view = nullptr;        // the view it is reached through; null: at home in an arena
-  Chunk* chunk = nullptr;      // of the escape pool, if it is one of its blocks
-  uint64_t share = 0;          // the number other processes open it by; 0: none
-  StreamSet recorded;          // other streams that use it
+  Span* pieces = nullptr;  // the spans that it occupies, in the view's order
+  View* view = nullptr;    // the view through which it is reached; null: it is at home in an arena
+  Chunk* chunk = nullptr;  // its chunk, if it is a block of the escape pool
+  uint64_t share = 0;      // the number by which other processes open it; 0: none
+  StreamSet recorded;      // other streams that use it
   Block* slot_next = nullptr;  // other blocks that start in the same pointer-map slot
   void* data() const { return reinterpret_cast<void*>(ptr.load(std::memory_order_relaxed)); }
   bool small() const { return size <= kSmallLimit; }
 };
 
-// A block as its caller has it: with guards (debug/debug_device.h) the first byte is not the
-// block's.
+// A block as its caller sees it. With guards (debug/debug_device.h) the caller's first byte is not
+// the block's.
 struct CallerBlock {
   Address ptr;    // the caller's
-  Bytes bytes;    // that the caller asked for
-  Address begin;  // of the block
+  Bytes bytes;    // as the caller asked
+  Address begin;  // of the block itself
 };
 
 // What glake has at an address, which may lie inside a block.
 struct Owned {
-  int device = -1;     // -1: the address is none of glake's
-  Address begin = 0;   // of the live block there, as its caller has it
-  Bytes bytes = 0;     // that the caller asked for; 0: no live block is there
-  std::string paused;  // why its bytes are not there, and the way out; empty: they are
+  int device = -1;     // -1: the address is not in glake's memory
+  Address begin = 0;   // of the live block there, as its caller sees it
+  Bytes bytes = 0;     // as its caller asked; 0: no live block is there
+  std::string paused;  // why its bytes are not there, and what to do; empty: they are there
 };
 
 }  // namespace glake

@@ -1,4 +1,4 @@
-// Records of blocks. They are reused, and never returned to the system: so looking up a stale
+// Records of blocks. They are reused and never returned to the system, so that a look-up of a stale
 // pointer reads no freed memory.
 #pragma once
 

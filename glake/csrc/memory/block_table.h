@@ -1,8 +1,9 @@
-// A reserved range, and for each of its slots the blocks that start in it. A slot is 512 B where
-// small blocks live and 1 MiB elsewhere, where almost always at most one block starts.
+// The blocks of a reserved range, by the slot in which they start. A slot has 512 B where small
+// blocks live, and 1 MiB elsewhere. At most one block starts in almost every slot.
 //
-// Host memory is taken by need, a GiB of device addresses at a time: a table of the whole range
-// would be more address space than a limited process may have (`ulimit -v`).
+// Host memory for the slots is taken when needed, for one GiB of device addresses at a time. A
+// table of the whole range could take more address space than a limited process may have (`ulimit
+// -v`).
 #pragma once
 
 #include <atomic>
@@ -24,16 +25,18 @@ class BlockTable {
   Bytes size() const { return size_; }
   Heap* heap() const { return heap_; }
 
-  // Makes the slots of [begin, begin + bytes), before any block starts there. Throws Error. One
-  // thread at a time, which need not hold the device's lock.
+  // Makes the slots of [begin, begin + bytes), before any block starts there. Throws Error. Only
+  // one thread may do this at a time. It need not hold the device's lock.
   void prepare(Address begin, Bytes bytes);
   void insert(Block* block);  // under the device's lock
   void erase(Block* block);   // under the device's lock
-  // The block at exactly `ptr` if it leads its slot, which needs no lock; else null: ask find().
+  // The block that starts at `ptr`, if it is the first of its slot. Takes no lock. Null says
+  // nothing: ask find().
   inline Block* peek(Address ptr) const;
   Block* find(Address ptr) const;  // under the device's lock
-  // The block that holds the byte at `ptr`, and begins at `low` or later; null: none. Under the
-  // device's lock; in time linear in how far into the block that is.
+  // The block that holds the byte at `ptr` and begins at `low` or later; null: there is none. It is
+  // called under the device's lock, and takes time linear in the distance from the block's begin to
+  // `ptr`.
   Block* around(Address ptr, Address low) const;
 
  private:

@@ -5,7 +5,7 @@
 
 namespace glake {
 
-// Whether the work tickets name is known to be complete.
+// Tells whether the work that tickets name is known to be complete.
 class Completion {
  public:
   virtual bool complete(const Tickets& tickets) const = 0;

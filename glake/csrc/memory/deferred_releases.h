@@ -1,5 +1,5 @@
-// Driver undo that was itself refused and is tried again later, so that no handle, mapping or
-// reservation is ever lost.
+// Undo operations that the driver refused and that are tried again later, so that no handle,
+// mapping or reservation is lost.
 #pragma once
 
 #include <atomic>
@@ -13,33 +13,34 @@
 
 namespace glake {
 
-// What is still owed to the driver after a refused undo: [at, at + bytes) is to be unmapped, and
-// then the handles are to be released. `settled` runs when all is done.
+// What glake still owes to the driver after a refused undo. [at, at + bytes) must be unmapped, and
+// then the handles must be released. `settled` runs when all is done.
 struct DeferredRelease {
   Address at = 0;
   Bytes bytes = 0;
   std::vector<Handle> handles;
   std::function<void()> settled;
-  // Another way to settle it: takes what is still mapped into use again, and returns how many
-  // granules that is. Their handles are the first ones. Null: it cannot be used again.
+  // Another way to settle it. It takes what is still mapped into use again, and returns the number
+  // of those granules, whose handles are the first ones. Null: it cannot be used again.
   std::function<Granules()> keep;
 };
 
 class DeferredReleases {
  public:
   DeferredReleases(Driver& driver, Refusals& refusals) : driver_(driver), refusals_(refusals) {}
-  // Does it now if the driver lets us, else keeps it for later. True if done.
+  // Does it now if the driver permits, else keeps it for later. Returns true if it is done.
   bool defer(DeferredRelease deferred);
-  // Tries every one again. True if none is left.
+  // Tries all of them again. Returns true if none is left.
   bool settle();
-  // Takes back into use what is mapped still and cannot be unmapped.
+  // Takes what is still mapped, and cannot be unmapped, into use again.
   void keep_mapped();
-  // A handle that is owed and mapped nowhere, to be used again; false if there is none.
+  // Gives a handle that is owed and mapped nowhere, so that it is used again. False if there is
+  // none.
   bool take(Handle* handle);
   bool empty() const { return deferred_.empty(); }
-  // Granules of physical memory still held by deferred releases; any thread may ask.
+  // The granules of physical memory that deferred releases hold. Any thread may ask.
   uint64_t handles() const { return handles_.load(); }
-  // How many of those take() would give.
+  // The granules among them that take() would give.
   uint64_t idle() const { return idle_.load(); }
 
  private:

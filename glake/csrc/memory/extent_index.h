@@ -1,6 +1,7 @@
-// Free extents by (size, address): bins of 1/16 octave under a bitmap, each a treap whose
-// priorities follow from the addresses. Every operation takes time in the logarithm of the extents
-// in its bin and allocates nothing: the links are in the spans.
+// Free extents by (size, address). They are in bins of 1/16 octave under a bitmap. Each bin is a
+// treap whose priorities are computed from the addresses. Every operation takes time in the
+// logarithm of the number of extents in its bin. It allocates nothing, because the links are in the
+// spans.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +14,18 @@ struct Span;
 
 class ExtentIndex {
  public:
-  // By the extent's first span, whose `extent` and `begin` must not change until erase().
+  // `head` is the extent's first span. Its `extent` and `begin` must not change until erase().
   void insert(Span* head);
   void erase(Span* head);
 
-  // The smallest extent of at least `bytes`, the lowest of equals; null: there is none.
+  // The smallest extent of at least `bytes`, and the lowest of equal ones; null: there is none.
   Span* smallest(Bytes bytes) const;
-  // The next larger one, or of equals the next higher; and the reverse.
+  // above(): the next larger extent, or the next higher of equal ones. below(): the reverse.
   Span* above(const Span* head) const;
   Span* below(const Span* head) const;
   Span* largest() const;
 
-  // Extents looked at so far, by which tests see what an operation costs.
+  // The extents that were looked at so far. Tests see by it what an operation costs.
   uint64_t steps() const { return steps_; }
 
  private:
@@ -36,7 +37,7 @@ class ExtentIndex {
   Span* last_of(int bin) const;
 
   Span* roots_[kBins] = {};
-  uint64_t bits_[kBins / 64] = {};  // a bit for each bin that is not empty
+  uint64_t bits_[kBins / 64] = {};  // one bit for each bin, set if the bin is not empty
   mutable uint64_t steps_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// Which of an arena's granules are wholly free: a bit each, and a bit for each full word of those,
-// so that long runs are crossed in few steps.
+// Which of an arena's granules are wholly free. There is a bit for each granule, and a bit for each
+// word of those that is full, so that long runs are crossed in few steps.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +9,18 @@ namespace glake {
 
 class FreeGranules {
  public:
-  // None of the `granules` is free.
+  // At first none of the `granules` is free.
   explicit FreeGranules(uint64_t granules);
 
   bool has(uint64_t g) const { return (bits_[g >> 6] >> (g & 63)) & 1; }
   uint64_t count() const { return count_; }
-  // How many granules from g on are free, up to `most`; and how many are not.
+  // free_run(): how many granules from g on are free, up to `most`. busy_run(): how many are not.
   uint64_t free_run(uint64_t g, uint64_t most) const { return run(g, most, ~uint64_t{0}); }
   uint64_t busy_run(uint64_t g, uint64_t most) const { return run(g, most, 0); }
-  // The first granule of the run of free ones that g, which is free, is in.
+  // The first granule of the free run that holds g. g must be free.
   uint64_t first_of_run(uint64_t g) const;
 
-  // Granules [first, last), whether they were free or not.
+  // The granules [first, last) need not have been free or busy before.
   void add(uint64_t first, uint64_t last);
   void remove(uint64_t first, uint64_t last);
 
@@ -31,7 +31,7 @@ class FreeGranules {
 
   uint64_t granules_;
   std::vector<uint64_t> bits_;
-  std::vector<uint64_t> full_words_;  // a bit for each word of those that is all ones
+  std::vector<uint64_t> full_words_;  // one bit for each word of bits_, set if all its bits are
   uint64_t count_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Physical memory: which granule lies at home where, and how often views alias it.
+// Physical memory: at which home address each granule lies, and how many views alias it.
 #pragma once
 
 #include <atomic>
@@ -12,8 +12,8 @@ namespace glake {
 
 class GranulePool {
  public:
-  // `physical` counts the granules of all of the device's heaps; `grants` are the devices every
-  // mapping is accessible from.
+  // `physical` counts the granules of all of the device's heaps. `grants` are the devices from
+  // which every mapping is accessible.
   GranulePool(Driver& driver, DeferredReleases& deferred, Refusals& refusals, int device,
               std::atomic<uint64_t>& physical, std::vector<int>& grants)
       : driver_(driver),
@@ -25,24 +25,26 @@ class GranulePool {
 
   void add(const Arena& arena);
 
-  // Maps granules at home: those owed to the driver first, new ones then. All or nothing: what a
-  // refusal leaves behind is undone, or owed. In the second case `settled` runs once nothing is
-  // owed of it. Or `kept` runs: its argument is how many granules, from the first on, could not be
-  // unmapped, and are in use instead. Driver calls; under slow alone.
+  // Maps granules at home: first those that are owed to the driver, then new ones. It does all or
+  // nothing. What is left after a refusal is undone, or owed. If it is owed, `settled` runs once it
+  // is not owed any more. Or `kept` runs: the first granules, as many as its argument, could not be
+  // unmapped and are in use instead. It makes driver calls, so it is called with slow held and hot
+  // released.
   Status back(const Arena& arena, Address begin, Granules n, const std::function<void()>& settled,
               const std::function<void(Granules)>& kept);
-  // How many granules the driver had when it last refused back(): fewer than were asked for. Where
-  // it did not say at which granule it stopped, had_at_most() is true, and it had this many or
-  // fewer. refused() is what it said.
+  // How many granules the driver had when it last refused back(), which was fewer than it was asked
+  // for. had_at_most() is true if the driver did not say at which granule it stopped: it then had
+  // this many or fewer. refused() is the driver's text.
   Granules had() const { return had_; }
   bool had_at_most() const { return had_at_most_; }
   const std::string& refused() const { return refused_; }
-  // Unmaps and releases granules no view aliases. A refused unmap changes nothing; handles whose
-  // release is refused are owed.
+  // Unmaps and releases granules that no view aliases. If an unmap is refused, nothing changes. If
+  // the release of a handle is refused, the handle is owed.
   Status unback(const Arena& arena, Address begin, Granules n);
 
-  // Of a paused heap's home granules (heap/pause.h), one after the other: memory for one, from what
-  // is owed first; mapping it; and giving up the memory of granules that nothing maps.
+  // These work on one home granule of a paused heap at a time (heap/pause.h). create() takes memory
+  // for it, owed memory first, and map() maps it. release() gives up the memory of granules that
+  // nothing maps.
   Status create(const Arena& arena, uint64_t g);
   Status map(const Arena& arena, uint64_t g);
   void release(const Arena& arena, uint64_t g, Granules n);
@@ -55,7 +57,7 @@ class GranulePool {
   uint32_t& pins(const Arena& arena, uint64_t g) { return homes_[arena.id()][g].pins; }
   uint32_t pins(const Arena& arena, uint64_t g) const { return homes_[arena.id()][g].pins; }
 
-  // Stamps granules for the length of one search; new_stamp() clears every stamp.
+  // Marks granules for the length of one search. new_stamp() clears every mark.
   void new_stamp() { ++stamp_; }
   void stamp(const Arena& arena, uint64_t g, uint64_t count) {
     for (uint64_t i = 0; i < count; ++i) homes_[arena.id()][g + i].stamp = stamp_;
@@ -64,8 +66,8 @@ class GranulePool {
     return homes_[arena.id()][g].stamp == stamp_;
   }
 
-  // A granule of which a view's block holds only the start or the end is used through two
-  // addresses. Until a stress test on hardware says otherwise, both users must be of one stream.
+  // A granule is used through two addresses if a view's block holds only its start or its end.
+  // Until a stress test on hardware says otherwise, both users must be of one stream.
   struct Edge {
     StreamId stream = 0;
     uint32_t users = 0;
@@ -73,7 +75,7 @@ class GranulePool {
   Edge& edge(const Arena& arena, uint64_t g) { return homes_[arena.id()][g].edge; }
   const Edge& edge(const Arena& arena, uint64_t g) const { return homes_[arena.id()][g].edge; }
 
-  // Granules behind this heap.
+  // The granules of this heap.
   Granules own() const { return {own_.load()}; }
   const std::vector<int>& grants() const { return grants_; }
   void grant(int peer) { grants_.push_back(peer); }

@@ -1,6 +1,7 @@
-// Pinned host memory, reachable from every device: cached by size class, and reused once the work
-// recorded on it is complete. What is cached is bounded by what was ever live: a job whose sizes
-// change from step to step would else keep them all. No driver call is made under the pool's lock.
+// Pinned host memory that every device can reach. It is cached by size class, and reused once the
+// work recorded on it is complete. The cached memory is bounded by what was ever live, because a
+// job whose sizes change from step to step would else keep them all. No driver call is made under
+// the pool's lock.
 #pragma once
 
 #include <deque>
@@ -26,31 +27,32 @@ class HostPool {
   // Throws Error (GLAKE_OUT_OF_MEMORY, GLAKE_DRIVER_ERROR, GLAKE_DRIVER_ABSENT).
   void* allocate(Bytes bytes);
   void free(void* ptr);
-  Bytes requested(void* ptr);  // of a live block; throws Error
+  Bytes requested(void* ptr);  // as asked for a live block; throws Error
   void record(void* ptr, int device, StreamHandle stream);
-  // The stream ends. Unless its work is done, what it was recorded for waits for a synchronisation.
+  // The stream ends. Unless its work is done, blocks recorded on it wait for a synchronisation.
   void forget(StreamHandle stream, bool done = false);
-  // Afterwards record() of this device's streams makes no driver call. Throws Error.
+  // After this call, record() for this device's streams makes no driver call. Throws Error.
   void attach(int device);
-  // Gives back every block nobody holds or uses. Throws Error when the driver refuses.
+  // Gives back every block that nobody holds or uses. Throws Error when the driver refuses.
   void empty_cache();
   glake_host_stats_values values();
   std::string stats_json();
   uint64_t live();
-  // Gives everything back, after all work. Throws Error while blocks are live or on a refusal.
+  // Waits for all work and gives everything back. Throws Error if blocks are live or the driver
+  // refuses.
   void close();
 
  private:
-  using Event = std::pair<int, EventId>;          // its device first
-  using Recorded = std::pair<int, StreamHandle>;  // likewise
+  using Event = std::pair<int, EventId>;          // a device and its event
+  using Recorded = std::pair<int, StreamHandle>;  // a device and its stream
   struct HostBlock {
     void* ptr = nullptr;
-    Bytes bytes = 0;  // of its class
+    Bytes bytes = 0;  // of its size class
     Bytes requested = 0;
-    uint64_t freed_at = 0;  // in frees
+    uint64_t freed_at = 0;  // the number of frees before its own
     bool live = false;
-    bool lost = false;              // a recorded stream is gone: only a synchronisation tells
-    std::vector<Recorded> streams;  // with no event yet
+    bool lost = false;              // a recorded stream is gone, so only a synchronisation tells
+    std::vector<Recorded> streams;  // those without an event yet
     std::vector<Event> events;
   };
 
@@ -73,16 +75,17 @@ class HostPool {
   Status release(const std::vector<HostBlock*>& going);
 
   Driver& driver_;
-  // Who moves waiting blocks on, or gives memory back: one at a time, driver calls included.
+  // Held, driver calls included, by the one thread that moves waiting blocks on or gives memory
+  // back.
   std::mutex progress_;
-  std::mutex mutex_;  // of everything below
+  std::mutex mutex_;  // guards everything below
   std::unordered_map<void*, std::unique_ptr<HostBlock>> blocks_;
-  std::map<Bytes, std::deque<HostBlock*>> ready_;  // by class, the last one freed at the back
-  std::vector<HostBlock*> waiting_;                // freed, with work that may use them
+  std::map<Bytes, std::deque<HostBlock*>> ready_;  // by class; the block freed last is at the back
+  std::vector<HostBlock*> waiting_;                // freed, but work may still use them
   std::unordered_map<int, std::vector<EventId>> spare_;
   std::vector<int> attached_;
   Stat allocated_, reserved_;         // bytes
-  Bytes asked_ = 0, most_asked_ = 0;  // of live blocks, by the class of what was asked for
+  Bytes asked_ = 0, most_asked_ = 0;  // of live blocks, by the class of the requested size
   uint64_t freed_ = 0;
   uint64_t live_ = 0, hits_ = 0, allocs_ = 0, frees_ = 0;
 };

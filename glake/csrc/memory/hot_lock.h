@@ -1,7 +1,7 @@
-// The two locks of a device. HotLock, of its books: one atomic each way when nobody waits, a futex
-// when somebody does, and a memory of whether threads contend. FairMutex, of the paths that map
-// memory: first come, first served, since a thread that maps all the time must not starve the
-// others.
+// The two locks of a device. HotLock guards its books. It takes one atomic operation each way when
+// nobody waits and a futex when somebody does, and it remembers whether threads contend. FairMutex
+// is for the paths that map memory. Threads get it in the order in which they came, so that a
+// thread that maps all the time does not starve the others.
 #pragma once
 
 #include <linux/futex.h>

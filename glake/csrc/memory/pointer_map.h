@@ -1,5 +1,6 @@
-// From an address to its block table and that table's slots: two shifts and two loads, no hash and
-// no lock. Process-wide, a page a GiB: reserved ranges are 1 GiB aligned and whole GiB long.
+// Finds an address's block table and the slots of that table by two shifts and two loads, without a
+// hash or a lock. There is one map for the process, with a page for each GiB. Reserved ranges are
+// aligned to 1 GiB and a multiple of 1 GiB long.
 #pragma once
 
 #include <atomic>
@@ -24,7 +25,7 @@ class PointerMap {
 
  private:
   friend class BlockTable;
-  // Side by side: a look-up needs both, and neither to find the other.
+  // The two are side by side because a look-up needs both. Neither load depends on the other.
   struct Page {
     std::atomic<BlockTable*> table{nullptr};
     std::atomic<Slot*> slots{nullptr};

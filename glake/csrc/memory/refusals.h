@@ -1,4 +1,4 @@
-// What the driver said when it last refused to take something back. Under the device's slow lock.
+// The driver's text when it last refused to take something back. The device's slow lock guards it.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ class Refusals {
   void note(const std::string& text) { text_ = text; }
   const std::string& text() const { return text_; }
 
-  Granules kept{0};  // that stayed mapped, as counted since somebody set it to zero
+  Granules kept{0};  // stayed mapped since somebody last set this to zero
 
  private:
   Driver& driver_;

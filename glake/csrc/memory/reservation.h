@@ -1,4 +1,4 @@
-// A reservation, aligned to 1 GiB inside what the driver gave, entered in the pointer map.
+// A reservation, aligned to 1 GiB within what the driver gave. It is entered in the pointer map.
 #pragma once
 
 #include <memory>

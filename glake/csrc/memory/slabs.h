@@ -1,5 +1,5 @@
-// Records that are never moved nor given back, in slabs, so that one costs its own size and no
-// more.
+// Records in slabs, so that one costs no more than its own size. They are never moved or given
+// back.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ class Slabs {
  private:
   static constexpr size_t kRecords = Tuning::kSlabRecords;
   std::vector<std::unique_ptr<Record[]>> slabs_;
-  size_t used_ = 0;  // of the last
+  size_t used_ = 0;  // records of the last slab
 };
 
 }  // namespace glake

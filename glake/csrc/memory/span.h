@@ -1,4 +1,4 @@
-// A stretch of an arena in one state, and the pool its records come from.
+// A stretch of an arena in one state, and the pool of its records.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@ enum class SpanState : uint8_t { kBusy, kFree, kAbsent };
 struct Span {
   Address begin = 0;
   Bytes size = 0;
-  Span* prev = nullptr;  // address order
+  Span* prev = nullptr;  // by address
   Span* next = nullptr;
   SpanState state = SpanState::kAbsent;
-  StreamId stream = 0;         // busy: whose work uses it
-  Span* piece_next = nullptr;  // busy: the next of the same block (on a view, a block has several)
+  StreamId stream = 0;         // busy: the stream whose work uses it
+  Span* piece_next = nullptr;  // busy: the next span of the same block, which has several on a view
 
-  // Free, at an extent's two ends: the other end. At its head: its size and place in the index;
-  // absent: its neighbours in the list of those.
+  // At the two ends of a free extent, the other end. The head also has the extent's size and its
+  // place in the index. In an absent span these are its neighbours in the list of absent spans.
   Span* mate = nullptr;
   Bytes extent = 0;
   Span* left = nullptr;

@@ -1,5 +1,5 @@
-// The events recorded on one stream, each behind an epoch of frees, that are not known to have
-// happened: oldest first. Events that are done with go to the caller's list of spare ones.
+// Events of one stream, oldest first. Each was recorded behind an epoch of frees and is not known
+// to have happened. Events that are no longer needed go to the caller's list of spare ones.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,14 @@ class StreamMarks {
 
   bool empty() const { return marks_.empty(); }
   EventId last() const { return marks_.back().event; }
-  // The first behind the epoch, or null. It stays where it is until add(), poll() or drop().
+  // The first event behind the epoch, or null. It stays in place until add(), poll() or drop().
   const Mark* covering(uint64_t epoch) const;
 
   void add(const Mark& mark, std::vector<EventId>& spare);
-  // Asks the driver which have happened; the last epoch of those is then complete.
+  // Asks the driver which events have happened. The last epoch before one of those is then
+  // complete.
   void poll(Driver& driver, uint64_t* completed, std::vector<EventId>& spare);
-  // Those of epochs up to this one.
+  // Drops the events of epochs up to this one.
   void drop(uint64_t epoch, std::vector<EventId>& spare);
 
  private:

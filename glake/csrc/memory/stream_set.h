@@ -1,4 +1,4 @@
-// A short list that is empty for almost all who have one, and then takes a pointer's room.
+// A short list. Most are empty, and an empty one takes no more room than a pointer.
 #pragma once
 
 #include <algorithm>

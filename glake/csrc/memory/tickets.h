@@ -1,4 +1,4 @@
-// After which work freed memory is safe: a few (stream, epoch) pairs.
+// The work after which freed memory is safe: a few (stream, epoch) pairs.
 #pragma once
 
 #include <algorithm>
@@ -8,9 +8,9 @@
 
 namespace glake {
 
-using StreamId = uint32_t;  // dense, per device
+using StreamId = uint32_t;  // small numbers without gaps, for each device
 
-// Eight bytes: spans carry several, and the hot path copies them.
+// It has eight bytes, because spans carry several, and the hot path copies them.
 struct Ticket {
   Ticket() = default;
   Ticket(StreamId s, uint64_t e) : epoch(e & ((uint64_t{1} << 48) - 1)), stream(s & 0xffff) {}
@@ -42,7 +42,7 @@ class Tickets {
   bool empty() const { return count_ == 0; }
   void clear() { count_ = 0; }
 
-  // False, and nothing changed, when there is no room for one more stream.
+  // Returns false, and changes nothing, when there is no room for one more stream.
   bool add(Ticket t) {
     for (Ticket* mine = items(); mine != end(); ++mine) {
       if (mine->stream != t.stream) continue;
@@ -71,7 +71,7 @@ class Tickets {
     return std::any_of(begin(), end(), [=](Ticket t) { return t.stream == stream; });
   }
   Ticket* items() { return wide_ ? many_ : &one_; }
-  // Room for kMax, which stays.
+  // Makes room for kMax tickets. The room is kept.
   void widen() {
     if (wide_) return;
     auto* many = new Ticket[kMax];
@@ -80,12 +80,12 @@ class Tickets {
     wide_ = true;
   }
 
-  // Every span has a set, and almost all name one stream.
+  // Every span has a set, and almost every set names one stream. So one ticket has room in place.
   union {
     Ticket one_{0, 0};
     Ticket* many_;
   };
-  int count_ = 0;  // of those that are set
+  int count_ = 0;  // the tickets that are set
   bool wide_ = false;
 };
 

@@ -1,5 +1,5 @@
-// Views: ranges in which granules from anywhere lie side by side. They stay mapped after use and
-// are found again by size, or by any run of free granules inside them.
+// Views: ranges in which granules from anywhere lie side by side. They stay mapped after use. They
+// are found again by size, or by any run of free granules in them.
 #pragma once
 
 #include <list>
@@ -15,7 +15,7 @@
 
 namespace glake {
 
-// Granules that are neighbours at home, and where in the view they are mapped.
+// Granules that are neighbours at home, and their place in the view.
 struct Run {
   Arena* arena = nullptr;
   uint64_t granule = 0;  // index in the arena
@@ -32,16 +32,16 @@ inline Granules total(const std::vector<Run>& runs) {
 struct View {
   Address base = 0;
   Granules length;    // mapped
-  Granules capacity;  // reserved: room to be extended into
+  Granules capacity;  // reserved: the view may be extended up to this
   std::vector<Run> runs;
   uint64_t live = 0;       // blocks reached through it
   uint64_t last_used = 0;  // tick of the device's allocation count
   Tickets tickets;         // work that used its addresses
   bool tickets_full = false;
-  uint32_t pins = 0;                     // blocks reached through it that must stay mapped
-  bool owed = false;                     // part of a refused extension is mapped behind it still
-  std::list<View*>::iterator place;      // in the index, most recently used first
-  std::list<View*>::iterator same_long;  // among those of its length
+  uint32_t pins = 0;                 // blocks reached through it that must stay mapped
+  bool owed = false;                 // a part of a refused extension is still mapped behind it
+  std::list<View*>::iterator place;  // its place in the index, the most recently used view first
+  std::list<View*>::iterator same_long;  // its place among the views of its length
 };
 
 // A stretch of a view's bytes: [offset, offset + size) from its base.
@@ -54,8 +54,8 @@ class ViewIndex {
  public:
   View* add(std::unique_ptr<View> view);
   std::unique_ptr<View> remove(View* view);
-  // Appends runs, which must carry their places; and takes off, and returns, what lies from
-  // `length` on.
+  // extend() appends runs, which must have their places set. truncate() removes what lies from
+  // `length` on, and returns it.
   void extend(View* view, const std::vector<Run>& runs);
   std::vector<Run> truncate(View* view, Granules length);
   void touch(View* view, uint64_t tick);
@@ -65,8 +65,9 @@ class ViewIndex {
   // Views of exactly n granules.
   const std::list<View*>& of_length(Granules n) const;
   const std::list<View*>& recent_first() const { return order_; }
-  // Calls visit(view) for the most recently used views until it returns true. It stops after
-  // Tuning's number of views, or of their runs, because blocks of random sizes leave ever more.
+  // Calls visit(view) for views, the most recently used ones first, until it returns true. It stops
+  // after Tuning's number of views, or of their runs, because blocks of random sizes leave ever
+  // more views.
   template <typename Visit>
   void search(Visit&& visit) const {
     size_t views = 0, runs = 0;
@@ -76,8 +77,9 @@ class ViewIndex {
       if (visit(view)) return;
     }
   }
-  // The views used longest ago, the oldest first, as many as a search looks at. Views that blocks
-  // use now are left out. They are moved to the front, so that later calls need not pass them over.
+  // The views used longest ago, the oldest first. It has as many as a search looks at, and none
+  // that blocks use now. Views in use are moved to the front, so that later calls need not pass
+  // over them.
   std::vector<View*> oldest();
 
   size_t count() const { return order_.size(); }
@@ -92,8 +94,8 @@ class ViewIndex {
   uint64_t mapped_ = 0;
 };
 
-// Calls visit(arena, address at home, bytes) for each run under a stretch of `size` bytes; stops
-// and returns false when visit does.
+// Calls visit(arena, address at home, bytes) for each run under a stretch of `size` bytes. If visit
+// returns false, it stops and returns false.
 template <typename Visit>
 bool for_each_run(const View& view, Bytes offset, Bytes size, Visit&& visit) {
   uint64_t first = offset / kGranule;
@@ -120,17 +122,17 @@ bool for_each_run(const View& view, Bytes offset, Bytes size, Visit&& visit) {
   return left == 0;
 }
 
-// Wholly free granules of a view side by side.
+// Neighbouring granules of a view that are wholly free.
 struct FreeStretch {
   uint64_t start = 0, length = 0;  // in granules of the view
-  bool ends = false;               // false: what lies behind may be free too
-  // The granule behind it, which is busy, by its home; no arena: it is the view's end, or unknown.
+  bool ends = false;               // false: the granules behind it may be free too
+  // The home of the busy granule behind it. No arena: that is the view's end, or is not known.
   Arena* arena = nullptr;
   uint64_t busy = 0;
 };
 
-// Calls visit(stretch) for what is known of a free stretch, wherever one of the view's runs ends,
-// and before each busy stretch, where its length may be 0. Stops when visit returns true.
+// Calls visit(stretch) with the free stretch known so far wherever one of the view's runs ends, and
+// before each busy stretch. There its length may be 0. Stops when visit returns true.
 template <typename Visit>
 void each_free_stretch(const View& view, Visit&& visit) {
   FreeStretch found;

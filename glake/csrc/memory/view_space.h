@@ -1,4 +1,4 @@
-// Addresses for views: best fit over the device's view reservations, in granules.
+// Addresses for views, in granules: the best fit in the device's reservations for views.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@ class ViewSpace {
   Address take(Granules n);
   void give(Address base, Granules n);
   BlockTable& table_of(Address a) { return *PointerMap::find(a); }
-  Status release();  // every reservation; the first refusal stops it
+  Status release();  // of all reservations; the first refusal stops it
 
  private:
   using Places = std::map<Address, Granules>;
@@ -40,7 +40,7 @@ class ViewSpace {
   Bytes chunk_;
   std::vector<std::unique_ptr<Reservation>> reservations_;
   Places free_;
-  std::set<std::pair<uint64_t, Address>> by_size_;  // the same, by granules and address
+  std::set<std::pair<uint64_t, Address>> by_size_;  // the same places, by granules and address
 };
 
 }  // namespace glake
