@@ -7,26 +7,27 @@
 
 namespace glake {
 
-// A stretch of device memory, and where in the saved bytes it lies.
+// A stretch of device memory, and its place in the saved bytes.
 struct SavedPart {
   Address at = 0;
   Bytes bytes = 0;
   Bytes offset = 0;
-  bool block = false;  // of one live block: the transfer engine knows it
+  bool block = false;  // it belongs to one live block, which the transfer engine knows
 };
 
 class BytesCopier {
  public:
   virtual ~BytesCopier() = default;
 
-  // `host` is where offset `base` of the saved bytes lies. Copies may begin with the next submit();
-  // those before it are one transfer, of one direction. The device has no other work meanwhile.
+  // `host` is where offset `base` of the saved bytes lies. Copies may begin with the next submit().
+  // The copies before it are one transfer, in one direction. The device has no other work
+  // meanwhile.
   virtual void start(const std::vector<SavedPart>& parts, char* host, Bytes base, bool to_host) = 0;
   virtual void submit() = 0;
   // Waits for the first transfer that has not been waited for, if there is one.
   virtual void finish_oldest() = 0;
   virtual void finish() = 0;  // submits what was started, and waits for all
-  // Before host memory of the pool is given up that copies may still use.
+  // Called before host memory of the pool is given up that copies may still use.
   virtual void record(void* host) = 0;
 };
 

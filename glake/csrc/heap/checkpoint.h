@@ -1,4 +1,4 @@
-// Which blocks of a private pool were live at one moment, to return to.
+// Which blocks of a private pool were live at one moment, so that the pool can return to it.
 #pragma once
 
 #include <vector>
@@ -19,7 +19,7 @@ struct SavedBlock {
 
 using Checkpoint = std::vector<SavedBlock>;  // in address order
 
-// What restoring one did: blocks that were live before it, and those that are live after it.
+// What a restore did: the blocks that were live before it, and those that are live after it.
 struct RestoreLog {
   Checkpoint freed;
   Checkpoint allocated;

@@ -1,5 +1,5 @@
-// A device's blocks of one driver allocation each: where one comes from, and what goes before it
-// does. Chunks count against the limit, and wait for streams, as granules do.
+// A device's blocks of one driver allocation each: where they come from, and what is tried before
+// an allocation. Chunks count against the limit, and wait for streams, as granules do.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,8 @@ class ContiguousBlocks {
   Block* allocate(Bytes bytes, StreamHandle stream, const Asked& asked);
   // Under hot.
   void free(Block* block);
-  // Gives cached chunks back to the driver, waiting for their work. True if any memory came of it.
+  // Waits for the work of cached chunks and gives them back to the driver. True if that freed
+  // memory.
   bool trim(HotGuard& hot);
 
  private:

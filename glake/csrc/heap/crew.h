@@ -1,4 +1,4 @@
-// Threads for work on much host memory, which one core does at a tenth of what the links carry.
+// Threads for work on much host memory. One core does it at a tenth of the links' rate.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace glake {
 
 class Crew {
  public:
-  // None for less than two pieces of work: then add() does it itself.
+  // There are no threads for less than two pieces of work. Then add() does the work itself.
   explicit Crew(size_t pieces) {
     const size_t cores = std::thread::hardware_concurrency();
     const size_t threads =
@@ -34,7 +34,7 @@ class Crew {
   Crew(const Crew&) = delete;
   Crew& operator=(const Crew&) = delete;
 
-  // In the order of the calls, several at once. It must not throw.
+  // Work begins in the order of the calls, several pieces at once. It must not throw.
   void add(std::function<void()> work) {
     if (threads_.empty()) return work();
     {
@@ -45,7 +45,7 @@ class Crew {
     wake_.notify_one();
   }
 
-  // Until all that was added is done.
+  // Waits until all added work is done.
   void finish() {
     std::unique_lock lock(mutex_);
     idle_.wait(lock, [this] { return left_ == 0; });

@@ -12,13 +12,13 @@ class DebugHooks {
  public:
   virtual ~DebugHooks() = default;
 
-  // Bytes by which a block is longer than its caller asked.
+  // How many bytes a block is longer than its caller asked.
   virtual Bytes overhead() const = 0;
-  // Gives back the freed blocks kept from reuse; true if there were any.
+  // Gives back freed blocks that are kept from reuse. True if there were any.
   virtual bool release_kept() = 0;
-  // The driver takes these bytes of an arena back: what was to be checked there is gone.
+  // The driver takes these bytes of an arena back, so they can no longer be checked.
   virtual void forget(Address home, Bytes bytes) = 0;
-  // Before the device closes. The first refusal stops it, to be tried again.
+  // Called before the device closes. The first refusal stops it, and the caller may try again.
   virtual Status close() = 0;
 
   virtual uint64_t checks() const = 0;

@@ -1,5 +1,6 @@
-// Stitching behind what a view has already, so that only what a request lacks is mapped. A view
-// that neither blocks nor work use is cut first where that saves more than it costs. Needs slow.
+// Stitches behind granules that a view has already, so that only the missing ones are mapped. If
+// neither blocks nor work use the view, it is cut first, where that saves more than it costs. Needs
+// slow.
 #pragma once
 
 #include <vector>
@@ -12,26 +13,27 @@ class Extend {
  public:
   explicit Extend(Heap& heap) : heap_(heap), device_(heap.device), available_(heap) {}
 
-  // r in a free stretch of a view and in more granules mapped behind it, when that needs no wait.
+  // Puts r into a free stretch of a view and into more granules mapped behind it, if that needs no
+  // wait.
   Found extend_view(const Request& r, HotGuard& hot);
-  // The longest request above `least` that extend_view() makes now, where the arenas may grow by so
-  // much; 0: none.
+  // The longest request above `least` that extend_view() makes now, if the arenas may grow by
+  // `growth`; 0: none.
   Granules most_extended(const Request& r, Granules growth, Granules least);
-  // The longest end of a view's free stretch that r's stream has without a wait: what extend_view()
-  // finds where it need map nothing.
+  // The longest end of a view's free stretch that r's stream has without a wait. extend_view()
+  // finds it where it need not map anything.
   Granules longest_reuse(const Request& r);
 
  private:
   struct Reuse {
     View* view = nullptr;
-    Granules at, length;  // of the free stretch behind which the rest is mapped
-    Granules next;        // the longest shorter request for which there are more places
+    Granules at, length;  // of the free stretch; the rest is mapped behind it
+    Granules next;        // the longest shorter request, which has more places
   };
   struct Plan {
     Reuse reuse;
     std::vector<Run> behind;  // granules to be mapped behind it
-    Granules fresh;           // and new ones
-    Granules reach;           // what the place serves at most
+    Granules fresh;           // new granules to be mapped behind those
+    Granules reach;           // the longest request that the place serves
   };
   Plan plan(const Request& r, Granules growth);
   Reuse most_reuse(const Request& r, Granules need);

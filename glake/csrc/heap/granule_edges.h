@@ -1,5 +1,5 @@
-// The free end of one granule and the free start of another: with whole granules between them a
-// view makes one block of them. Under hot.
+// The free end of one granule and the free start of another. A view joins them, with whole granules
+// between them, into one block. Used under hot.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@ namespace glake {
 
 class GranuleEdges {
  public:
-  // The free end, or start, of a granule of which others have the rest; of 0 bytes: none.
+  // The free end, or start, of a granule whose other part is in use; of 0 bytes: there is none.
   struct Edge {
     Run run;
     Bytes bytes = 0;
@@ -21,16 +21,16 @@ class GranuleEdges {
     Edge head, tail;
   };
 
-  // Those that the request's stream may have without a wait.
+  // It finds the edges that the request's stream may have without a wait.
   GranuleEdges(Heap& heap, const Request& r) : heap_(heap), available_(heap), request_(r) {}
 
-  // The longest free ends of two granules, the longer first; of 0 bytes where there are no more. If
-  // a block ends best in the granule of the first, it can begin in the second.
+  // The longest free ends of two granules, the longer one first; of 0 bytes if there are no more.
+  // The block may begin in the second if it ends best in the granule of the first.
   std::array<Edge, 2> widest_heads();
-  // Visits the free starts of granules other than the head's.
+  // Visits the free starts of all granules but the head's.
   void each_tail(const Edge& head, const std::function<void(const Edge&)>& visit);
-  // Finds a free end and a free start that together hold `bytes` and have least to spare. Looks at
-  // a bounded number of them. False: there are none.
+  // Finds a free end and a free start that together hold `bytes` and waste least. It looks at a
+  // bounded number of them. False: there are none.
   bool tightest(Bytes bytes, Pair* best);
 
  private:

@@ -1,5 +1,5 @@
-// More granules from the driver, at home in a heap's arenas. Needs slow; lets hot go around every
-// mapping call.
+// Takes more granules from the driver, at home in a heap's arenas. Needs slow. It releases hot
+// around every mapping call.
 #pragma once
 
 #include <vector>
@@ -15,14 +15,14 @@ class Growth {
 
   // Extends the free extent that needs the fewest new granules, most often the arena's end.
   Found grow(const Request& r, HotGuard& hot);
-  // How many it would take; more than there are where there is no place.
+  // How many granules grow() would take. More than there are, if there is no place.
   Granules fewest(const Request& r);
-  // One granule of the small arena.
+  // Adds one granule to the small arena.
   Found grow_small(const Request& r, HotGuard& hot);
-  // New granules at the first absent places, as runs that `taken` keeps: hot is let go for each
-  // place.
+  // Creates granules at the first absent places, as runs that `taken` keeps. It releases hot for
+  // each place.
   bool add_fresh(Granules n, std::vector<Run>& runs, TakenGranules& taken, HotGuard& hot);
-  // New granules that are free for any request.
+  // Creates granules that are free for any request.
   bool add_free(Granules n, HotGuard& hot);
 
  private:

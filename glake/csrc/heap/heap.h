@@ -1,9 +1,9 @@
-// One heap: two arenas, the views over their granules, and whose memory it is, the device's own or
-// a private pool's.
+// One heap: two arenas and the views over their granules. They are the device's own memory or a
+// private pool's.
 //
 // The other classes of this folder each do one task on a heap (Search, Stitch, Growth, ...) or on
-// all of a device's (Pools, Reclaim, Report, ...). They are made where they are needed, keep
-// nothing, and are used under the device's locks (device.h).
+// all of a device's heaps (Pools, Reclaim, Report, ...). They are made where they are needed, keep
+// no state, and are used under the device's locks (device.h).
 #pragma once
 
 #include <deque>
@@ -30,8 +30,8 @@ namespace glake {
 struct Device;
 class ThreadCache;
 
-// A freed block that is recorded on more streams than a ticket set has room for, or that a graph
-// may use: with all of its tickets.
+// A freed block with all of its tickets. It is recorded on more streams than a ticket set has room
+// for, or a graph may use it.
 struct PendingFree {
   Block* block;
   std::vector<Ticket> tickets;
@@ -39,59 +39,61 @@ struct PendingFree {
 
 class Heap {
  public:
-  // Makes no driver call. Without a pool: the device's own heap.
+  // Makes no driver call. Without a pool it is the device's own heap.
   Heap(Device& device, std::unique_ptr<Pool> pool);
   ~Heap();
   Heap(const Heap&) = delete;
   Heap& operator=(const Heap&) = delete;
 
-  // Reserves its address ranges. Throws Error; what was done stays for the next try.
+  // Reserves its address ranges. Throws Error. What was reserved stays for the next try.
   void reserve();
-  // Gives them back; a refusal stops it, to be tried again.
+  // Gives the ranges back. A refusal stops it, and the caller may try again.
   Status release_ranges();
 
-  // What callers do with a block of this heap; each takes the device's hot lock.
-  // `block` has just been taken from the live state by the caller.
+  // What callers do with a block of this heap. Each call takes the device's hot lock. The caller
+  // has just taken `block` out of the live state.
   void free(Block* block, ThreadCache& cache);
   void record_stream(Block* block, StreamHandle stream);
   Block* find(const BlockTable& table, Address ptr);
-  // The block, live or not, that holds the byte at `ptr`; null: none. And whether the heap is
-  // paused.
+  // The block, live or not, that holds the byte at `ptr`; null: there is none. Also says whether
+  // the heap is paused.
   Block* around(const BlockTable& table, Address ptr, bool* paused);
   // Why no block starts at `ptr`, for an error message.
   std::string explain_pointer(Address ptr);
-  // As free(), but the block's bytes stay out of use, until end_keeping().
+  // As free(), but the block's bytes are not reused until end_keeping().
   void keep_from_reuse(Block* block);
   void end_keeping(Block* block);
-  // Orders the next work of the block's stream after what is enqueued on its recorded streams.
-  // False, and nothing is known, if the driver refuses.
+  // Orders the next work of the block's stream after the work that is enqueued on its recorded
+  // streams. If the driver refuses, it returns false, and the order is not known.
   bool order_after_recorded(Block* block);
   // 1 if the block's own stream is among the recorded ones (Sharing::share, ContiguousBlocks).
   static size_t own_recorded(const Block& b) { return b.recorded.has(b.stream_id) ? 1 : 0; }
-  // True if a free will have to wait for streams recorded on the block.
+  // True if a free of the block will have to wait for its recorded streams.
   static bool frees_later(const Block& b) {
     return b.chunk == nullptr && b.recorded.size() - own_recorded(b) >= Tickets::kMax;
   }
 
-  // The device's own, not a private pool's.
+  // True for the device's own heap, false for a private pool's.
   bool own() const { return pool == nullptr; }
   // {0, 0}: the device's own memory.
   PoolId pool_id() const { return pool != nullptr ? pool->id : PoolId{}; }
-  // What nobody holds of it may go back to the driver: the device's own, or a pool without users.
+  // Whether its unused memory may go back to the driver: that of the device's own heap, or of a
+  // pool without users.
   bool gives_back() const { return pool == nullptr || pool->users == 0; }
   PausedHeap* paused() const { return pool != nullptr ? pool->paused.get() : nullptr; }
-  // The books are still but for frees: its granules are the driver's.
+  // Its granules are the driver's. Only frees may change the books.
   bool is_paused() const { return paused() != nullptr && paused()->state == PauseState::kPaused; }
-  // Rather than run out, other heaps may have its free memory.
+  // Other heaps may have its free memory rather than run out.
   bool lends() const { return rule.lends() && paused() == nullptr; }
   bool thaw() { return rule.thaw(pool != nullptr && pool->users != 0); }
 
-  // Whether all its addresses are reserved. Until then it has no block, but perhaps addresses.
+  // Whether all its addresses are reserved. Before that it has no block, but may have some
+  // addresses.
   bool reserved() const { return large != nullptr; }
   Arena& arena_of(Address a) { return small->contains(a) ? *small : *large; }
   Arena& home_of(const Request& r) { return r.small() ? *small : *large; }
   Granules whole_free() const { return {large->whole().count() + small->whole().count()}; }
-  // By how much its arenas may grow: under the limit, and within a region's budget.
+  // How much its arenas may grow, by the limit and by a region's budget.
   Granules room() const;
   Granules budget_room() const;
   Block* make_block(const Request& r, const Found& found, StreamHandle stream);
@@ -110,11 +112,11 @@ class Heap {
   PlacementHistory history;
   WaitBudget wait_budget;
   std::vector<PendingFree> pending_frees;
-  std::deque<Block*> kept_blocks;  // by keep_from_reuse()
-  uint64_t tick = 0;               // requests that reached the heap, thread caches' hits apart
-  Bytes most_live = 0;             // of the device, as large requests that missed have seen it
-  uint64_t live = 0;               // blocks in callers' hands or thread caches
-  bool started = false;            // false too once close() has begun to give the ranges back
+  std::deque<Block*> kept_blocks;  // those of keep_from_reuse()
+  uint64_t tick = 0;     // requests that reached the heap; hits of thread caches are not counted
+  Bytes most_live = 0;   // of the device, as seen by large requests that missed
+  uint64_t live = 0;     // blocks in callers' hands or thread caches
+  bool started = false;  // also false once close() has begun to give the ranges back
 };
 
 }  // namespace glake

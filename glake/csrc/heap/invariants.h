@@ -1,4 +1,4 @@
-// Whether a device's books agree with each other: for glake_check() and tests.
+// Checks whether a device's books agree with each other, for glake_check() and tests.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ class Invariants {
  public:
   explicit Invariants(Device& device) : device_(device) {}
 
-  // Takes the locks. Throws Error(GLAKE_INTERNAL) naming what is broken.
+  // Takes the locks. Throws Error(GLAKE_INTERNAL) that names what is broken.
   void check();
 
  private:

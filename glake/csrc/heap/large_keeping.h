@@ -25,13 +25,14 @@ namespace glake {
 
 class LargeKeeping {
  public:
-  // Asked by frees, without a lock.
+  // Frees ask this, without a lock.
   bool now() const { return now_.load(std::memory_order_relaxed); }
 
-  // The rest is called under the device's lock. It returns true if threads must give back what they
-  // kept.
+  // The rest is called under the device's lock. Each returns true if threads must give back the
+  // blocks that they kept.
 
-  // A large request repeated none, and found a place. has_room() says whether memory is plentiful.
+  // A large request repeated no earlier one, and found a place. has_room() says whether memory is
+  // plentiful.
   template <typename HasRoom>
   bool found_by_fit(HasRoom&& has_room) {
     if (fits_ < Tuning::kMostStep && ++fits_ < Tuning::kMostStep) return false;
@@ -43,7 +44,7 @@ class LargeKeeping {
     fits_ -= std::min(fits_, Tuning::kMostStep / Tuning::kLeastStep);
     return fits_ == 0 && set(false);
   }
-  // Nothing fitted a large request.
+  // No mapped memory fitted a large request.
   bool end() {
     fits_ = 0;
     return set(false);
@@ -57,7 +58,7 @@ class LargeKeeping {
     return before && !now;
   }
 
-  uint64_t fits_ = 0;  // found_by_fit() in a row, less what each followed() takes off
+  uint64_t fits_ = 0;  // consecutive calls of found_by_fit(), less what each followed() subtracts
   std::atomic<bool> now_{false};
 };
 

@@ -1,5 +1,5 @@
-// How much of a device glake may hold, changed while the program runs. Each method takes the locks
-// it needs. Throws Error.
+// Changes how much of a device glake may hold, while the program runs. Each method takes the locks
+// that it needs. Throws Error.
 #pragma once
 
 #include "heap/device.h"
@@ -12,8 +12,8 @@ class Limits {
 
   void set_fraction(double fraction);
   double fraction();
-  // Leaves `bytes` of the device's memory free for others from now on, and gives idle memory back
-  // until that much is free or nothing idle is left. Returns what the driver then reports free.
+  // Leaves `bytes` of the device's memory free for others from now on. Gives idle memory back until
+  // that much is free, or nothing idle is left. Returns what the driver then reports free.
   Bytes set_headroom(Bytes bytes);
   // Throws Error if a device with `total` bytes cannot leave `bytes` free.
   static void check_headroom(Bytes bytes, int device, Bytes total);

@@ -1,5 +1,6 @@
-// A thread's turn on the paths of a device that map memory: the slow lock, and the device's context
-// current. Throws Error where the driver refuses the context. The hot lock is taken after it.
+// A thread's turn on the paths of a device that map memory. It holds the slow lock and makes the
+// device's context current. Throws Error where the driver refuses the context. The hot lock is
+// taken after it.
 #pragma once
 
 #include "driver/device_scope.h"

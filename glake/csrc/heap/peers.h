@@ -12,10 +12,10 @@ class Peers {
  public:
   explicit Peers(Device& device) : device_(device) {}
 
-  // All that can, before anything is mapped.
+  // Grants access to all devices that can have it, before anything is mapped.
   void grant_all();
-  // Everything mapped becomes accessible from `peer` too, and all that is mapped later. Takes the
-  // locks. Throws Error.
+  // Makes everything that is mapped now or later accessible from `peer`. Takes the locks. Throws
+  // Error.
   void enable(int peer);
   // Devices that reach this one's memory.
   std::vector<int> grants();

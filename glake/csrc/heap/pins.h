@@ -1,5 +1,5 @@
-// Pins: what must stay where it is though its block may be freed, by the pointer it was pinned
-// through. Under the device's hot lock.
+// Pins keep memory in place even if its block is freed. They are found by the pointer through which
+// they were made. Used under the device's hot lock.
 #pragma once
 
 #include <string>
@@ -12,9 +12,11 @@
 
 namespace glake {
 
-enum class PinOwner { kCaller, kProcess };  // glake_pin(), or another process that opened it
+// Made by glake_pin(), or by another process that opened the block.
+enum class PinOwner { kCaller, kProcess };
 
-// All that was pinned through one pointer: of several blocks, if it was given out again meanwhile.
+// All pins made through one pointer. They are of several blocks if it was given out again
+// meanwhile.
 struct Pin {
   uint64_t counts[2] = {0, 0};  // by owner
   std::vector<std::pair<Arena*, uint64_t>> granules;
@@ -26,13 +28,13 @@ class PinTable {
  public:
   explicit PinTable(GranulePool& granules) : granules_(granules) {}
 
-  // Pins what lies under the block, once more; `ptr` is its caller's pointer.
+  // Adds a pin on what lies under the block. `ptr` is its caller's pointer.
   void pin(const Block& block, Address ptr, const std::vector<Arena*>& arenas, PinOwner owner);
-  // False if that owner has not pinned it.
+  // False if that owner has no pin there.
   bool unpin(Address ptr, PinOwner owner);
   uint64_t count(PinOwner owner) const;
   uint64_t granules() const { return pinned_; }
-  // What is inconsistent, or "".
+  // Says what is inconsistent, or "".
   std::string check() const;
 
  private:

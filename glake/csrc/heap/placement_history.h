@@ -1,7 +1,7 @@
-// Remembers where the last large requests were placed, and follows the sequence: a training step
-// asks for the same sizes in the same order as the step before, and repeating its placement exactly
-// is what makes a repeated step free of driver calls. A guess only: the caller checks that the
-// place is free now, and falls back to searching. (The idea of planning from a recorded step is
+// Remembers where the last large requests were placed, and follows the sequence. A training step
+// asks for the same sizes in the same order as the step before. If its placement is repeated
+// exactly, a repeated step needs no driver call. The result is only a guess: the caller checks that
+// the place is free now, and falls back to searching. (The idea of planning from a recorded step is
 // STAlloc's, arXiv 2507.16274; here it is automatic and needs no marks.)
 #pragma once
 
@@ -16,15 +16,16 @@ namespace glake {
 
 class PlacementHistory {
  public:
-  // One that is not used takes no memory.
+  // An unused one takes no memory.
   explicit PlacementHistory(bool used = true)
       : ring_(used ? Tuning::kRemembered : 0), index_(used ? Tuning::kRemembered : 0) {}
 
-  // Enters a request. Returns where its counterpart in the sequence being followed lies, or 0;
-  // `slot` names the entry for placed().
+  // Enters a request. Returns where its counterpart in the followed sequence lies, or 0. `slot` is
+  // the entry's name for placed().
   Address expect(Bytes size, StreamId stream, uint64_t* slot);
   uint64_t count() const { return count_; }
-  // Requests since the counterpart of the last one: a step's, once steps repeat.
+  // How many requests ago the counterpart of the last one was. Once steps repeat, it is a step's
+  // length.
   uint64_t period() const { return cursor_ == 0 ? Tuning::kRemembered : count_ - cursor_ + 1; }
   void placed(uint64_t slot, Address ptr) { ring_[slot % Tuning::kRemembered].ptr = ptr; }
 
@@ -37,21 +38,21 @@ class PlacementHistory {
   static uint64_t key(Bytes size, StreamId stream) {
     return (size / kAlignment) * kMaxStreams + stream + 1;
   }
-  // The index has a request's number modulo this: the bits that number the remembered requests, and
-  // one bit more, which tells these from most of the forgotten ones.
+  // The index has a request's number modulo this. That is the bits that number the remembered
+  // requests, and one bit more, which tells these from most of the forgotten ones.
   static constexpr uint64_t kNumbered = 2 * Tuning::kRemembered;
   static uint32_t mark(uint32_t bits) { return bits & ~static_cast<uint32_t>(kNumbered - 1); }
   static constexpr uint64_t power(uint64_t n) { return n == 0 ? 1 : kBase * power(n - 1); }
 
   std::vector<Entry> ring_;
-  // By the hash of a context, which is the last requests: the number of the request that followed
-  // it, + 1, and more bits of the hash. By these bits nearly all entries of other contexts are told
-  // apart without a look at the ring. An entry has four bytes: each look-up is at another place, so
-  // the index must fit the processor's cache.
+  // By the hash of a context: the number, + 1, of the request that followed it, and more bits of
+  // the hash. A context is the last requests. The extra bits tell nearly all entries of other
+  // contexts apart, without a look at the ring. An entry has only four bytes: each look-up is at
+  // another place, so the index must fit the processor's cache.
   std::vector<uint32_t> index_;
-  uint64_t count_ = 0;   // requests ever
+  uint64_t count_ = 0;   // all requests so far
   uint64_t hash_ = 0;    // of the last kAgreeing requests
-  uint64_t cursor_ = 0;  // the request expected next, + 1; 0: following nothing
+  uint64_t cursor_ = 0;  // the request expected next, + 1; 0: it follows no sequence
 };
 
 }  // namespace glake

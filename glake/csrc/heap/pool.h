@@ -1,4 +1,4 @@
-// A private pool: who uses a heap that is not the device's own, and what it keeps besides.
+// A private pool: who uses a heap that is not the device's own, and what else it keeps.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@
 namespace glake {
 
 struct Pool {
-  // A freed block that is kept as it is (GLAKE_POOL_NO_SPLIT).
+  // A freed block that is kept undivided (GLAKE_POOL_NO_SPLIT).
   struct Whole {
     Block* block;
     Tickets tickets;
@@ -21,10 +21,10 @@ struct Pool {
   PoolId id;
   int users = 0;
   std::map<Address, Block*> blocks;  // live
-  uint64_t lent = 0;                 // live blocks that others borrowed
+  uint64_t lent = 0;                 // live blocks that other heaps borrowed
   std::vector<Whole> whole;
-  const RegionName* region = nullptr;  // null: none
-  std::unique_ptr<PausedHeap> paused;  // null: in use
+  const RegionName* region = nullptr;  // null: it is no region
+  std::unique_ptr<PausedHeap> paused;  // null: it is not paused
 };
 
 }  // namespace glake

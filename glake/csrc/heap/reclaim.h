@@ -1,4 +1,4 @@
-// Gives a device's idle memory back to the driver, as callers ask for it. Needs slow.
+// Gives a device's idle memory back to the driver when callers ask for it. Needs slow.
 #pragma once
 
 #include "heap/device.h"
@@ -9,26 +9,26 @@ class Reclaim {
  public:
   explicit Reclaim(Device& device) : device_(device) {}
 
-  // As glake_empty_cache(); takes the locks. Throws Error.
+  // Does the work of glake_empty_cache(). Takes the locks. Throws Error.
   void empty_cache();
-  // Counts `bytes` of another allocator's memory against the limit, after making room for them. If
-  // negative, takes as much of the claim back. Takes the locks. Throws Error.
+  // Makes room for `bytes` of another allocator's memory, and counts them against the limit. If
+  // negative, it reduces that count. Takes the locks. Throws Error.
   void claim_outside(int64_t bytes);
 
-  // Everything idle, after all the device's work where that may be waited for. Throws Error if the
-  // wait is refused.
+  // Gives back everything idle. If it may wait, it first waits for all the device's work. Throws
+  // Error if the wait is refused.
   void give_back(HotGuard& hot);
-  // The same, as far as it can be had.
+  // The same as far as possible, without an error.
   void give_back_idle(HotGuard& hot);
-  // A driver that keeps memory it was to take back must not go unnoticed: what is asked for next,
-  // by whoever it was made room for, may not be there. Throws Error.
+  // Throws Error if the driver keeps memory that it was to take back. The caller for whom room was
+  // made must know, because the memory may not be there for its next request.
   void require_all_given();
-  // Idle granules that the driver refused to unmap: no more than there are, since two views that
-  // stay may have the same one.
+  // Idle granules that the driver refused to unmap. Two views may have the same one, so the result
+  // is bounded by the number of granules.
   Granules kept_mapped();
 
  private:
-  // What the device's own heap and the pools nobody uses can give back.
+  // Trims the device's own heap and the pools that nobody uses.
   void trim_heaps(bool synced, HotGuard& hot);
 
   Device& device_;

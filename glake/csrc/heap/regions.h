@@ -1,6 +1,6 @@
-// Pausing and resuming a device's private pools: the books. The copies between
-// (process/region_calls.cpp) are made with no lock held; while they are, the pool's state keeps
-// everybody from its memory.
+// Keeps the books while a device's private pools pause and resume. The copies in between
+// (process/region_calls.cpp) are made with no lock held. Meanwhile the pool's state keeps everybody
+// from its memory.
 #pragma once
 
 #include <memory>
@@ -15,16 +15,17 @@ namespace glake {
 struct RegionInfo {
   PoolId pool;
   Bytes live = 0, reserved = 0, paused = 0, saved = 0;
-  int state = 0;  // 0: in use, 1: paused, 2: on its way
-  int to = 0;     // GLAKE_REGION_*, where paused
+  int state = 0;  // 0: in use, 1: paused, 2: pausing or resuming
+  int to = 0;     // GLAKE_REGION_*, if paused
   uint64_t blocks = 0;
 };
 
-// Begin, then the copies, then finish (end) or cancel. Each takes the locks it needs. Throws Error.
+// A caller begins, makes the copies, then finishes (ends) or cancels. Each call takes the locks
+// that it needs. Throws Error.
 class Regions {
  public:
   struct Resumed {
-    SavedBytes* saved = nullptr;  // null: there is nothing to be written
+    SavedBytes* saved = nullptr;  // null: there is nothing to write
     bool whole = false;
     std::vector<std::pair<Address, Address>> live;  // blocks, sorted
   };
@@ -32,18 +33,19 @@ class Regions {
   explicit Regions(Device& device) : device_(device) {}
 
   std::vector<SavedPart> begin_pause(PoolId id);
-  // The bytes are saved: the granules go. After GLAKE_MEMORY_OWED it is paused, after other errors
-  // it is in use as before.
+  // The bytes are saved, so the granules go to the driver. The region is paused after
+  // GLAKE_MEMORY_OWED. After other errors it is in use as before.
   void finish_pause(PoolId id, std::unique_ptr<SavedBytes> saved);
   void cancel_pause(PoolId id);
-  // Has the granules again, all mapped where they were, or throws and is paused as before.
+  // Takes the granules again and maps all of them where they were. If it throws, the region stays
+  // paused.
   Resumed begin_resume(PoolId id);
   void end_resume(PoolId id);
   void cancel_resume(PoolId id);
-  // Gives up the memory and the saved bytes of blocks that were freed while they were paused, which
-  // frees leave to those who look or take.
+  // Gives up the memory and the saved bytes of blocks that were freed while they were paused. Frees
+  // leave this to later calls.
   void drop_freed();
-  // This device's regions, and other pools that are paused.
+  // This device's regions, and its other pools that are paused.
   std::vector<RegionInfo> list();
   Granules paused_granules();  // under hot
 

@@ -1,4 +1,4 @@
-// What the allocator says of a device: statistics, and their resets. Each method takes the lock.
+// The reports of a device: its statistics, and their resets. Each method takes the lock.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ class Report {
   void reset_accumulated();
   void reset_peaks();
   void mark_step();
-  // Of the device's own memory; whole granules are stitched.
+  // Of the device's own memory. Whole granules count together, because they can be stitched.
   Bytes largest_free();
 
  private:

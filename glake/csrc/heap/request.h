@@ -1,4 +1,4 @@
-// What is asked of a heap, and what was found for it.
+// A request to a heap, and what was found for it.
 #pragma once
 
 #include <mutex>
@@ -18,7 +18,7 @@ struct Request {
   bool small() const { return size <= kSmallLimit; }
 };
 
-// The spans that a request now has, and the address it reaches them by.
+// The spans that a request now has, and the address through which it reaches them.
 struct Found {
   Span* pieces = nullptr;
   View* view = nullptr;
@@ -26,7 +26,7 @@ struct Found {
   explicit operator bool() const { return pieces != nullptr; }
 };
 
-// Whether a stream may wait for others' work; the last: where it is sure that one may.
+// Whether a stream may wait for others' work. kSure: only where it is sure that it may.
 enum class Wait { kNo, kAllowed, kSure };
 
 }  // namespace glake

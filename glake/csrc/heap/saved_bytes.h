@@ -1,6 +1,6 @@
-// Bytes of device memory kept elsewhere while their granules are the driver's: in pinned host
-// memory, or in a file that has no name any more. Each chunk of them has a checksum. Used by one
-// thread at a time, with none of the allocator's locks held.
+// Bytes of device memory that are kept elsewhere while the driver has their granules: in pinned
+// host memory, or in a file without a name. Each chunk of them has a checksum. Used by one thread
+// at a time, without the allocator's locks.
 #pragma once
 
 #include <memory>
@@ -18,27 +18,27 @@ namespace glake {
 class SavedBytes {
  public:
   static constexpr Bytes kChunk = Tuning::kSavedChunk;
-  static constexpr size_t kGroup = Tuning::kSavedGroup;  // chunks of one transfer
+  static constexpr size_t kGroup = Tuning::kSavedGroup;  // in one transfer
 
-  // `folder`: of the file, where it is one (`to` is GLAKE_REGION_DISK).
+  // `folder` is where the file goes, if `to` is GLAKE_REGION_DISK.
   SavedBytes(HostPool& host, int to, std::string folder);
   ~SavedBytes();
   SavedBytes(const SavedBytes&) = delete;
   SavedBytes& operator=(const SavedBytes&) = delete;
 
-  // Where one chunk lies, given up with the last copy of it: memory of the host pool, or, where it
-  // is null, a stretch of the file. Not under the allocator's locks.
+  // Where one chunk lies: memory of the host pool, or a stretch of the file if this is null. It is
+  // given up with its last copy, which must not happen under the allocator's locks.
   using Place = std::shared_ptr<char>;
 
   int to() const { return to_; }
-  Bytes bytes() const;  // kept, by chunks
+  Bytes bytes() const;  // of the chunks that are kept
 
-  // What save() is to keep; one stretch after the other.
+  // Adds a stretch that save() is to keep, behind the earlier ones.
   void add(Address at, Bytes bytes, bool block);
   void save(BytesCopier& copier);  // throws Error
-  // Writes what was saved of the parts for which keep(address) holds. With `verify`, reads them
-  // again and compares. Throws Error: GLAKE_CORRUPTED if what was saved, or has arrived, differs
-  // from what was read.
+  // Writes the saved bytes of the parts for which keep(address) holds. With `verify` it reads them
+  // again and compares. Throws Error, with GLAKE_CORRUPTED if the saved bytes, or those that
+  // arrived, differ from what was read first.
   template <typename Keep>
   void load(BytesCopier& copier, bool verify, Keep&& keep) {
     std::vector<SavedPart> wanted;
@@ -47,8 +47,7 @@ class SavedBytes {
     }
     write_back(copier, verify, wanted);
   }
-  // Chunks without a part for which keep(address) holds are not needed any more, and their places
-  // are the caller's.
+  // Drops the chunks without a part for which keep(address) holds. The caller gets their places.
   template <typename Keep>
   void drop(std::vector<Place>& places, Keep&& keep) {
     for (size_t i = 0; i < chunks_.size(); ++i) {
@@ -61,7 +60,7 @@ class SavedBytes {
  private:
   struct Chunk {
     bool dropped() const { return place.use_count() == 0; }
-    char* memory() const { return place.get(); }  // null: in the file, or dropped
+    char* memory() const { return place.get(); }  // null: it is in the file, or dropped
     Place place;
     Bytes bytes = 0;
     uint64_t sum = 0;
@@ -81,9 +80,10 @@ class SavedBytes {
   HostPool& host_;
   int to_;
   std::string folder_;
-  std::shared_ptr<const int> file_;  // its descriptor, closed after the last place in it
+  // The file's descriptor, which is closed after the last place in it.
+  std::shared_ptr<const int> file_;
   Bytes total_ = 0;
-  std::vector<SavedPart> parts_;  // by offset, none across two chunks
+  std::vector<SavedPart> parts_;  // by offset; no part crosses from one chunk to another
   std::vector<Chunk> chunks_;
 };
 

@@ -1,5 +1,5 @@
-// Finding memory that is already mapped: best fit at home, a whole idle view, a run inside one.
-// Under hot; no driver call but, where waiting is allowed, stream waits.
+// Finds memory that is already mapped: the best fit at home, a whole idle view, a run inside a
+// view. Used under hot. The only driver calls are stream waits, where waiting is allowed.
 #pragma once
 
 #include "heap/availability.h"
@@ -10,9 +10,10 @@ class Search {
  public:
   explicit Search(Heap& heap) : heap_(heap), device_(heap.device), available_(heap) {}
 
-  // Without a wait: best fit in the arena of its size class, then an idle view.
+  // Needs no wait. Tries the best fit in the arena of the size class, then an idle view.
   Found hit(const Request& r);
-  // The place a request's counterpart had, if it is free again. It may cost a wait, as it did then.
+  // The place of the request's counterpart, if it is free again. It may cost a wait, as it did
+  // then.
   Found repeat(const Request& r, Address place);
   Found fit(Arena& arena, const Request& r, Wait wait);
   Found idle_view(const Request& r, Wait wait);

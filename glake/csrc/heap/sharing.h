@@ -1,5 +1,5 @@
-// What others have of a device's memory: pins, blocks that other processes may open, and what this
-// process has opened of others. Each method takes the lock it needs.
+// How others use a device's memory: pins, and blocks that other processes may open. It also counts
+// what this process has opened of others. Each method takes the lock that it needs.
 #pragma once
 
 #include <string>
@@ -9,13 +9,13 @@
 
 namespace glake {
 
-// A block as another process must know it to map it.
+// What another process must know of a block to map it.
 struct SharedBlock {
   Address ptr = 0;
   Bytes bytes = 0;              // as asked for
   Bytes offset = 0;             // of the block in its first handle
   Bytes handle_bytes = 0;       // of each handle
-  std::vector<Handle> handles;  // in the block's order; none of a legacy one
+  std::vector<Handle> handles;  // in the block's order; empty for a legacy block
   bool legacy = false;
 };
 
@@ -23,20 +23,21 @@ class Sharing {
  public:
   explicit Sharing(Device& device) : device_(device) {}
 
-  // Keeps what lies under a live block where it is. Throws Error.
+  // Keeps what lies under a live block in place. Throws Error.
   void pin(const Block& block, const CallerBlock& called, PinOwner owner);
   // False if that owner has no pin there.
   bool unpin(Address ptr, PinOwner owner);
   uint64_t pins(PinOwner owner);
   uint64_t pinned_granules();  // under hot
 
-  // Lets other processes open the block under this number, until it is freed: `id` if it has none.
-  // Throws Error.
+  // Lets other processes open the block until it is freed. `id` is the block's number if it has
+  // none yet. Returns its number. Throws Error.
   uint64_t share(Block& block, const CallerBlock& called, uint64_t id);
-  // Pins a shared block for another process and says how it is made. False once it is freed.
+  // Pins a shared block for another process, and describes it. False once it is freed.
   bool open(uint64_t id, SharedBlock* shared);
 
-  // The driver refuses to take back what was opened of another process; it did after all.
+  // owe_imported(): the driver refuses to take back what was opened of another process.
+  // pay_imported(): later it did take it.
   void owe_imported(Bytes memory, Bytes addresses, const std::string& said);
   void pay_imported(Bytes memory, Bytes addresses);
 

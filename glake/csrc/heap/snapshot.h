@@ -12,7 +12,7 @@ namespace glake {
 struct BlockShot {
   Address address = 0;
   Bytes bytes = 0;
-  Bytes requested = 0;  // 0: nobody's
+  Bytes requested = 0;  // 0: nobody has it
   int state = GLAKE_INACTIVE;
   StreamHandle stream = 0;
   const char* tag = nullptr;
@@ -22,12 +22,12 @@ struct BlockShot {
 struct SegmentShot {
   Address address = 0;
   Bytes bytes = 0;
-  StreamHandle stream = 0;  // of a contiguous block; granules are no stream's
+  StreamHandle stream = 0;  // of a contiguous block; granules have no stream
   glake_pool pool{0, 0};
   bool large = false;
   int kind = GLAKE_STITCHED;
-  bool paused = false;            // its memory is the driver's
-  std::vector<BlockShot> blocks;  // in address order, without a gap
+  bool paused = false;            // the driver has its memory
+  std::vector<BlockShot> blocks;  // by address, without a gap
 };
 
 using Snapshot = std::vector<SegmentShot>;

@@ -1,6 +1,6 @@
-// The walk over everything a device holds. Home memory is shown as runs of neighbouring backed
-// bytes; the bytes under a stitched block are cut out of them and shown at the block's own address,
-// so that every physical byte appears once.
+// The walk over everything that a device holds. Home memory is shown as runs of neighbouring bytes
+// with granules behind them. The bytes under a stitched block are cut out of these runs and shown
+// at the block's own address, so that every physical byte appears once.
 #pragma once
 
 #include <unordered_map>
@@ -14,7 +14,7 @@ class SnapshotWalk {
  public:
   explicit SnapshotWalk(Device& device) : device_(device) {}
 
-  // All memory held and all blocks, at one moment. Takes the locks.
+  // All memory that is held and all blocks, at one moment. Takes the locks.
   Snapshot take();
 
  private:

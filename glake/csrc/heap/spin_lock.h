@@ -1,4 +1,5 @@
-// Held for some ten instructions by its thread; by another only when memory is being reclaimed.
+// A lock that its thread holds for some ten instructions. Other threads take it only to reclaim
+// memory.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// What keeps granules from others while a search for more lets the device's lock go.
+// Keeps granules from other threads while a search for more has released the device's lock.
 #pragma once
 
 #include <utility>
@@ -8,7 +8,8 @@
 
 namespace glake {
 
-// Granules taken out of their arenas while hot is let go, and given back at the scope's end.
+// Granules that are taken out of their arenas while hot is released, and given back at the scope's
+// end.
 class TakenGranules {
  public:
   TakenGranules(Heap& heap, StreamId stream) : heap_(heap), stream_(stream) {}
@@ -16,7 +17,7 @@ class TakenGranules {
   TakenGranules(const TakenGranules&) = delete;
   TakenGranules& operator=(const TakenGranules&) = delete;
 
-  // The runs' past work must be ordered before the stream's next.
+  // The past work of the runs must be ordered before the stream's next work.
   void take(const std::vector<Run>& runs) {
     for (const Run& run : runs) {
       Span* head = run.arena->extent_at_prefix(run.granule);
@@ -25,7 +26,7 @@ class TakenGranules {
       used_.emplace_back(run.arena, s);
     }
   }
-  // A span just backed: no work has used it.
+  // Keeps a span that was just backed. No work has used it.
   void adopt(Arena& arena, Span* s) { fresh_.emplace_back(&arena, s); }
   void release() {
     const Completion* completion = heap_.rule.completion();

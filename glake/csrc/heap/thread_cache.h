@@ -1,9 +1,9 @@
-// A thread's own freed blocks, kept whole for the next request of the same size and stream: the hit
-// path takes this cache's lock, which nobody else wants, and nothing more.
+// A thread's own freed blocks, kept whole for the next request of the same size and stream. A hit
+// takes only this cache's lock, which nobody else wants.
 //
-// Small blocks always pass through it. A cached block cannot be split, merged or stitched, so large
-// ones do only while threads contend for the device's lock, and where that costs nothing
-// (LargeKeeping).
+// Small blocks always pass through it. A cached block cannot be split, merged or stitched. So large
+// blocks pass through it only while threads contend for the device's lock, and where that costs
+// nothing (LargeKeeping).
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ class Heap;
 
 class alignas(64) ThreadCache {
  public:
-  // A thread keeps little of the limit.
+  // A thread keeps only a small part of the limit.
   ThreadCache(DeviceAllocator* device, const Heap* heap, Bytes limit)
       : device_(device),
         heap_(heap),
@@ -30,20 +30,20 @@ class alignas(64) ThreadCache {
         large_capacity_(limit / Tuning::kCacheLarge) {}
 
   DeviceAllocator* device() const { return device_; }
-  const Heap* heap() const { return heap_; }  // whose blocks it keeps: the device's own
+  const Heap* heap() const { return heap_; }  // the device's own heap, whose blocks it keeps
 
-  // For a request as callers make it: a live block, or null.
+  // Takes a request as callers make it. Returns a live block, or null.
   Block* hit(Bytes bytes, StreamHandle stream) {
     const Bytes size = round_up(bytes, kAlignment);
     return size <= kSmallLimit || holds_large() ? take(size, bytes, stream) : nullptr;
   }
   Block* take(Bytes size, Bytes requested, StreamHandle stream);
-  // Keeps a freed block; false if it has no room (the block is then the caller's still).
+  // Keeps a freed block. False if it has no room: then the block stays the caller's.
   bool put(Block* block);
 
-  // For the device, under its lock: the blocks to free, and the counts since last asked.
+  // For the device, under its lock. Gives the blocks to free, and the counts since the last call.
   void drain(bool small_too, std::vector<Block*>& out);
-  // The same for glake_check(), which holds every cache still at once.
+  // The same for glake_check(), which holds the locks of all caches at once.
   SpinLock& lock() { return lock_; }
   void publish_locked(Stats& stats);
   void collect(Stats& stats) {
@@ -67,7 +67,7 @@ class alignas(64) ThreadCache {
       return count == 0 || (count != Tuning::kCacheDepth && size == b.size && stream == b.stream);
     }
   };
-  // Two sizes of one slot do not push each other out: each may use the slot beside it.
+  // Two sizes of one slot do not displace each other, because each may use the slot beside it.
   Slot& neighbour(const Slot& slot) { return slots_[static_cast<size_t>(&slot - slots_) ^ 1]; }
   static size_t slot_of(Bytes size, StreamHandle stream) {
     uint64_t h = (size / kAlignment) * 0x9e3779b97f4a7c15ull ^ (stream * 0xff51afd7ed558ccdull);

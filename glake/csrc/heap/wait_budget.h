@@ -9,13 +9,13 @@ namespace glake {
 
 class WaitBudget {
  public:
-  // True once this repetition of the step has waited often; `waits`: the device's so far. A
-  // sequence that repeats within a step (a layer's) does not make the budget anew.
+  // True once this repetition of the step has waited often. `waits` is the device's count so far. A
+  // sequence that repeats within a step, such as a layer's, does not renew the budget.
   bool spent(const PlacementHistory& history, uint64_t waits);
 
  private:
-  uint64_t begin_ = 0;  // request that began the repetition
-  uint64_t waits_ = 0;  // before it
+  uint64_t begin_ = 0;  // the request that began the repetition
+  uint64_t waits_ = 0;  // the device's count before it
 };
 
 }  // namespace glake
