@@ -1,5 +1,5 @@
-// Where memory came from: a context (a stack) that the user's hooks, or our own, captured. Blocks'
-// records, events and findings share one by count.
+// Where memory came from: a context (a stack) that the user's hooks or glake itself captured.
+// Records of blocks, events and findings share a context by counted references.
 #pragma once
 
 #include <atomic>
@@ -16,8 +16,8 @@ struct Context {
   std::atomic<uint32_t> users{1};
 };
 
-// A counted reference. The last one may go under any lock: the context is only put aside then, and
-// dropped by drop_unused_contexts().
+// A counted reference. The last one may end under any lock, because that only sets the context
+// aside. drop_unused_contexts() drops it later.
 class ContextRef {
  public:
   ContextRef() = default;
@@ -33,7 +33,8 @@ class ContextRef {
   ~ContextRef();
   explicit operator bool() const { return context_ != nullptr; }
 
-  // What the hooks now set captured, or null: a caller can make nothing of others' contexts.
+  // The value, if the hooks that are set now captured it; else null. A caller cannot read other
+  // hooks' values.
   void* value_of(const glake_context_hooks* hooks) const {
     return context_ != nullptr && context_->hooks == hooks ? context_->value : nullptr;
   }
@@ -47,7 +48,7 @@ class ContextRef {
 // Captures with `hooks`, or this thread's C++ frames where hooks is null. No lock may be held.
 ContextRef capture_context(const glake_context_hooks* hooks);
 
-// Gives the contexts nobody refers to any more back to their hooks. No lock may be held.
+// Gives contexts without a reference back to their hooks. No lock may be held.
 void drop_unused_contexts();
 
 }  // namespace glake

@@ -18,7 +18,7 @@ class TraceWriter {
   void stop();
   void flush();
 
-  // `tag`: what the allocating thread calls its blocks, in any characters; null: nothing.
+  // `tag` is the allocating thread's tag, in any characters; null: none.
   void allocated(void* ptr, Bytes bytes, StreamHandle stream, const char* tag);
   void freed(void* ptr);
   void recorded(void* ptr, StreamHandle stream);

@@ -1,6 +1,6 @@
 // Watching: tags, contexts, the last events of each device, an observer, and a note on every live
-// block that was allocated while somebody watched. Process-wide, and off the plain path: callers
-// come here behind kWatched or kDebug (process/process.h).
+// block that was allocated while somebody watched. There is one for the process. The plain path
+// does not use it: callers use it if kWatched or kDebug is set (process/process.h).
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@
 
 namespace glake {
 
-// A block as its allocation was seen.
+// What was known of a block when it was allocated.
 struct Note {
   Bytes requested = 0;
   int device = 0;
@@ -33,7 +33,7 @@ class Watch {
  public:
   static Watch& instance() { return *instance_; }
 
-  // Text lives as long as the process.
+  // The tag's text must live as long as the process.
   static void set_tag(const char* tag) { tag_ = tag; }
   static const char* tag() { return tag_; }
 
@@ -42,16 +42,17 @@ class Watch {
   void keep_history(size_t entries, int when, bool clear);
   void set_observer(void* self, void (*observe)(void*, const glake_event*));
   void use_tags();
-  // The option `debug`: notes are kept whoever else watches; `stacks`: each block has a context.
+  // For the option `debug`: notes are kept even if nobody else watches. `stacks`: each block has a
+  // context.
   void set_debug(bool on, bool stacks);
-  // True if allocations and frees must come by.
+  // True if allocations and frees must be reported here.
   bool active() const { return active_.load(); }
 
-  // One call of an allocation or free: what its events, those of segments included, carry.
+  // One call of an allocation or free. Its events, also those of segments, carry what this holds.
   class Operation {
    public:
-    // Captures the context that operations from GLAKE_CONTEXT_STATE (allocations) or
-    // GLAKE_CONTEXT_ALL (frees) on carry. No lock may be held.
+    // Captures the context of the call, if operations of this kind carry one: allocations from
+    // GLAKE_CONTEXT_STATE on, frees from GLAKE_CONTEXT_ALL on. No lock may be held.
     explicit Operation(int least);
     ~Operation();
     Operation(const Operation&) = delete;
@@ -66,7 +67,7 @@ class Watch {
 
   void allocated(int device, Address block, Bytes requested, StreamHandle stream, glake_pool pool,
                  const Operation& op);
-  // Before the block's bytes can be anybody else's; `held`: completed() will follow.
+  // Called before the block's bytes can be used again. `held`: completed() will follow.
   void freed(int device, Address block, Bytes requested, StreamHandle stream, glake_pool pool,
              const Operation& op, bool held);
   static bool recording() { return recording_.load(std::memory_order_relaxed); }
@@ -79,13 +80,14 @@ class Watch {
   }
 
   std::vector<Event> history(int device);
-  // Of a live block, by its first byte; empty if it was not seen.
+  // The note on a live block, by its first byte; empty if there is none.
   Note note(Address block);
-  // Who holds most, as a sentence for an out-of-memory text; "" if nothing is known. No lock may be
-  // held.
+  // Says who holds most, as a sentence for an out-of-memory text; "" if nothing is known. No lock
+  // may be held.
   std::string top_holders(int device);
 
-  // Around fork, so that a child that may still use glake finds no half-done change.
+  // These are called around a fork, so that a child that may still use glake finds no half-done
+  // change.
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
 
@@ -101,7 +103,7 @@ class Watch {
   static thread_local Operation* operation_;
   static std::atomic<bool> recording_;
 
-  std::mutex mutex_;  // of all below; taken under a device's locks, takes none
+  std::mutex mutex_;  // guards all below; taken under a device's locks, takes none
   std::deque<glake_context_hooks> all_hooks_;  // contexts refer to them
   std::atomic<const glake_context_hooks*> hooks_{nullptr};
   std::atomic<int> when_{GLAKE_CONTEXT_NEVER};
