@@ -1,9 +1,10 @@
-// The debug modes of one device (option `debug`, docs/debugging.md): guard bytes around every
-// block, freed memory filled and looked after, each in the order of the block's stream.
+// The debug modes of one device (option `debug`, docs/debugging.md). They put guard bytes around
+// every block, and fill freed memory and watch it, in the order of the block's stream.
 //
-// What is checked is copied to the host behind the work that may have damaged it, and compared once
-// an event says the copy has run: nothing waits, but check() and the mode `sync`. A driver call
-// that is refused, or that a capture forbids, costs that one check (`skipped`), never a request.
+// Bytes to be checked are copied to the host, behind the work that may have damaged them. They are
+// compared once an event says that the copy has run. Only check() and the mode `sync` wait. If the
+// driver refuses a call, or a capture forbids it, only that check is left out (`skipped`). No
+// request fails.
 #pragma once
 
 #include <atomic>
@@ -29,36 +30,38 @@ class DebugDevice final : public DebugHooks {
  public:
   DebugDevice(Driver& driver, DeviceAllocator& device, int number, const DebugModes& modes);
 
-  // What a block is allocated longer than its caller asked.
+  // How many bytes a block is longer than its caller asked.
   Bytes overhead() const override { return modes_.guard ? 2 * kGuard : 0; }
 
-  // Takes over a block just allocated with that overhead; returns the pointer for its caller.
+  // Takes over a block that was just allocated with that overhead. Returns the pointer for its
+  // caller.
   void* allocated(Block* block, Bytes requested, const char* tag, const ContextRef& context);
-  // The live block at a caller's pointer, which is from now on not live; null: not one of ours.
+  // Takes the live block at a caller's pointer, which is not live any more. Null: it is not one of
+  // these.
   HoldingPtr take(Address ptr);
-  // Checks and frees what take() gave.
+  // Checks and frees a block that take() gave.
   void free(Block* block, const HoldingPtr& holding, const ContextRef& context, ThreadCache& cache);
 
-  // The block's own first byte for a caller's pointer, itself if it is not one of ours. Throws as
-  // refuse_guard().
+  // The first byte of the block itself, for a caller's pointer. It is the same if the block is not
+  // one of these. Throws what refuse_guard() throws.
   Address inner(Address ptr);
-  // Throws Error where a live block has its front guard: the block begins there, but no caller has
-  // been given that pointer.
+  // Throws Error if a live block has its front guard at `ptr`. The block begins there, but no
+  // caller has that pointer.
   void refuse_guard(Address ptr);
-  // How a freed pointer was freed, for an error message; "" if that is not known any more.
+  // Says how a freed pointer was freed, for an error message; "" if that is not known any more.
   std::string explain(Address ptr);
 
-  // Gives back the freed blocks kept from reuse; true if there were any.
+  // Gives back the freed blocks that are kept from reuse. True if there were any.
   bool release_kept() override;
-  // The driver takes these bytes of an arena back: what was to be checked there is gone.
+  // The driver takes these bytes of an arena back, so they can no longer be checked.
   void forget(Address home, Bytes bytes) override;
 
-  // Compares what has landed. Waits for nothing.
+  // Compares the copies that have arrived. Waits for nothing.
   void poll();
-  // Waits for the device, and checks every copy on its way, every guard and all memory that is
-  // still filled. What it finds is in the FindingBook. Throws Error if the driver refuses.
+  // Waits for the device. Checks every copy under way, every guard and all memory that is still
+  // filled. Puts what it finds into the FindingBook. Throws Error if the driver refuses.
   void check();
-  // Before the device closes. The first refusal stops it, to be tried again.
+  // Called before the device closes. The first refusal stops it, and the caller may try again.
   Status close() override;
 
   uint64_t checks() const override { return checks_.checks(); }
@@ -88,7 +91,7 @@ class DebugDevice final : public DebugHooks {
   int number_;
   DebugModes modes_;
 
-  std::mutex mutex_;  // of all that follows; taken before the device's locks
+  std::mutex mutex_;  // guards all below; taken before the device's locks
   PendingChecks checks_;
   std::unordered_map<Address, HoldingPtr> live_;  // by the caller's pointer
   std::deque<Kept> kept_;                         // freed and filled, oldest first

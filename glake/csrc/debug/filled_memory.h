@@ -1,5 +1,5 @@
-// Idle memory of one device that was filled when it was freed, and should still hold that. Its lock
-// is taken under every other.
+// Idle memory of one device that was filled when it was freed and should not have changed since.
+// Its lock is the last one to be taken.
 #pragma once
 
 #include <map>
@@ -14,8 +14,8 @@ namespace glake {
 
 class FilledMemory {
  public:
-  // Home bytes up to `end`; `offset` of the first from the caller's pointer of the block that was
-  // freed there.
+  // Bytes at home up to `end`. `offset` is the distance of the first one from the caller's pointer
+  // of the block that was freed there.
   struct Stretch {
     Address end;
     HoldingPtr block;
@@ -24,10 +24,10 @@ class FilledMemory {
   using Stretches = std::vector<std::pair<Address, Stretch>>;  // by their first byte
 
   void add(Address begin, const Stretch& stretch);
-  // Takes what is filled in [begin, end) off the books.
+  // Forgets the filled memory in [begin, end), and returns it.
   Stretches cut(Address begin, Address end);
   Stretches all() const;
-  // The block that was freed at the caller's pointer; null: none that is known.
+  // The block that was freed at the caller's pointer; null: none is known.
   HoldingPtr freed_at(Address ptr) const;
 
  private:

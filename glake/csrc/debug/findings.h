@@ -1,5 +1,5 @@
-// What the debug modes have found: which block was damaged, by what kind of write, where the block
-// came from. Kept until somebody reads it.
+// What the debug modes have found: which block was damaged, by what kind of write, and where the
+// block came from. Findings are kept until somebody reads them.
 #pragma once
 
 #include <memory>
@@ -13,8 +13,8 @@
 
 namespace glake {
 
-// A block as long as a finding may have to name it: while it is live, and after its free while its
-// bytes are nobody else's.
+// A block that a finding may have to name. It exists while the block is live, and after its free
+// until its bytes are used again.
 struct Holding {
   Address ptr = 0;  // the caller's
   Bytes requested = 0;
@@ -43,20 +43,20 @@ struct Finding {
   uint64_t count = 0;
   int64_t first = 0, last = 0;
 
-  // A paragraph. No lock may be held: it describes contexts.
+  // A paragraph of text. No lock may be held, because it describes contexts.
   std::string text() const;
 };
 
-// Compares `n` bytes that should all be `expected`. `offset` is the first one's from the block's
-// caller's pointer. True, and *finding filled in, if some are not.
+// Compares `n` bytes that should all be `expected`. `offset` is the distance of the first one from
+// the caller's pointer. If some differ, it fills in *finding and returns true.
 bool find_damage(const char* bytes, Bytes n, uint8_t expected, int64_t offset, Finding* finding);
 
 class FindingBook {
  public:
   static FindingBook& instance();
   void add(Finding finding);
-  // All unread findings as text, and none is unread any more; "" if there are none. No lock may be
-  // held.
+  // Returns all unread findings as text and marks them as read; "" if there are none. No lock may
+  // be held.
   std::string read();
   uint64_t found() const { return found_.load(); }
 

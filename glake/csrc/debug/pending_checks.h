@@ -1,6 +1,6 @@
-// What the debug modes read back of one device: copies of guards and fills, taken in stream order,
-// and compared on the host once they have landed. Not thread-safe: the device's debug lock is held,
-// and a DeviceScope of it is open.
+// What the debug modes read back from one device: copies of guards and fills, taken in stream order
+// and compared on the host once they have arrived. It is not thread-safe. The caller holds the
+// device's debug lock and has a DeviceScope open.
 #pragma once
 
 #include <atomic>
@@ -25,35 +25,35 @@ class PendingChecks {
     uint8_t expected;
     Damage kind;
     int64_t offset;
-    HoldingPtr block;  // null: not to be compared any more
+    HoldingPtr block;  // null: it is no longer compared
   };
   struct Batch {
     EventId event = 0;  // 0: it could not be recorded; read only after a synchronisation
     std::vector<Copy> copies;
-    bool repairs = false;  // puts back what it finds damaged, so that it is not found twice
+    bool repairs = false;  // it repairs what it finds damaged, so that it is not found twice
   };
 
-  // `guard_byte`: what guards hold; `sync`: every batch is waited for.
+  // `guard_byte` is the content of guards. `sync`: every batch is waited for.
   PendingChecks(Driver& driver, int number, uint8_t guard_byte, bool sync)
       : driver_(driver), number_(number), guard_byte_(guard_byte), sync_(sync), readback_(driver) {}
 
-  // Enqueues copies of `what` (its place on the host and slab are filled in here) behind the
-  // stream's work. Where all slabs are in use it waits for the oldest copies.
+  // Enqueues copies of `what` behind the stream's work, and fills in its slab and its place on the
+  // host. If all slabs are in use, it waits for the oldest copies.
   bool copy(Batch& batch, StreamHandle stream, Copy what);
-  // The same of a block's guards.
+  // The same for a block's guards.
   bool copy_guards(Batch& batch, const HoldingPtr& h, StreamHandle stream);
   // Marks the end of a batch; with `sync`, waits for it.
   void finish(Batch batch, StreamHandle stream);
   // Compares every batch that is known to have run.
   void collect();
-  // Compares all, after a synchronisation of the device.
+  // Compares all batches, after a synchronisation of the device.
   void read_all();
-  // Batches that repair are not compared when they land.
+  // After this, batches that repair are not compared when they arrive.
   void disregard_repairs();
-  // The first refusal stops it, to be tried again.
+  // The first refusal stops it, and the caller may try again.
   Status close();
 
-  // Checks that were enqueued, and those that could not be. Of any thread.
+  // The checks that were enqueued, and those that could not be. Any thread may ask.
   uint64_t checks() const { return checks_.load(); }
   uint64_t skipped() const { return skipped_.load(); }
   void count_skipped() { skipped_.fetch_add(1); }

@@ -1,5 +1,5 @@
-// Pinned host memory in which the bytes to be checked land: many small copies share a slab, which
-// is used again once all of them have been read. Not thread-safe: its device's debug lock is held.
+// Pinned host memory for the bytes to be checked. Many small copies share a slab. It is used again
+// once all of them have been read. It is not thread-safe: the caller holds the device's debug lock.
 #pragma once
 
 #include <memory>
@@ -15,17 +15,17 @@ class Readback {
   struct Slab {
     char* base = nullptr;
     Bytes used = 0;
-    uint64_t copies = 0;  // on their way, or not read yet
+    uint64_t copies = 0;  // under way, or not read yet
   };
 
   explicit Readback(Driver& driver) : driver_(driver) {}
 
-  // A place for n <= Tuning::kReadbackSlab bytes, counted as one copy of its slab. Null when every
-  // slab is in use, or the driver refuses another.
+  // Gives a place for n <= Tuning::kReadbackSlab bytes, and counts a copy of its slab. Null if
+  // every slab is in use and the driver refuses another one.
   Slab* take(Bytes n, char** place);
-  // One copy of the slab has been read, or was never made.
+  // Says that one copy of the slab has been read, or was never made.
   void done(Slab* slab);
-  // Gives the slabs back; the first refusal stops it, to be tried again.
+  // Gives the slabs back. The first refusal stops it, and the caller may try again.
   Status close();
 
  private:
