@@ -1,5 +1,5 @@
-// Device memory between processes of one user: blocks of this one for others, and those of others
-// mapped here. docs/interop.md says what works with what.
+// Shares device memory between processes of one user: blocks of this process for others, and blocks
+// of others that are mapped here. docs/interop.md says what works with what.
 #pragma once
 
 #include <map>
@@ -26,25 +26,25 @@ class Ipc {
   // (the block or its process is gone), GLAKE_INVALID_DEVICE, GLAKE_DRIVER_ERROR.
   Address open(const std::string& text, DeviceAllocator& device, Bytes* bytes);
   void close(Address ptr);
-  // Tries again what the driver refused to take back; what it still refuses stays owed.
+  // Tries again to give back what the driver refused to take. If it still refuses, that stays owed.
   void settle();
-  // Ends the server and its pins. Throws Error while blocks of others are open.
+  // Ends the server and its pins. Throws Error while blocks of other processes are open.
   void close();
 
  private:
   struct Import {
-    // What this process keeps of it, once closed: memory, or no more than the addresses.
+    // What this process still keeps of a closed block: memory, or only the addresses.
     Bytes kept_addresses() const { return held == 0 && base != 0 ? reserved : 0; }
 
     std::string text;
     DeviceAllocator* on = nullptr;
     uint64_t count = 1;
-    IpcFd socket;  // its end unpins the block over there
+    IpcFd socket;  // when it ends, the block is unpinned in its own process
     bool legacy = false;
-    Address base = 0;    // reserved, or opened by the driver; 0: not
-    Bytes reserved = 0;  // of a VMM one
-    Bytes mapped = 0;    // from base on
-    Handle handle = 0;   // imported, and not released yet
+    Address base = 0;    // reserved, or opened by the driver; 0: neither
+    Bytes reserved = 0;  // of a VMM block
+    Bytes mapped = 0;    // from `base` on
+    Handle handle = 0;   // imported and not yet released
     Bytes handle_bytes = 0;
     Bytes held = 0;    // of the other process's memory, mapped or as a handle
     Bytes offset = 0;  // of the block
@@ -63,10 +63,10 @@ class Ipc {
 
   Driver& driver_;
   IpcServer server_;
-  std::mutex mutex_;  // of the imports; held while one is made
+  std::mutex mutex_;  // guards the imports; held while one is made
   std::map<Address, std::unique_ptr<Import>> imports_;
   std::unordered_map<std::string, Address> opened_;  // by text
-  std::vector<std::unique_ptr<Import>> owed_;        // to the driver, which refused
+  std::vector<std::unique_ptr<Import>> owed_;        // the driver refused to take these back
 };
 
 }  // namespace glake

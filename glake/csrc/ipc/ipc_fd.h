@@ -1,6 +1,6 @@
-// A descriptor between processes that share memory, closed at the scope's end. All are known to a
-// registry, so that a forked child closes its copies: a connection ends when its own process lets
-// go of it.
+// A descriptor between processes that share memory, which is closed at the scope's end. A registry
+// knows all of them, so that a forked child closes its copies. Thus a connection ends when its own
+// process closes it.
 #pragma once
 
 #include <cstddef>
@@ -19,13 +19,14 @@ class IpcFd {
   IpcFd& operator=(IpcFd&& other) noexcept;
   IpcFd(const IpcFd&) = delete;
   IpcFd& operator=(const IpcFd&) = delete;
-  // The registry is locked across a fork; the child closes all.
+  // These lock the registry across a fork. The child closes all descriptors.
   static void before_fork();
   static void in_parent();
   static void in_child();
-  // What `make` opens, with no fork in between; empty, with errno kept, if that is negative.
+  // Takes the descriptor that `make` opens, while no fork can happen. Empty, with errno kept, if it
+  // is negative.
   static IpcFd open(const std::function<int()>& make);
-  // Up to kMostAtOnce at once, out of one call; none may be negative.
+  // Takes up to kMostAtOnce descriptors that one call opens. None may be negative.
   static void open_all(const std::function<std::vector<int>()>& make, std::vector<IpcFd>* made);
   void reset();
   int get() const { return fd_; }

@@ -1,5 +1,6 @@
-// The thread that hands this process's shared blocks to others: "glake-ipc", started at the first
-// share. A connection is one opening of one block; its end, however it comes, ends the pin.
+// The thread that gives this process's shared blocks to others. It is named "glake-ipc", and the
+// first share starts it. A connection stands for one opening of one block. Whatever ends it ends
+// the pin.
 #pragma once
 
 #include <atomic>
@@ -22,11 +23,11 @@ class IpcServer {
 
   // Starts the thread if it does not run. Throws Error(GLAKE_INTERNAL) if the system refuses.
   void start();
-  // Ends every connection, and with it its pin, and the thread.
+  // Ends every connection with its pin, and then the thread.
   void stop();
-  // A number for a block of this device; others ask for it by that.
+  // A number by which other processes ask for a block of this device.
   uint64_t number(Device& device);
-  // Where to ask and with what, for the handle.
+  // Fills in the socket and the token by which other processes ask.
   void fill(IpcHandle* handle) const;
   bool is_mine(const IpcHandle& handle) const;
 
@@ -47,15 +48,15 @@ class IpcServer {
   void end(Connection& connection);
 
   Driver& driver_;
-  mutable std::mutex mutex_;  // of starting and stopping
+  mutable std::mutex mutex_;  // guards starting and stopping
   bool running_ = false;
   std::thread thread_;
-  IpcFd listener_, wake_;  // wake_, once written to, ends the thread
+  IpcFd listener_, wake_;  // a write to wake_ ends the thread
   uint64_t pid_ = 0, name_ = 0;
   IpcToken token_{};
   std::atomic<uint64_t> last_{0};
   std::atomic<Device*> devices_[64] = {};
-  std::vector<std::unique_ptr<Connection>> connections_;  // the thread's own
+  std::vector<std::unique_ptr<Connection>> connections_;  // used by the thread alone
 };
 
 }  // namespace glake

@@ -35,18 +35,18 @@ struct IpcReply {
 
 enum class IpcIo { kDone, kClosed, kBroken };
 
-// One message each way, at once or not at all.
+// Send or receive one message, at once or not at all.
 IpcIo ipc_send(const IpcFd& socket, const void* data, size_t size, const std::vector<IpcFd>& fds);
 IpcIo ipc_receive(const IpcFd& socket, void* data, size_t size, std::vector<IpcFd>* fds);
-// Waits until something can be read. False after the patience of a process for another's answer.
+// Waits until something can be read. False if the other process does not answer in time.
 bool ipc_wait(const IpcFd& socket);
 
-// The listening socket of this process, or a connection to another's; empty on failure.
+// The listening socket of this process, or a connection to another process; empty on failure.
 IpcFd ipc_listen(uint64_t pid, uint64_t name);
 IpcFd ipc_connect(uint64_t pid, uint64_t name);
 // True if the process at the other end runs as this one's user.
 bool ipc_same_user(const IpcFd& socket);
-// Fills with what nobody can guess. False if the system has none.
+// Fills in bytes that nobody can guess. False if the system has none.
 bool ipc_random(void* bytes, size_t count);
 
 }  // namespace glake

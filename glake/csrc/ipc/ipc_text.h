@@ -15,7 +15,7 @@ using IpcToken = std::array<uint8_t, 16>;
 struct IpcHandle {
   uint64_t pid = 0;     // of the exporter, for messages
   uint64_t socket = 0;  // the random part of its socket's name
-  IpcToken token{};     // without which it answers nobody
+  IpcToken token{};     // the exporter answers nobody without it
   uint64_t id = 0;      // of the block
   Bytes bytes = 0;
   DeviceUuid uuid{};  // of the device the memory is on
@@ -24,7 +24,7 @@ struct IpcHandle {
 };
 
 std::string format_handle(const IpcHandle& handle);
-// Throws Error(GLAKE_INVALID_ARGUMENT) for any text format_handle() cannot have written.
+// Throws Error(GLAKE_INVALID_ARGUMENT) for a text that format_handle() cannot have written.
 IpcHandle parse_handle(const char* text);
 
 std::string hex_of(const uint8_t* bytes, size_t count);
