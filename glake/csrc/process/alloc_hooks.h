@@ -1,5 +1,5 @@
-// An allocation and a free as callers ask for them: the plain ones, which are the hot path, and
-// those of a process that records, watches or checks what it allocates.
+// Allocations and frees as callers ask for them. The plain ones are the hot path. The others are
+// for a process that records, watches or checks what it allocates.
 #pragma once
 
 #include <functional>
@@ -19,27 +19,27 @@ inline void plain_free(Process& process, void* ptr) {
   b.heap->free(&b, cache);
 }
 
-// From the escape pool; `kind` is GLAKE_CONTIGUOUS_*.
+// Allocates from the escape pool. `kind` is GLAKE_CONTIGUOUS_*.
 void* contiguous_malloc(Process& process, Bytes bytes, int device, StreamHandle stream,
                         const Asked& asked);
 
-// From a private pool; the second, at exactly `ptr`.
+// Allocate from a private pool. The second one does so at exactly `ptr`.
 void* pool_malloc(Process& process, Bytes bytes, int device, StreamHandle stream, PoolId pool);
 void* pool_malloc_at(Process& process, void* ptr, Bytes bytes, int device, StreamHandle stream,
                      PoolId pool);
 
-// Returns a private pool to a checkpoint, for those who watch too.
+// Returns a private pool to a checkpoint, and reports that to those who watch.
 RestoreLog pool_restore(Process& process, int device, PoolId pool, const Checkpoint& then);
 
-// Gives memory back to the driver; the events of it carry the caller's context.
+// Gives memory back to the driver. Its events carry the caller's context.
 void watched_trim(const std::function<void()>& trim);
 
-// The same for a process with a hook.
+// The plain calls, for a process with a hook.
 void* hooked_malloc(Process& process, Bytes bytes, int device, StreamHandle stream);
 void hooked_free(Process& process, void* ptr);
 
-// Any other way to a new block, which `allocate` makes. It is asked for more than `bytes` where
-// `guards` is true and the option `debug` wants guards around the block.
+// Makes a new block in any other way, by `allocate`. If `guards` is true and the option `debug`
+// wants guards, `allocate` is asked for more than `bytes`.
 using Allocate = std::function<Block*(ThreadCache& cache, Bytes bytes)>;
 void* hooked_malloc(Process& process, Bytes bytes, int device, StreamHandle stream, glake_pool pool,
                     bool guards, const Allocate& allocate);

@@ -1,5 +1,5 @@
-// What an allocation or free of this process must do besides: a bit each. Almost always none, so
-// that the hot path asks one question.
+// What else an allocation or free of this process must do, with a bit for each. Almost always no
+// bit is set, so that the hot path makes one check.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@ enum AllocHook : uint32_t {
   kDebug = 4,    // debug/debug_device.h
   kKinds = 8,    // some blocks come from the escape pool, or from a thread's own pool
   kUnread = 16,  // the options, which may ask for the others, have not been read yet
-  kCopied = 32,  // copies of no stream's order are under way: what they use must not be freed
+  kCopied = 32,  // copies outside stream order are under way, and their memory must not be freed
 };
 
 class HookFlags {

@@ -1,5 +1,6 @@
-// The process's one allocator: options, the driver, a DeviceAllocator per device in use, and each
-// thread's caches. Never destroyed: a process that exits makes no driver call.
+// The process's one allocator. It has the options, the driver, a DeviceAllocator for each device in
+// use, and each thread's caches. It is never destroyed, because a process that exits makes no
+// driver call.
 #pragma once
 
 #include <atomic>
@@ -25,19 +26,21 @@ class Process {
     return process != nullptr ? *process : start();
   }
 
-  // The process if allocations and frees do nothing besides, else null: the hot path's one
-  // question.
+  // The process, if allocations and frees have nothing else to do; else null. It is the one check
+  // of the hot path.
   static Process* plain() {
     Process* process = instance_.load(std::memory_order_acquire);
     return process != nullptr && !process->hooks_.any() ? process : nullptr;
   }
-  // Whether calls from signal handlers are refused: with the option `debug`, and until it is read.
+  // Whether calls from signal handlers are refused. They are with the option `debug`, and until it
+  // is read.
   static bool checked() {
     Process* process = instance_.load(std::memory_order_acquire);
     return process == nullptr || process->hooks_.has(kDebug) || process->hooks_.has(kUnread);
   }
 
-  // The calling thread's cache on a device; opens driver and device at first use. Throws Error.
+  // The calling thread's cache on a device. The first use opens the driver and the device. Throws
+  // Error.
   ThreadCache& cache(int device) {
     auto* thread = this_thread_;
     if (thread != nullptr && static_cast<unsigned>(device) < kMaxDevices &&
@@ -47,16 +50,16 @@ class Process {
     }
     return open_cache(device);
   }
-  // The block a caller holds at `ptr` (take: the block that starts there, moved from live to
-  // freed). Throws Error.
+  // The block that a caller holds at `ptr`. With `take` it must start there, and is moved from live
+  // to freed. Throws Error.
   Block& block(const void* ptr, bool take);
-  // Bytes the caller of the live block at `ptr` asked for: its guards are not among them.
+  // The bytes that the caller of the live block at `ptr` asked for, without its guards.
   Bytes requested(const void* ptr, const Block& b) const;
   CallerBlock caller_block(const void* ptr, const Block& b) const;
   Owned owned(Address at);  // the live block that holds the byte at `at`
   DeviceAllocator& device(int device) { return *cache(device).device(); }
 
-  // Calls visit(DeviceAllocator&) for each device in use; none may end meanwhile.
+  // Calls visit(DeviceAllocator&) for each device in use. No device may end meanwhile.
   template <typename Visit>
   void for_each_device(Visit&& visit) {
     std::lock_guard<std::mutex> guard(mutex_);
@@ -64,7 +67,7 @@ class Process {
       if (device != nullptr) visit(*device);
     }
   }
-  // Reads the options, if that has not been done. Throws Error.
+  // Reads the options if that has not been done yet. Throws Error.
   void prepare();
   void check_usable() const;  // throws Error in a forked child
 
@@ -76,37 +79,38 @@ class Process {
   // Ends a caller's pin; the block may be gone. Throws Error if `ptr` has none.
   void unpin(void* ptr);
   Driver& driver();  // opened at first use
-  // A stream of the caller's ends now, or may at any time. No device is opened for it.
+  // A stream of the caller's ends now, or may end at any time. This opens no device.
   void stream_ends(int device, StreamHandle stream, StreamEnd when);
   HostPool& host();
   Ipc& ipc();
-  void settle_ipc();  // what the driver refused to take back of other processes' blocks
+  void settle_ipc();  // settles what the driver refused to take back of other processes' blocks
   TransferHost& transfer() { return transfer_; }
 
   ThreadKinds& kinds() { return kinds_; }
 
-  // Of a device, or of all in use and to come: as DeviceAllocator has it. Throw Error.
+  // For one device, or for all that are or will be in use, as in DeviceAllocator. They throw Error.
   static constexpr int kAllDevices = -1;
   Bytes set_headroom(int device, Bytes bytes);
   Bytes headroom(int device);
 
-  // One more after each shutdown: what names something of before is void.
+  // It rises by one at each shutdown, so that names from before a shutdown are void.
   uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
 
   HookFlags& hooks() { return hooks_; }
 
   TraceWriter& trace() { return trace_; }
-  void start_trace(const std::string& path);  // neither in a forked child
+  void start_trace(const std::string& path);  // throws Error in a forked child, too
   void stop_trace();
 
  private:
-  // A thread's caches, one per device it has used.
+  // A thread's caches, one for each device that it has used.
   struct Thread {
     uint64_t generation = 0;
     StreamHandle stream = 0;  // its own default stream
     ThreadCache* caches[kMaxDevices] = {};
   };
-  // A plain pointer in the static block: one instruction to read, also in a dlopened library.
+  // A plain pointer in the static TLS block takes one instruction to read, also in a dlopened
+  // library.
   static __attribute__((tls_model("initial-exec"))) __thread Thread* this_thread_;
   Process();
   static Process& start();
@@ -118,12 +122,12 @@ class Process {
   static void thread_ended(void* thread);
   struct Fork;
 
-  std::mutex mutex_;  // of everything below; not taken on the hot path
+  std::mutex mutex_;  // guards everything below; not taken on the hot path
   bool options_read_ = false;
   Options options_;
   std::string driver_path_;
   std::unique_ptr<Driver> driver_;
-  bool driver_used_ = false;  // ever: a forked child can then use no driver
+  bool driver_used_ = false;  // at any time: then a forked child can use no driver
   std::unique_ptr<DeviceAllocator> devices_[kMaxDevices];
   TraceWriter trace_;
   std::unique_ptr<HostPool> host_;
@@ -131,7 +135,7 @@ class Process {
   TransferHost transfer_{*this};
   HookFlags hooks_;
   ThreadKinds kinds_{mutex_, hooks_};
-  std::atomic<uint64_t> generation_{1};  // one more after each shutdown: old caches are void
+  std::atomic<uint64_t> generation_{1};  // rises at each shutdown, which makes older caches void
   std::atomic<bool> forked_{false};
 };
 

@@ -1,5 +1,5 @@
-// Pausing and resuming a region: the device's books (heap/regions.h), and the copies between.
-// Throws Error.
+// Pauses and resumes a region: keeps the device's books (heap/regions.h), and makes the copies in
+// between. Throws Error.
 #pragma once
 
 #include <string>
@@ -21,7 +21,7 @@ class RegionCalls {
   void pause(int device, PoolId id, const PauseTo& to);
   void resume(int device, PoolId id, bool verify);
   static void set_budget(PoolId id, Bytes bytes);
-  // As Regions::drop_freed(), on all devices in use.
+  // Calls Regions::drop_freed() on all devices in use.
   void drop_freed();
   // All regions on all devices in use, as JSON.
   std::string list();

@@ -12,8 +12,9 @@ namespace glake {
 
 class TransferUse;
 
-// Copies between a device and pinned host memory: those of blocks by the transfer engine over every
-// path, where it is open, and all others as plain copies on a stream of its own. Throws Error.
+// Copies between a device and pinned host memory. Where the transfer engine is open, it carries the
+// copies of blocks over every path. All others are plain copies on a stream of this object. Throws
+// Error.
 class RegionCopier final : public BytesCopier {
  public:
   RegionCopier(Driver& driver, HostPool& host, int device);
@@ -21,7 +22,7 @@ class RegionCopier final : public BytesCopier {
   RegionCopier(const RegionCopier&) = delete;
   RegionCopier& operator=(const RegionCopier&) = delete;
 
-  // Whether a copy of no stream's order reads or writes there.
+  // Whether a copy outside stream order reads or writes there.
   bool copying(Address begin, Address end) const;
   void start(const std::vector<SavedPart>& parts, char* host, Bytes base, bool to_host) override;
   void submit() override;
@@ -38,7 +39,7 @@ class RegionCopier final : public BytesCopier {
   std::unique_ptr<DeviceScope> scope_;
   StreamHandle stream_ = 0;
   std::unique_ptr<TransferUse> engine_;
-  std::vector<glake_copy_part> parts_;  // started, of the next transfer
+  std::vector<glake_copy_part> parts_;  // started, and part of the next transfer
   bool to_host_ = false;                // its direction
   std::deque<uint64_t> transfers_;
 };

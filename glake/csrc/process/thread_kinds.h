@@ -13,18 +13,18 @@ namespace glake {
 
 class ThreadKinds {
  public:
-  // `mutex` is the process's: of its options, and of this.
+  // `mutex` is the process's. It guards the process's options and this.
   ThreadKinds(std::mutex& mutex, HookFlags& hooks) : mutex_(mutex), hooks_(hooks) {}
 
-  // What an allocation of the calling thread is: its own kind if it has set one, else by the option
-  // `contiguous` (`by_size`). set_kind() returns the kind before.
+  // The kind of an allocation by the calling thread: its own kind if it has set one, else that of
+  // the option `contiguous` (then `by_size`). set_kind() returns the former kind.
   int kind_of(Bytes bytes, bool* by_size) const;
   int set_kind(int kind);
-  // Where the calling thread's later blocks come from: a private pool, or {0, 0}. Returns the pool
-  // before.
+  // The source of the calling thread's later blocks: a private pool, or {0, 0}. set_pool() returns
+  // the former pool.
   static PoolId pool_of_thread();
   PoolId set_pool(PoolId pool);
-  // Under the mutex.
+  // Called under the mutex.
   void use_options(const Options& options);
 
  private:
@@ -34,8 +34,8 @@ class ThreadKinds {
 
   std::mutex& mutex_;
   HookFlags& hooks_;
-  int threads_ = 0;  // with a kind or a pool of their own
-  // Read on the way of every allocation, set under the mutex.
+  int threads_ = 0;  // those with a kind or a pool of their own
+  // Every allocation reads these. They are set under the mutex.
   std::atomic<Bytes> contiguous_from_{0};
   std::atomic<int> contiguous_kind_{GLAKE_CONTIGUOUS_VMM};
 };

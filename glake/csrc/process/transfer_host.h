@@ -1,5 +1,5 @@
-// The process's transfer engine (csrc/transfer/): opened and closed by its owner, used by any
-// thread between, through TransferUse. Throws Error.
+// The process's transfer engine (csrc/transfer/). Its owner opens and closes it. In between any
+// thread may use it, through TransferUse. Throws Error.
 #pragma once
 
 #include <atomic>
@@ -26,16 +26,16 @@ class TransferHost {
 
   void open(const std::string& topology, const std::string& name);
   void close();
-  // Keeps the engine open until leave(); null: it is not open, and there is nothing to leave.
+  // Keeps the engine open until leave(). Null: it is not open, and leave() must not be called.
   transfer::Engine* enter();
   void leave() { users_.fetch_sub(1); }
-  // Throws Error if a copy of no stream's order uses the block.
+  // Throws Error if a copy outside stream order uses the block.
   void refuse_copied(void* ptr);
   void refuse_copied(void* ptr, Bytes bytes);
 
  private:
   Process& process_;
-  std::mutex mutex_;  // of opening and closing it; taken before the process's
+  std::mutex mutex_;  // guards opening and closing; taken before the process's
   std::unique_ptr<transfer::Engine> engine_;
   std::atomic<transfer::Engine*> in_use_{nullptr};
   std::atomic<int> users_{0};
