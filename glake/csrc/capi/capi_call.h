@@ -1,4 +1,4 @@
-// What every function of the C interface shares: exceptions become the thread's last error.
+// Shared by all functions of the C interface: exceptions become the thread's last error.
 #pragma once
 
 #include <algorithm>
@@ -16,11 +16,11 @@ namespace glake::capi {
 // Sets the calling thread's last error, and returns its code.
 int fail(int code, const char* text) noexcept;
 
-// The code lies in the static block: every call clears it, so reaching it must cost nothing.
+// The code is in the static TLS block. Every call clears it, so access must cost nothing.
 extern __thread int last_code __attribute__((tls_model("initial-exec")));
 
-// Runs `body`; what it throws becomes the thread's last error. For the hot path, which asks what
-// api_call() asks with the rest (Process::plain()).
+// Runs `body`. What it throws becomes the thread's last error. The hot path uses it, as
+// Process::plain() there makes the checks of api_call().
 template <typename Body>
 int caught(Body&& body) noexcept {
   try {
@@ -36,11 +36,11 @@ int caught(Body&& body) noexcept {
   }
 }
 
-// GLAKE_REENTERED, without a call that a signal handler may not make.
+// Sets GLAKE_REENTERED, without a call that a signal handler may not make.
 int fail_reentered() noexcept;
 
-// The same, refused in a signal handler that interrupted glake. Nothing comes before it in a
-// function of the C interface, and nothing with a destructor lives longer.
+// The same as caught(), but refused in a signal handler that interrupted glake. It must be the
+// first thing in a function of the C interface, and nothing with a destructor may outlive it.
 template <typename Body>
 int api_call(Body&& body) noexcept {
   if (Alone::now()) return fail_reentered();
@@ -52,8 +52,8 @@ inline void require(bool ok, const char* text) {
   if (!ok) throw Error(GLAKE_INVALID_ARGUMENT, text);
 }
 
-// A struct of a caller that was compiled with a shorter or a longer one, as this library has it.
-// What a shorter one lacks is 0; what a longer one has more must be 0. `least`: bytes of the first
+// Converts a caller's struct, which may be shorter or longer than this library's. What a shorter
+// one lacks becomes 0. What a longer one has more must be 0. `least` is the size of the first
 // version. Throws Error.
 template <typename Struct>
 Struct as_here(const Struct& given, const std::string& name, size_t least) {
@@ -82,7 +82,7 @@ inline void require_size(size_t bytes) {
   if (bytes == 0 || bytes > kMaxRequest) refuse_size(bytes);
 }
 
-// Copies as much as fits, and returns the text's whole length.
+// Copies as much of the text as fits. Returns the text's whole length.
 size_t copy_out(const std::string& text, char* out, size_t capacity);
 
 }  // namespace glake::capi
