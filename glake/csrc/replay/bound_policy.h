@@ -1,10 +1,10 @@
-// `bound`: what no allocator can go below, whatever it knows of the future. The driver hands out
-// memory by granules of 2 MiB, and alignment rounds each block up to 512 bytes; so at any moment
-// the device must hold at least the live blocks' rounded bytes, rounded up once to granules. An
-// allocator that reached it would share every granule between blocks down to 512 bytes and never
-// have an idle one, whatever order blocks come and go in. Whether one exists for a given trace is
-// left open: live blocks cannot be moved, and finding the best places is a hard problem. The bound
-// ignores streams: memory of a freed block counts as free at once, as waiting makes it.
+// `bound`: what no allocator can go below, even if it knows the future. The driver hands out memory
+// by granules of 2 MiB, and alignment rounds each block up to 512 bytes. So at any moment the
+// device must hold at least the sum of the live blocks' rounded bytes, rounded up to granules. An
+// allocator that reached this would share every granule between blocks down to 512 bytes, and would
+// never have an idle granule. The policy does not say whether that is possible for a given trace,
+// because live blocks cannot be moved, and finding the best places is a hard problem. The bound
+// ignores streams: memory of a freed block counts as free at once, as if its work were waited for.
 //
 // It makes no driver call and places nothing.
 #pragma once
@@ -31,8 +31,8 @@ class BoundPolicy : public Policy {
 
  private:
   const uint64_t capacity_;
-  uint64_t live_ = 0;            // every block rounded up
-  std::vector<uint64_t> sizes_;  // by block, 0 for one that is gone
+  uint64_t live_ = 0;            // of all blocks, each rounded up
+  std::vector<uint64_t> sizes_;  // by block; 0 if the block is gone
   std::vector<uint64_t> spare_;
   std::string oom_message_;
 };

@@ -1,11 +1,11 @@
-// What the models of PyTorch's caching allocator share: size classes, the pools of free blocks,
-// best fit, splitting, coalescing, and blocks held back until recorded streams are done. How a pool
-// grows and what it can give back differ, and are left to NativePolicy and ExpandablePolicy.
+// The common part of the models of PyTorch's caching allocator: size classes, the pools of free
+// blocks, best fit, splitting, coalescing, and blocks that wait for recorded streams. How a pool
+// grows and what it can give back differ: that is in NativePolicy and ExpandablePolicy.
 //
 // Source: c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.x, read for its rules; all code here is
-// our own. Known differences: one thread, no CUDA graphs or private pools, options at their
-// defaults, no memory the context itself takes, and the driver hands out addresses in rising order
-// for good.
+// our own. Known differences: there is one thread, there are no CUDA graphs or private pools,
+// options have their defaults, the context itself takes no memory, and the driver never gives an
+// address again but always higher ones.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,10 @@ namespace glake::replay {
 constexpr uint64_t kMinBlock = 512;
 
 constexpr uint64_t kSmallLimit = kMiB;         // the largest request of the small pool
-constexpr uint64_t kSmallSegment = 2 * kMiB;   // what the small pool grows by
-constexpr uint64_t kLargeSegment = 20 * kMiB;  // what mid-size requests share
-constexpr uint64_t kMidSizeLimit = 10 * kMiB;  // from here a request gets a segment to itself
+constexpr uint64_t kSmallSegment = 2 * kMiB;   // by which the small pool grows
+constexpr uint64_t kLargeSegment = 20 * kMiB;  // shared by mid-size requests
+// Larger requests, and those of this size, get a segment of their own.
+constexpr uint64_t kMidSizeLimit = 10 * kMiB;
 constexpr uint64_t kLargeRounding = 2 * kMiB;
 
 struct Segment;
@@ -36,15 +37,15 @@ struct Block {
   uint64_t bytes = 0;
   uint32_t stream = 0;
   bool small = false;
-  bool held = false;     // by the caller
+  bool held = false;     // the caller has it
   bool mapped = true;    // false: address space only (expandable segments)
   uint32_t pending = 0;  // recorded streams whose work is not known to be complete
   std::vector<uint32_t> used_by;
   Block* prev = nullptr;
   Block* next = nullptr;
   Segment* segment = nullptr;  // expandable segments only
-  // Stitching only: the range the caller's addresses are in, and the caller's block that a stretch
-  // of memory is a piece of.
+  // For stitching only: the range that holds the caller's addresses, and the caller's block of
+  // which this stretch of memory is a piece.
   StitchedRange* range = nullptr;
   const Block* part_of = nullptr;
 
@@ -52,7 +53,7 @@ struct Block {
   bool whole_segment() const { return prev == nullptr && next == nullptr; }
 };
 
-// What the engine knows a block by.
+// The number by which the engine knows a block.
 inline uint64_t handle_of(Block* block) { return reinterpret_cast<uintptr_t>(block); }
 inline Block* block_of(uint64_t handle) {
   return reinterpret_cast<Block*>(static_cast<uintptr_t>(handle));
@@ -86,7 +87,7 @@ struct Pool {
   bool small;
   std::set<Block*, BySize> idle = {};         // mapped and idle
   std::set<Block*, ByAddress> unmapped = {};  // expandable segments only
-  bool by_address = false;                    // idle blocks are kept in `places` too
+  bool by_address = false;                    // idle blocks are in `places` too
   std::set<Block*, ByAddress> places = {};
 };
 
@@ -106,30 +107,32 @@ class CachingPolicy : public Policy {
  protected:
   using IdleIterator = std::set<Block*, BySize>::iterator;
 
-  // Which of the stream's idle blocks to take, `first` being the smallest that is large enough.
+  // Chooses among the stream's idle blocks. `first` is the smallest that is large enough.
   virtual IdleIterator choose(Pool&, IdleIterator first) { return first; }
   virtual bool should_split(const Pool& pool, uint64_t remaining) const = 0;
   virtual uint64_t rounded(uint64_t bytes) const { return round_up(bytes, kMinBlock); }
-  // A block of exactly `bytes`, put together from idle memory; null when there is none. Asked where
-  // no idle block is large enough, then after growth has failed, then after all was given back.
+  // Makes a block of exactly `bytes` out of idle memory; null when it cannot. It is called if no
+  // idle block is large enough, again after growth has failed, and again after all idle memory was
+  // given back.
   virtual Block* assemble(Pool&, uint32_t, uint64_t, int /*attempt*/) { return nullptr; }
-  // An idle block of at least `bytes` in no pool, made with new memory; null when there is none.
+  // Makes an idle block of at least `bytes`, in no pool, with new memory; null when it cannot.
   virtual Block* grow(Pool& pool, uint32_t stream, uint64_t bytes) = 0;
   // Gives the pool's idle memory back to the driver.
   virtual void release_idle(Pool& pool) = 0;
-  // Nothing uses the block any more.
+  // Called when nothing uses the block any more.
   virtual void make_idle(Block* block);
 
   Block* new_block(uint32_t stream, bool small, uint64_t address, uint64_t bytes);
   void delete_block(Block* block);
-  // Cuts `block`, which is in no pool, after `front_bytes`; the new block behind it.
+  // Cuts `block`, which is in no pool, after `front_bytes`. Returns the new block behind the cut.
   Block* split_off(Block* block, uint64_t front_bytes);
-  // Joins `other` into `block` if both are idle and alike in mapping; `block` is in no pool.
+  // Joins `other` into `block`, which is in no pool, if both are idle and both are mapped or both
+  // not.
   void merge(Pool& pool, Block* block, Block* other);
   void wait_for_stream();
   Pool& pool_of(const Block* block) { return block->small ? small_ : large_; }
   uint64_t now() const { return now_; }
-  // Whether work enqueued at `tick` is complete.
+  // Whether the work that was enqueued at `tick` is complete.
   bool complete(uint64_t tick) const;
   bool fits(uint64_t more) const { return more <= capacity_ - physical_; }
 

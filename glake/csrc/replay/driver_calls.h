@@ -1,5 +1,5 @@
-// What a policy asks of the driver, as counts, and what tables of prices make of them. Policies
-// count and know no price, so that one replay is priced under several tables.
+// Counts of a policy's driver calls, and their cost by tables of prices. Policies count and know no
+// price, so that one replay can be priced by several tables.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ constexpr uint64_t round_up(uint64_t bytes, uint64_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
 
-// First the calls of memory management, then those that wait, then what else concerns events.
+// First come the calls of memory management, then those that wait, then the others about events.
 enum class Call : uint8_t {
   kReserve,
   kCreate,
@@ -42,7 +42,7 @@ enum class Call : uint8_t {
 };
 constexpr auto kFirstWait = static_cast<size_t>(Call::kStreamWait);
 constexpr auto kFirstOfEvents = static_cast<size_t>(Call::kEventCreate);
-// As simcuda names them.
+// Their names in simcuda.
 constexpr std::array kCallNames = {
     "cuMemAddressReserve", "cuMemCreate",         "cuMemMap",
     "cuMemSetAccess",      "cuMemUnmap",          "cuMemRelease",
@@ -62,19 +62,20 @@ struct CallCount {
 
 class DriverCalls {
  public:
-  // `times` calls over `bytes` each, one mapping.
+  // Adds `times` calls. Each is over `bytes` and one mapping.
   void add(Call call, uint64_t bytes = 0, uint64_t times = 1) {
     const uint64_t granules = (bytes + kGranule - 1) / kGranule;
     CallCount& count = at(call);
     count.calls += times;
     count.further += times * (granules > 1 ? granules - 1 : 0);
   }
-  // One call over a range of `mappings` mappings.
+  // Adds one call over a range of `mappings` mappings.
   void add_range(Call call, uint64_t bytes, uint64_t mappings) {
     add(call, bytes);
     at(call).mappings += mappings > 1 ? mappings - 1 : 0;
   }
-  // New memory of `bytes`: each handle created and mapped by calls of its own, access set at once.
+  // Adds new memory of `bytes`. Each handle is created and mapped by its own calls. Access is set
+  // by one call.
   void add_handles(uint64_t bytes, uint64_t handle) {
     const uint64_t handles = (bytes + handle - 1) / handle;
     add(Call::kCreate, handle, handles);
@@ -84,7 +85,7 @@ class DriverCalls {
   CallCount& at(Call call) { return counts_[static_cast<size_t>(call)]; }
   const std::array<CallCount, kCalls>& counts() const { return counts_; }
   uint64_t of_memory() const { return sum(0, kFirstWait); }
-  // A stream made to wait for another's work, or the host made to wait for a stream's.
+  // Calls that make a stream wait for another one's work, or the host for a stream's.
   uint64_t waits() const { return sum(kFirstWait, kFirstOfEvents); }
   uint64_t of_events() const { return sum(kFirstWait, kCalls); }
 
@@ -115,8 +116,8 @@ class DriverCalls {
   std::array<CallCount, kCalls> counts_{};
 };
 
-// Modelled microseconds of one call over one granule, of each further granule of a mapping, and of
-// the first granule of each further mapping.
+// The modelled microseconds of one call: for its first granule, for each further granule of a
+// mapping, and for the first granule of each further mapping.
 struct CallPrice {
   double first = 0;
   double further = 0;
@@ -124,9 +125,10 @@ struct CallPrice {
 };
 
 struct DriverTime {
-  double all = 0;     // of every call
-  double growth = 0;  // of it, creating handles above the highest total so far, and mapping them
-  double events = 0;  // of it, the calls about events and streams
+  double all = 0;  // of every call
+  // The part for new handles above the highest total so far: to create and map them.
+  double growth = 0;
+  double events = 0;  // the part for calls about events and streams
 };
 
 struct PriceTable {
@@ -136,7 +138,7 @@ struct PriceTable {
   DriverTime of(const DriverCalls& calls, const DriverCalls& growth) const;
 };
 
-// The tables the simulator at `driver_path` ("": beside libglake) has under `names`. Throws
+// The tables with these `names` in the simulator at `driver_path` ("": beside libglake). Throws
 // ReplayError.
 std::vector<PriceTable> price_tables(const std::string& driver_path,
                                      const std::vector<std::string>& names);

@@ -13,7 +13,7 @@
 namespace glake::replay {
 
 struct StepCost {
-  uint64_t step = 0;  // as the trace numbers it
+  uint64_t step = 0;  // its number in the trace
   DriverCalls calls;
   std::vector<DriverTime> times;  // by table
 };
@@ -24,15 +24,15 @@ struct OutOfMemory {
   std::string message;
 };
 
-// Largest values of a run of events; `event` is the first of them.
+// The largest values in a run of events. `event` is the first event of the run.
 struct TimelinePoint {
   uint64_t event = 0;
   uint64_t live = 0;
   uint64_t physical = 0;
 };
 
-// After an out-of-memory everything speaks of the events before it, and per-step figures of the
-// steps completed; they are null when there is none.
+// After an out-of-memory all figures are about the events before it. Those of a step are about the
+// completed steps, and null if there is none.
 struct ReplayResult {
   uint64_t events = 0;  // replayed
   // The first event with the most physical memory; after an out-of-memory the last one replayed.
@@ -47,27 +47,27 @@ struct ReplayResult {
   std::optional<double> host_ns_free;
   std::optional<OutOfMemory> oom;
   std::vector<TimelinePoint> timeline;
-  std::optional<Layout> layout;  // as asked for; null if that moment did not come
+  std::optional<Layout> layout;  // as requested; null if the trace did not reach that moment
 };
 
 struct ReplayOptions {
   PolicyConfig device;
   std::vector<std::string> costs;     // tables to price the calls by (price_tables)
   std::optional<uint64_t> layout_at;  // the event after which to keep the device's layout
-  // Where memory runs out, the layout is that which the refused request left, whatever layout_at
-  // is.
+  // If memory runs out, the layout is the one at the refused request, whatever layout_at is.
   bool layout_at_oom = false;
   size_t timeline_points = 2000;
-  // Called now and then with the share of events done (0..1); may throw to stop the replay.
+  // Called now and then with the part of the events that is done (0..1). It may throw to stop the
+  // replay.
   std::function<void(double)> progress;
 };
 
 ReplayResult replay(const Trace& trace, const std::string& policy, const ReplayOptions& options);
 
 // The smallest capacity in bytes, to 0.1 %, at which the trace replays without running out of
-// memory, by bisection between the peak live bytes and what the policy takes without limit; null if
-// it does not fit at eight times its peak live bytes. A policy may run at one capacity and fail at
-// a larger one (PyTorch's does): then this is one boundary of several.
+// memory. It is found by bisection between the peak live bytes and what the policy takes without a
+// limit. Null if the trace does not fit at eight times its peak live bytes. A policy may succeed at
+// one capacity and fail at a larger one, as PyTorch's does: then this is one boundary of several.
 std::optional<uint64_t> find_min_capacity(const Trace& trace, const std::string& policy,
                                           ReplayOptions options);
 

@@ -1,13 +1,13 @@
 // `expandable`: a model of PyTorch's caching allocator with expandable_segments:True. Each (pool,
-// stream) has one long stretch of address space that grows by handles of 2 MiB (small pool) or
-// 20 MiB (large pool) at the lowest address where the request fits; pages that are wholly idle are
-// unmapped and released only when an allocation fails.
+// stream) has one long stretch of address space. It grows by handles of 2 MiB (small pool) or 20
+// MiB (large pool), at the lowest address where the request fits. Idle pages are unmapped and
+// released only when an allocation fails.
 //
-// Source and known differences: caching_policy.h. Also modelled: address space of 9/8 of the
-// device, a further segment when it is used up, blocks that can expand being preferred last, a
-// failed growth that leaves what it had mapped. Prices: one create, map, unmap and release per
-// handle, one set-access per contiguous mapping. The host wait before each unmapped run is counted
-// as a wait unless work completes at once.
+// Source and known differences: caching_policy.h. The model also has these rules. The address space
+// is 9/8 of the device, and a further segment follows when it is used up. Blocks that can expand
+// are taken last. A failed growth keeps what it had mapped. Prices: one create, map, unmap and
+// release for each handle, and one set-access for each contiguous mapping. The host's wait before
+// each unmapped run is counted as a wait, unless work completes at once.
 #pragma once
 
 #include <list>

@@ -1,5 +1,5 @@
-// What a trace says without being kept: its figures, and who held what at a moment, in memory for
-// its live blocks only.
+// Facts of a trace that is not kept: its figures, and who held what at a moment. They take memory
+// for live blocks only.
 #pragma once
 
 #include <cstdint>
@@ -32,13 +32,13 @@ struct TraceFigures {
   std::optional<uint64_t> first_step;
   std::optional<uint64_t> last_step;
   uint64_t peak_live_bytes = 0;
-  uint64_t peak_event = 0;            // the first after which peak bytes are live
-  std::optional<uint64_t> peak_step;  // null: in set-up
+  uint64_t peak_event = 0;            // the first event after which the peak is live
+  std::optional<uint64_t> peak_step;  // null: during set-up
   uint64_t peak_live_blocks = 0;
   uint64_t end_live_bytes = 0;
   uint64_t end_live_blocks = 0;
   uint64_t tagged_allocations = 0;
-  std::map<uint32_t, Tally> size_classes;  // by exponent: from 2^k up to below twice that
+  std::map<uint32_t, Tally> size_classes;  // by exponent k: sizes from 2^k to below 2^(k+1)
   std::map<uint32_t, StreamTally> streams;
 };
 

@@ -1,10 +1,10 @@
 // `glake` and `compact`: the real allocator core, through its C interface, over simcuda in phantom
-// mode (books without memory), so that what is replayed is the code that runs on a GPU.
+// mode (books without memory). So a replay runs the code that runs on a GPU.
 //
-// The core and the simulator are one per process. An instance shuts both down, starts them on a
-// device of the wanted capacity, and shuts them down and puts the options back when destroyed; it
-// is refused while the process holds glake blocks. Streams of the trace other than 0 are real
-// streams of the driver.
+// A process has one core and one simulator. An instance shuts both down, and starts them on a
+// device of the wanted capacity. Its destructor shuts them down and restores the options. It is
+// refused while the process holds glake blocks. Streams of the trace other than 0 are real streams
+// of the driver.
 #pragma once
 
 #include <memory>
@@ -35,9 +35,9 @@ class GlakePolicy : public Policy {
   DriverCalls calls() const override;
   DriverCalls growth_calls(uint64_t bytes) const override;
   std::string oom_message() const override { return oom_message_; }
-  // A stitched block is a segment of its own; the memory under it is left out where it comes from.
+  // A stitched block is a segment of its own. The memory under it is left out of its home segment.
   Layout layout() const override;
-  // The core's own check, and no violation on the simulator's ledger.
+  // Makes the core's own check, and requires that the simulator's ledger has no violation.
   void check() const override;
 
  private:
@@ -57,9 +57,9 @@ class GlakePolicy : public Policy {
     std::vector<void*> recorded;
   };
   std::unordered_map<uint64_t, Users> users_;  // of live blocks
-  uint64_t made_ = 0, freed_ = 0;              // by this event; 0: none
+  uint64_t made_ = 0, freed_ = 0;              // in this event; 0: none
   void* made_on_ = nullptr;
-  void* work_ = nullptr;  // the event whose records are the job's work
+  void* work_ = nullptr;  // the event that is recorded behind the job's work
   mutable int64_t seen_calls_ = -1;
   mutable uint64_t physical_ = 0;
   std::string oom_message_;

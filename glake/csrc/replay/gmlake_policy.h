@@ -1,28 +1,28 @@
 // `gmlake`: a model of GMLake, PyTorch's caching allocator with stitching of 2 MiB granules. All
-// requests above 1 MiB are whole granules. Where no idle block of the stream is large enough, the
-// smallest wholly idle stitched range of the stream serves the request with its front, if it is at
-// most `reuse_limit` times as long; else a request of at least `frag_limit` takes the stream's idle
-// blocks, the largest first and the last one cut, and maps their granules once more, side by side,
-// into a new stitched range; else memory grows, one handle for each granule. The first mapping
-// stays: what a stitched range holds is busy for the blocks it came from, and comes back to them
-// when it is freed. Ranges stay mapped when idle; they go when a granule of theirs is released, and
-// all idle ones when `auto_gc` bytes have been stitched. `gmlake:SIZE` sets `frag_limit`:
-// `gmlake:64MiB`.
+// requests above 1 MiB are whole granules. If no idle block of the stream is large enough, there
+// are three ways, in this order. The smallest wholly idle stitched range of the stream serves the
+// request with its front, if it is at most `reuse_limit` times as long. A request of at least
+// `frag_limit` takes the stream's idle blocks, the largest first and the last one cut, and maps
+// their granules once more, side by side, into a new stitched range. Otherwise memory grows, with
+// one handle for each granule. The first mapping stays. The memory of a stitched range is busy for
+// the blocks that it came from, and is theirs again when the range is freed. Ranges stay mapped
+// when idle. A range ends when one of its granules is released. All idle ranges end when `auto_gc`
+// bytes have been stitched. `gmlake:SIZE` sets `frag_limit`, as in `gmlake:64MiB`.
 //
 // Sources: C. Guo et al., "GMLake: Efficient and Transparent GPU Memory Defragmentation for
 // Large-scale DNN Training with Virtual Memory Stitching", ASPLOS 2024; the project's tutorial and
-// public source for PyTorch 2.0 (github.com/antgroup/glake, GMLake/), read for their rules: where
-// paper and source differ (the paper fits best, the source takes the largest first) the source
-// counts. All code here is our own.
+// public source for PyTorch 2.0 (github.com/antgroup/glake, GMLake/), read for their rules. Where
+// paper and source differ, the model follows the source: the paper fits best, the source takes the
+// largest first. All code here is our own.
 //
-// Known differences, beside those of caching_policy.h: mapping never fails, so that the collections
-// such a failure sets off are left out, and with them any limit the driver sets on mappings. The
-// option `reAlloc` is off, as by default. A granule given back while a stitched range in use
-// reaches over it beyond the bytes in use is released at once; the published code keeps all but one
+// Known differences, beside those of caching_policy.h: Mapping never fails. So the collections
+// after such a failure are left out, and so is any limit of the driver on mappings. The option
+// `reAlloc` is off, as by default. A granule that is given back while a stitched range in use
+// covers it, beyond the bytes in use, is released at once. The published code keeps all but one
 // until the range is freed. Prices: create, map and set access for each granule, one reserve and
 // one unmap for each range, one release for each granule; small segments as in `native`. The event
-// recorded at each free and its queries are free of cost here.
-// Near its smallest capacity it may fit, fail and fit again several times over.
+// recorded at each free and its queries cost nothing here.
+// Near its smallest capacity it may fit, fail and fit again several times.
 #pragma once
 
 #include <map>
@@ -34,13 +34,14 @@ namespace glake::replay {
 
 // The published defaults.
 struct GmlakeKnobs {
-  uint64_t frag_limit = 512 * kMiB;       // the smallest request that is stitched
-  uint64_t reuse_limit = 10;              // an idle range may be this many times a request
-  int defrag_level = 0;                   // 1: stitch only once growth has failed
+  uint64_t frag_limit = 512 * kMiB;  // the smallest request that is stitched
+  uint64_t reuse_limit = 10;  // an idle range may be at most this many times as long as the request
+  int defrag_level = 0;       // 1: stitch only once growth has failed
   uint64_t auto_gc = 1000 * 1024 * kMiB;  // bytes stitched before idle ranges are dropped
 };
 
-// A run of granules by number: the address they have in their own segment over the granule size.
+// A run of granules. A granule's number is its address in its own segment, divided by the granule
+// size.
 struct GranuleRun {
   uint64_t first;
   uint64_t count;
@@ -49,10 +50,10 @@ struct GranuleRun {
 struct StitchedRange {
   uint64_t bytes = 0;
   std::vector<GranuleRun> runs;
-  uint64_t busy = 0;           // a granule known to have been busy: most often it still is
-  std::vector<Block*> pieces;  // what its user holds; empty while idle
+  uint64_t busy = 0;           // a granule that was busy at the last look, and most often still is
+  std::vector<Block*> pieces;  // what its user holds; empty if it is idle
   uint64_t freed_at = 0;
-  bool doomed = false;  // memory beyond the user's bytes is gone: not to be used again
+  bool doomed = false;  // memory beyond the user's bytes is gone, so it is not used again
 
   bool live() const { return !pieces.empty(); }
 };
@@ -62,7 +63,7 @@ class GmlakePolicy : public NativePolicy {
   explicit GmlakePolicy(const PolicyConfig& config, const GmlakeKnobs& knobs = {});
   uint64_t allocate(uint64_t bytes, uint32_t stream) override;
   void check() const override;
-  // Access is set handle by handle.
+  // Access is set separately for each handle.
   DriverCalls growth_calls(uint64_t bytes) const override {
     const uint64_t granules = round_up(bytes, kGranule) / kGranule;
     DriverCalls calls;

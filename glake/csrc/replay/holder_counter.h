@@ -1,4 +1,4 @@
-// Adds up by tag what is live after one event.
+// Adds up, by tag, the blocks that are live after one event.
 #pragma once
 
 #include <string>

@@ -1,10 +1,10 @@
-// `native`: a model of PyTorch's caching allocator at its default settings. Requests up to 1 MiB
-// share 2 MiB segments, up to 10 MiB 20 MiB segments, larger ones get a segment rounded up to 2
-// MiB; blocks are split and coalesced inside a segment, never across; wholly idle segments go back
-// to the driver only when an allocation fails.
+// `native`: a model of PyTorch's caching allocator at its default settings. Requests of up to 1 MiB
+// share segments of 2 MiB, and those of up to 10 MiB share segments of 20 MiB. A larger one gets a
+// segment rounded up to 2 MiB. Blocks are split and coalesced only within a segment. Wholly idle
+// segments go back to the driver only when an allocation fails.
 //
-// Source and known differences: caching_policy.h. cudaMalloc and cudaFree are a call each. The
-// host waits counted are those for recorded streams' events before idle segments are
+// Source and known differences: caching_policy.h. Each cudaMalloc and cudaFree is one call. The
+// counted host waits are those for the events of recorded streams, before idle segments are
 // released.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace glake::replay {
 
-// Bytes of the segment made for a request.
+// The size of the segment that is made for a request.
 uint64_t segment_bytes(uint64_t bytes);
 
 class NativePolicy : public CachingPolicy {

@@ -1,7 +1,7 @@
-// What an allocation policy must offer to be replayed. One instance is one device, fresh.
+// What an allocation policy must offer to be replayed. One instance is one fresh device.
 //
-// The engine releases every block it still holds before it destroys a policy, so a policy need not
-// track what is live. Failures that are no out-of-memory (a broken book, a driver's refusal) are
+// The engine releases every block that it still holds before it destroys a policy, so a policy need
+// not track what is live. Failures other than out-of-memory (a broken book, a driver's refusal) are
 // thrown as ReplayError.
 #pragma once
 
@@ -18,16 +18,17 @@
 namespace glake::replay {
 
 constexpr uint64_t kUnlimited = UINT64_MAX;
-// What a device without limit has, under every policy: more than any GPU, and little enough for the
-// simulator's and the models' tables.
+// The capacity of a device without a limit, for every policy. It is more than any GPU has, and
+// little enough for the tables of the simulator and of the models.
 constexpr uint64_t kUnlimitedBytes = uint64_t{1} << 40;
-// The most a device can be given: as many granules as the simulator has handles.
+// The largest capacity that a device can have: as many granules as the simulator has handles.
 constexpr uint64_t kMostBytes = uint64_t{1} << 43;
 constexpr int64_t kNever = -1;
 
 enum class BlockState : uint8_t { kLive, kFree, kPending };
 
-// `pending`: freed by the job, and kept from everybody until recorded streams are done with it.
+// `pending`: the job has freed it, and it is kept from reuse until recorded streams are done with
+// it.
 struct LayoutBlock {
   uint64_t offset = 0;  // in the segment
   uint64_t bytes = 0;
@@ -43,25 +44,26 @@ struct LayoutSegment {
   std::vector<LayoutBlock> blocks;
 };
 
-// What a device holds at one moment, in address order: every physical byte in one segment, once.
+// What a device holds at one moment, in address order. Each physical byte is in exactly one
+// segment.
 using Layout = std::vector<LayoutSegment>;
 
 class Policy {
  public:
   virtual ~Policy() = default;
-  // A block handle (never 0), or 0 when out of memory; then oom_message() says why.
+  // Returns a block handle (never 0), or 0 when out of memory. Then oom_message() says why.
   virtual uint64_t allocate(uint64_t bytes, uint32_t stream) = 0;
   virtual void release(uint64_t block) = 0;
   virtual void record_stream(uint64_t block, uint32_t stream) = 0;
   // One trace event has passed: work enqueued `complete_after` events ago is now complete.
   virtual void tick() = 0;
   virtual uint64_t physical_bytes() const = 0;
-  // All made so far.
+  // All calls so far.
   virtual DriverCalls calls() const = 0;
-  // Those that create handles for `bytes` and map them for the first time.
+  // The calls that create handles for `bytes` and map them for the first time.
   virtual DriverCalls growth_calls(uint64_t bytes) const = 0;
   virtual std::string oom_message() const = 0;
-  // Where everything lies now; empty where a policy places nothing.
+  // Where everything is now; empty if the policy places nothing.
   virtual Layout layout() const { return {}; }
   // Checks the policy's own books after the last event; throws ReplayError with what is broken.
   virtual void check() const {}
@@ -74,8 +76,8 @@ struct PolicyConfig {
 };
 
 enum class PolicyKind {
-  kOwn,    // this library
-  kModel,  // of another allocator
+  kOwn,    // one of this library
+  kModel,  // a model of another allocator
   kBound   // places nothing: no layout, no driver calls, no host time
 };
 
@@ -86,13 +88,13 @@ struct PolicyTitle {
   PolicyKind kind;
 };
 
-// All there are. make_policy() also takes `gmlake` with a size, `gmlake:64MiB` (gmlake_policy.h).
+// All policies. make_policy() also takes `gmlake` with a size, `gmlake:64MiB` (gmlake_policy.h).
 const std::vector<PolicyTitle>& policies();
 
-// Throws ReplayError, with what is known, if make_policy() would not know the name.
+// Throws a ReplayError that lists the known names, if make_policy() would not know this one.
 void require_policy(const std::string& name);
 
-// A fresh device under the named policy. Throws ReplayError naming an unknown policy, or a capacity
+// A fresh device with the named policy. Throws ReplayError for an unknown policy, or a capacity
 // above kMostBytes.
 std::unique_ptr<Policy> make_policy(const std::string& name, const PolicyConfig& config);
 

@@ -1,4 +1,4 @@
-// What no replay can go on from.
+// An error after which a replay cannot go on.
 #pragma once
 
 #include <stdexcept>

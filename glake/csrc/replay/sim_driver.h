@@ -1,5 +1,5 @@
-// The few entry points of simcuda that a replay needs beside the core's own use of it, resolved
-// from the library the core is told to use.
+// The few entry points of simcuda that only a replay needs, and not the core. They are resolved
+// from the library that the core is told to use.
 #pragma once
 
 #include <dlfcn.h>
@@ -39,7 +39,7 @@ struct SimDriver {
   int (*memory_info)(size_t* free_bytes, size_t* total_bytes);
 
   std::string last_error() const;  // why the last call on this thread was refused
-  // "" stands for the simulator beside the core's own library.
+  // "" means the simulator beside the core's own library.
   static std::string locate(const std::string& path);
   const std::string path;
 

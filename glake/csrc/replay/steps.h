@@ -1,4 +1,4 @@
-// Live bytes of a trace, step by step: facts of the job alone, whatever allocator serves it.
+// The live bytes of a trace, step by step. They are facts of the job, whatever allocator serves it.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct StepSpan {
   uint64_t peak_event = 0;  // the first event after which `peak_live` bytes are live
 };
 
-// In order; set-up stands first if the trace has events before its first step.
+// In order. Set-up comes first if the trace has events before its first step.
 std::vector<StepSpan> step_spans(const Trace& trace);
 
 }  // namespace glake::replay

@@ -1,5 +1,5 @@
-// An allocation trace in memory, and what can be said of it without an allocator.
-// The format is in docs/trace-format.md; trace_parser.h reads it.
+// An allocation trace in memory, and what can be computed from it without an allocator. The format
+// is in docs/trace-format.md; trace_parser.h reads it.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace glake::replay {
 
-// `slot` numbers the live blocks densely: a freed block's slot is used again. `tag` is an index of
-// Trace::tags, on allocations and on frees.
+// `slot` numbers the live blocks without gaps: a freed block's slot is used again. `tag` is an
+// index of Trace::tags, for allocations and frees.
 struct Event {
   uint64_t value = 0;  // bytes of an allocation or free, number of a step
   uint32_t slot = 0;
@@ -33,21 +33,22 @@ struct Trace {
   std::string name;
   std::vector<std::pair<std::string, std::string>> header;
   std::vector<Event> events;
-  std::vector<std::string> tags{""};  // tag 0: none was given
+  std::vector<std::string> tags{""};  // tag 0: no tag was given
   uint32_t slots = 0;
   uint64_t allocations = 0;
   uint64_t frees = 0;
   uint64_t steps = 0;
   uint64_t peak_live_bytes = 0;
-  uint64_t peak_live_event = 0;  // the first after which these are live
+  uint64_t peak_live_event = 0;  // the first event after which these are live
   uint64_t end_live_bytes = 0;
 
-  // Who holds what after the first `events` events, the largest first.
+  // Who holds what after the first `events` events. The holder of most comes first.
   std::vector<Holder> holders_after(uint64_t events) const;
-  // The part of it in blocks that outlive their step: allocated before the present one began, or
-  // not freed before the next one begins (or the trace ends).
+  // The part of that in blocks that outlive their step. They were allocated before the present step
+  // began, or are not freed before the next one begins or the trace ends.
   std::vector<Holder> lasting_after(uint64_t events) const;
-  // Most live bytes of each of at most `points` equal runs of events, with the run's first event.
+  // Cuts the events into at most `points` equal runs. Returns each run's first event and most live
+  // bytes.
   std::vector<std::pair<uint64_t, uint64_t>> live_timeline(size_t points) const;
   // How many allocations asked for each size, the smallest size first.
   std::vector<std::pair<uint64_t, uint64_t>> sizes() const;

@@ -1,4 +1,4 @@
-// A line no trace may hold: which file, which line (1-based) and which field of it.
+// An error in a line of a trace. It names the file, the line (from 1) and the field.
 #pragma once
 
 #include <cstdint>

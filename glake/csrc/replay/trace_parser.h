@@ -14,7 +14,7 @@
 namespace glake::replay {
 
 // Takes a trace's text in chunks cut anywhere, and keeps only what is live. After a TraceError the
-// parser is of no further use.
+// parser cannot be used any more.
 class TraceParser {
  public:
   TraceParser(std::string file, TraceSink& sink) : file_(std::move(file)), sink_(sink) {}

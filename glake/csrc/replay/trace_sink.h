@@ -1,4 +1,4 @@
-// Who is told what a trace holds.
+// The receiver of a trace's content.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,8 @@ namespace glake::replay {
 
 enum class Op : uint8_t { kAlloc, kFree, kRecordStream, kStep };
 
-// `slot` numbers the live blocks densely, the last one freed first; it is of no meaning on a step.
+// `slot` numbers the live blocks without gaps. The slot freed last is used first. It means nothing
+// in a step.
 struct ParsedEvent {
   Op op = Op::kStep;
   uint64_t id = 0;     // of the block, or the step's number
@@ -18,7 +19,7 @@ struct ParsedEvent {
   std::string_view tag;  // of an allocation; valid during the call
 };
 
-// Told what a trace holds, in order.
+// Receives what a trace holds, in order.
 class TraceSink {
  public:
   virtual ~TraceSink() = default;
