@@ -1,5 +1,5 @@
-// What every binding shares: Python's ints checked and turned into the C interface's arguments, its
-// statuses raised as glake.errors.
+// Shared by all bindings: they check Python's ints and make them the arguments of the C interface,
+// and raise its statuses as glake.errors.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -21,7 +21,7 @@ namespace glake::python {
   throw py::error_already_set();
 }
 
-// The calling thread's last error: the text may be of any length.
+// Raises the calling thread's last error. Its text may be of any length.
 [[noreturn]] inline void raise_last() {
   std::vector<char> text(1 << 16);
   int status = glake_last_error(text.data(), text.size());
@@ -81,7 +81,7 @@ inline py::int_ from_pointer(void* pointer) {
   return py::reinterpret_steal<py::int_>(PyLong_FromVoidPtr(pointer));
 }
 
-// Calls an interface function without the GIL: it may wait for a device or another thread.
+// Calls an interface function without the GIL, because it may wait for a device or another thread.
 template <typename Function, typename... Arguments>
 auto released(Function function, Arguments... arguments) {
   glake::Unlocked unlocked;

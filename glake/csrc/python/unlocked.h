@@ -1,8 +1,8 @@
-// Without the GIL while this lives.
+// Releases the GIL while it lives.
 //
-// A daemon thread that wants the GIL back once Python has begun to end is ended there (before
-// Python 3.14, by unwinding its stack). pybind11's gil_scoped_release lets nothing through its
-// destructor, so that the whole process aborts; this one does.
+// Once Python has begun to end, a daemon thread that wants the GIL back is ended there. Before
+// Python 3.14 that unwinds its stack. The destructor of pybind11's gil_scoped_release lets no such
+// unwinding through, so the whole process aborts. This destructor does let it through.
 #pragma once
 
 #include <Python.h>
