@@ -1,4 +1,4 @@
-// What was carried, over which paths, and what was left to the driver and why.
+// Counts what was carried and over which paths, and what was left to the driver and why.
 #pragma once
 
 #include <map>
@@ -13,13 +13,13 @@ class Account {
  public:
   void left(Reason reason, uint64_t bytes);
   void carried(uint64_t bytes);
-  // A carried copy is over, and went over these paths.
+  // A carried copy is over. It went over these paths.
   void ended(const std::map<std::string, uint64_t>& bytes_by_path, bool relayed);
   void failed();
   bool empty();
   std::string json();
   std::string text();  // for people; ends with a newline
-  // Around a fork; clear() in the child, between the two.
+  // These stand around a fork. The child calls clear() between the two.
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
   void clear();

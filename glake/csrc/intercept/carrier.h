@@ -1,5 +1,5 @@
-// Carries copies through the engine in the place they have in their streams, and keeps what a
-// program relies on afterwards: waits, frees and errors are as after the driver's copy.
+// Carries copies through the engine, in their places in their streams. It keeps what a program
+// relies on afterwards: waits, frees and errors are as after the driver's copy.
 #pragma once
 
 #include <atomic>
@@ -21,30 +21,32 @@ class Carrier {
  public:
   static Carrier& instance();
 
-  // kNone: it is carried, and *result is what the driver would have returned.
+  // Returns kNone if the copy is carried. Then *result is what the driver would have returned.
   Reason carry(Copy copy, CUresult* result);
   void left(Reason reason, uint64_t bytes) { account_.left(reason, bytes); }
 
-  // CUDA_SUCCESS, or what every call returns once a carried copy has failed.
+  // CUDA_SUCCESS, or the error that every call returns once a carried copy has failed.
   CUresult sticky() const { return static_cast<CUresult>(sticky_.load()); }
   bool flying() const { return count_.load(std::memory_order_acquire) != 0; }
 
-  // Which carried copies a call of the driver's waits for.
+  // Which carried copies a driver call waits for.
   enum class Wait { kStream, kContext, kNone };
-  // Taken before a wait of the driver's: copies started later are none of its business.
+  // Called before the driver waits. The wait does not concern copies that start later.
   uint64_t mark() const { return sequence_.load(); }
-  // After it has succeeded: what it returns instead if one of those copies has failed.
+  // Called after the wait has succeeded. Returns the wait's result, which differs if one of those
+  // copies has failed.
   CUresult waited(Wait which, CUstream stream, uint64_t mark);
 
-  // Around a call that waits for all work: none is in flight meanwhile, and none starts.
+  // These stand around a call that waits for all work. No carried copy is in flight meanwhile, and
+  // none starts.
   void shut();
   void reopen();
-  // A primary context ends: nothing is carried from now on.
+  // A primary context ends. Nothing is carried from now on.
   void end();
-  // The program opens an engine of its own (glake.transfer): this one's is closed.
+  // The program opens an engine of its own (glake.transfer), so this one's is closed.
   void yield();
   void wait_all();
-  // Until the first copy is carried; for ever where none is.
+  // Waits until the first copy is carried, which may never be.
   void await_open();
 
   std::string json() { return account_.json(); }
@@ -56,7 +58,7 @@ class Carrier {
   static bool inside();
 
  private:
-  // A copy under way. `mutex` lets one thread see to its end.
+  // A copy under way. `mutex` lets one thread at a time handle its end.
   struct Flight {
     uint64_t id = 0, number = 0, bytes = 0;
     CUstream stream = nullptr;
@@ -65,7 +67,7 @@ class Carrier {
     bool settled = false;
   };
   using FlightPtr = std::shared_ptr<Flight>;
-  // A non-blocking stream that stands in for a device's legacy stream, joined to it by events.
+  // A non-blocking stream in place of a device's legacy stream. Events join the two.
   struct SideStream {
     std::mutex mutex;
     CUstream stream = nullptr;
@@ -90,7 +92,7 @@ class Carrier {
   std::atomic<bool> forked_{false}, reset_{false}, exited_{false};
   std::atomic<int> sticky_{CUDA_SUCCESS};
 
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::vector<FlightPtr> flying_;
   std::map<int, std::unique_ptr<SideStream>> side_streams_;

@@ -1,4 +1,4 @@
-// A copy that a program asks the driver for, and why it is the driver's.
+// A copy that a program asks the driver for, and the reason if it is left to the driver.
 #pragma once
 
 #include <cuda.h>
@@ -11,14 +11,14 @@ struct Copy {
   CUdeviceptr dst = 0, src = 0;
   uint64_t bytes = 0;
   CUstream stream = nullptr;
-  bool waits = false;  // the call returns when it is done
+  bool waits = false;  // the call returns when the copy is done
 
-  // By judge(): the device of the context, and -1 at the host's end.
+  // Set by judge(): the device of the context, and those of the ends, where -1 is the host.
   int device = -1, dst_device = -1, src_device = -1;
   bool legacy() const { return stream == nullptr || stream == CU_STREAM_LEGACY; }
 };
 
-// Each with its words in the report.
+// Each reason has its words in the report.
 #define INTERCEPT_REASONS(X)                                                    \
   X(kSmall, "smaller than GLAKE_INTERCEPT_MIN")                                 \
   X(kNotBetween, "not between host and GPU")                                    \

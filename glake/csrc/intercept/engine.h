@@ -1,5 +1,5 @@
-// glake's transfer engine, as the carrier uses it: libglake is opened beside this library at the
-// first copy that may be carried, and not before, since most processes that load this make none.
+// glake's transfer engine, as the carrier uses it. libglake, beside this library, is opened at the
+// first copy that may be carried. Most processes that load this library make no such copy.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +11,21 @@ namespace glake::intercept {
 
 class Engine {
  public:
-  // Opens libglake and, unless the process has one already, its transfer engine. False: it cannot
-  // be, and why() says it.
+  // Opens libglake and its transfer engine, unless the process has an engine already. False: it
+  // cannot be opened, and why() gives the reason.
   bool open(std::string* why);
   // Ends an engine that open() opened.
   void close();
 
   uint64_t start(const glake_copy_request& request) { return api_.start(&request); }
   int wait(uint64_t id, uint64_t timeout_ns) { return api_.wait(id, timeout_ns); }
-  bool over(uint64_t id) { return api_.done(id) != 0; }  // with an error, too
+  bool over(uint64_t id) { return api_.done(id) != 0; }  // also with an error
   void release(uint64_t id) { api_.release(id); }
-  // The paths of a copy. False: glake does not know it any more.
+  // Visits the paths of a copy. False: glake does not know the copy any more.
   bool visit_paths(uint64_t id, void* self, void (*visit)(void*, const glake_copy_path*)) {
     return api_.visit_paths(id, self, visit) == GLAKE_OK;
   }
-  bool routed(uint64_t id);  // more than one plain copy of the driver's
+  bool routed(uint64_t id);  // it took more than one plain copy of the driver
   std::string error();
 
  private:

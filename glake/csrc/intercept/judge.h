@@ -1,14 +1,14 @@
-// Whether a copy is one that glake can prove to be the same when it is carried.
+// Decides whether glake can prove that a copy stays the same when it is carried.
 #pragma once
 
 #include "intercept/copy.h"
 
 namespace glake::intercept {
 
-// kNone, and the copy's devices are set; else why it is the driver's.
+// Returns kNone and sets the copy's devices, or says why the copy is left to the driver.
 Reason judge(Copy* copy);
 
-// Memory of other processes, opened by cuIpcOpenMemHandle.
+// Notes memory of another process that cuIpcOpenMemHandle opened.
 void note_ipc(CUdeviceptr base, bool open);
 
 }  // namespace glake::intercept

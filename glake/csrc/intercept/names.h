@@ -1,5 +1,5 @@
-// The driver functions that are intercepted: the symbol, cuGetProcAddress's name for it, the CUDA
-// version whose signature is compiled here, what it returns and takes.
+// The driver functions that are intercepted. Each has its symbol, the name that cuGetProcAddress
+// knows it by, the CUDA version whose signature is compiled here, and what it takes.
 #pragma once
 
 #include <cuda.h>
@@ -16,7 +16,7 @@
   X(cuMemcpyDtoH_v2, "cuMemcpyDtoH", 3020, (void*, CUdeviceptr, size_t))                           \
   X(cuMemcpy, "cuMemcpy", 4000, (CUdeviceptr, CUdeviceptr, size_t))
 
-// Where a program learns that work has failed.
+// Calls by which a program learns that work has failed.
 #define INTERCEPT_WAITS(X)                                                                        \
   X(cuStreamSynchronize, "cuStreamSynchronize", 2000, (CUstream))                                  \
   X(cuStreamQuery, "cuStreamQuery", 2000, (CUstream))                                              \
@@ -24,8 +24,8 @@
   X(cuEventQuery, "cuEventQuery", 2000, (CUevent))                                                 \
   X(cuCtxSynchronize, "cuCtxSynchronize", 2000, ())
 
-// What a driver does when work in flight is done, with its lock held, or what takes memory or a
-// context away: carried copies, which need the driver to go on, are waited for first.
+// Calls that wait for work in flight while they hold the driver's lock, and calls that take memory
+// or a context away. Carried copies need the driver to go on, so they are waited for first.
 #define INTERCEPT_GATES(X)                                                                        \
   X(cuMemFree_v2, "cuMemFree", 3020, (CUdeviceptr))                                                \
   X(cuMemFreeHost, "cuMemFreeHost", 2000, (void*))                                                 \
@@ -47,7 +47,7 @@
   X(cuLibraryLoadData, "cuLibraryLoadData", 12000, (void**, const void*, void*, void**, unsigned, void*, void**, unsigned)) \
   X(cuLibraryUnload, "cuLibraryUnload", 12000, (void*))
 
-// What has a body of its own in hooks.cpp.
+// Functions with a body of their own in hooks.cpp.
 #define INTERCEPT_OTHERS(X)                                                                       \
   X(cuIpcOpenMemHandle_v2, "cuIpcOpenMemHandle", 11000, (CUdeviceptr*, CUipcMemHandle, unsigned))  \
   X(cuDevicePrimaryCtxReset_v2, "cuDevicePrimaryCtxReset", 11000, (CUdevice))                      \

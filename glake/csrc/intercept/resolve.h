@@ -1,5 +1,5 @@
-// How a program comes to a driver's functions: linked to it, by dlsym, by cuGetProcAddress. Each
-// way gives it glake's functions in place of those that are intercepted.
+// The ways by which a program finds a driver's functions: linking, dlsym and cuGetProcAddress. Each
+// gives it glake's functions in place of those that are intercepted.
 #pragma once
 
 #include <mutex>
@@ -8,11 +8,11 @@
 
 namespace glake::intercept {
 
-// The driver's own function, nullptr: nobody has one. It is the one that the program first came to,
-// or that of the library it is linked to.
+// The driver's own function. It is the one that the program found first, or that of the library to
+// which it is linked. nullptr: there is none.
 void* real(Name name);
 
-// What the carrier itself needs of the driver that the program uses. It is looked up once.
+// The functions that the carrier itself needs of the program's driver. They are looked up once.
 struct DriverCalls {
   CUresult (*ctx_get_current)(CUcontext*);
   CUresult (*ctx_get_device)(CUdevice*);

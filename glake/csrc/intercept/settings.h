@@ -1,4 +1,4 @@
-// What the environment says: GLAKE_INTERCEPT and its like, which glake/config.py checks too.
+// The settings of the environment: GLAKE_INTERCEPT and others, which glake/config.py checks too.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@ namespace glake::intercept {
 struct Settings {
   bool on = true;
   bool report = false;   // a summary on stderr at exit
-  uint64_t least = 0;    // bytes of a copy to be carried
+  uint64_t least = 0;    // the fewest bytes of a copy that is carried
   std::string json;      // a file to which a line is added at exit
   std::string topology;  // a platforms file's text, or its path; empty: none
-  std::string visible;   // CUDA_VISIBLE_DEVICES of which the topology is
+  std::string visible;   // the CUDA_VISIBLE_DEVICES for which the topology holds
   bool visible_given = false;
-  bool own_gpus_only = false;  // relays over this process's GPUs alone
+  bool own_gpus_only = false;  // relays only over GPUs of this process
   std::string wrong;           // why it is off; empty: nothing is wrong
 };
 
