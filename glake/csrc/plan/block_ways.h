@@ -1,4 +1,5 @@
-// How a chunk of many pieces is copied: one driver copy a piece, one batch, or one kernel.
+// How a chunk of many pieces is copied: by one driver copy for each piece, by one batch, or by one
+// kernel.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +14,14 @@ namespace glake::transfer {
 enum class BlockWay { kSingly, kBatch, kKernel };
 
 // What each way costs on its stream, in ns, beyond moving the bytes. The batch's figures are
-// published for an H100 (vLLM #42212); the kernel's are assumed until hardware has been seen.
+// published for an H100 (vLLM #42212). Those of the kernel are assumed, because no hardware was
+// measured.
 struct BlockCosts {
   double copy_ns = TransferTuning::kCopyNs;  // start of a driver copy, of a batch and of a kernel
   Bytes small = 28 * kKiB;
   double batch_small_ns = 2400, batch_large_ns = 100;  // of each copy in a batch, by its size
   double kernel_ns = 2000;                             // to read the table
-  double kernel_rate = 0.9;                            // of a copy engine's
+  double kernel_rate = 0.9;                            // as a part of a copy engine's rate
 };
 
 inline BlockCosts block_costs(uint64_t copy_ns) {
@@ -28,7 +30,7 @@ inline BlockCosts block_costs(uint64_t copy_ns) {
   return costs;
 }
 
-// Counts the pieces of a chunk or a request, as their cost depends on it.
+// Counts the pieces of a chunk or a request, because their cost depends on it.
 struct BlockLoad {
   size_t pieces = 0, small = 0;
   Bytes bytes = 0;
@@ -41,7 +43,7 @@ struct BlockLoad {
 
 // Estimates of the time on a link of `rate` GB/s that is otherwise idle.
 double block_ns(BlockWay way, const BlockLoad& load, Rate rate, const BlockCosts& costs);
-// The quickest way. `batch` and `kernel`: whether the driver has these two.
+// The quickest way. `batch` and `kernel` say whether the driver has these.
 BlockWay best_way(const BlockLoad& load, Rate rate, const BlockCosts& costs, bool batch,
                   bool kernel);
 // Whether two steps are quicker than one kernel that reaches over the link. The first step copies

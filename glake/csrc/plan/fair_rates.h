@@ -25,7 +25,7 @@ class FairRates {
     size_t limit, flow;
     double weight;
   };
-  // A limit that somebody's route touches: its shares, in the flows' order.
+  // A limit on some flow's route, with its shares in the flows' order.
   struct Row {
     double limit;
     size_t begin, end;
@@ -37,9 +37,9 @@ class FairRates {
   const Topology& topology_;
   const std::vector<double>& parts_;
   std::vector<double> copies_;  // by flow
-  std::vector<Share> shares_;   // as they came; once arranged, by limit
+  std::vector<Share> shares_;   // in the order of add(); once arranged, by limit
   std::vector<Row> rows_;
-  std::vector<size_t> last_;  // by limit: one behind its latest share
+  std::vector<size_t> last_;  // by limit: one behind its last share
   bool arranged_ = true;
   // Of one answer:
   std::vector<double> rates_, room_;  // by flow; by row, what each of its flows could grow by

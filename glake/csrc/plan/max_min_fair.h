@@ -1,5 +1,5 @@
-// Shares the links of a machine among demands, each of which may use many paths: max-min fair by
-// weight, then with as few paths as that takes.
+// Shares the links of a machine among demands, each of which may use many paths. The shares are
+// max-min fair by weight, and then take as few paths as possible.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,7 @@ namespace glake::transfer {
 
 struct Party {
   double weight = 1;
-  int parts = 1;  // of striped host memory, each of which must get the same
+  int parts = 1;  // of striped host memory; each must get the same rate
   std::vector<const Candidate*> paths;
   // The answer: rates of the paths, in order, and their sum.
   std::vector<Rate> rates;

@@ -1,5 +1,5 @@
-// Finds the ways a copy can go: directly, over relay GPUs, over host memory. The planner decides
-// which of them are worth taking.
+// Finds the ways of a copy: the direct one, and those over relay GPUs or over host memory. The
+// planner decides which of them are worth taking.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ struct Candidate {
   Path path;
   std::vector<int> relays;  // GPUs on the way, ends excluded
   topology::Route loads;    // limit (as `edge`), load per unit of rate; in order
-  int part = 0;             // of striped host memory: the socket it serves
+  int part = 0;             // of striped host memory: the socket that it serves
   bool direct = false;
 };
 

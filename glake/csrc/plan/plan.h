@@ -1,4 +1,4 @@
-// What a transfer plan is made of. Rates are GB/s (1e9), which is bytes per nanosecond.
+// The parts of a transfer plan. Rates are GB/s (1e9), which is bytes per nanosecond.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,9 @@ namespace glake::transfer {
 
 using Rate = double;
 using topology::kSpread;
-// Host memory that changes socket every few MiB, an equal part on each: a chunk lies on one of them
-// and goes over the paths of that socket. kSpread changes every page: all sockets serve each chunk.
+// Host memory that changes its socket every few MiB and has an equal part on each. A chunk lies on
+// one socket and goes over that socket's paths. kSpread memory changes its socket every page, so
+// all sockets serve each chunk.
 constexpr int kStriped = -2;
 
 // One end of a copy: a GPU's memory, or host memory of socket `node`, kSpread or kStriped.
@@ -34,14 +35,15 @@ struct Hop {
   topology::Route route;
 };
 
-// Hops in order. The memory between two hops is a slot of the GPU there, or pinned host memory.
+// Hops, in order. The memory between two hops is a slot of the GPU there, or pinned host memory.
 struct Path {
   std::vector<Hop> hops;
-  int worker = -1;   // the GPU whose submitter drives it: the first relay, else an end
+  int worker = -1;   // the GPU whose submitter drives it: the first relay, or else an end
   std::string name;  // "cpu>cuda:2>cuda:0"
 };
 
-// `rate` is what the plan gives the path: in fair sharing a thin path takes more, so it is paced.
+// `rate` is the path's rate in the plan. In fair sharing a thin path would take more, so it is
+// paced.
 struct PlannedPath {
   Path path;
   Rate rate = 0;

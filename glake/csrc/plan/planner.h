@@ -26,7 +26,7 @@ struct PlannerOptions {
   int paths = TransferTuning::kPathsOfOne;
 };
 
-// A demand whose ends the machine does not have.
+// A demand with an end that the machine does not have.
 struct PlanError : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
@@ -51,7 +51,7 @@ class Planner {
   // The edge has been found to run at `factor` times the topology's rate; 0: it is dead. Throws
   // PlanError if there is no such edge.
   void set_scale(int edge, double factor);
-  // Whether the GPU may relay. One that may not still sends and receives for itself. Throws
+  // Whether the GPU may relay. Without that it still sends and receives for itself. Throws
   // PlanError if there is no such GPU.
   void set_relay(int gpu, bool usable);
   // `factors` are the parts of the topology's limits that this process may use: edges first, in
@@ -68,9 +68,9 @@ class Planner {
   void check(const Place& place) const;
   Plans make(const std::vector<Demand>& demands) const;
   std::vector<Rate> plain_rates(const std::vector<Demand>& demands) const;
-  // Why the candidate cannot be used; empty: it can.
+  // The reason why the candidate cannot be used; empty: it can.
   std::string closed(const Candidate& candidate, const Demand& demand) const;
-  void refresh();  // under the lock: topology_ is nominal x learnt x lent
+  void refresh();  // called under the lock; topology_ becomes nominal x learnt x lent
   std::vector<Party> parties(const std::vector<Demand>& demands,
                              const std::vector<bool>& gated) const;
   std::vector<Refusal> refusals(const std::vector<Party>& parties, size_t number,
@@ -80,7 +80,7 @@ class Planner {
   const PlannerOptions options_;
   const topology::Topology nominal_;
   mutable std::mutex mutex_;
-  topology::Topology topology_;       // as learnt, and lent
+  topology::Topology topology_;       // nominal, with what was learnt and lent
   std::vector<double> scale_, lent_;  // by limit; lent_ may be empty
   std::vector<bool> may_relay_;
   mutable std::map<Ends, Candidates> candidates_;

@@ -1,7 +1,8 @@
-// A platform as a directed capacity graph: the plain route of a copy, and how copies in flight
-// share the links. simcuda times copies by it, glake::transfer plans them with it. Nodes are named
-// as in a platforms file: mS host memory of socket S, sS its root complex, uK a PCIe switch, gI a
-// GPU, N the NVSwitch. Rates are GB/s (1e9), which is bytes per nanosecond.
+// A platform as a directed graph of capacities. It knows the plain route of a copy, and how copies
+// in flight share the links. simcuda computes the time of copies from it, and glake::transfer plans
+// them with it. Nodes are named as in a platforms file: mS is host memory of socket S, sS its root
+// complex, uK a PCIe switch, gI a GPU, N the NVSwitch. Rates are GB/s (1e9), which is bytes per
+// nanosecond.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,7 @@ struct Load {
 };
 using Route = std::vector<Load>;
 
-// A platform that cannot be read: what is wrong and where.
+// An error in a platform: what is wrong and where.
 struct TopologyError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -32,8 +33,8 @@ struct NoSuchFile : TopologyError {
 
 class Topology {
  public:
-  // Reads platform `name` of a platforms file, or of its text. Without a name the text is one
-  // platform alone. Throws TopologyError (and NoSuchFile).
+  // Read platform `name` of a platforms file, or of its text. Without a name the text is one
+  // platform alone. Throw TopologyError (and NoSuchFile).
   static Topology load(const std::string& path, const std::string& name);
   static Topology parse(const std::string& text, const std::string& name);
 
@@ -41,34 +42,37 @@ class Topology {
   uint64_t copy_ns() const { return copy_ns_; }
   int socket_of(int gpu) const { return socket_[static_cast<size_t>(gpu)]; }
   int sockets() const { return sockets_; }
-  // By NUMA node of the system: the socket it is a part of, or -1 (a GPU's own memory, CXL). Nodes
-  // beyond the last are of none.
+  // For each NUMA node of the system the socket that it belongs to, or -1 (a GPU's own memory,
+  // CXL). Nodes beyond the last entry belong to no socket.
   const std::vector<int>& node_sockets() const { return node_sockets_; }
   std::vector<int> nodes_of(int socket) const;  // never empty
 
-  // Edges are numbered from 0, in the order of the file; after them, one of each GPU's own memory.
+  // Edges are numbered from 0, in the order of the file. Behind them comes one for each GPU's own
+  // memory.
   int edges() const { return static_cast<int>(names_.size()); }
   int edge(const std::string& from, const std::string& to) const;                        // -1: none
   const std::string& name(int edge) const { return names_[static_cast<size_t>(edge)]; }  // "g0>N"
-  std::string shown(int edge) const;  // as texts name it: "cuda:0>N"
+  std::string shown(int edge) const;  // as messages show it: "cuda:0>N"
   double rate(int edge) const { return limits_[static_cast<size_t>(edge)].limit; }
-  // A link whose speed changes; 0: what it carries stands still. Joint limits stay as they are.
+  // Changes the speed of a link. At 0 its copies stand still. Joint limits stay as they are.
   void set_rate(int edge, double rate);
-  // Any limit, those over several edges included.
+  // Changes any limit, also one over several edges.
   void set_limit(size_t limit, double rate);
 
-  // What no set of copies may exceed: sum of weight x rate over `terms`. Limit i < edges() is that
-  // of edge i alone; after them, those over several edges (both directions of a link at once).
+  // What no set of copies may exceed: the sum of weight x rate over `terms`. Limit i < edges() is
+  // that of edge i alone. Behind these come limits over several edges, such as both directions of a
+  // link.
   struct Limit {
     std::vector<Load> terms;  // edge, weight
     double limit;
   };
   const std::vector<Limit>& limits() const { return limits_; }
-  // The limits an edge counts in: number of the limit (as `edge`) and the edge's weight in it.
+  // The limits in which an edge counts. Each entry has the number of the limit (as `edge`) and the
+  // edge's weight.
   const std::vector<Load>& limits_of(int edge) const { return holds_[static_cast<size_t>(edge)]; }
 
-  // The route of one plain copy. `node`: the host memory's socket, or kSpread. Empty: there is
-  // none.
+  // The route of one plain copy. `node` is the host memory's socket, or kSpread. Empty: there is no
+  // route.
   Route host_to_device(int node, int gpu) const;
   Route device_to_host(int gpu, int node) const;
   Route device_to_device(int from, int to) const;
@@ -77,9 +81,9 @@ class Topology {
   bool peers(int a, int b) const;        // peer access is possible
   bool same_switch(int a, int b) const;  // over PCIe without passing a root complex
 
-  // Max-min fair rates in bytes per nanosecond, one per flow. A weight is how many equal flows one
-  // stands for, and its rate is theirs together (`weights` empty: each is one). `parts`: of each
-  // limit, what they may use (empty: all).
+  // Max-min fair rates of the flows, in bytes per nanosecond. A weight says how many equal flows
+  // one stands for, and its rate is the sum of theirs (`weights` empty: each is one). `parts` has
+  // the part of each limit that the flows may use (empty: all).
   std::vector<double> rates(const std::vector<const Route*>& flows,
                             const std::vector<double>& weights = {},
                             const std::vector<double>& parts = {}) const;
