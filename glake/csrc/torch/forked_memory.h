@@ -1,7 +1,8 @@
-// What a forked child does with the simulated device memory it inherits. The memory is a shared
-// file: left alone, a write on either side would appear on the other. The child replaces each
-// mapping by a private one of the same pages, at the same address, and copies the live blocks.
-// All of it runs in a pthread_atfork child handler: system calls only, no malloc, no stdio.
+// What a forked child does with the simulated device memory that it inherits. The memory is a
+// shared file. Without this, a write on either side would appear on the other. The child replaces
+// each mapping by a private one of the same pages, at the same address, and copies the live blocks.
+// All of it runs in a pthread_atfork child handler, so it makes system calls only, and uses neither
+// malloc nor stdio.
 #pragma once
 
 #include <fcntl.h>
@@ -20,8 +21,8 @@ namespace glake::adapter {
 
 class ForkedMemory {
  public:
-  // In the parent, once, given any address in device memory: remembers what its mapping is called.
-  // Memory that is not a shared file (another driver's) needs nothing and is left alone.
+  // Called once in the parent, with any address in device memory. Remembers the name of its
+  // mapping. Memory that is not a shared file (another driver's) needs nothing and stays as it is.
   void learn(const void* address) {
     auto wanted = reinterpret_cast<uintptr_t>(address);
     MapsReader maps;
@@ -33,8 +34,8 @@ class ForkedMemory {
     }
   }
 
-  // In the child: makes every mapping of that name private. False if one could not be: it is
-  // read-only then, as a fault in the child is better than a write in the parent's tensors.
+  // Called in the child. Makes every mapping of that name private. False if one could not be: then
+  // it is read-only, because a fault in the child is better than a write into the parent's tensors.
   bool make_private() {
     if (!known_) return true;
     void* table = mmap(nullptr, kMost * sizeof(Mapping), PROT_READ | PROT_WRITE,
@@ -42,7 +43,7 @@ class ForkedMemory {
     if (table == MAP_FAILED) return false;
     mappings_ = static_cast<Mapping*>(table);
     {
-      MapsReader maps;  // read to the end before anything is remapped
+      MapsReader maps;  // it reads all mappings before any is remapped
       while (count_ < kMost && maps.next(&mappings_[count_])) {
         const Mapping& m = mappings_[count_];
         if (m.shared && std::strcmp(m.name, name_) == 0) ++count_;
@@ -53,8 +54,8 @@ class ForkedMemory {
     return all;
   }
 
-  // In the child, after make_private(): takes copies of a block's pages, so that what the parent
-  // does to them later is not seen. A block of a paused region has no pages, and is left out.
+  // Called in the child, after make_private(). Copies a block's pages, so that the child does not
+  // see later writes of the parent. A block of a paused region has no pages, and is left out.
   void copy(void* block, size_t bytes) const {
     const auto begin = reinterpret_cast<uintptr_t>(block);
     const auto end = begin + bytes;
@@ -64,13 +65,13 @@ class ForkedMemory {
       if (at + step <= count_ && mappings_[at + step - 1].end <= begin) at += step;
     }
     for (; at < count_ && mappings_[at].begin < end; ++at) {
-      if ((mappings_[at].protection & PROT_WRITE) == 0) continue;  // nobody can change it
+      if ((mappings_[at].protection & PROT_WRITE) == 0) continue;  // nobody can write there
       copy_pages(begin > mappings_[at].begin ? begin : mappings_[at].begin,
                  end < mappings_[at].end ? end : mappings_[at].end);
     }
   }
 
-  // In the child: the list of mappings is needed no more.
+  // Called in the child: the list of mappings is no longer needed.
   void forget() {
     if (mappings_ != nullptr) munmap(mappings_, kMost * sizeof(Mapping));
     mappings_ = nullptr;
@@ -84,7 +85,7 @@ class ForkedMemory {
   static void copy_pages(uintptr_t begin, uintptr_t end) {
     constexpr uintptr_t kPage = 4096;
     begin = begin / kPage * kPage;
-    constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, Linux 5.14: all in one call
+    constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, Linux 5.14: all pages by one call
     if (madvise(reinterpret_cast<void*>(begin), end - begin, kPopulateWrite) == 0) return;
     for (uintptr_t page = begin; page < end; page += kPage) {
       auto* byte = reinterpret_cast<volatile char*>(page);
@@ -104,7 +105,7 @@ class ForkedMemory {
     return false;
   }
 
-  // The simulator keeps its memory files open: finds the descriptor of the mapping's file.
+  // Finds the descriptor of the mapping's file, because the simulator keeps its memory files open.
   bool find_file(const Mapping& m) {
     if (file_inode_ == m.inode) return file_ >= 0;
     file_ = -1;

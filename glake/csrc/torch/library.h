@@ -1,5 +1,6 @@
 // glake's C interface, resolved at run time. The torch adapters are compiled on the user's machine
-// against torch's headers, so they find libglake.so by the path they are given, not by a link.
+// against torch's headers. So they find libglake.so by the path that they are given, and not by a
+// link.
 #pragma once
 
 #include <dlfcn.h>
@@ -8,7 +9,7 @@
 
 #include "glake/glake.h"
 
-// Every function an adapter calls, by its name without glake_.
+// Every function that all adapters call, by its name without glake_.
 #define GLAKE_ENTRIES(X) \
   X(malloc)              \
   X(free)                \
@@ -18,7 +19,7 @@
   X(configure)           \
   X(last_error)
 
-// What only the CUDA allocator calls besides.
+// The functions that only the CUDA allocator calls in addition.
 #define GLAKE_CUDA_ENTRIES(X) \
   X(options)                  \
   X(enable_peer_access)       \
@@ -64,8 +65,8 @@ struct Library {
   GLAKE_ENTRIES(X)
 #undef X
 
-  // Opens the library at `path` and resolves every entry; it is never closed. Returns what is
-  // missing, or "".
+  // Opens the library at `path` and resolves every entry. The library is never closed. Returns what
+  // is missing, or "".
   std::string open(const char* path) {
     void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
@@ -80,7 +81,7 @@ struct Library {
     return missing.empty() ? "" : std::string(path) + " lacks " + missing;
   }
 
-  // The calling thread's last error: its code; the sentence goes to `text`.
+  // Returns the code of the calling thread's last error, and puts its sentence into `text`.
   int error(std::string* text) const {
     char buffer[4096] = "";
     int code = last_error(buffer, sizeof buffer);
@@ -112,7 +113,8 @@ struct CudaLibrary final : Library {
   }
 };
 
-// What torch calls out of memory: also a size no device has, which glake calls invalid.
+// What torch calls out of memory. This includes a size that no device has, which glake calls
+// invalid.
 inline bool is_out_of_memory(int code, size_t bytes) {
   constexpr size_t kAnyDevice = size_t{1} << 44;
   return code == GLAKE_OUT_OF_MEMORY || (code == GLAKE_INVALID_ARGUMENT && bytes > kAnyDevice);

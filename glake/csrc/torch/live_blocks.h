@@ -1,4 +1,4 @@
-// The emulation's live blocks: what a forked child must copy, and must never free.
+// The emulation's live blocks. A forked child must copy them, and must never free them.
 #pragma once
 
 #include <array>
@@ -27,8 +27,8 @@ class LiveBlocks {
     return shard.bytes.count(block) != 0;
   }
 
-  // Around a fork, so that the child inherits whole tables. Nobody holds a shard's lock while
-  // calling anything else, so these cannot deadlock.
+  // These are called around a fork, so that the child inherits whole tables. They cannot deadlock,
+  // because nobody calls anything else with a shard's lock held.
   void lock() {
     for (Shard& shard : shards_) shard.mutex.lock();
   }
@@ -36,7 +36,7 @@ class LiveBlocks {
     for (Shard& shard : shards_) shard.mutex.unlock();
   }
 
-  // While locked. Allocates nothing.
+  // Called between lock() and unlock(). Allocates nothing.
   template <class F>
   void for_each(F&& visit) const {
     for (const Shard& shard : shards_) {

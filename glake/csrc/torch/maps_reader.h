@@ -18,7 +18,7 @@ struct Mapping {
   uint64_t device_major = 0, device_minor = 0, inode = 0;
   int protection = 0;
   bool shared = false;
-  char name[64] = "";  // a longer path is cut: names are compared, never opened
+  char name[64] = "";  // a longer path is cut, because names are only compared, and never opened
 };
 
 // Reads /proc/self/maps line by line into fixed storage.

@@ -1,6 +1,7 @@
-// glake as torch's CUDA allocator: a true CUDAAllocator, so that all torch builds on one
-// (statistics, snapshots, pools, CUDA graphs, tensors sent between processes) is there. It adds no
-// policy: each function says in glake's terms what torch asks, and its part does it.
+// glake as torch's CUDA allocator. It is a true CUDAAllocator, so it has all that torch builds on
+// one: statistics, snapshots, pools, CUDA graphs, and tensors that are sent between processes. It
+// adds no policy. Each function translates what torch asks into glake's terms, and a part of this
+// class does it.
 #pragma once
 
 #include <atomic>
@@ -31,13 +32,13 @@ using c10::cuda::CUDAStream;
 
 class CudaAllocator final : public native::CUDAAllocator {
  public:
-  // Made by the first call, never destroyed: tensors outlive static destructors.
+  // The first call makes it. It is never destroyed, because tensors outlive static destructors.
   static CudaAllocator& instance();
   CudaLibrary& library() { return library_; }
   void set_legacy_pools() { foreign_.set_legacy(); }  // before the first allocation
   void process_exits() { exiting_.store(true); }
   bool exiting() const { return exiting_.load(std::memory_order_relaxed); }
-  void refused_free() noexcept;  // counts it, and warns of the first
+  void refused_free() noexcept;  // counts it, and warns of the first one
   uint64_t refused_frees() const { return refused_frees_.load(); }
 
   // Blocks.

@@ -1,4 +1,4 @@
-// Who hears of each block of torch's besides glake: torch's profiler and its sanitizer.
+// Torch's profiler and its sanitizer, which are told of each block of torch's.
 #pragma once
 
 #include <c10/core/impl/GPUTrace.h>
@@ -19,8 +19,8 @@ class BlockListeners {
     return C10_UNLIKELY(c10::impl::GPUTrace::get_trace() != nullptr ||
                         c10::memoryProfilingEnabled());
   }
-  // `bytes` is negative for a free, which is told before it is made: afterwards the address may be
-  // another block's.
+  // `bytes` is negative for a free. A free is told before it is made, because the address may be
+  // another block's afterwards.
   void tell(void* ptr, int64_t bytes, int device) const;
 
  private:

@@ -1,4 +1,4 @@
-// How the CUDA allocator calls glake's C interface: what fails is thrown as torch's exceptions.
+// How the CUDA allocator calls glake's C interface. Failures are thrown as torch's exceptions.
 #pragma once
 
 #include <string>
@@ -9,11 +9,13 @@
 
 namespace glake::adapter {
 
-// PyTorch's phrase comes first, once: other software looks for it. The core's own texts have it.
+// The text begins with PyTorch's phrase, once, because other software looks for it. The core's own
+// texts have the phrase already.
 constexpr std::string_view kOutOfMemoryPhrase = "CUDA out of memory. ";
 std::string out_of_memory_text(const std::string& text);
 
-// Throws the calling thread's last error; `bytes`: what was asked for, if memory was.
+// Throws the calling thread's last error. `bytes` is the size of the request, if it was one for
+// memory.
 [[noreturn]] void raise_error(const CudaLibrary& library, size_t bytes = 0);
 
 inline void require(const CudaLibrary& library, int status) {
@@ -22,8 +24,8 @@ inline void require(const CudaLibrary& library, int status) {
 
 inline glake_pool named(c10::MempoolId_t pool) { return {pool.first, pool.second}; }
 
-// Calls visit.segment() and then visit.block() for each block of it; `told`: as a snapshot, of
-// which the history has an event.
+// Calls visit.segment() for each segment, and then visit.block() for each of its blocks. `told`:
+// this is a snapshot, which the history notes as an event.
 template <typename Visit>
 void visit_memory(const CudaLibrary& library, int device, Visit& visit, bool told = false) {
   auto segment = [](void* self, const glake_segment_info* each) {

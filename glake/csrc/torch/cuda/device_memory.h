@@ -1,5 +1,5 @@
-// What torch asks and sets of a device's memory as a whole: how much it may be, what is free and
-// cached, and which devices reach it.
+// What torch asks and sets about all of a device's memory: its limit, what is free and cached, and
+// which devices reach it.
 #pragma once
 
 #include <array>
@@ -19,15 +19,15 @@ class DeviceMemory {
 
   double fraction(c10::DeviceIndex device) const;
   void set_fraction(double fraction, c10::DeviceIndex device);
-  std::pair<size_t, size_t> info(c10::DeviceIndex device) const;  // free, and in all
-  // The largest block that could be had, where `at_least` is known of already (0: it is not).
+  std::pair<size_t, size_t> info(c10::DeviceIndex device) const;  // free, and in total
+  // The largest block that is possible. `at_least` is a size that is known to be possible, or 0.
   size_t largest(c10::DeviceIndex device, size_t at_least);
   std::vector<native::StreamSegmentSize> segment_sizes(c10::DeviceIndex device) const;
 
-  // Gives what is cached back to the driver, on every device: of one pool, or (kNoPool) of all but
-  // those in use.
+  // Gives cached memory back to the driver, on every device: that of one pool, or with kNoPool that
+  // of all pools that are not in use.
   void empty_cache(c10::MempoolId_t pool);
-  // torch's direction: work on `device` may then reach memory of `to`.
+  // In torch's direction: work on `device` can then reach memory of `to`.
   void enable_peer_access(c10::DeviceIndex device, c10::DeviceIndex to);
 
  private:
@@ -35,7 +35,7 @@ class DeviceMemory {
   TorchDevices& devices_;
   const PrivatePools& pools_;
   ForeignPools& foreign_;
-  std::array<std::atomic<double>, kMaxDevices> fractions_;  // as asked for; negative: never
+  std::array<std::atomic<double>, kMaxDevices> fractions_;  // as requested; negative: never set
 };
 
 }  // namespace glake::adapter

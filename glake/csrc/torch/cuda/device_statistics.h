@@ -1,4 +1,4 @@
-// torch's DeviceStats: glake's own numbers, and besides them the memory of foreign pools.
+// torch's DeviceStats: glake's own numbers and the memory of foreign pools.
 #pragma once
 
 #include <map>
@@ -17,7 +17,7 @@ class DeviceStatistics {
                    OomObservers& observers)
       : library_(library), devices_(devices), foreign_(foreign), observers_(observers) {}
 
-  // With `by_pool` also what each pool reserves, in the minors of torch that show it.
+  // With `by_pool` it also says what each pool reserves, in those minors of torch that show it.
   caching::DeviceStats of(c10::DeviceIndex device, bool by_pool);
   void reset_accumulated(c10::DeviceIndex device);
   void reset_peaks(c10::DeviceIndex device);
@@ -35,7 +35,7 @@ class DeviceStatistics {
   ForeignPools& foreign_;
   OomObservers& observers_;
   std::mutex mutex_;
-  std::map<std::pair<int, c10::MempoolId_t>, StatArray> reserved_of_pool_;  // as of the last look
+  std::map<std::pair<int, c10::MempoolId_t>, StatArray> reserved_of_pool_;  // at the last look
 };
 
 }  // namespace glake::adapter

@@ -1,8 +1,8 @@
-// Pools whose memory another allocator gives (torch.cuda.MemPool(allocator): NCCL's, a symmetric
-// heap): its segments are shared by blocks as in PyTorch's own allocator, and go back to it when
-// the pool is emptied. None of this memory is ever glake's, but all of it counts against glake's
-// limit. With the option private_pools=legacy every private pool is one, and its allocator is the
-// driver's cudaMalloc: what legacy IPC and NCCL's graph registration ask for.
+// Pools with memory of another allocator (torch.cuda.MemPool(allocator): NCCL's, a symmetric heap).
+// Blocks share its segments as in PyTorch's own allocator. The segments go back to it when the pool
+// is emptied. None of this memory is glake's, but all of it counts against glake's limit. With the
+// option private_pools=legacy every private pool is a foreign one, and its allocator is the
+// driver's cudaMalloc. Legacy IPC and NCCL's graph registration need that.
 #pragma once
 
 #include <array>
@@ -23,9 +23,10 @@ class ForeignPools {
 
   explicit ForeignPools(const CudaLibrary& library) : library_(library) {}
 
-  // Every private pool made from here on is cudaMalloc's memory.
+  // From now on every new private pool has memory of cudaMalloc.
   void set_legacy() { legacy_ = true; }
-  // One more user; `allocator` may be null for a pool known already. False: not a foreign pool.
+  // Adds a user. `allocator` may be null for a pool that is known already. False: it is not a
+  // foreign pool.
   bool retain(int device, c10::MempoolId_t pool, const Allocator& allocator);
   bool release(int device, c10::MempoolId_t pool);
   bool contains(int device, c10::MempoolId_t pool) const;
@@ -33,16 +34,17 @@ class ForeignPools {
   void set_use_on_oom(int device, c10::MempoolId_t pool, bool value);
   void set_no_split(int device, c10::MempoolId_t pool);
 
-  // Null if the limit has no room for it: glake_last_error() says why.
+  // Null if the limit has no room for it. Then glake_last_error() says why.
   void* allocate(size_t bytes, int device, cudaStream_t stream, c10::MempoolId_t pool,
                  bool capturing, const ForeignBlocks::Context& context);
-  // The rest: false (or null) for memory that is not foreign.
+  // The others return false (or null) for memory that is not foreign.
   bool free(void* ptr, int device, bool capturing);
   bool record_stream(void* ptr, cudaStream_t stream);
   bool describe(const void* ptr, ForeignBlock* out);
 
-  // Gives idle segments back to their allocator after the device's work: of one pool; with kNoPool
-  // of the pools without a user; with `for_oom` of those that allow it. Bytes given back.
+  // Waits for the device's work and gives idle segments back to their allocators: those of one
+  // pool, with kNoPool those of the pools without a user, with `for_oom` those of pools that allow
+  // it. Returns the bytes.
   size_t empty(int device, c10::MempoolId_t pool, bool for_oom = false);
 
   template <typename OnSegment, typename OnBlock>
@@ -53,7 +55,7 @@ class ForeignPools {
   }
   bool any() const { return any_.load(std::memory_order_acquire); }
 
-  // Adds this memory to statistics of glake's own: peaks are those of the sum.
+  // Adds this memory to glake's own statistics. Peaks become those of the sum.
   void add_to(caching::DeviceStats* stats, int device);
   void reset_peaks(int device);
   void reset_accumulated(int device);
@@ -68,7 +70,7 @@ class ForeignPools {
   Pool* find(int device, c10::MempoolId_t pool);
   const Pool* find(int device, c10::MempoolId_t pool) const;
 
-  // Around a change of foreign memory: keeps the peaks of both kinds of memory together.
+  // Stands around a change of foreign memory. It keeps the peaks of both kinds of memory together.
   class Observed {
    public:
     Observed(ForeignPools& pools, int device);
@@ -86,7 +88,7 @@ class ForeignPools {
   };
   using Peaks = std::array<std::array<Peak, 3>, 9>;  // of each statistic, by kind of block
 
-  // Null: it has no more.
+  // Null: the allocator has no more.
   static void* obtain(const Allocator& allocator, size_t bytes, int device, cudaStream_t stream);
   static void give(const Allocator& allocator, void* base);
   void observe(const caching::DeviceStats& own, int device, bool before);

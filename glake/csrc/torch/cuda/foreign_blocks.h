@@ -1,7 +1,6 @@
-// The blocks of pools whose memory another allocator gives, by the rules of PyTorch's own
-// allocator: small requests share segments of 2 MiB and middling ones segments of 20 MiB, the best
-// fit of the same stream is split, neighbours that are free are joined. No lock and no allocator
-// here.
+// The blocks of foreign pools, by the rules of PyTorch's own allocator. Small requests share
+// segments of 2 MiB and medium ones segments of 20 MiB. The best fit of the same stream is split,
+// and free neighbours are joined. This class has no lock and calls no allocator.
 #pragma once
 
 #include <deque>
@@ -18,7 +17,7 @@
 
 namespace glake::adapter {
 
-// What the pool's allocator gave at once.
+// What the pool's allocator gave in one call.
 struct ForeignSegment {
   int device = 0;
   c10::MempoolId_t pool;
@@ -33,15 +32,15 @@ struct ForeignBlock {
   size_t bytes = 0;
   size_t requested = 0;  // by its present holder
   bool live = false;
-  bool awaited = false;                // freed, until the work recorded on it is complete
-  size_t events = 0;                   // of that work, which are not complete yet
-  std::vector<cudaStream_t> recorded;  // streams to wait for once freed
+  bool awaited = false;                // it is freed, but the work recorded on it is not complete
+  size_t events = 0;                   // of that work; those that are not complete yet
+  std::vector<cudaStream_t> recorded;  // streams whose work must complete after its free
   std::shared_ptr<c10::GatheredContext> context;
   bool active() const { return live || awaited; }
   bool whole() const { return bytes == segment->bytes; }
 };
 
-// What is asked for: of one pool's memory for one stream.
+// A request to one pool's memory, for one stream.
 struct ForeignRequest {
   size_t bytes;
   int device;
@@ -56,31 +55,34 @@ class ForeignBlocks {
   using Context = std::shared_ptr<c10::GatheredContext>;
   using Stats = caching::DeviceStats;
 
-  // What the pool's allocator is asked for when nothing fits.
+  // The size that the pool's allocator is asked for when nothing fits.
   static size_t segment_size(const ForeignRequest& request);
 
   void* take(const ForeignRequest& request, const Context& context);  // null: nothing fits
   void add(const ForeignRequest& request, void* base, size_t bytes);
-  // Free; with work recorded on it, at once (by `capturing`: once no stream is captured) marked by
-  // events and awaited.
+  // Frees a block. If work is recorded on it, events are recorded behind that work, and the block
+  // is free when they complete. With `capturing` the events are recorded once no stream is
+  // captured.
   void give(void* ptr, ForeignBlock& block, bool capturing);
   ForeignBlock* find(const void* ptr);  // null: not a block
-  // Whatever awaited work that is complete is free; `wait`: waits for the work.
+  // Frees blocks whose awaited work is complete. `wait`: waits for the work.
   void settle(bool wait = false);
 
-  // Segments without a block in use of the pools for which `of(device, pool)`, taken out.
+  // Takes out and returns the segments without a block in use, for those pools for which
+  // `of(device, pool)` is true.
   template <typename Of>
   std::vector<ForeignSegment> remove_idle(Of&& of);
   bool any(int device, c10::MempoolId_t pool) const;
 
-  // Calls segment(const ForeignSegment&) and then block(void*, const ForeignBlock&) for its blocks.
+  // For each segment it calls segment(const ForeignSegment&), and then block(void*, const
+  // ForeignBlock&) for its blocks.
   template <typename OnSegment, typename OnBlock>
   void visit(int device, OnSegment&& segment, OnBlock&& block) const;
 
   Stats& stats(int device) { return stats_[device]; }
 
  private:
-  // Free blocks in the order in which they are looked for.
+  // The order of free blocks, in which a search looks at them.
   struct Fit {
     int device;
     c10::MempoolId_t pool;
@@ -93,11 +95,11 @@ class ForeignBlocks {
              std::tie(o.device, o.pool, o.stream, o.large, o.bytes, o.where);
     }
   };
-  // Free blocks that are part of a segment, before and after a call: PyTorch counts what changed.
+  // Free blocks that are a part of a segment. PyTorch counts how a call changed them.
   struct Splits {
     int64_t blocks = 0, bytes = 0;
   };
-  using Blocks = std::map<char*, ForeignBlock, std::less<>>;  // found by const pointers, too
+  using Blocks = std::map<char*, ForeignBlock, std::less<>>;  // const pointers find them, too
 
   static Fit fit(char* where, const ForeignBlock& block);
   void insert_free(Blocks::iterator at, Splits* splits);
@@ -109,12 +111,13 @@ class ForeignBlocks {
   Blocks blocks_;
   std::map<char*, ForeignSegment> segments_;
   std::set<Fit> free_;
-  std::map<cudaStream_t, std::deque<std::pair<cudaEvent_t, char*>>> marks_;  // by stream, in order
+  // By stream, in the order of recording.
+  std::map<cudaStream_t, std::deque<std::pair<cudaEvent_t, char*>>> marks_;
   std::vector<char*> unmarked_;  // freed while a stream was captured
   std::map<int, Stats> stats_;
 };
 
-// The kinds of a statistic that a block or segment counts in: all of them, and its own.
+// Visits the kinds of a statistic in which a block or segment counts: the one for all, and its own.
 template <typename Act>
 void for_kinds(c10::CachingAllocator::StatArray& array, bool large, Act&& act) {
   act(array[0]);

@@ -1,5 +1,5 @@
 // torch's view of what glake watches: contexts (stacks) of blocks, the trace of events, trackers,
-// annotations, and the metadata a thread attaches to its allocations.
+// annotations, and the metadata that a thread attaches to its allocations.
 #pragma once
 
 #include <array>
@@ -32,22 +32,23 @@ class History {
   void annotate_block(int device, const void* ptr, size_t bytes, void* stream,
                       const std::string& metadata);
 
-  // What happened on the device, oldest first, and the annotations of all.
+  // The events of the device, oldest first. annotations() are those of all devices.
   std::vector<caching::TraceEntry> trace(int device) const;
   std::vector<caching::AnnotationEntry> annotations() const;
 
-  // The stack of a new block now, if stacks are wanted of it.
+  // The stack for a new block, if blocks' stacks are wanted now.
   Frames gather_for_block() const;
   static Frames frames_of(const void* context);
 
-  // What the device's later events carry, of whatever thread: backward runs on one of its own.
+  // The context of the device's later events on any thread. A backward pass runs on a thread of its
+  // own.
   void push_compile_context(int device, const std::string& context);
   void pop_compile_context(int device);
   void set_metadata(int device, const std::string& metadata);
   std::string metadata(int device) const;
 
-  // While it lives, the calling thread frees: its stacks are wanted less often. Without a history
-  // none are, and a free need not look for its thread's depth.
+  // While it lives, the calling thread frees, and stacks are wanted less often then. Without a
+  // history no stacks are wanted, and a free need not look for its thread's depth.
   class Freeing {
    public:
     explicit Freeing(const History& history) : counts_(history.enabled()) {
@@ -85,12 +86,12 @@ class History {
   std::atomic<bool> enabled_{false};
   std::atomic<int> when_{0};
   std::atomic<caching::CreateContextFn> gather_{nullptr};
-  std::atomic<uint32_t> skipped_{0};  // a bit per action
+  std::atomic<uint32_t> skipped_{0};  // one bit for each action
 
-  mutable std::mutex noting_;  // of notes_; a leaf
+  mutable std::mutex noting_;  // guards notes_; no other lock is taken under it
   std::array<Notes, kMaxDevices> notes_;
 
-  mutable std::mutex mutex_;  // of the three below; nothing is called with it held
+  mutable std::mutex mutex_;  // guards the three below; nothing is called with it held
   size_t most_ = 0;
   std::deque<caching::AnnotationEntry> annotations_;
   std::deque<caching::TraceEntry> annotated_;

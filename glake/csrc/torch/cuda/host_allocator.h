@@ -25,7 +25,8 @@ class HostAllocator final : public at::HostAllocator {
   at::HostStats get_stats() override;
   void reset_accumulated_stats() override;
   void reset_peak_stats() override;
-  // What a graph captures stays with the graph's pool: it is read and written at every replay.
+  // Memory that a graph captures stays with the graph's pool, because every replay reads and writes
+  // it.
   void begin_allocate_to_pool(c10::MempoolId_t pool,
                               std::function<bool(c10::Stream)> filter) override;
   void end_allocate_to_pool(c10::MempoolId_t pool) override;
@@ -39,8 +40,9 @@ class HostAllocator final : public at::HostAllocator {
   };
   struct Pool {
     int uses = 0;
-    std::multimap<size_t, void*> free;  // nothing recorded on them: for the pool's next requests
-    std::vector<void*> kept;            // work captured on them: nobody's until the pool ends
+    // No work is recorded on them, so the pool's next requests may have them.
+    std::multimap<size_t, void*> free;
+    std::vector<void*> kept;  // captured work uses them, so nobody gets them until the pool ends
   };
   static void deleter(void* ptr);
   bool give_back(void* ptr);
@@ -49,13 +51,13 @@ class HostAllocator final : public at::HostAllocator {
   [[noreturn]] void raise(size_t bytes);
 
   Routes<c10::Stream> routes_;
-  std::mutex mutex_;                         // of what follows
+  std::mutex mutex_;                         // guards what follows
   std::unordered_map<void*, Block> blocks_;  // live
   std::map<c10::MempoolId_t, Pool> pools_;
   at::HostStats stats_;
-  std::unordered_set<void*> seen_;  // blocks the driver gave since the cache was last emptied
-  int64_t given_ = 0, freed_ = 0;   // by the driver, to it: as of the last look
-  int64_t untimed_ = 0;             // of those given: not in the statistics yet
+  std::unordered_set<void*> seen_;  // blocks that the driver gave since the cache was last emptied
+  int64_t given_ = 0, freed_ = 0;   // bytes that the driver gave and took, at the last look
+  int64_t untimed_ = 0;             // of given_; not in the statistics yet
 };
 
 }  // namespace glake::adapter

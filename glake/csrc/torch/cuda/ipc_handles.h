@@ -1,4 +1,5 @@
-// Tensors that are sent to another process: the handle of a block, and the block of a handle.
+// For tensors that are sent to another process: makes the handle of a block, and finds the block of
+// a handle.
 #pragma once
 
 #include <string>
@@ -14,7 +15,7 @@ class IpcHandles {
       : library_(library), devices_(devices), blocks_(blocks) {}
 
   std::string share(void* ptr);
-  // The block in this process, until close().
+  // Opens the block in this process. It lasts until close().
   void* open(const std::string& handle);
   void close(void* opened) { library_.ipc_close(opened); }
 

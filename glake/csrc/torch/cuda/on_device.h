@@ -1,5 +1,5 @@
-// The calling thread's current device; and another one, set back at the end. (c10's own guard would
-// bring in the whole runtime.)
+// The calling thread's current device, and a scope that sets another one and restores it at the
+// end. (c10's own guard would bring in the whole runtime.)
 #pragma once
 
 #include "torch/cuda/version.h"
@@ -8,8 +8,8 @@ namespace glake::adapter {
 
 using c10::DeviceIndex;
 
-// c10's function of this name also asks, every time, whether an assertion of a kernel has failed.
-// Allocation is no place to learn that, and the question takes as long as the device's own.
+// c10's function of this name also asks each time whether an assertion of a kernel has failed. An
+// allocation should not report that, and the question takes as long as the one for the device.
 inline DeviceIndex current_device() {
   DeviceIndex device = -1;
   const cudaError_t status = c10::cuda::GetDevice(&device);

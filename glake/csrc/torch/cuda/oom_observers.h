@@ -1,4 +1,4 @@
-// What torch says when memory runs out: to whoever observes it, and to the caller.
+// What torch does when memory runs out: it tells the observers and the caller.
 #pragma once
 
 #include <array>
@@ -18,10 +18,10 @@ class OomObservers {
 
   void attach_oom(native::OutOfMemoryObserver observer);
   void attach_rejection(OomRejectionObserver observer);
-  // Tells all of them, and throws; `text` is what glake said.
+  // Tells all observers, and throws. `text` is glake's message.
   [[noreturn]] void refuse(size_t bytes, int device, const std::string& text);
 
-  // A rejection, as torch calls it: the limit, not the device, said no.
+  // torch calls it a rejection if the limit refused a request, and not the device.
   int64_t rejections(int device) const;
   void reset_rejections(int device);
 
@@ -35,7 +35,7 @@ class OomObservers {
 
   const CudaLibrary& library_;
   const ForeignPools& foreign_;
-  mutable std::mutex mutex_;  // of what follows; nothing is called with it held
+  mutable std::mutex mutex_;  // guards what follows; nothing is called with it held
   std::array<int64_t, kMaxDevices> rejections_{};
   std::vector<native::OutOfMemoryObserver> on_oom_;
   std::vector<OomRejectionObserver> on_rejection_;

@@ -1,4 +1,5 @@
-// Room under the limit for memory that is not glake's; given back at the end unless kept.
+// Room under the limit for memory that is not glake's. It is given back at the scope's end unless
+// it is kept.
 #pragma once
 
 #include "torch/library.h"

@@ -1,4 +1,4 @@
-// What glake itself counts, as torch's DeviceStats: without the memory of foreign pools.
+// glake's own counts as torch's DeviceStats, without the memory of foreign pools.
 #pragma once
 
 #include "torch/cuda/version.h"

@@ -1,4 +1,4 @@
-// Checkpoints of private pools, which cudagraph trees take and set back.
+// Checkpoints of private pools. Cudagraph trees take and restore them.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace glake::adapter {
 class PoolCheckpoints {
  public:
   using State = std::shared_ptr<native::AllocatorState>;
-  // Blocks that were freed and allocated to set a checkpoint back.
+  // The blocks that were freed and allocated to restore a checkpoint.
   struct Changes {
     std::vector<void*> freed, allocated;
   };

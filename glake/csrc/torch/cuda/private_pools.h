@@ -1,5 +1,5 @@
-// Private pools: CUDA graphs and torch.cuda.MemPool. Which allocations go to which pool, and what a
-// pool may do. A pool with an allocator of its own is one of ForeignPools.
+// Private pools, of CUDA graphs and torch.cuda.MemPool: which allocations go to which pool, and
+// what a pool may do. A pool with an allocator of its own is one of ForeignPools.
 #pragma once
 
 #include <array>
@@ -20,14 +20,14 @@ class PrivatePools {
   PrivatePools(const CudaLibrary& library, TorchDevices& devices, ForeignPools& foreign)
       : library_(library), devices_(devices), foreign_(foreign) {}
 
-  // One more user of the pool; `allocator` may be null.
+  // Adds a user of the pool. `allocator` may be null.
   void retain(c10::DeviceIndex device, c10::MempoolId_t pool,
               const ForeignPools::Allocator& allocator);
   void release(c10::DeviceIndex device, c10::MempoolId_t pool);
   int uses(c10::DeviceIndex device, c10::MempoolId_t pool) const;
-  bool had_any() const { return had_any_.load(); }  // of glake's own memory, ever
+  bool had_any() const { return had_any_.load(); }  // of glake's own memory, at any time
 
-  // Allocations on streams of which the filter says so go to the pool.
+  // From now on allocations on streams for which the filter is true go to the pool.
   void begin(c10::DeviceIndex device, c10::MempoolId_t pool,
              std::function<bool(cudaStream_t)> filter);
   void end(c10::DeviceIndex device, c10::MempoolId_t pool);
@@ -36,8 +36,8 @@ class PrivatePools {
     return routes_.pool(device, stream);
   }
 
-  // glake sees by itself which streams are under capture; what is counted here keeps foreign pools
-  // from waiting for the device meanwhile, which would end the capture.
+  // glake itself sees which streams are captured. This count keeps foreign pools from waiting for
+  // the device during a capture, which would end it.
   void capture_begins(c10::DeviceIndex device);
   void capture_ends(c10::DeviceIndex device);
   bool capturing(int device) const;
@@ -45,7 +45,7 @@ class PrivatePools {
   void set_use_on_oom(c10::DeviceIndex device, c10::MempoolId_t pool, bool value);
   void set_no_split(c10::DeviceIndex device, c10::MempoolId_t pool);
 
-  // Whether these are the pool's live blocks. Throws for no such pool.
+  // Whether these are exactly the pool's live blocks. Throws if there is no such pool.
   bool live_are(c10::DeviceIndex device, c10::MempoolId_t pool,
                 const std::unordered_set<void*>& expected) const;
 
@@ -58,7 +58,7 @@ class PrivatePools {
   Routes<cudaStream_t> routes_;
   std::array<std::atomic<int>, kMaxDevices> captures_{};
   std::atomic<bool> had_any_{false};
-  std::mutex mutex_;                                            // of flags_
+  std::mutex mutex_;                                            // guards flags_
   std::map<std::pair<int, c10::MempoolId_t>, unsigned> flags_;  // of glake's own pools in use
 };
 

@@ -1,5 +1,6 @@
-// Which pool an allocation goes to: per device, the pools in use now, each with torch's question
-// "is this stream's memory yours?"; of those that say yes the one begun last, so that they nest.
+// Which pool an allocation goes to. A device has a list of the pools in use, each with torch's
+// question "is this stream's memory yours?". Of those that say yes, the one begun last gets it, so
+// that pools nest.
 #pragma once
 
 #include <atomic>
@@ -60,7 +61,8 @@ class Routes {
   std::vector<std::pair<c10::MempoolId_t, Filter>> routes_[kMaxDevices];
 };
 
-// c10 numbers a stream of others by its handle, which is even, its own by odd numbers.
+// c10's number of its own stream is odd. For a stream of other code it is the handle, which is
+// even.
 inline bool of_others(const c10::cuda::CUDAStream& stream) {
   return stream.id() != 0 && (stream.id() & 1) == 0;
 }
@@ -68,11 +70,11 @@ inline bool of_others(const c10::cuda::CUDAStream& stream) {
 void tell_of_others(int device, cudaStream_t stream);
 
 // The runtime's handle of a stream. CUDAStream::stream() puts a guard of the device around its
-// search, which asks the runtime more than once. The default stream, which c10 numbers 0, is CUDA's
-// null stream. Any other of torch's has one handle for as long as the process lives, so each thread
-// keeps that of the stream it asked for last. A stream of others, of which c10 knows only the
-// handle, may be destroyed at any time. glake is told so each time: a new stream may have the
-// handle.
+// search, which asks the runtime more than once. The default stream, with c10's number 0, is CUDA's
+// null stream. Any other stream of torch's has one handle for the process's life, so each thread
+// keeps the handle of its last one. Of a stream of other code c10 knows only the handle. Such a
+// stream may be destroyed at any time, and a new stream may get the handle. So glake is told each
+// time.
 inline cudaStream_t handle_of(const c10::cuda::CUDAStream& stream) {
   if (C10_LIKELY(stream.id() == 0)) return nullptr;
   struct Last {

@@ -1,4 +1,4 @@
-// torch's snapshots: the segments of all devices with their blocks, and what the history has.
+// torch's snapshots: the segments of all devices with their blocks, and the events of the history.
 #pragma once
 
 #include "torch/cuda/foreign.h"
@@ -13,7 +13,7 @@ class Snapshots {
             const History& history)
       : library_(library), devices_(devices), foreign_(foreign), history_(history) {}
 
-  // Of one pool or (kNoPool) of all memory; `traces`: with the history's events.
+  // Of one pool, or with kNoPool of all memory. `traces`: with the history's events.
   native::SnapshotInfo take(c10::MempoolId_t pool, bool traces) const;
 
  private:

@@ -1,4 +1,5 @@
-// torch's blocks: how each is obtained, described and given back, whoever has its memory.
+// torch's blocks: how each is obtained, described and given back, whichever allocator has its
+// memory.
 #pragma once
 
 #include <string>
@@ -35,20 +36,20 @@ class TorchBlocks {
   void set_caching(bool value) { uncached_.set_caching(value); }
   bool caching() const { return uncached_.caching(); }
 
-  // All three throw. With caching off:
+  // The next three throw. The first one is for caching switched off.
   void* obtain_uncached(size_t bytes, int device);
   void* obtain(size_t bytes, c10::DeviceIndex device, cudaStream_t stream);
-  // At an address; null: no address is wanted.
+  // Obtains a block at this address; null: at any address.
   void* obtain_at(void* where, size_t bytes, c10::DeviceIndex device, cudaStream_t stream);
 
   bool give_back(void* ptr);  // false: refused, glake_last_error() says why
   void record_stream(void* ptr, cudaStream_t stream);
-  KnownBlock known(const void* ptr);  // throws for what is no block
+  KnownBlock known(const void* ptr);  // throws if it is not a block
 
  private:
   void* attempt(size_t bytes, int device, cudaStream_t stream, c10::MempoolId_t pool);
   void* recover(size_t bytes, int device, cudaStream_t stream, c10::MempoolId_t pool);
-  // Where others are told, or may have the memory.
+  // For the case that others must be told, or that the memory may be another allocator's.
   C10_NOINLINE bool give_back_known(void* ptr, bool heard);
   bool make_room(int device, c10::MempoolId_t pool);
   bool describe(const void* ptr, KnownBlock* out);

@@ -1,5 +1,5 @@
-// Blocks with caching off, which is for debugging: each is a driver allocation of its own, given
-// back at its free. It is in no statistic, as torch's is not; it counts against the limit.
+// Blocks with caching switched off, for debugging. Each is a driver allocation of its own, which
+// goes back at its free. They are in no statistic, as in torch, but count against the limit.
 #pragma once
 
 #include <atomic>
@@ -18,17 +18,17 @@ class UncachedBlocks {
     int device = 0;
   };
 
-  // Caching is off from the start if torch's own switch says so.
+  // Caching is off from the start if torch's own switch is set.
   UncachedBlocks(const CudaLibrary& library, const BlockListeners& listeners);
 
   void set_caching(bool value) { caching_.store(value); }
   bool caching() const { return caching_.load(std::memory_order_relaxed); }
 
   void* obtain(size_t bytes, int device);
-  // The rest: false for a block that is none of these.
+  // The others return false for a block that is not one of these.
   bool give_back(void* ptr);
   bool describe(const void* ptr, Block* out) const;
-  bool any() const { return any_.load(std::memory_order_acquire); }  // were ever made
+  bool any() const { return any_.load(std::memory_order_acquire); }  // whether one was ever made
 
  private:
   const CudaLibrary& library_;

@@ -1,5 +1,5 @@
-// What differs between torch's minors, all of it here: 2.11 to 2.15 are compiled in the header
-// matrix (tools/header_matrix.py); a later one is taken to be like the last.
+// All that differs between torch's minors. 2.11 to 2.15 are compiled in the header matrix
+// (tools/header_matrix.py). A later one is assumed to be like the last.
 #pragma once
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -15,7 +15,8 @@
   (TORCH_VERSION_MAJOR > (major) ||     \
    (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
 
-// `override` in the minors that have the virtual function. In older ones nothing calls ours.
+// This is `override` in the minors that have the virtual function. In older ones nothing calls
+// glake's function.
 #if GLAKE_TORCH_SINCE(2, 12)
 #define GLAKE_OVERRIDE_2_12 override
 #else

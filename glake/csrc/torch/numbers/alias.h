@@ -1,5 +1,5 @@
-// CPU tensors over the bytes of CUDA tensors: the simulated driver keeps device memory readable at
-// the device's addresses.
+// CPU tensors over the bytes of CUDA tensors. This works because the simulated driver keeps device
+// memory readable at the device's addresses.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -17,7 +17,8 @@ struct Extent {
   size_t bytes = 0;
 };
 
-// From the first to the last byte that the strides of a tensor with elements reach.
+// The bytes from the first to the last that a tensor's strides reach. The tensor must have
+// elements.
 inline Extent extent_of(const at::Tensor& tensor) {
   int64_t last = 0;
   for (int64_t i = 0; i < tensor.dim(); ++i) last += (tensor.size(i) - 1) * tensor.stride(i);
@@ -26,7 +27,7 @@ inline Extent extent_of(const at::Tensor& tensor) {
           (static_cast<size_t>(last) + 1) * tensor.itemsize()};
 }
 
-// The aliases of one op's arguments: tensors that are one stay one, and so do storages, since
+// The aliases of one op's arguments. One tensor has one alias, and one storage one storage, because
 // kernels ask whether an output is also an input.
 class Aliases {
  public:
@@ -48,7 +49,7 @@ class Aliases {
   }
 
   const std::vector<simcuda_touched>& pieces() const { return pieces_; }
-  // The CPU's storage for each of CUDA's.
+  // The CPU's storage for each storage of CUDA.
   const std::unordered_map<c10::StorageImpl*, c10::Storage>& storages() const { return storages_; }
 
  private:
@@ -73,11 +74,11 @@ class Aliases {
 
   std::unordered_map<c10::TensorImpl*, at::Tensor> tensors_;
   std::unordered_map<c10::StorageImpl*, c10::Storage> storages_;
-  std::vector<at::Tensor> kept_;  // so that no address above stands for another tensor meanwhile
+  std::vector<at::Tensor> kept_;  // keeps each address above from being another tensor's meanwhile
   std::vector<simcuda_touched> pieces_;
 };
 
-// `change` of every tensor in a value; lists are new ones.
+// Applies `change` to every tensor in a value. Lists become new lists.
 template <class Change>
 c10::IValue changed(const c10::IValue& value, const Change& change) {
   if (value.isTensor()) return change(value.toTensor());

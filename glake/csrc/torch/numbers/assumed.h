@@ -1,5 +1,5 @@
-// Memory mode: what an op is taken to make of values that are not known, where zeros would lead a
-// script elsewhere than any data.
+// Memory mode: what an op is assumed to make of unknown values, where zeros would take a script to
+// a place that no data does.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,8 @@ Assumed assumed_of(const at::Tensor& result, const at::Tensor& values) {
   return made;
 }
 
-// Results of checks that are too large for their bytes to be kept: true while nobody writes them.
+// Results of checks that are too large to keep their bytes. They are true as long as nobody writes
+// them.
 class AllTrue {
  public:
   static AllTrue& tensors() {
@@ -60,11 +61,11 @@ class AllTrue {
                : tensor.unsafeGetTensorImpl()->version_counter().current_version();
   }
   std::mutex mutex_;
-  std::array<Kept, 64> kept_;  // a guess: they are reduced at once
+  std::array<Kept, 64> kept_;  // a guess: they are soon reduced
   size_t next_ = 0;
 };
 
-// Places along `dim`, of `from` there are: row after row takes the next ones.
+// Places along `dim`, out of `from`: each row takes the places after the row before.
 Assumed in_turn(const at::Tensor& result, int64_t dim, int64_t from) {
   const Plain plain;
   const int64_t each = result.size(dim);
@@ -81,7 +82,7 @@ Assumed in_turn(const at::Tensor& result, int64_t dim, int64_t from) {
 Assumed assume(const Wrapped& op, const Stack& arguments, const Stack& results) {
   const bool all = op.reduces && AllTrue::tensors().has(arguments[0].toTensor());
   if (!op.check && !op.chooses && !all) return {};
-  const size_t which = op.chooses ? results.size() - 1 : 0;  // topk, max: the values come first
+  const size_t which = op.chooses ? results.size() - 1 : 0;  // topk and max return the values first
   const at::Tensor result = results.at(which).toTensor();
   const bool written = op.op.schema().returns()[which].alias_info() != nullptr;
   if (written || result.numel() == 0 || !result.is_contiguous()) return {};

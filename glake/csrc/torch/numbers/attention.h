@@ -1,5 +1,6 @@
-// CUDA's fused attentions, by what scaled_dot_product_attention does on the CPU with the same
-// arguments: its flash kernel, or, with dropout and for what that does not take, plain products.
+// CUDA's fused attentions, computed as scaled_dot_product_attention computes the same arguments on
+// the CPU: by its flash kernel. With dropout, and for what that kernel does not take, they are
+// plain products.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -22,7 +23,7 @@ struct Attention {
   std::optional<double> scale;
 
   int64_t groups() const { return query.size(1) / key.size(1); }
-  // With as many heads of keys and values as of queries.
+  // The same attention with as many heads of keys and values as of queries.
   Attention ungrouped() const {
     Attention made = *this;
     if (groups() == 1) return made;
@@ -41,7 +42,7 @@ struct Attention {
   }
 };
 
-// The states that dropout drew by, of forward passes whose backward passes may come. The CUDA
+// The states from which dropout drew, for forward passes whose backward passes may come. The CUDA
 // tensor that holds the seed on a GPU has the number of its state here.
 class Seeds {
  public:
@@ -79,7 +80,7 @@ struct Products {
   double factor = 1;
 };
 
-// As _scaled_dot_product_attention_math.
+// Computes the same as _scaled_dot_product_attention_math.
 inline Products products(const Attention& a) {
   Products made;
   const double scale = a.scale.value_or(1.0 / std::sqrt(static_cast<double>(a.query.size(-1))));
@@ -100,7 +101,7 @@ inline Products products(const Attention& a) {
   return made;
 }
 
-// 0 or 1 / (1 - p), as at::dropout draws it.
+// Elements of 0 or 1 / (1 - p), as at::dropout draws them.
 inline at::Tensor noise_of(const at::Tensor& weights, double p,
                            std::optional<at::Generator> generator) {
   return at::empty_like(weights).bernoulli_(1 - p, generator).div_(1 - p);
@@ -165,7 +166,7 @@ inline std::optional<double> scale_of(const c10::IValue& value) {
   return value.isNone() ? std::nullopt : std::optional<double>(value.toDouble());
 }
 
-// What a forward pass leaves: its output, and the number of its dropout's state at `seed_at`.
+// The results of a forward pass: its output, and at `seed_at` the number of its dropout's state.
 inline void finish(Stack* stack, const Attention& a, size_t results, size_t seed_at) {
   const at::Tensor seed = a.dropout > 0 ? Seeds::all().keep() : at::Tensor();
   Stack made(results);

@@ -1,4 +1,5 @@
-// simcuda's side of numbers mode, found among the libraries the process has: nothing is linked.
+// simcuda's part in numbers mode. Its functions are found among the process's libraries, and
+// nothing is linked.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -58,8 +59,8 @@ inline CUstream_st* handle_of(const c10::Stream& stream) {
   return static_cast<CUstream_st*>(stream.native_handle());
 }
 
-// While one lives, what this thread launches and copies is part of an op that is computed as a
-// whole.
+// While one lives, everything that this thread launches and copies is part of one op, which is
+// computed as a whole.
 class Cover {
  public:
   Cover() {
@@ -69,7 +70,7 @@ class Cover {
   ~Cover() { end(); }
   Cover(const Cover&) = delete;
   Cover& operator=(const Cover&) = delete;
-  // Functions that no stand-in has and the op asked for.
+  // The number of functions that the op asked for and no stand-in has.
   int end() {
     if (!open_) return 0;
     open_ = false;

@@ -1,6 +1,7 @@
-// Which numbers random ops draw. After torch.manual_seed(), that of the CPU's default generator
-// itself, so that a job draws what it draws on the CPU. A CUDA generator that was seeded alone, or
-// set back by set_state, has a twin: a CPU generator of the same seed, or of that earlier state.
+// Which numbers random ops draw. After torch.manual_seed() they are those of the CPU's default
+// generator, so that a job draws what it draws on the CPU. A CUDA generator that was seeded alone,
+// or restored by set_state, has a twin: a CPU generator with the same seed, or of that earlier
+// state.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -15,7 +16,7 @@ namespace glake::numbers {
 
 using Position = std::pair<uint64_t, uint64_t>;  // of a CUDA generator: seed and offset
 
-// What one CUDA generator draws by. nullptr stands for the CPU's default generator.
+// The generator from which one CUDA generator draws. nullptr means the CPU's default generator.
 class Twin {
  public:
   std::shared_ptr<at::Generator> at(const Position& now, uint64_t default_seed, bool is_default) {
@@ -23,7 +24,7 @@ class Twin {
     remember(now);
     return own_;
   }
-  // In a capture, where a generator's offset is not to be asked for.
+  // For a capture, in which a generator's offset must not be asked for.
   std::shared_ptr<at::Generator> present() const { return own_; }
   void drawn(const Position& next) {
     next_ = next;
@@ -33,7 +34,7 @@ class Twin {
   void forget() { *this = Twin(); }
 
  private:
-  static constexpr size_t kMost = 4096;  // of 5 KB each
+  static constexpr size_t kMost = 4096;  // of 5 KB each, at most
 
   void move(const Position& now, uint64_t default_seed, bool is_default) {
     const auto seen = history_.find(now);
@@ -64,7 +65,7 @@ class Twin {
   }
 
   bool known_ = false;
-  Position next_, head_;  // head: where the CPU's generator was left
+  Position next_, head_;  // head_: where the CPU's generator was left
   std::shared_ptr<at::Generator> own_;
   std::map<Position, at::Tensor> history_;  // states before each draw
   std::vector<Position> order_;
@@ -72,7 +73,8 @@ class Twin {
 
 class Twins {
  public:
-  // What an op that is issued now draws by; call drawn() after the CUDA kernel has moved on.
+  // The generator from which an op draws that is issued now. Call drawn() after the CUDA kernel has
+  // moved on.
   std::shared_ptr<at::Generator> before(const at::Generator& generator, bool capturing) {
     std::lock_guard<std::mutex> lock(mutex_);
     Twin& twin = of(generator);
@@ -85,7 +87,7 @@ class Twins {
     std::lock_guard<std::mutex> lock(mutex_);
     of(generator).drawn(position(generator));
   }
-  // torch.manual_seed: the CPU's generator begins anew, and all follow it.
+  // After torch.manual_seed: the CPU's generator begins again, and all follow it.
   void reseeded() {
     std::lock_guard<std::mutex> lock(mutex_);
     for (auto& [impl, pair] : twins_) pair.second.forget();
@@ -115,7 +117,8 @@ class Twins {
   std::unordered_map<at::GeneratorImpl*, std::pair<at::Generator, Twin>> twins_;
 };
 
-// While one lives, the CPU's default generator draws what `own` would (nullptr: its own).
+// While one lives, the CPU's default generator draws what `own` would draw (nullptr: what it draws
+// itself).
 class Drawing {
  public:
   explicit Drawing(std::shared_ptr<at::Generator> own) : own_(std::move(own)) {

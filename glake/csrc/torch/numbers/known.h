@@ -1,8 +1,8 @@
-// Memory mode: GPU memory is phantom and has no bytes, but a few are known (simcuda/known.h): what
-// the host copied there, lengths, masks and the like. An op all of whose arguments are small is
-// computed from them, by the CPU's kernel and at its place in the stream; of any other what it
-// writes is no longer known, and reads as zero. So facts that a script sends through a GPU return
-// as they would, and nothing else is computed.
+// Memory mode. GPU memory is phantom and has no bytes, but a few bytes are known (simcuda/known.h):
+// what the host copied there, lengths, masks and the like. If all of an op's arguments are small,
+// the CPU's kernel computes it from the known bytes, at the op's place in the stream. What any
+// other op writes is no longer known, and reads as zero. So facts that a script sends through a GPU
+// come back right, and nothing else is computed.
 #pragma once
 
 #include <algorithm>
@@ -19,15 +19,16 @@
 namespace glake::numbers {
 namespace {
 
-// Guesses. Numbers that are followed are few, those that are data many; ids and masks are of a
-// whole batch, and Python objects travel as bytes.
+// Guesses. Followed numbers are few, and data has many. Ids and masks are of a whole batch, and
+// Python objects are sent as bytes.
 constexpr size_t kMostOfFloats = size_t{64} << 10, kMostOfIntegers = size_t{16} << 20;
 constexpr size_t kMostTensors = 4096;
-constexpr uint64_t kLine = 64;  // bytes; elements lie as far from a line's start as on the GPU
+constexpr uint64_t kLine = 64;  // bytes; an element's distance from a line's start is as on the GPU
 
-// What follows an op in its stream.
+// The work that follows an op in its stream.
 struct Known {
-  struct Home {  // where aliases of the memory at `base` find their bytes while they are computed
+  // Where aliases of the memory at `base` find their bytes while they are computed.
+  struct Home {
     std::vector<c10::Storage> aliases;
     uint64_t base = 0, first = 0, end = 0;
     std::vector<char> bytes;
@@ -37,10 +38,10 @@ struct Known {
   std::vector<Home> homes;
   std::vector<simcuda_followed> pieces;
   std::vector<size_t> home_of;  // of each piece; empty: nothing to compute
-  Assumed assumed;              // what it writes where it is not computed
+  Assumed assumed;              // what it writes if it is not computed
   int device = 0;
-  bool zeros = false;  // what is not known counts as zero
-  bool moves = false;  // each byte written is one that was read, where the types are one
+  bool zeros = false;  // unknown bytes count as zero
+  bool moves = false;  // each byte written is one that was read, if the types are the same
   char* at(size_t piece) { return homes[home_of[piece]].at(pieces[piece].address); }
 };
 
@@ -54,7 +55,7 @@ void settle_homes(Known* known) {
   }
 }
 
-// Brings the bytes that are read; of each piece, how many are known.
+// Fetches the bytes that are read. Returns how many of each piece are known.
 std::vector<size_t> bring(Known* known) {
   settle_homes(known);
   std::vector<size_t> found;
@@ -66,8 +67,8 @@ std::vector<size_t> bring(Known* known) {
   return found;
 }
 
-// Marks in their places which of a piece's bytes are known: those that do not depend on what was
-// there before.
+// Marks the known bytes of a piece in their places: those that do not depend on what was there
+// before.
 void mark(Known* known, size_t which) {
   const simcuda_followed& piece = known->pieces[which];
   std::vector<char> other(piece.bytes, 1);
@@ -82,7 +83,8 @@ bool compute(Known* known) {
   try {
     run(known->work.get());
     return true;
-  } catch (const std::exception&) {  // the CPU refuses what the GPU, that has run, did not
+    // The CPU refuses what the GPU, which has run, accepted.
+  } catch (const std::exception&) {
     return false;
   }
 }
@@ -91,8 +93,8 @@ void tell(const Known& known, uint64_t address, size_t bytes, const char* from) 
   driver().known_write(known.device, address, from, bytes);
 }
 
-// Of an op that moves bytes some are known: where it takes them is seen by moving marks the same
-// way.
+// For an op that moves bytes, of which some are known. Marks are moved in the same way, and show
+// where the op takes the known ones.
 bool move_marked(Known* known) {
   if (!compute(known)) return false;
   const size_t count = known->pieces.size();
@@ -117,7 +119,7 @@ bool move_marked(Known* known) {
   return true;
 }
 
-// What the driver calls (simcuda/compute.h).
+// The driver calls this (simcuda/compute.h).
 int compute_known(void* data) {
   auto* known = static_cast<Known*>(data);
   bool computed = false, told = false;
@@ -189,7 +191,7 @@ bool is_small(const Stack& stack) {
   return small && tensors <= kMostTensors;
 }
 
-// What to compute with, of pieces that are few.
+// Finds the bytes to compute with, if the pieces are few.
 void find_homes(const Pieces& pieces, Known* known) {
   std::unordered_map<uint64_t, size_t> by_base;
   for (size_t i = 0; i < pieces.list.size(); ++i) {
@@ -219,8 +221,8 @@ void give_homes(const Aliases& aliases, Known* known) {
   }
 }
 
-// What the op has done is told at its place in the stream: not where it reads nothing known and
-// writes where nothing is, as most ops of a job do.
+// Reports what the op has done at its place in the stream. It reports nothing if the op reads
+// nothing known and writes where nothing is known, as most ops of a job do.
 void follow(const Wrapped& op, const Stack& arguments, const Stack& results, bool computed) {
   computed = computed && is_small(results);
   Pieces pieces;
@@ -230,7 +232,7 @@ void follow(const Wrapped& op, const Stack& arguments, const Stack& results, boo
   const c10::Stream stream = current_stream(device_of(arguments.empty() ? results : arguments));
   const int ahead = driver().known_ahead(handle_of(stream), pieces.list.data(), pieces.list.size());
   bool moves = op.moves;
-  // With `accumulate` it adds.
+  // With `accumulate` the op adds.
   if (op.name == "_index_put_impl_" && arguments[3].toBool()) moves = false;
   Assumed assumed = assume(op, arguments, results);
   computed = computed && (ahead & (moves ? SIMCUDA_ANY_READ : SIMCUDA_ALL_READ)) != 0;
@@ -250,8 +252,8 @@ void follow(const Wrapped& op, const Stack& arguments, const Stack& results, boo
   enqueue_known(std::move(known), stream);
 }
 
-// What the CUDA kernel allocates besides its results, which are as if nothing were known. That of
-// repeat_interleave allocates little, and takes zeros for negative numbers of repeats.
+// Makes the CUDA kernel allocate what it needs besides its results, as if nothing were known. That
+// of repeat_interleave allocates little, and takes zeros for negative numbers of repeats.
 void take_workspace(const Wrapped& op, c10::DispatchKeySet keys, const Stack& arguments) {
   const auto& schema = op.op.schema().arguments();
   if (!op.shapes || op.name == "repeat_interleave") return;
@@ -260,14 +262,14 @@ void take_workspace(const Wrapped& op, c10::DispatchKeySet keys, const Stack& ar
   call_native(op, keys, &frame);
 }
 
-// An op whose results have a shape that depends on numbers waits for its stream on a GPU too. If it
-// has such a shape, what is not known of small arguments counts as zero; other ops are not
-// computed.
+// An op whose results' shape depends on numbers waits for its stream on a GPU too. Unknown bytes of
+// its small arguments count as zero. Other ops with unknown arguments are not computed.
 bool find_known(const Wrapped& op, c10::DispatchKeySet keys, const Stack& arguments,
                 Stack* results) {
   const c10::Device device = device_of(arguments);
   const c10::Stream stream = current_stream(device);
-  if (driver().capturing(handle_of(stream)) != 0) return false;  // the CUDA kernel says why not
+  // The CUDA kernel says why not.
+  if (driver().capturing(handle_of(stream)) != 0) return false;
   Pieces pieces;
   note_arguments(op, arguments, true, &pieces);
   const int ahead = driver().known_ahead(handle_of(stream), pieces.list.data(), pieces.list.size());
@@ -298,8 +300,8 @@ bool find_known(const Wrapped& op, c10::DispatchKeySet keys, const Stack& argume
   return true;
 }
 
-// Masks among indices become the places they are true at, as CUDA's kernels do it too: only they
-// are to be known, and what is indexed may be large.
+// Turns masks among the indices into the places where they are true, as CUDA's kernels do. Only the
+// masks must be known; what is indexed may be large.
 void find_masks(Stack* arguments) {
   c10::List<std::optional<at::Tensor>> found;
   const auto add = [&](const at::Tensor& index) {
@@ -324,13 +326,14 @@ void find_masks(Stack* arguments) {
 void perform_known(const Wrapped& op, c10::DispatchKeySet keys, Stack* stack) {
   const auto count = static_cast<std::ptrdiff_t>(op.op.schema().arguments().size());
   Stack arguments(stack->end() - count, stack->end());
-  // What is known of a sparse tensor is nobody's here: its kernels may write all that is known.
+  // Sparse tensors are not followed: their kernels may write all that is known.
   if (Cover::depth() > 0 || !all_strided(arguments)) {
     op.native.callBoxed(op.op, keys, stack);
     return;
   }
   stack->erase(stack->end() - count, stack->end());
-  const c10::DeviceGuard current(device_of(arguments));  // the NULL stream is its own
+  // Each device has its own NULL stream.
+  const c10::DeviceGuard current(device_of(arguments));
   if (op.name == "masked_select" && !is_small(arguments)) {
     const auto both = at::broadcast_tensors({arguments[0].toTensor(), arguments[1].toTensor()});
     const at::Tensor made = at::index(both[0], {both[1]});

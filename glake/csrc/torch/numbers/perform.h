@@ -1,5 +1,5 @@
-// What stands in an op's place: its CUDA kernel, called for all but its numbers, and the CPU's
-// kernel, enqueued.
+// What replaces an op: its CUDA kernel, which is called for everything but its numbers, and the
+// CPU's kernel, which is enqueued.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -23,8 +23,8 @@ const c10::impl::VirtualGuardImpl& guard() {
 
 c10::Stream current_stream(c10::Device device) { return guard().getStream(device); }
 
-// Tells what failed in a stream since the last call, with its line, in an exception or, where the
-// GPU would have raised an assertion, on stderr as GPUs do.
+// Reports what failed in a stream since the last call, with its line. It throws an exception, or
+// prints to stderr as GPUs do where the GPU would have raised an assertion.
 void check_failures() {
   Failures& failures = Failures::all();
   std::unique_ptr<Failure> found;
@@ -44,18 +44,18 @@ void check_failures() {
   TORCH_CHECK(false, failures.told);
 }
 
-// An op as it is wrapped.
+// A wrapped op.
 struct Wrapped {
   c10::OperatorHandle op;
   std::string name;  // without "aten::" and overload
   c10::SafeKernelFunction native;
   Rule rule = nullptr;
   bool wide = false, first = false, index = false, random = false, computable = true;
-  // Of memory mode (known.h).
+  // For memory mode (known.h).
   bool overwrites = false, shapes = false, masks = false, followed = false, check = false,
        asks = false, chooses = false, reduces = false;
   bool moves = false;
-  std::string places = "", keeps = "";  // names of arguments, as kMoves and kKeeps say
+  std::string places = "", keeps = "";  // names of arguments, as in kMoves and kKeeps
   int dropout_at = -1, generator_at = -1, beta_at = -1;
 };
 
@@ -84,7 +84,7 @@ at::Generator generator_of(const Wrapped& op, const Stack& arguments, c10::Devic
   return at::globalContext().defaultGenerator(device);
 }
 
-// The op's arguments as the CPU kernel takes them. Tensors of the CPU are as they are now.
+// The op's arguments as the CPU kernel takes them. Tensors of the CPU stay as they are now.
 Stack on_the_cpu(const Wrapped& op, const Stack& arguments, Aliases* aliases) {
   Stack made;
   const auto& schema = op.op.schema().arguments();
@@ -109,7 +109,7 @@ Stack on_the_cpu(const Wrapped& op, const Stack& arguments, Aliases* aliases) {
   return made;
 }
 
-// What a random op draws by; `own` as Twins say.
+// The generator from which a random op draws. `own` is as in Twins.
 struct Draw {
   bool random = false;
   std::shared_ptr<at::Generator> own;
@@ -138,8 +138,9 @@ void enqueue(std::unique_ptr<Work> work, const Aliases& aliases, const c10::Stre
               "): ", last_message());
 }
 
-// CUDA's tensors that an op found first writes into, with those the CPU's kernel gets for them: an
-// out= argument may change its shape, which an alias cannot.
+// The CUDA tensors that an op which is computed first writes into, each with the tensor that the
+// CPU's kernel gets for it. They differ, because an out= argument may change its shape, and an
+// alias cannot.
 using Written = std::vector<std::pair<at::Tensor, at::Tensor>>;
 
 Written own_outputs(const Wrapped& op, const Stack& arguments, Stack* given) {
@@ -172,7 +173,7 @@ at::Tensor on_the_gpu(const at::Tensor& tensor, const Written& written, c10::Dev
   return made;
 }
 
-// Computed at once, after all that the stream has to do: what comes out says what to allocate.
+// Computes the op at once, behind all the stream's work. Its results say what to allocate.
 void find_first(const Wrapped& op, const Stack& arguments, const Draw& draw, Stack* results) {
   const c10::Device device = device_of(arguments);
   const c10::Stream stream = current_stream(device);
@@ -192,7 +193,8 @@ void find_first(const Wrapped& op, const Stack& arguments, const Draw& draw, Sta
   }
 }
 
-// Calls the CUDA kernel for all but its numbers. False: a stand-in lacks a function it asked for.
+// Calls the CUDA kernel for everything but its numbers. False: the op asked for a function that no
+// stand-in has.
 bool call_native(const Wrapped& op, c10::DispatchKeySet keys, Stack* frame) {
   Cover cover;
   try {
@@ -263,7 +265,8 @@ void perform(const Wrapped& op, c10::DispatchKeySet keys, Stack* stack) {
   Stack results;
   Draw draw{draws(op, arguments), nullptr};
   const c10::Device device = device_of(arguments);
-  const c10::DeviceGuard current(device);  // as CUDA's kernels do: the NULL stream is its own
+  // CUDA's kernels do the same, because each device has its own NULL stream.
+  const c10::DeviceGuard current(device);
   const c10::Stream stream = current_stream(device);
   const bool capturing = draw.random && driver().capturing(handle_of(stream)) != 0;
   at::Generator generator;
@@ -289,15 +292,15 @@ void perform(const Wrapped& op, c10::DispatchKeySet keys, Stack* stack) {
 
 using Perform = void (*)(const Wrapped&, c10::DispatchKeySet, Stack*);
 
-// What stands in the place of most ops: perform, or perform_known.
+// What replaces most ops: perform or perform_known.
 Perform& performing() {
   static Perform chosen = &perform;
   return chosen;
 }
 
-// copy_: what goes between host and device, or as it is within a device or between two, is the
-// driver's copy. What a kernel would convert between two devices goes by one that has the target's
-// type and order.
+// copy_: the driver's copy serves between host and device, and within or between devices without
+// conversion. A copy between two devices that a kernel would convert goes over a tensor with the
+// target's type and order.
 void perform_copy(const Wrapped& op, c10::DispatchKeySet keys, Stack* stack) {
   const size_t at = stack->size() - 3;
   const at::Tensor to = (*stack)[at].toTensor(), from = (*stack)[at + 1].toTensor();
@@ -323,7 +326,7 @@ void perform_copy(const Wrapped& op, c10::DispatchKeySet keys, Stack* stack) {
   op.native.callBoxed(op.op, keys, stack);
 }
 
-// A scalar read back: it is here that the host learns of work that failed.
+// Reads a scalar back. Here the host learns of work that failed.
 void perform_read(const Wrapped& op, c10::DispatchKeySet keys, Stack* stack) {
   try {
     op.native.callBoxed(op.op, keys, stack);
@@ -333,7 +336,8 @@ void perform_read(const Wrapped& op, c10::DispatchKeySet keys, Stack* stack) {
   }
 }
 
-// Recurrent networks ask: without cuDNN they are made of products and cells, which are computed.
+// Recurrent networks ask for this. Without cuDNN they are made of products and cells, which are
+// computed.
 inline void without_cudnn(const Wrapped&, c10::DispatchKeySet, Stack* stack) {
   stack->back() = false;
 }

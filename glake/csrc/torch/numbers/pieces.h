@@ -11,21 +11,21 @@ namespace {
 
 constexpr size_t kMostRuns = 4096;  // of one tensor: a guess
 
-// How a piece is read by an op that moves bytes: they, or what says where they go.
+// How an op that moves bytes reads a piece: it moves these bytes, or they say where the others go.
 constexpr int kMoved = 1, kPlaces = 2;
 
-// What an op reads and writes: the stretches of memory that its tensors' elements lie in.
+// What an op reads and writes: the stretches of memory with its tensors' elements.
 struct Pieces {
   std::vector<simcuda_followed> list;
-  std::vector<uint64_t> bases;  // of each, its storage's first address
+  std::vector<uint64_t> bases;  // for each, the first address of its storage
 };
 
-// The stretches of memory that a tensor's elements lie in; one from the first to the last where
-// they are many.
+// The stretches of memory with a tensor's elements. If there are many, one stretch from the first
+// to the last.
 template <class See>
 void each_run(const at::Tensor& tensor, const See& see) {
   const Extent whole = extent_of(tensor);
-  if (whole.bytes == tensor.nbytes()) {  // as most are
+  if (whole.bytes == tensor.nbytes()) {  // as for most
     see(whole);
     return;
   }
@@ -70,7 +70,7 @@ void note(const c10::IValue& value, int read, int written, Pieces* pieces) {
   });
 }
 
-// reads: they count too, as the op may be computed.
+// `reads`: adds what the op reads too, because it may be computed.
 void note_arguments(const Wrapped& op, const Stack& arguments, bool reads, Pieces* pieces) {
   const auto& schema = op.op.schema().arguments();
   // "If beta is 0, then the content of self will be ignored" (torch.addmm).
@@ -90,7 +90,7 @@ void note_arguments(const Wrapped& op, const Stack& arguments, bool reads, Piece
   }
 }
 
-// Those that are no argument.
+// Adds results that are not arguments.
 void note_results(const Wrapped& op, const Stack& results, Pieces* pieces) {
   const auto& returns = op.op.schema().returns();
   for (size_t i = 0; i < results.size(); ++i) {

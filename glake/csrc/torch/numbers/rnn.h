@@ -1,5 +1,5 @@
-// The cells of recurrent networks, which PyTorch's CUDA build computes in one kernel each, by their
-// published formulas. What they keep for the way back is ours alone to read.
+// The cells of recurrent networks, by their published formulas. PyTorch's CUDA build computes each
+// in one kernel. Only this file reads what they keep for the backward pass.
 #pragma once
 
 #include <ATen/ATen.h>

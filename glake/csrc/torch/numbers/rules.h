@@ -17,7 +17,7 @@ inline at::Tensor optional_of(const c10::IValue& value) {
   return value.isTensor() ? value.toTensor() : at::Tensor();
 }
 
-// mm.dtype, bmm.dtype: products of half or bfloat16 kept in float.
+// mm.dtype, bmm.dtype: products of half or bfloat16, in float.
 inline void product(Stack* stack, at::Tensor (*compute)(const at::Tensor&, const at::Tensor&)) {
   const auto type = (*stack)[2].toScalarType();
   at::Tensor made = compute((*stack)[0].toTensor().to(type), (*stack)[1].toTensor().to(type));
@@ -82,7 +82,7 @@ inline void rms_norm_backward(Stack* stack) {
   *stack = {of_input, of_weight};
 }
 
-// (grad_output, self, buffer): what the CPU keeps in the buffer CUDA does not.
+// (grad_output, self, buffer). CUDA does not keep what the CPU keeps in the buffer.
 inline void log_sigmoid_backward(Stack* stack) {
   const at::Tensor grad = (*stack)[0].toTensor(), input = (*stack)[1].toTensor();
   const at::Tensor buffer = std::get<1>(at::log_sigmoid_forward(input));

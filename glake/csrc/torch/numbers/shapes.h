@@ -1,4 +1,4 @@
-// Memory mode: the shapes of what ops make, where the CUDA kernel does not say them.
+// Memory mode: the shapes of ops' results, where the CUDA kernel does not give them.
 #pragma once
 
 #include <algorithm>
@@ -9,11 +9,11 @@
 namespace glake::numbers {
 namespace {
 
-// Results of more elements than this are data: their size is computed, not they.
+// Results with more elements than this are data. Only their size is computed.
 constexpr int64_t kMostElements = int64_t{1} << 19;
 
-// The op at the top of the stack, where its result is small; else as many elements that have no
-// bytes.
+// Computes the op at the top of the stack if its result is small. Else makes as many elements
+// without bytes.
 void made_or_sized(Stack* stack, int64_t elements, at::Tensor (*make)(const Stack&)) {
   at::Tensor made =
       elements <= kMostElements
@@ -29,15 +29,15 @@ void repeat_lengths(Stack* stack) {
   });
 }
 
-// Of too many lengths to be followed, whose CUDA kernel asks whether all are positive: by zeros, as
-// it is told without that question where the size is given.
+// For more lengths than are followed. The CUDA kernel would ask whether all are positive. Here the
+// result has the given size, and without one it is empty, as for zeros.
 void repeat_unknown(Stack* stack) {
   const at::Tensor repeats = (*stack)[0].toTensor();
   const int64_t elements = (*stack)[1].toOptional<int64_t>().value_or(0);
   *stack = {c10::IValue(at::empty({elements}, repeats.options()))};
 }
 
-// (self, weights, minlength); with weights it is of their type, and computed.
+// (self, weights, minlength). With weights the result has their type, and is computed.
 void bin_counts(Stack* stack) {
   const at::Tensor self = (*stack)[0].toTensor();
   const bool weighted = (*stack)[1].isTensor() && (*stack)[1].toTensor().defined();
@@ -47,14 +47,14 @@ void bin_counts(Stack* stack) {
   });
 }
 
-// By name: of ops whose result may be far larger than what they read.
+// Rules by name for ops whose result may be far larger than what they read.
 inline Rule sizing_rule(const std::string& name) {
   if (name == "repeat_interleave") return repeat_lengths;
   return name == "bincount" ? bin_counts : nullptr;
 }
 
-// (self, b, rcond, driver, solution, residuals, rank, singular_values), which has no meta kernel.
-// By the driver `gels`, the one that CUDA has, the last two are empty.
+// (self, b, rcond, driver, solution, residuals, rank, singular_values). It has no meta kernel. With
+// the driver `gels`, the only one that CUDA has, the last two are empty.
 void least_squares(Stack* stack) {
   const at::Tensor a = (*stack)[0].toTensor(), b = (*stack)[1].toTensor();
   const auto batch_of = [](const at::Tensor& tensor, int64_t behind) {
@@ -75,7 +75,7 @@ void least_squares(Stack* stack) {
   stack->assign(std::begin(made), std::end(made));
 }
 
-// (self) or (self, a, tau), which have no meta kernel.
+// (self) or (self, a, tau). These have no meta kernel.
 void reflectors(Stack* stack) {
   const at::Tensor self = (*stack)[0].toTensor();
   std::vector<int64_t> scales = self.sizes().vec();
@@ -85,8 +85,8 @@ void reflectors(Stack* stack) {
             c10::IValue(at::empty(scales, self.options()))};
 }
 
-// A library function that the op asks for is no stand-in's: the op is not run, and what it returns
-// is allocated as its rule for shapes says.
+// For an op that asks for a library function that no stand-in has. The op is not run. Its results
+// are allocated by its rule for shapes.
 void allocate(const Wrapped& op, const Stack& arguments, Stack* results) {
   const c10::Device device = device_of(arguments);
   Stack made;

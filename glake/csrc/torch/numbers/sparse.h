@@ -13,7 +13,7 @@ c10::OperatorHandle coalesce_op() {
   return c10::Dispatcher::singleton().findSchemaOrThrow("aten::_coalesce", "");
 }
 
-// CUDA's kernel, before ours stood in its place.
+// CUDA's kernel, which glake's replaces.
 const c10::SafeKernelFunction& coalesce_native() {
   static const c10::SafeKernelFunction native =
       coalesce_op().getComputedKernelForDispatchKey(c10::DispatchKey::SparseCUDA);
@@ -29,12 +29,12 @@ bool is_known(const at::Tensor& tensor) {
   return (ahead & SIMCUDA_ALL_READ) != 0;
 }
 
-// Entries at the same known place are one; a place that is not known is taken to be no other's,
-// which is the most that the result can hold.
+// Entries at the same known place become one. A place that is not known is assumed to differ from
+// all others, which gives the largest possible result.
 at::Tensor coalesce(const at::Tensor& self) {
   const c10::DeviceGuard current(self.device());
   {
-    const Cover cover;  // what the kernel allocates on its way
+    const Cover cover;  // covers what the kernel allocates
     Stack frame = {c10::IValue(self)};
     coalesce_native().callBoxed(coalesce_op(), self.key_set(), &frame);
   }

@@ -1,5 +1,5 @@
-// One op as work of its stream: computed by CPU kernels on aliases of its tensors, when the stream
-// gets there, and again at each replay of a graph that took it in.
+// One op as work of its stream. CPU kernels compute it on aliases of its tensors, when the stream
+// reaches it, and again at each replay of a graph that captured it.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -21,14 +21,14 @@
 namespace glake::numbers {
 
 using torch::jit::Stack;
-// Computes an op that has no CPU kernel of its name: arguments off the stack, results onto it. An
-// undefined result leaves what the CUDA tensor has.
+// Computes an op that has no CPU kernel of its name. It takes arguments off the stack and puts
+// results onto it. For an undefined result the CUDA tensor stays as it is.
 using Rule = void (*)(Stack*);
 
 constexpr int kAssert = 710, kLaunchFailure = 719;  // CUresult: device-side assert, failure
 
-// The thread that computes may be in the middle of anything: autograd, autocast, modes of Python
-// and what it included or excluded do not hold for CPU kernels.
+// The thread that computes may be in the middle of anything. With this, its autograd, autocast,
+// Python modes, and included or excluded dispatch keys do not affect CPU kernels.
 class Plain {
  public:
   Plain()
@@ -49,16 +49,16 @@ struct Work {
 
   c10::OperatorHandle op;
   Rule rule = nullptr;
-  bool wide = false;  // computed in float where its tensors are half or bfloat16
+  bool wide = false;  // computed in float if its tensors are half or bfloat16
   Stack arguments;    // with aliases
-  Stack targets;      // of the results; None: it is an argument, and written in place
+  Stack targets;      // of the results; None: the result is an argument, written in place
   bool random = false;
   std::shared_ptr<at::Generator> draws;  // nullptr: the CPU's default generator
   std::shared_ptr<torch::CapturedTraceback> issued;
   std::function<void(Stack)> take;  // gets the results of an op that is computed first
 };
 
-// The first op whose computation failed, until somebody who can is told.
+// The first op whose computation failed. It is kept until a caller can be told.
 struct Failure {
   std::string op, what;
   int code = 0;
@@ -109,7 +109,7 @@ inline void call(const Work& work, Stack* stack) {
   }
 }
 
-// In float: half and bfloat16 come in widened, and what is written goes back rounded.
+// Computes in float: half and bfloat16 tensors are widened, and what is written is rounded back.
 inline void call_wide(const Work& work, Stack* stack) {
   std::vector<std::pair<at::Tensor, at::Tensor>> back;
   const auto& arguments = work.op.schema().arguments();
@@ -145,8 +145,8 @@ inline Stack results_of(const Work& work) {
   return stack;
 }
 
-// `first`: what the op is called for. Of the others, kept for the way back, the CPU may make one
-// and CUDA none, or the other way round (statistics of an evaluation).
+// `first`: this is the main result. Of the others, which are kept for the backward pass, the CPU
+// may make one where CUDA makes none, or the reverse (statistics of an evaluation).
 inline void land(const at::Tensor& target, const at::Tensor& result, bool first) {
   if (!target.defined() || !result.defined() || target.numel() == 0) return;
   if (!first && result.numel() == 0) {
@@ -192,13 +192,13 @@ inline int failed(const Work& work, const std::string& what, int code) {
   return code;
 }
 
-// What the driver calls (simcuda/compute.h).
+// The driver calls this (simcuda/compute.h).
 inline int compute(void* data) {
   auto* work = static_cast<Work*>(data);
   try {
     run(work);
     return 0;
-  } catch (const c10::IndexError& error) {  // on a GPU an assertion of the kernel
+  } catch (const c10::IndexError& error) {  // an assertion of the kernel on a GPU
     return failed(*work, error.what_without_backtrace(), kAssert);
   } catch (const c10::Error& error) {
     const bool asserts = work->op.operator_name().name.find("_assert_async") != std::string::npos;
