@@ -1,4 +1,4 @@
-// A copy of any kind, without memory of its own.
+// A copy of any kind. It allocates no memory.
 #pragma once
 
 #include <utility>

@@ -1,4 +1,4 @@
-// glake's second engine: one copy over every useful path of the node at once. Owned by Process.
+// glake's second engine: one copy over every useful path of the node at once. The process owns it.
 //
 //   request    what a caller wants copied, checked
 //   copy       what the caller then waits for: plain, tracked or routed (copy.h)
@@ -31,47 +31,49 @@ namespace glake::transfer {
 
 class Engine {
  public:
-  // `platform` is a topology's text; empty: nothing is known of the links, and copies are plain.
-  // Throws Error.
+  // `platform` is the text of a topology. If it is empty, nothing is known of the links, and copies
+  // are plain. Throws Error.
   Engine(Driver& driver, std::unique_ptr<Allocator> allocator, const std::string& platform,
          const std::string& name, bool enqueue);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Begins a copy, of one stream's order, of two streams', or of none. Returns its id. Throws
-  // Error.
+  // Begins a copy and returns its id. The copy has a place in the order of one stream, of two, or
+  // of none. Throws Error.
   uint64_t begin(const glake_copy_request& request);
   AnyCopy copy(uint64_t id);  // throws Error
-  // The calling thread will wait for a copy: it has begun all that belong together.
+  // The calling thread has begun all copies that belong together, and will wait for one.
   void end_burst() { bursts_.end(); }
-  // As Copy::settled(); true of a transfer that was released.
+  // As Copy::settled(). True for a transfer that was released.
   bool settled(uint64_t id);
   void stream_wait(uint64_t id, int device, StreamHandle stream);
   std::string stats();
   std::string explain(Place dst, Place src, Bytes bytes);
   HostPins& pins();
-  // Relays on GPUs of the node that the driver does not show, by the service that listens at
-  // `path`: (number in the topology, number there). Throws Error.
+  // Opens relays on GPUs of the node that the driver does not show, by the service that listens at
+  // `path`. Each pair has the GPU's number in the topology and its number at the service. Throws
+  // Error.
   void open_relays(const std::string& path, const std::vector<std::pair<int, int>>& gpus);
-  // Pinned host memory that such relays read and write at its place; others' chunks are copied
-  // first. Throws Error.
+  // Pinned host memory that such relays read and write directly. Chunks in other host memory are
+  // first copied. Throws Error.
   void* allocate_shared(Bytes bytes);
   void free_shared(void* ptr);
   CopyTimer& timer() { return timer_; }
-  // Whether a copy outside any stream's order reads or writes there.
+  // Whether a copy outside stream order reads or writes there.
   bool copying(Address begin, Address end) { return ranges_.use(begin, end); }
   void place_of(const void* ptr, int* device, int* pinned);
-  // Which GPUs may relay, besides those this process copies to or from, and its part of each limit
-  // of the topology (Planner::lend). Transfers under way are planned anew. Throws Error.
+  // Sets which GPUs may relay, besides those that this process copies to or from, and this
+  // process's part of each limit of the topology (Planner::lend). Transfers under way get new
+  // plans. Throws Error.
   void lend(uint32_t relays, std::vector<double> factors);
-  // GPUs used and transfers under way, as JSON; an eventfd of the engine's, readable after a
-  // change.
+  // The GPUs used and the transfers under way, as JSON. demands_event() is an eventfd of the
+  // engine, which is readable after a change.
   std::string demands() { return scheduler_.board().json(runner_.shown_demands()); }
   int demands_event() { return scheduler_.board().event(); }
-  // Cancels all transfers and waits for their copies under way: after it nobody waits for one.
+  // Cancels all transfers and waits for their copies under way. Afterwards nobody waits for one.
   void end_all();
-  // Ends the threads and gives all back; nobody uses the engine any more. Throws Error, and may be
-  // tried again, when a caller's stream or a stuck copy holds it up.
+  // Ends the threads and gives all back. Nobody may use the engine any more. Throws Error when a
+  // caller's stream or a stuck copy holds it up, and may be called again.
   void close();
 
  private:
@@ -99,7 +101,7 @@ class Engine {
   CopyKernel kernel_;
   Staging staging_;
   LiveRanges ranges_;
-  std::mutex mutex_;  // of transfers, runs and path states: "the engine's lock"
+  std::mutex mutex_;  // of transfers, runs and states of paths: "the engine's lock"
   Runner runner_;
   const bool enqueue_;  // copies in a stream's order (option copy_order)
   StreamOrder order_;

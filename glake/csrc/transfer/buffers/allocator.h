@@ -1,4 +1,4 @@
-// What the transfer engine asks of the allocator beside it. The process implements it.
+// The interface of the allocator beside the transfer engine. The process implements it.
 #pragma once
 
 #include "base/types.h"
@@ -14,21 +14,23 @@ class Allocator {
  public:
   virtual ~Allocator() = default;
 
-  // Opens the device's context, which stays until the process closes its devices, after the engine.
+  // Opens the device's context. It stays open until the process closes its devices, after the
+  // engine.
   virtual void open_device(int device) = 0;
   // A device that is in use already; 0 if none is.
   virtual int used_device() = 0;
   // Gives GPU `from` access to glake's memory of `gpu`.
   virtual void enable_peer(int gpu, int from) = 0;
-  // A block for relay buffers, of no kind or region that the calling thread has chosen for itself.
+  // A block for relay buffers. It ignores any kind or region that the calling thread has chosen for
+  // itself.
   virtual Address allocate(int gpu, Bytes bytes, StreamHandle stream) = 0;
   virtual void free(Address block) = 0;
-  // A stream that blocks were allocated on is destroyed next.
+  // The stream will be destroyed next. Blocks were allocated on it.
   virtual void forget_stream(int gpu, StreamHandle stream) = 0;
   virtual HostPool& host() = 0;
   // The live block that holds the byte at `at`.
   virtual Owned owned(Address at) = 0;
-  // Whether some of its live blocks may be paused.
+  // Whether some of the live blocks may be paused.
   virtual bool any_paused() = 0;
   // While true, each free asks the engine whether a copy still uses the block.
   virtual void ask_before_free(bool ask) = 0;

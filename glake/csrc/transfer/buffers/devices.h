@@ -1,5 +1,5 @@
 // What the driver has opened for copies: contexts, access between GPUs, and streams for plain
-// copies that belong to none of the caller's.
+// copies that are in none of the caller's streams.
 #pragma once
 
 #include <atomic>
@@ -26,16 +26,17 @@ class Devices {
   // Throws Error (GLAKE_INVALID_DEVICE) if there is no such device.
   void require(int device, const char* what) const;
   void open(int device);
-  // A device whose context is open, to ask the driver in: one that the caller names or uses
-  // already, since another one's context would cost memory there.
+  // A device with an open context, for asking the driver. It is one that the caller names or uses
+  // already, because another context would cost memory on its device.
   int some(int first = -1, int second = -1);
-  // Gives GPU `from` access to the memory of `gpu`, glake's and others'. False where the machine
-  // has none: then copies between the two go over the host.
+  // Gives GPU `from` access to all memory of `gpu`. False if the machine has no such access. Then
+  // copies between the two go over the host.
   bool reach(int gpu, int from);
-  // What a path needs once: contexts, and access of each GPU that pushes to the memory it pushes
-  // to. Throws Error.
+  // Opens what a path needs once: contexts, and access to the target's memory for each GPU that
+  // pushes. Throws Error.
   void prepare(const Path& path);
-  // Made once, kept until close(). One of each direction: a copy in is not held up by one out.
+  // These are made once and kept until close(). There is one for each direction, so that copies in
+  // and out do not wait for each other.
   StreamHandle plain_stream(int device, bool outward);
   // Gives the streams back. Throws Error, and may be tried again.
   void close();
@@ -46,8 +47,8 @@ class Devices {
   const int count_;
   std::unique_ptr<std::atomic<bool>[]> opened_;
   std::unique_ptr<std::atomic<StreamHandle>[]> streams_;  // of each device: in, out
-  std::mutex mutex_;                                      // of what follows
-  std::set<std::string> prepared_;                        // paths, by name
+  std::mutex mutex_;                                      // guards what follows
+  std::set<std::string> prepared_;                        // names of paths
   std::map<std::pair<int, int>, bool> reached_;
 };
 

@@ -1,5 +1,5 @@
-// What the system lets this process do with pageable host memory, of which the driver knows nothing
-// and nobody vouches for.
+// What the system lets this process do with pageable host memory. The driver knows nothing of that
+// memory, and no caller vouches for it.
 #pragma once
 
 #include <sys/mman.h>
@@ -15,23 +15,24 @@
 
 namespace glake::transfer {
 
-// Whether all of it is memory of this process, whatever may be done with it.
+// Whether all of it is mapped memory of this process, with any protection.
 bool mapped(Address at, Bytes bytes);
 
-// How far memory goes that may be used as wanted.
+// How much memory from an address on may be used as wanted.
 struct Reach {
-  Address end = 0;              // the first byte that may not, or the end of what was asked about
-  bool protected_here = false;  // there is memory at `end`, which may not be used so
+  Address end = 0;              // the first byte that may not be used so, or the end of the range
+  bool protected_here = false;  // there is memory at `end`, but it may not be used so
 };
 
-// For reading, or for writing. Small ranges cost what the kernel takes to provide their pages (a
-// few us, 30 us a MiB), which copying them needs anyway; large and many ones share one reading of
-// the process's mappings, half a millisecond where it has a thousand.
+// Checks memory for reading or for writing. For a small range the kernel provides its pages, which
+// takes a few us and 30 us for each MiB. A copy needs that anyway. Large ranges, and many of them,
+// share one reading of the process's mappings, which takes half a millisecond if there are a
+// thousand.
 class HostAccess {
  public:
   explicit HostAccess(bool write) : write_(write) {}
 
-  // From `at` on, `bytes` at most. `at` + `bytes` is an address.
+  // Checks at most `bytes` from `at` on. `at` + `bytes` must not overflow.
   Reach reach(Address at, Bytes bytes);
 
  private:
@@ -44,10 +45,10 @@ class HostAccess {
   bool read_mappings();
 
   bool write_;
-  Bytes provided_ = 0;  // asked for page by page, so far
+  Bytes provided_ = 0;  // bytes that the kernel was asked to provide so far
   int calls_ = 0;
   bool known_ = false;
-  std::vector<Mapping> mappings_;  // by address, neighbours of equal use joined
+  std::vector<Mapping> mappings_;  // by address; neighbours with the same protection are joined
 };
 
 }  // namespace glake::transfer

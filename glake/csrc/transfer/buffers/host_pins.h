@@ -1,6 +1,6 @@
-// Callers' host memory made known to the driver, piece by piece: a pinned page is copied from
-// without a stop at a buffer of ours. The driver holds locks of the whole machine while it pins, so
-// pieces are short, and their pages are there before it begins.
+// Pins callers' host memory with the driver, piece by piece. A copy from a pinned page needs no
+// buffer of glake's. The driver holds locks of the whole machine while it pins. So pieces are
+// short, and their pages are made resident first.
 #pragma once
 
 #include <atomic>
@@ -21,23 +21,24 @@ class HostPins {
   HostPins(const HostPins&) = delete;
   HostPins& operator=(const HostPins&) = delete;
 
-  // Calls are made in the context of a device that is open.
+  // Calls are made in the context of this device, which must be open.
   void use(int device) { device_ = device; }
-  // Throw Error. add() returns when all is pinned, or at once with `background`.
+  // These throw Error. add() returns when all is pinned, or at once with `background`.
   void add(void* base, Bytes bytes, bool background);
   // Ends the pinning if it is under way, and unpins.
   void remove(void* base);
-  // GLAKE_OK once all is pinned, GLAKE_BUSY_TIMEOUT, or what ended it, with its text.
+  // Returns GLAKE_OK once all is pinned, GLAKE_BUSY_TIMEOUT, or the error that ended the pinning,
+  // with its text.
   int wait(void* base, uint64_t timeout_ns, std::string* text);
   void progress(void* base, Bytes* pinned, Bytes* total);
-  // Unpins all. Throws Error; may be tried again.
+  // Unpins all. Throws Error, and may be called again.
   void close();
 
  private:
   struct Range {
     Address base;
     Bytes bytes;
-    Bytes pinned = 0;  // from the base on
+    Bytes pinned = 0;  // from `base` on
     bool over = false, stop = false;
     std::string error;
     std::thread thread;

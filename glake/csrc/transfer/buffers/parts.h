@@ -1,5 +1,5 @@
-// The bytes of one transfer laid end to end, in the order of its parts: a chunk is a stretch of
-// them, and a stretch is one or more pieces.
+// The bytes of one transfer, in the order of its parts and without gaps. A chunk is a stretch of
+// them, and has one or more pieces.
 #pragma once
 
 #include <vector>
@@ -19,7 +19,7 @@ struct Range {
   Bytes bytes() const { return end - begin; }
 };
 
-// Part of a stretch that is contiguous at both ends; `offset` counts from the transfer's first
+// A part of a stretch that is contiguous at both ends. `offset` counts from the transfer's first
 // byte.
 struct Piece {
   Address dst = 0, src = 0;
@@ -28,7 +28,7 @@ struct Piece {
 
 class Parts {
  public:
-  // Joins neighbours that follow each other at both ends, and drops empty ones.
+  // Joins neighbours that are contiguous at both ends, and drops empty parts.
   explicit Parts(const std::vector<Part>& parts);
 
   Bytes total() const { return total_; }
@@ -36,8 +36,8 @@ class Parts {
   const Part& operator[](size_t i) const { return parts_[i]; }
 
   void pieces(Range range, std::vector<Piece>* out) const;
-  // Where a chunk of about `wanted` bytes from `begin` ends, at most at `most`: small parts stay
-  // whole, and a chunk has a bounded number of them.
+  // The end of a chunk of about `wanted` bytes from `begin` on, which is at most `most`. Small
+  // parts stay whole, and the number of parts in a chunk is bounded.
   Bytes chunk_end(Bytes begin, Bytes wanted, Bytes most) const;
 
  private:

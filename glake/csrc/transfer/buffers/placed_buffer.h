@@ -1,4 +1,5 @@
-// Pinned host memory on one socket: where a copy's host end lies decides which links it loads.
+// Pinned host memory on one socket. The socket of a copy's host end decides which links the copy
+// loads.
 #pragma once
 
 #include "base/types.h"
@@ -9,13 +10,14 @@ namespace glake::transfer {
 
 class PlacedBuffer {
  public:
-  // `device`: one whose context pins it. No topology: anywhere. Throws Error: GLAKE_COPY_REFUSED if
-  // the system does not put memory on that socket, GLAKE_OUT_OF_MEMORY, GLAKE_DRIVER_ERROR.
+  // The context of `device` pins it. Without a topology it may be on any socket. Throws Error:
+  // GLAKE_COPY_REFUSED if the system does not put memory on that socket, GLAKE_OUT_OF_MEMORY,
+  // GLAKE_DRIVER_ERROR.
   PlacedBuffer(Driver& driver, int device, const topology::Topology* topology, int socket,
                Bytes bytes);
   PlacedBuffer(const PlacedBuffer&) = delete;
   PlacedBuffer& operator=(const PlacedBuffer&) = delete;
-  ~PlacedBuffer();  // what was not unpinned stays: the driver knows it
+  ~PlacedBuffer();  // memory that was not unpinned stays, because the driver knows it
 
   void unpin();  // nothing uses it any more; throws Error
   Address at() const { return reinterpret_cast<Address>(base_); }

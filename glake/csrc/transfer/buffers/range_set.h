@@ -1,4 +1,4 @@
-// Ranges that do not overlap, joined where they touch.
+// Ranges that do not overlap. Adjacent ones are joined.
 #pragma once
 
 #include <vector>

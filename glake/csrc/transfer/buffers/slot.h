@@ -1,4 +1,4 @@
-// A lent buffer; goes back when it is destroyed, so nothing may use it any more by then.
+// A lent buffer. Its destructor gives it back, so nothing may use it any more by then.
 #pragma once
 
 #include "base/types.h"
@@ -19,7 +19,7 @@ class Slot {
   Address at() const { return at_; }
   explicit operator bool() const { return owner_ != nullptr; }
   void reset();
-  void abandon() { owner_ = nullptr; }  // something may use it for ever
+  void abandon() { owner_ = nullptr; }  // for a buffer that something may use for ever
 
  private:
   Slots* owner_ = nullptr;

@@ -1,6 +1,6 @@
-// Relay buffers: pieces of glake's own memory of a GPU, or of its pinned host memory, lent to one
-// chunk at a time. Kept while transfers run, given back when the engine is idle; but memory pinned
-// on one socket, which is slow to pin, stays until the end.
+// Relay buffers: pieces of glake's own memory on a GPU, or of its pinned host memory, which are
+// lent to one chunk at a time. They are kept while transfers run and given back when the engine is
+// idle. Only memory that is pinned on one socket stays until the end, because pinning it is slow.
 #pragma once
 
 #include <map>
@@ -22,30 +22,32 @@ namespace glake::transfer {
 
 class Slots {
  public:
-  // `topology` may be null. Host memory of a socket is had there, where the system allows it.
+  // `topology` may be null. A socket's host memory is placed on that socket if the system allows
+  // it.
   Slots(Driver& driver, Allocator& allocator, const topology::Topology* topology,
         RemoteGpus& remote)
       : driver_(driver), allocator_(allocator), topology_(topology), remote_(remote) {}
   Slots(const Slots&) = delete;
   Slots& operator=(const Slots&) = delete;
 
-  // A buffer of at least `bytes`, and of `least`, a power of two, that no stream uses. Throws Error
-  // (GLAKE_OUT_OF_MEMORY...).
+  // Lends a buffer of at least `bytes` and at least `least`, a power of two, which no stream uses.
+  // Throws Error (GLAKE_OUT_OF_MEMORY...).
   Slot lend(Place place, Bytes bytes, Bytes least = TransferTuning::kLeastChunk);
-  // `count` such buffers. Those of a GPU that have to be made are waited for together.
+  // Lends `count` such buffers. If new ones are needed on a GPU, they are waited for together.
   std::vector<Slot> lend_several(Place place, Bytes bytes, size_t count);
-  // Of pinned host memory that the relay service reaches.
+  // Lends pinned host memory that the relay service reaches.
   Slot lend_shared(Bytes bytes);
   void take_back(int place, Bytes bytes, Address at) noexcept;
-  // Gives back what nobody holds. Called with no lock of the engine's held; throws nothing.
+  // Gives back the buffers that nobody holds. Called without the engine's locks; throws nothing.
   void trim() noexcept;
-  // Buffers in glake's books for this, lent or not; without those pinned on one socket.
+  // The buffers in glake's books, lent or not, but without those pinned on one socket.
   size_t count() const;
-  // Ends the streams; every slot must have come back.
+  // Ends the streams. Every slot must have come back before.
   void close();
 
  private:
-  // A GPU; -1: host memory wherever the driver pins it; below: of one socket. And the size.
+  // The place and the size. The place is a GPU, -1 for host memory on any socket, or below that one
+  // socket.
   using Key = std::pair<int, Bytes>;
   static constexpr int kAnyHost = -1, kSharedHost = -1000;
   int place_of(const Place& place) const;
@@ -60,11 +62,11 @@ class Slots {
   Allocator& allocator_;
   const topology::Topology* const topology_;
   RemoteGpus& remote_;
-  mutable std::mutex mutex_;  // of everything below; held across no driver call
+  mutable std::mutex mutex_;  // guards everything below; held across no driver call
   std::map<Key, std::vector<Address>> free_;
   std::vector<std::unique_ptr<PlacedBuffer>> placed_;
-  std::set<int> elsewhere_;              // sockets on which no memory is to be had
-  std::map<int, StreamHandle> streams_;  // the stream a GPU's buffers are allocated for
+  std::set<int> elsewhere_;              // sockets on which the system places no memory
+  std::map<int, StreamHandle> streams_;  // the stream for which a GPU's buffers are allocated
   size_t count_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// Carries chunks between pageable memory and pinned buffers. One thread moves fewer bytes a second
-// than a PCIe link does, so a long chunk is shared among a few.
+// Copies chunks between pageable memory and pinned buffers. One thread copies fewer bytes a second
+// than a PCIe link does, so a few threads share a long chunk.
 #pragma once
 
 #include <condition_variable>
@@ -21,18 +21,19 @@ class Staging {
   Staging& operator=(const Staging&) = delete;
   ~Staging() { close(); }
 
-  // The bytes `range` of a transfer and the buffer at `buffer`; returns when all are copied.
+  // Copies between the bytes `range` of a transfer and the buffer at `buffer`. Returns when all are
+  // copied.
   void copy(const Parts& parts, Range range, Address buffer, Way way);
-  // Ends the threads; nobody copies any more.
+  // Ends the threads. No copy may be under way or begin later.
   void close();
 
  private:
   struct Batch {
     const Parts& parts;
-    Bytes origin;  // the transfer's byte at the buffer's begin
+    Bytes origin;  // the byte of the transfer at the buffer's begin
     Address buffer;
     Way way;
-    size_t left;  // slices not copied yet, under the mutex
+    size_t left;  // slices that are not copied yet; guarded by the mutex
   };
   struct Slice {
     Batch* batch;

@@ -1,4 +1,4 @@
-// A copy that a caller has begun: how to wait for it, whichever way it goes.
+// A copy that a caller has begun. It offers the same waits for each kind of copy.
 #pragma once
 
 #include <string>
@@ -19,21 +19,21 @@ class Copy {
  public:
   virtual ~Copy() = default;
 
-  // GLAKE_OK, GLAKE_BUSY_TIMEOUT, or what ended the copy, with its text.
+  // Returns GLAKE_OK, GLAKE_BUSY_TIMEOUT, or the error that ended the copy, with its text.
   virtual int wait(uint64_t timeout_ns, std::string* text) = 0;
   virtual bool done() = 0;
-  // Whether it is over, and no copy of it that was given up may still read or write.
+  // Whether it is over, and none of its copies that were given up may still read or write.
   virtual bool settled() = 0;
   // Later work of the stream waits for the copy; the device's context is open. Throws Error.
   virtual void make_stream_wait(int device, StreamHandle stream) = 0;
-  // Stops what has not begun. A copy that is the driver's already goes on.
+  // Stops what has not begun. A copy that the driver already has goes on.
   virtual void cancel() = 0;
-  // Nobody asks for it any more; it goes on.
+  // The caller does not ask about it any more. The copy goes on.
   virtual void release() = 0;
   virtual void progress(Bytes* done, Bytes* total) = 0;
   // As JSON.
   virtual std::string result() = 0;
-  // None: a plain copy.
+  // Empty for a plain copy.
   virtual std::vector<CarriedPath> paths() { return {}; }
 };
 

@@ -1,4 +1,4 @@
-// How long plain copies take, and when the thread that waits for one should ask.
+// How long plain copies take, and when a thread that waits for one should poll.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@ namespace glake::transfer {
 
 class CopyTimes {
  public:
-  // Copies of about one size, one way, on one GPU.
+  // Copies of about one size, in one direction, on one GPU.
   class Kind {
    public:
     Kind() = default;
@@ -25,15 +25,16 @@ class CopyTimes {
 
   explicit CopyTimes(int devices);
   Kind kind(const Request& request) const;
-  // A copy took at most `ns`: other work of its stream, and a caller who came late, count with it.
+  // A copy took at most `ns`. That includes other work of its stream, and a caller's delay.
   void note(Kind kind, Bytes bytes, uint64_t ns);
-  // The end of a copy that began at `begun`. `rate`: what its plan says; 0: it has none.
+  // The expected end of a copy that began at `begun`. `rate` is the rate of its plan; 0: it has
+  // none.
   ExpectedEnd expected(Kind kind, Bytes bytes, Rate rate, uint64_t begun) const;
 
  private:
   static constexpr size_t kWays = 3, kSizes = 64;
 
-  std::unique_ptr<std::atomic<float>[]> ns_a_byte_;  // the least; 0: none was seen
+  std::unique_ptr<std::atomic<float>[]> ns_a_byte_;  // the least so far; 0: there was no copy
 };
 
 }  // namespace glake::transfer

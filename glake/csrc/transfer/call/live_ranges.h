@@ -1,5 +1,5 @@
-// Memory that copies outside any stream's order use. Nobody waits for such a copy, so the memory
-// must not be freed under it, or another would be given what it writes to.
+// The memory of copies outside stream order. Nobody waits for such a copy. So its memory must not
+// be freed while it runs, or a new owner of the memory would get what the copy writes.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,8 @@ class LiveRanges {
  public:
   explicit LiveRanges(Allocator& allocator) : allocator_(allocator) {}
 
-  // Both ends of a copy, until `settled` says that nothing reads or writes them any more.
+  // Adds both ends of a copy. They stay until `settled` says that nothing reads or writes them any
+  // more.
   void add(const Parts& parts, std::function<bool()> settled);
   // Whether a copy uses any of these bytes.
   bool use(Address begin, Address end);

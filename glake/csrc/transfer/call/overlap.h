@@ -12,13 +12,13 @@ struct Span {
   bool written = false;
 };
 
-// An address that is written and also read, or written twice; 0: there is none.
+// An address that is written twice, or written and also read; 0: there is none.
 struct Overlap {
   Address at = 0;
   bool written_twice = false;
 };
 
-// In time linear in the spans: copies of blocks have tens of thousands.
+// Takes time linear in the number of spans, because copies of blocks have tens of thousands.
 Overlap find_overlap(std::vector<Span> spans);
 
 }  // namespace glake::transfer

@@ -1,4 +1,5 @@
-// Copies too small, or without a second path worth taking: made as the driver makes them.
+// Copies that are too small for several paths, or have no useful second path. They are made as the
+// driver makes them.
 #pragma once
 
 #include <atomic>
@@ -11,16 +12,16 @@
 
 namespace glake::transfer {
 
-// Later work of `stream` waits for what `other` holds now. Throws Error.
+// Makes later work of `stream` wait for what `other` has now. Throws Error.
 void follow(Driver& driver, int device, StreamHandle stream, int other_device, StreamHandle other);
 
 class PlainCopies {
  public:
   PlainCopies(Driver& driver, Devices& devices) : driver_(driver), devices_(devices) {}
 
-  // Whether a copy on the request's stream reaches both ends: the stream's GPU makes it.
+  // Whether the GPU of the request's stream reaches both ends. That GPU makes the copy.
   bool possible(const Request& request);
-  // The stream the copy belongs to; its contexts are open from here on.
+  // The stream of the copy. Its contexts are open from now on.
   StreamHandle stream_for(const Request& request);
   // Throws Error.
   void submit(const Request& request, StreamHandle stream);

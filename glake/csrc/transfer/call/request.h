@@ -1,4 +1,4 @@
-// What a caller asks for, checked against what the driver knows of the addresses.
+// What a caller asks for, after a check with what the driver knows of the addresses.
 #pragma once
 
 #include "driver/driver.h"
@@ -19,7 +19,7 @@ enum Flags : unsigned {
   kCheckedSrc = GLAKE_COPY_CHECKED_SRC
 };
 
-// Bytes of the host end up to `end` that lie on one socket.
+// The bytes of the host end that lie on one socket. They go up to `end`.
 struct Stripe {
   Bytes end = 0;
   int node = kSpread;
@@ -31,24 +31,25 @@ struct Request {
   Parts parts;
   Place dst, src;
   Demand demand() const { return {src, dst, 1, relays}; }
-  bool known = false;          // all of both ends has been looked into
-  bool pageable = false;       // the host end is not pinned: chunks pass through pinned buffers
-  bool unshared = false;       // nor reached by the relay service: its chunks pass through others
-  uint32_t relays = kAllGpus;  // GPUs that may relay for it, as bits
-  bool ordered = false;        // after and before the caller's work on `stream`
+  bool known = false;     // all of both ends was checked
+  bool pageable = false;  // the host end is not pinned, so chunks pass through pinned buffers
+  // The relay service does not reach the host end, so its chunks pass through other memory.
+  bool unshared = false;
+  uint32_t relays = kAllGpus;  // GPUs that may relay for it, one bit each
+  bool ordered = false;        // it has a place in the order of the caller's work on `stream`
   int stream_device = 0;
   StreamHandle stream = 0;
   unsigned flags = 0;
-  bool also_ordered = false;  // by a second stream, too
+  bool also_ordered = false;  // it has a place in a second stream's order, too
   int also_device = 0;
   StreamHandle also_stream = 0;
-  std::vector<Stripe> stripes;  // of the host end, where it is kStriped
-  bool by_socket = false;       // its parts are stripes of one range: copy engines carry them
+  std::vector<Stripe> stripes;  // of the host end, if it is kStriped
+  bool by_socket = false;       // its parts are stripes of one range, which copy engines carry
 };
 
-// Small copies whose ends the caller has named are not looked into, unless it wants that
-// (kChecked, kCheckedDst, kCheckedSrc). Of others, glake's own memory is known to lie in one live
-// block, and the driver is asked about the rest in the context of device `context`, which must be
+// Small copies with named ends are not checked, unless the request wants that (kChecked,
+// kCheckedDst, kCheckedSrc). For other copies glake checks that its own memory is in one live
+// block. It asks the driver about other memory in the context of device `context`, which must be
 // open. `topology` may be null. Throws Error.
 Request make_request(Driver& driver, Allocator& allocator, const topology::Topology* topology,
                      const glake_copy_request& given, int context);

@@ -1,5 +1,5 @@
-// Events behind plain copies, for callers who want to know when just the copy is done rather than
-// all that its stream holds.
+// Events behind plain copies. A caller learns by them when the copy alone is done, and not all of
+// its stream's work.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,8 @@ namespace glake::transfer {
 
 class TrackedCopies {
  public:
-  // Events that no copy uses. Copies may outlive the engine's books, so each holds them.
+  // Events that no copy uses. Copies may outlive the engine's books, so each copy holds this
+  // object.
   class Spare {
    public:
     Spare(Driver& driver, int devices) : driver_(driver), events_(static_cast<size_t>(devices)) {}
@@ -34,7 +35,7 @@ class TrackedCopies {
     std::vector<std::vector<EventId>> events_;  // of each device
   };
 
-  // An event of a device, and the copy it stands for.
+  // A device's event, and the copy that it is recorded behind.
   struct Track {
     Track(Driver& of, std::shared_ptr<Spare> pool, EventId made, int on)
         : driver(of), spare(std::move(pool)), event(made), device(on) {}
@@ -50,9 +51,9 @@ class TrackedCopies {
     CopyTimes::Kind kind;
     uint64_t begun_ns = 0;
     ExpectedEnd expected;
-    const char* why_plain = nullptr;  // a literal; null: nothing is to be said
+    const char* why_plain = nullptr;  // a string literal; null: there is no reason to tell
     std::atomic<bool> done{false};
-    std::atomic<bool> well{false};  // done, without an error: its event may serve again
+    std::atomic<bool> well{false};  // done without an error, so its event may be used again
   };
   using TrackPtr = std::shared_ptr<Track>;
 
@@ -64,8 +65,8 @@ class TrackedCopies {
   // then there is no copy that nobody can wait for. `rate`: what is planned for it; 0: nothing.
   // Throws Error.
   TrackPtr make(const Request& request, Rate rate);
-  // Records the event behind the last copy in `stream`, which is that one. Returns the copy's id.
-  // Throws Error.
+  // Records the event behind the last copy in `stream`, which must be this one. Returns the copy's
+  // id. Throws Error.
   uint64_t put(TrackPtr track, StreamHandle stream, const char* why_plain);
   TrackPtr find(uint64_t id);  // throws Error
   int wait(Track* track, uint64_t timeout_ns, std::string* text);
@@ -76,7 +77,7 @@ class TrackedCopies {
   // Waits for the copies that have not been released, at most `most_ns` for each: their callers
   // keep memory for them. Throws Error if a copy takes longer; it may be called again.
   void close(uint64_t most_ns);
-  // Gives the driver its events back, once nobody asks for a copy any more.
+  // Gives the driver its events back. Called once nobody asks about a copy any more.
   void free_events() { spare_->close(); }
 
  private:

@@ -1,22 +1,22 @@
-// Memory of one of a relay service's GPUs, for one client.
+// Memory on one GPU of a relay service, for one client.
 #pragma once
 
 #include "transfer/remote/relay_gpus.h"
 
 namespace glake::transfer {
 
-// A buffer of one GPU's memory that another process may map; all GPUs here that reach it may, too.
+// A buffer of one GPU's memory. Another process may map it, and so may all GPUs here that reach it.
 class RelayBuffer {
  public:
-  // Throws Error: GLAKE_OUT_OF_MEMORY where the GPU's buffers are all in use.
+  // Throws Error: GLAKE_OUT_OF_MEMORY if all of the GPU's buffers are in use.
   RelayBuffer(RelayGpus& gpus, int gpu, Bytes bytes);
   RelayBuffer(const RelayBuffer&) = delete;
   RelayBuffer& operator=(const RelayBuffer&) = delete;
-  ~RelayBuffer();  // no copy of it is under way
+  ~RelayBuffer();  // none of its copies may be under way
 
   Address at() const { return at_; }
   bool holds(Bytes from, Bytes bytes) const { return from <= bytes_ && bytes <= bytes_ - from; }
-  // To every GPU of the service that reaches it and is open by now. Throws Error.
+  // Grants access to every GPU of the service that reaches it and is open by now. Throws Error.
   void grant();
   Descriptor exported();  // throws Error
 

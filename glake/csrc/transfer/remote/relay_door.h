@@ -1,5 +1,5 @@
-// Lets in clients of the relay service that see one GPU. It listens at a socket, and serves each
-// client with a worker of its own.
+// Accepts clients of the relay service that see one GPU. It listens at a socket and gives each
+// client a worker.
 #pragma once
 
 #include <condition_variable>
@@ -22,13 +22,13 @@ class RelayDoor {
   ~RelayDoor() { stop(); }
 
   void stop();  // workers end when their copies are done
-  // Waits until stop() has been called or a GPU is lost, and all workers have ended. Returns how
+  // Waits until stop() is called or a GPU is lost, and until all workers have ended. Returns how
   // the GPU was lost; empty: none was.
   std::string wait();
 
  private:
   void run();
-  bool serve(Descriptor client);  // false: no thread could be made, and the client is hung up on
+  bool serve(Descriptor client);  // false: no thread could be made, and the connection is closed
 
   RelayGpus gpus_;
   Descriptor socket_, stop_;

@@ -1,5 +1,4 @@
-// The GPUs of a relay service: one context each, for all of its clients, and how much of each may
-// be buffers.
+// The GPUs of a relay service. Each has one context for all clients, and a limit for its buffers.
 #pragma once
 
 #include <map>
@@ -21,22 +20,22 @@ class RelayGpus {
 
   Driver& driver() { return *driver_; }
   int count() const { return driver_->device_count(); }
-  void open(int gpu);               // its context, once; throws Error
-  int any();                        // one that is open, or the first, opened; throws Error
-  std::vector<int> reach(int gpu);  // those open that reach its memory, itself among them
-  void take(int gpu, Bytes bytes);  // of its buffers' room; throws Error
+  void open(int gpu);               // opens its context once; throws Error
+  int any();                        // an open one, or else the first, which it opens; throws Error
+  std::vector<int> reach(int gpu);  // the open ones that reach its memory, also itself
+  void take(int gpu, Bytes bytes);  // takes room for buffers; throws Error
   void give(int gpu, Bytes bytes);
-  // An error that its context does not survive: this process can serve no more.
+  // Notes an error that the GPU's context does not survive. This process can serve no more then.
   void note(int gpu, Status status);
-  std::string lost();                                   // what was noted first; empty: nothing
-  int lost_event() const { return lost_event_.get(); }  // readable once something was
+  std::string lost();                                   // the first one noted; empty: there is none
+  int lost_event() const { return lost_event_.get(); }  // readable once an error was noted
 
  private:
   std::unique_ptr<Driver> driver_;
   std::mutex mutex_;
   std::string lost_;
   Descriptor lost_event_;
-  std::map<int, Bytes> open_;  // bytes of buffers, of each GPU whose context is open
+  std::map<int, Bytes> open_;  // the bytes of buffers on each GPU with an open context
 };
 
 }  // namespace glake::transfer

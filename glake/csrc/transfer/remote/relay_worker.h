@@ -1,5 +1,5 @@
-// What the relay service does for one client: copies between the client's host memory and buffers
-// on GPUs the client does not see, on a thread that sleeps while there are none.
+// The relay service's work for one client. It copies between the client's host memory and buffers
+// on GPUs that the client does not see. Its thread sleeps while there are no copies.
 #pragma once
 
 #include <array>
@@ -21,9 +21,9 @@ class RelayWorker {
   RelayWorker(RelayGpus& gpus, Descriptor socket);
   RelayWorker(const RelayWorker&) = delete;
   RelayWorker& operator=(const RelayWorker&) = delete;
-  ~RelayWorker();  // ends it, when its copies are done
+  ~RelayWorker();  // ends it when its copies are done
 
-  bool over() const { return over_; }  // the client is gone, or was sent away
+  bool over() const { return over_; }  // the client is gone, or was refused
 
  private:
   enum Way : size_t { kInward, kOutward, kAway, kWays };

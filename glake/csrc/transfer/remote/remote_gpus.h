@@ -1,6 +1,6 @@
-// GPUs of the node that this process does not see, as relays: the relay service's worker there
-// carries a chunk between host memory and a buffer, this process's GPU between the buffer and its
-// own memory. In plans they have the numbers behind the process's own.
+// GPUs of the node that this process does not see, as relays. The relay service's worker there
+// copies a chunk between host memory and a buffer. This process's GPU copies it between the buffer
+// and its own memory. In plans these GPUs have the numbers behind the process's own.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@
 
 namespace glake::transfer {
 
-// A copy of one hop, by the service.
+// A copy of one hop that the service makes.
 struct RemoteFlight {
   std::shared_ptr<RemoteLink> link;
   RemoteCopy copy;
@@ -25,45 +25,46 @@ struct RemoteFlight {
 
 class RemoteGpus {
  public:
-  // `local`: GPUs the process sees.
+  // `local` is the number of GPUs that the process sees.
   RemoteGpus(Driver& driver, int local) : driver_(driver), local_(local) {}
   RemoteGpus(const RemoteGpus&) = delete;
   RemoteGpus& operator=(const RemoteGpus&) = delete;
 
   bool remote(int gpu) const { return gpu >= local_; }
-  // Whether some GPU on the way is one that this process does not see.
+  // Whether the path passes a GPU that this process does not see.
   bool on_way(const Path& path) const;
   // Whether the service makes this hop's copy.
   bool carries(const Hop& hop) const;
-  // The GPU of this process that makes it, where the service does not.
+  // The GPU of this process that makes the hop's copy, if the service does not.
   int worker_of(const Hop& hop) const;
-  uint32_t opened() const { return opened_.load(); }  // as bits
+  uint32_t opened() const { return opened_.load(); }  // one bit for each
 
   struct Relay {
-    int here, there;  // its numbers: the topology's, the service's
+    int here, there;  // its number in the topology, and at the service
     bool near;        // this process's GPU reaches its memory
   };
-  // Reaches the service and has buffers of these GPUs. `device`: the process's own, whose context
-  // is open. Throws Error; those before it stay.
+  // Connects to the service and gets buffers on these GPUs. `device` is one of the process's GPUs,
+  // whose context must be open. Throws Error. Relays that were opened before stay.
   void open(const std::string& path, int device, const std::vector<Relay>& relays);
 
   Address lend(int gpu, Bytes bytes);  // throws Error where there is no room
   bool room(const Path& path, Bytes bytes);
   void give_back(Address at, Bytes bytes) noexcept;
 
-  // Host memory that the service reaches too, pinned. Throws Error.
+  // Pinned host memory that the service reaches too. Throws Error.
   Address allocate_host(Bytes bytes, int device);
-  void free_host(Address at);  // no copy of it is under way; throws Error
-  // The same of memory whose engine has ended. False: there is none.
+  void free_host(Address at);  // none of its copies may be under way; throws Error
+  // The same for memory whose engine has ended. False: it is no such memory.
   static bool free_left(Address at);
   bool reaches(Address at, Bytes bytes);
-  // A piece of such memory for one chunk of other host memory, kept until close().
+  // A piece of such memory for one chunk of other host memory. It is kept until close().
   Address lend_stage(Bytes bytes, int device);
   void give_stage(Address at, Bytes bytes) noexcept;
 
-  // Begins the copy of a hop between two buffers, or a buffer and host memory. Throws Error.
+  // Begins the copy of a hop between two buffers, or between a buffer and host memory. Throws
+  // Error.
   RemoteFlight begin(const Hop& hop, Address to, Address from, Bytes bytes);
-  // kFailed once, with the reason.
+  // A failed copy returns kFailed once, with the reason.
   static RemoteCopy::State state(const RemoteFlight& flight, std::string* why) {
     return flight.link->state(flight.copy, why);
   }
@@ -79,18 +80,18 @@ class RemoteGpus {
 
   LinkPtr link();
   LinkPtr link_or_throw();
-  // The service's name of host memory, which it is told of if need be.
+  // The service's name for host memory. If the service does not know the memory yet, it is told.
   std::pair<uint64_t, Bytes> shared_at(const LinkPtr& link, Address at, Bytes bytes);
 
   Driver& driver_;
   const int local_;
   std::atomic<uint32_t> opened_{0};
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards what follows
   LinkPtr link_;
-  std::vector<LinkPtr> old_;  // whose buffers are still lent
+  std::vector<LinkPtr> old_;  // links whose buffers are still lent
   std::map<Address, Shared> shared_;
   uint64_t last_id_ = 0;
-  std::map<Bytes, std::vector<Address>> stages_;  // spare ones, by size
+  std::map<Bytes, std::vector<Address>> stages_;  // spare pieces, by size
 };
 
 }  // namespace glake::transfer

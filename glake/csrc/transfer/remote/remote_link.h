@@ -1,5 +1,5 @@
-// A process's connection to the relay service, and what the service has given it: buffers on GPUs
-// that the process does not see, mapped for its own.
+// A process's connection to the relay service, and the buffers that the service has given it. They
+// are on GPUs that the process does not see, and mapped for its own GPUs.
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@
 
 namespace glake::transfer {
 
-// A copy the service has been asked for.
+// A copy that was ordered from the service.
 struct RemoteCopy {
   uint32_t ticket = 0;
   enum class State { kUnderWay, kDone, kFailed };
@@ -22,25 +22,26 @@ struct RemoteCopy {
 
 class RemoteLink {
  public:
-  // `device`: the process's GPU, whose context is open. Throws Error.
+  // `device` is a GPU of the process, whose context must be open. Throws Error.
   RemoteLink(Driver& driver, int device, const std::string& path);
   RemoteLink(const RemoteLink&) = delete;
   RemoteLink& operator=(const RemoteLink&) = delete;
-  ~RemoteLink();  // nothing is lent any more
+  ~RemoteLink();  // nothing may be lent any more
 
-  // A buffer on the GPU that the service numbers `there`. `near`: ours reaches it; else it is for
-  // the first of two relays, and this process has names for its bytes alone. Throws Error.
+  // Gets a buffer on the GPU that has the number `there` at the service. `near`: a GPU of this
+  // process reaches it. If not, it is for the first of two relays, and this process only has names
+  // for its bytes. Throws Error.
   void open(int gpu, int there, bool near);
   bool has(int gpu);
   bool alive();
   bool idle();  // nothing is lent
 
-  // A piece of the GPU's buffer, 0 if there is no room now.
+  // Lends a piece of the GPU's buffer; 0 if there is no room now.
   Address lend(int gpu, Bytes bytes);
   bool room(int gpu, Bytes bytes);
   bool give_back(Address at, Bytes bytes);  // false: not of this connection
 
-  // Host memory as the service knows it from now on, and no more.
+  // Tell the service of host memory, and that it is no longer shared.
   void share(uint64_t id, const SharedMemory& memory);
   void forget(uint64_t id);
 
@@ -48,7 +49,7 @@ class RemoteLink {
   RemoteCopy in(int gpu, Address buffer, uint64_t shared, Bytes at, Bytes bytes);
   RemoteCopy out(int gpu, Address buffer, uint64_t shared, Bytes at, Bytes bytes);
   RemoteCopy across(int gpu, Address from, int peer, Address to, Bytes bytes);
-  // How it is; once told that it is over, it is forgotten.
+  // The state of a copy. Once it has told that the copy is over, it forgets the copy.
   RemoteCopy::State state(RemoteCopy copy, std::string* why);
 
  private:
@@ -62,7 +63,7 @@ class RemoteLink {
   };
   struct Ticket {
     bool over = false;
-    std::string why;  // it failed
+    std::string why;  // empty unless it failed
     Bytes bytes = 0;
     Descriptor descriptor;
   };
@@ -70,7 +71,8 @@ class RemoteLink {
 
   uint32_t send(Order order, int descriptor = -1);
   Ticket await(uint32_t ticket);
-  // Under the lock: takes what has come, and sees whether copies that were begun have ended.
+  // Called under the lock. It takes the answers that have come, and looks which begun copies have
+  // ended.
   void pump();
   void take_answers();
   bool find_room(const Buffer& buffer, Bytes bytes, Bytes* at) const;
@@ -80,11 +82,12 @@ class RemoteLink {
 
   Driver& driver_;
   const int device_;
-  Descriptor socket_, process_;  // the service's process; empty: this kernel does not tell
-  std::mutex mutex_;             // of all that follows
-  std::string broken_;           // why it takes no orders any more
-  bool hung_up_ = false;         // nor answers
-  bool let_go_ = false;          // and none of its copies is under way
+  // Process_: the service's process; empty if this kernel does not tell.
+  Descriptor socket_, process_;
+  std::mutex mutex_;      // guards all that follows
+  std::string broken_;    // the reason why it takes no more orders
+  bool hung_up_ = false;  // it does not answer any more either
+  bool let_go_ = false;   // and none of its copies is under way
   uint32_t last_ = 0;
   std::map<uint32_t, Ticket> tickets_;
   std::map<int, Buffer> buffers_;

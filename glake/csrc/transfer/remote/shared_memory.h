@@ -1,5 +1,5 @@
-// Host memory that two processes map: a file without a name, sealed, so that neither can make it
-// shorter under the other's copies.
+// Host memory that two processes map. It is a sealed file without a name, so that neither process
+// can shorten it under the other's copies.
 #pragma once
 
 #include <string>
@@ -10,23 +10,23 @@
 
 namespace glake::transfer {
 
-// One process's mapping of it, pinned for its driver.
+// One process's mapping of it, which its driver pins.
 class SharedMemory {
  public:
-  // Fresh memory, of whole pages. Throws Error.
+  // Makes new memory of whole pages. Throws Error.
   SharedMemory(Driver& driver, int device, Bytes bytes);
-  // Another process's; `bytes` are what it says. Throws Error.
+  // Maps memory of another process, which says that it has `bytes`. Throws Error.
   SharedMemory(Driver& driver, int device, Bytes bytes, Descriptor descriptor);
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
-  ~SharedMemory();  // no copy of it is under way
+  ~SharedMemory();  // none of its copies may be under way
 
-  void unpin();  // nobody copies it any more; the memory stays
+  void unpin();  // no copy may use it any more; the memory stays
 
   Address at() const { return reinterpret_cast<Address>(base_); }
   Bytes bytes() const { return bytes_; }
   int descriptor() const { return file_.get(); }
-  // Where bytes of this process's are in it.
+  // Whether it holds all of these bytes.
   bool holds(Address address, Bytes bytes) const {
     return address >= at() && address - at() < bytes_ && bytes <= bytes_ - (address - at());
   }
@@ -38,7 +38,7 @@ class SharedMemory {
   void map();
 
   Driver& driver_;
-  const int device_;  // whose context pins it
+  const int device_;  // its context pins the memory
   Bytes bytes_;
   Descriptor file_;
   void* base_ = nullptr;

@@ -1,6 +1,6 @@
-// What a process and the relay service say to each other about copies: packets of one size, over a
-// socket that keeps them apart (SOCK_SEQPACKET), and descriptors of memory beside them. Who is at
-// the other end is checked when it connects; every field is checked all the same.
+// The messages between a process and the relay service about copies. They are packets of one size
+// over a socket that keeps packets apart (SOCK_SEQPACKET), with descriptors of memory. Each end
+// checks the other's user when it connects. It still checks every field.
 #pragma once
 
 #include <cstdint>
@@ -15,25 +15,25 @@ constexpr uint64_t kWireVersion = 1;
 
 struct Order {
   enum Kind : uint32_t {
-    kHello,   // at: the version. The first one
+    kHello,   // the first packet; `at` is the version
     kOpen,    // a buffer on `gpu`: its descriptor comes with the answer
     kShare,   // host memory `memory` of `bytes`: its descriptor comes with the order
     kForget,  // host memory `memory`: no copy of it is under way
     kIn,      // `bytes` from host memory `memory` at `at` to the buffer on `gpu` at `to`
-    kOut,     // the other way
+    kOut,     // the reverse
     kAcross,  // from the buffer on `gpu` at `at` to the one on `peer` at `to`
   };
   uint32_t kind = kHello;
-  uint32_t ticket = 0;  // the answer has it, too
+  uint32_t ticket = 0;  // the answer has the same one
   int32_t gpu = 0, peer = 0;
   uint64_t memory = 0, at = 0, to = 0, bytes = 0;
 };
 
 struct Answer {
   uint32_t ticket = 0;
-  int32_t failed = 0;  // 0: it is done
-  uint64_t bytes = 0;  // of a buffer
-  char why[112] = {};  // it is not
+  int32_t failed = 0;  // 0: the order is done
+  uint64_t bytes = 0;  // the size of a buffer
+  char why[112] = {};  // the reason of a failure
 };
 
 // An owned file descriptor.
@@ -53,19 +53,19 @@ class Descriptor {
 };
 
 // Sends one packet of `bytes`, with a descriptor unless it is -1. False: the other end is gone, or
-// takes nothing for too long. The packet is only read: sendmsg() has no pointer to const.
+// does not read for too long. The packet is only read; sendmsg() has no pointer to const.
 bool send_packet(int socket, void* packet, size_t bytes, int descriptor = -1);
-// Takes one packet of exactly `bytes`; kNone: there is none now (`wait`: it waits for one).
+// Receives one packet of exactly `bytes`. kNone: there is none now. `wait`: it waits for one.
 enum class Got { kPacket, kNone, kGone };
 Got take_packet(int socket, void* packet, size_t bytes, Descriptor* descriptor, bool wait);
 
-// A listening socket at `path`, only this user's. Throws Error.
+// A socket that listens at `path`, for this user alone. Throws Error.
 Descriptor listen_at(const std::string& path);
-// A connection to it, whose other end is this user's. Throws Error.
+// A connection to such a socket. The other end must be this user's. Throws Error.
 Descriptor connect_to(const std::string& path);
 // Whether the other end is this user's process.
 bool same_user(int socket);
-// The process that listens, or has listened, at the other end; empty if it cannot be known.
+// The process that listens or listened at the other end; empty if that cannot be known.
 Descriptor process_behind(int socket);
 bool has_ended(int process);
 

@@ -15,7 +15,8 @@
 
 namespace glake::transfer {
 
-// How a copy of a burst goes beside the others: as if there were none, planned with them, or plain.
+// How a copy of a burst is planned: as if no other copy ran, together with the others, or as a
+// plain copy.
 enum class BurstWay : uint8_t { kUnknown, kApart, kJoint, kPlain };
 
 class Bursts {
@@ -48,8 +49,8 @@ class Bursts {
   struct Known {
     std::vector<Copy> copies;
     std::vector<BurstWay> ways;  // the way of each copy
-    int right = 0;               // how often in a row the burst was the same again
-    int wrong = 0;               // how often it was another
+    int right = 0;               // how often in a row the burst came the same
+    int wrong = 0;               // how often it came differently
     unsigned begun = 0;          // how often it began
     bool anew = true;            // whether the ways must be decided again
   };

@@ -1,5 +1,5 @@
-// Puts the copies of one hop of a chunk into a stream: a copy each, a batch of them, or one launch
-// of the kernel that copies blocks, whichever is quickest.
+// Enqueues the copies of one hop of a chunk on a stream. It uses a driver copy for each piece, a
+// batch of them, or one launch of the kernel that copies blocks, whichever is quickest.
 #pragma once
 
 #include <vector>
@@ -11,22 +11,23 @@
 
 namespace glake::transfer {
 
-// One hop of a chunk. A chunk is whole in a buffer, and in pieces at the transfer's own ends.
+// One hop of a chunk. A chunk is in one piece in a buffer, and may be in several at the transfer's
+// own ends.
 struct ChunkHop {
   const Request& request;
   const Hop& hop;
   Range range;
   Address from = 0, to = 0;  // buffers; 0: the transfer's own end
-  Rate link = 0;             // of this hop, were it alone
+  Rate link = 0;             // the rate of this hop if it were alone
   StreamHandle stream = 0;   // of device_of(hop)
 
-  // The device whose copy engine does the work: the one that has the bytes, which pushes them,
-  // except where they come from the host.
+  // The device whose copy engine does the work. It is the source's device, which pushes the bytes.
+  // If they come from the host, it is the target's device.
   static int device_of(const Hop& hop) { return hop.from.host() ? hop.to.gpu : hop.from.gpu; }
 };
 
-// What a kernel works with: its table of blocks, and the chunk in one piece beside them. Kept until
-// the copies are done.
+// The memory of a kernel: its table of blocks, and room for the chunk in one piece. It is kept
+// until the copies are done.
 struct KernelBuffers {
   Slot table, bounce;
 };
@@ -36,10 +37,12 @@ class ChunkCopier {
   ChunkCopier(Driver& driver, Devices& devices, Slots& slots, CopyKernel& kernel, uint64_t copy_ns)
       : driver_(driver), devices_(devices), slots_(slots), kernel_(kernel), copy_ns_(copy_ns) {}
 
-  // In a DeviceScope of device_of(hop). `enqueued`: bytes that are in the stream when it returns,
-  // whatever it returns. `unsure`: some may be, and the driver does not tell when they are done.
+  // A DeviceScope of device_of(hop) must be open. `enqueued` are the bytes that are in the stream
+  // when it returns, also after an error. `unsure`: some bytes may be in the stream, and the driver
+  // does not tell when they are done.
   Status copy(const ChunkHop& chunk, KernelBuffers* buffers, Bytes* enqueued, bool* unsure);
-  // Whether all of a stream is done. An error may be the question's, not a copy's: it asks again.
+  // Whether all work of a stream is done. It asks again after an error, which may belong to the
+  // question and not to a copy.
   bool quiesce(int device, StreamHandle stream);
 
  private:
@@ -54,7 +57,7 @@ class ChunkCopier {
   Slots& slots_;
   CopyKernel& kernel_;
   const uint64_t copy_ns_;
-  std::vector<Piece> pieces_;  // scratch, as all that follow
+  std::vector<Piece> pieces_;  // scratch, like all that follow
   std::vector<Address> dsts_, srcs_;
   std::vector<Bytes> sizes_;
 };

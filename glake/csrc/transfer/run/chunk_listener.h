@@ -1,4 +1,4 @@
-// What a submitter calls when a chunk has ended, or a path is slower than planned.
+// A submitter calls this when a chunk has ended, or when a path is slower than planned.
 #pragma once
 
 #include <memory>
@@ -10,13 +10,13 @@ namespace glake::transfer {
 
 class ChunkListener {
  public:
-  // A chunk of the transfer has landed, failed or been dropped. The lock is held, and may be given
-  // up meanwhile.
+  // A chunk of the transfer has arrived, failed or been dropped. The lock is held, and may be
+  // released meanwhile.
   virtual void chunk_ended(std::unique_lock<std::mutex>* lock,
                            const std::shared_ptr<Transfer>& transfer) = 0;
-  // Under the lock: a hop of the run is slower than planned.
+  // Called under the lock: a hop of the run is slower than planned.
   virtual void fell_behind(const PathRun& run, size_t hop) = 0;
-  // Without the lock: a copy of it may read and write for ever.
+  // Called without the lock: a copy of the transfer may read and write for ever.
   virtual void given_up(const std::shared_ptr<Transfer>& transfer) = 0;
 
  protected:

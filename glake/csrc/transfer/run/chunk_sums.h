@@ -1,4 +1,5 @@
-// Checksums: whether a chunk arrived as it was sent, for those who trust no link or relay buffer.
+// Checksums. They tell whether a chunk arrived as it was sent, for users who trust no link or relay
+// buffer.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ class ChunkSums {
             LostFlights& lost)
       : tools_(tools), streams_(streams), copier_(copier), lost_(lost) {}
 
-  // How a chunk that is there is not what was sent; "" if it is.
+  // How a chunk that has arrived differs from what was sent; "" if it does not.
   std::string difference(const Flight& flight);
 
  private:

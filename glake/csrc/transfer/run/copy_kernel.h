@@ -1,5 +1,5 @@
-// The kernel that copies blocks (kernels/copy_blocks.cu), as each GPU has it: loaded at its first
-// use, which takes the driver's compiler a moment, and kept until the engine closes.
+// The kernel that copies blocks (kernels/copy_blocks.cu). Each GPU loads it at its first use, which
+// takes the driver's compiler a moment. It is kept until the engine closes.
 #pragma once
 
 #include <atomic>
@@ -18,21 +18,21 @@ class CopyKernel {
   CopyKernel(const CopyKernel&) = delete;
   CopyKernel& operator=(const CopyKernel&) = delete;
 
-  // Whether the GPU runs it. A DeviceScope of the GPU is open.
+  // Whether the GPU can run it. A DeviceScope of the GPU must be open.
   bool ready(int gpu);
-  // Copies the blocks of a table in pinned host memory, which stays as it is until they are done.
-  // In no order among themselves; they do not overlap.
+  // Copies the blocks of a table in pinned host memory. The table must not change until the copies
+  // are done. The copies have no order among themselves, and the blocks must not overlap.
   Status launch(int gpu, Address table, size_t count, StreamHandle stream);
   uint64_t launches() const { return launches_.load(); }
-  // Why GPUs do without it; empty: none has to.
+  // Why some GPUs do not have it; empty: none lacks it.
   std::string why() const;
-  // Unloads it. Throws Error (GLAKE_DRIVER_ERROR), and may be tried again.
+  // Unloads it. Throws Error (GLAKE_DRIVER_ERROR), and may be called again.
   void close();
 
  private:
   struct Loaded {
     Kernel kernel;
-    std::string why;  // it is not there
+    std::string why;  // why it was not loaded
   };
   Driver& driver_;
   mutable std::mutex mutex_;

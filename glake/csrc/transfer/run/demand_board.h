@@ -14,8 +14,8 @@ namespace glake::transfer {
 
 class DemandBoard {
  public:
-  // GPU and node of the source, then of the destination. Transfers between the same places are one
-  // demand.
+  // The GPU and node of the source, and those of the destination. Transfers between the same places
+  // are one demand.
   using Demands = std::set<std::array<int, 4>>;
 
   explicit DemandBoard(int gpus) : gpus_(gpus) {}
@@ -30,18 +30,18 @@ class DemandBoard {
   // True if the process copies to or from one of these GPUs for the first time.
   bool use(const Request& request);
   uint32_t used() const { return used_.load(); }  // GPUs, as bits
-  // The demands there are now; signals if they have changed.
+  // Sets the present demands. Signals if they have changed.
   void tell(Demands now);
   void signal();
-  // An eventfd of the board's, readable after a change. Throws Error.
+  // An eventfd that is readable after a change. Throws Error.
   int event();
   std::string json(const Demands& now) const;
   std::string gpus_text(uint32_t bits) const;
 
  private:
-  const int gpus_;  // that the driver and the topology have
+  const int gpus_;  // the number that the driver and the topology have
   std::atomic<uint32_t> used_{0};
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards what follows
   Demands told_;
   int event_ = -1;
 };

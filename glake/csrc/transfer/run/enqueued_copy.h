@@ -1,4 +1,4 @@
-// A copy that is enqueued whole (enqueued_transfers.h), as its caller sees it.
+// A copy whose chunks are all enqueued at once (enqueued_transfers.h), as its caller sees it.
 #pragma once
 
 #include <string>

@@ -25,10 +25,10 @@ class EnqueuedTransfers {
   EnqueuedTransfers(const EnqueuedTransfers&) = delete;
   EnqueuedTransfers& operator=(const EnqueuedTransfers&) = delete;
 
-  // Whether one more may be under way: each keeps streams and relay buffers until it is done.
+  // Whether one more may be under way. Each keeps streams and relay buffers until it is done.
   bool has_room();
-  // By one of these plans; `next` should begin right after it. Returns its id; 0: a plain copy does
-  // better, where it is `possible`. Throws Error when nothing was enqueued.
+  // Begins a transfer by one of these plans, and returns its id. 0: a plain copy is `possible` and
+  // does better. Throws Error when nothing was enqueued.
   uint64_t begin(const Request& request, const std::vector<PlanPtr>& plans, const Outlook& outlook,
                  bool possible);
   Ptr find(uint64_t id);  // throws Error
@@ -39,10 +39,10 @@ class EnqueuedTransfers {
   std::string result(const Ptr& transfer);
   std::vector<CarriedPath> paths(const Ptr& transfer);
   size_t under_way();
-  // Those who wait return; the copies go on.
+  // Ends all waits. The copies go on.
   void stop_waits() { stopped_ = true; }
-  // Waits for all of them, for at most `most_ns` each. Throws Error if one is later, and may be
-  // tried again.
+  // Waits for all of them, for at most `most_ns` each. Throws Error if one takes longer, and may be
+  // called again.
   void close(uint64_t most_ns);
 
  private:
@@ -53,9 +53,9 @@ class EnqueuedTransfers {
   Scheduler& scheduler_;
   Runner& runner_;
   std::atomic<bool> stopped_{false};
-  std::mutex mutex_;  // of what follows, and of each transfer once it is enqueued
+  std::mutex mutex_;  // guards what follows, and each transfer once it is enqueued
   std::unordered_map<uint64_t, Ptr> known_;
-  std::vector<Ptr> open_;  // not seen done
+  std::vector<Ptr> open_;  // those that were not seen to be done
 };
 
 }  // namespace glake::transfer

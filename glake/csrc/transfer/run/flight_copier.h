@@ -1,5 +1,5 @@
-// The copies of one flight, hop by hop: its buffers, the streams or the relay service that make
-// each copy, and whether it is done.
+// The copies of one flight, hop by hop. It gets the buffers, makes each copy by a stream or by the
+// relay service, and asks whether the copy is done.
 #pragma once
 
 #include <string>
@@ -19,21 +19,21 @@ class FlightCopier {
         streams_(streams),
         chunks_(tools.driver, tools.devices, tools.slots, tools.kernel, tools.copy_ns) {}
 
-  // Whether the relay service has buffers for a chunk of the run now, where it is on the way.
+  // Whether the relay service has buffers for a chunk of the run now, if the run passes the
+  // service.
   bool has_room(const PathRun& run, Bytes bytes) const;
-  // Lends the flight its buffers, and takes pageable bytes into one. Throws if one is not to be
-  // had.
+  // Lends the flight its buffers, and copies pageable bytes into one. Throws if there is no buffer.
   void outfit(Flight* flight);
-  // Begins this hop's copy; what of it is under way then, also where the status is an error.
+  // Begins this hop's copy. Says which bytes are under way then, also if the status is an error.
   Status start(Flight* flight, Bytes* enqueued);
-  // Of a copy that is under way: done, not ready, or failed.
+  // The status of a copy that is under way: done, not ready, or failed.
   Status ask(Flight* flight);
-  // Nothing may still read or write the buffers when they go to another chunk. False: the driver
-  // does not say.
+  // Waits until nothing may still read or write the buffers, so that another chunk may have them.
+  // False: the driver does not say.
   bool quiesce(const Flight& flight);
-  // After the last copy: bytes for pageable memory are copied there.
+  // Called after the last copy. Bytes for pageable memory are copied there.
   void bring_back(const Flight& flight);
-  // What went wrong, in words.
+  // Says in words what went wrong.
   std::string failure(const Flight& flight, Status status) const;
 
  private:

@@ -40,7 +40,7 @@ class FlowRace {
   std::optional<topology::FairRates> fair_;  // none without a topology
   // By flow:
   std::vector<double> delay_, bytes_;
-  std::vector<Rate> own_;                    // where no link bounds it
+  std::vector<Rate> own_;                    // the rate where no link bounds it
   std::vector<char> linked_, going_, open_;  // links bound it; it carries something; both
   std::vector<Rate> rates_;                  // of those that are going
   bool known_ = false;                       // whether rates_ is up to date

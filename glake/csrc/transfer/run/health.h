@@ -27,7 +27,7 @@ class PathHealth {
   void fail(uint64_t now, const std::string& why);
   // A chunk arrived. Rests get shorter again, but a path that failed is not forgotten at once.
   void succeed();
-  // A copy was given up. While it is not seen done a chunk would fare no better.
+  // A copy was given up. While it is not seen to be done, another chunk would do no better.
   void lose() { ++lost_; }
   void find(uint64_t now);
 

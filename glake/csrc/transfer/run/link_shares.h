@@ -21,7 +21,7 @@ class LinkShares {
 
   // Hops between the same two places share what they know of the link.
   void join(PathRun* run);
-  // What each hop of the runs could carry at most, and beside the others.
+  // Computes what each hop of the runs could carry at most, and beside the others.
   void measure(const std::vector<TransferPtr>& running);
 
  private:

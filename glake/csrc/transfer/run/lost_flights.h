@@ -13,18 +13,19 @@ class LostFlights {
  public:
   using Lock = std::unique_lock<std::mutex>;
 
-  // `mutex`: the engine's lock.
+  // `mutex` is the engine's lock.
   LostFlights(Driver& driver, FlightCopier& copier, std::mutex& mutex)
       : driver_(driver), copier_(copier), mutex_(mutex) {}
 
-  // Under the lock.
+  // The next four are called under the lock.
   void add(Flight flight);
   bool any() const { return !flights_.empty(); }
   // Finds copies that are done after all. True: the submitter's thread must ask about some of them.
   bool look(Lock* lock);
   std::vector<Flight> take();
 
-  // On the submitter's thread, without the lock: gives the buffers of those that are done back.
+  // Called on the submitter's thread, without the lock. Gives back the buffers of the copies that
+  // are done.
   void reap(uint64_t timeout_ns);
 
  private:

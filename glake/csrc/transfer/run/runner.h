@@ -29,14 +29,14 @@ class Runner final : private ChunkListener {
   std::mutex& mutex() { return tools_.mutex; }
   // Adds a transfer and returns its id. It begins now unless it waits for a stream.
   uint64_t add(const TransferPtr& transfer, Rate plain);
-  // The caller's stream has come to it.
+  // The caller's stream has reached the transfer.
   void begin(const TransferPtr& transfer);
   TransferPtr find(uint64_t id);   // throws Error
   TransferPtr known(uint64_t id);  // null: it has been released, or there was none
   void cancel(const TransferPtr& transfer);
   void fail(Lock* lock, const TransferPtr& transfer, int code, const std::string& text);
   void release(uint64_t id, const TransferPtr& transfer);
-  // Whether it is over, and no copy of it that was given up may still read or write.
+  // Whether it is over, and none of its copies that were given up may still read or write.
   bool settled(const TransferPtr& transfer);
   // Cancels it and waits for its copies under way.
   void end(const TransferPtr& transfer);
@@ -50,8 +50,8 @@ class Runner final : private ChunkListener {
   void count(const EnqueuedTransfer& transfer);
   // Removes paths from the plan that have failed lately, unless none would be left.
   void avoid_failed(PlanPtr* plan);
-  // Ends the threads; no transfer may be under way. Returns in words what was not given back; "":
-  // all was.
+  // Ends the threads. No transfer may be under way. Says in words what was not given back; "": all
+  // was.
   std::string stop();
   void describe(JsonText* out);  // its part of the engine's statistics
 
@@ -76,7 +76,8 @@ class Runner final : private ChunkListener {
   SubmitterTools tools_;
   Scheduler& scheduler_;
   LiveRanges& ranges_;
-  std::mutex replan_mutex_;  // one at a time; taken before the mutex of all that follows
+  // Held by one replan() at a time; taken before the mutex of all that follows.
+  std::mutex replan_mutex_;
   std::map<uint64_t, TransferPtr> transfers_;
   std::vector<TransferPtr> running_;
   std::map<int, std::unique_ptr<Submitter>> submitters_;

@@ -29,8 +29,9 @@ struct Shares {
   double calls_ns = 0;                    // for how many ns its calls hold up the caller
 };
 
-// How a copy's bytes are divided among the paths. `by_rate`: by their planned rates, else by what
-// each path will find free on its links. `followers`: how many copies the same thread begins next.
+// How a copy's bytes are divided among the paths. `by_rate`: by their planned rates; else by what
+// each path will find free on its links. `followers` is the number of copies that the same thread
+// begins next.
 struct Deal {
   bool by_rate = false;
   size_t followers = 0;
@@ -52,7 +53,8 @@ struct Outlook {
   bool followed = false;       // some copy follows for certain
   PlanPtr plan;                // this copy's plan; null if `way` is kApart
   std::vector<Expected> next;  // the copies that follow; empty if `way` is kApart
-  // How much a nanosecond of the caller's time counts; one of the copy's own time counts 1.
+  // The weight of a nanosecond of the caller's time. A nanosecond of the copy's own time has the
+  // weight 1.
   double calls_weigh() const;
 };
 std::vector<FlowForecast::Flow> flows_of(const Expected& copy, uint64_t copy_ns,

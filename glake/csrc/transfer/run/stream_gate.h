@@ -1,6 +1,6 @@
-// A word of pinned host memory (stream_gates.h) for whose value a caller's stream waits, lent to
-// one transfer. The value only grows, so it may be lent again while a stream has not come to the
-// wait for an earlier one yet.
+// A word of pinned host memory (stream_gates.h), lent to one transfer. A caller's stream waits for
+// its value. The value only grows. So the word may be lent again before a stream has reached the
+// wait for an earlier value.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Words in pinned host memory that callers' streams wait for: a transfer holds its stream by one,
-// and lets it go by storing a number.
+// Words of pinned host memory for which callers' streams wait. A transfer holds its stream by one,
+// and releases the stream by storing a number.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class StreamGates {
 
   StreamGate take();  // throws Error when there is no pinned memory
   void give(uint32_t* word) noexcept;
-  // Gives the memory back; no stream may wait any more.
+  // Gives the memory back. No stream may wait any more.
   void close();
 
  private:

@@ -1,4 +1,4 @@
-// How a transfer takes its place in a caller's stream: it begins when the stream comes to it, and
+// How a transfer takes its place in a caller's stream. It begins when the stream reaches it, and
 // the stream goes on when it is done. The call itself returns at once.
 #pragma once
 
@@ -18,26 +18,26 @@ class StreamOrder {
   StreamOrder(const StreamOrder&) = delete;
   StreamOrder& operator=(const StreamOrder&) = delete;
 
-  // Puts the transfer into its request's stream. False: the driver cannot have a stream wait.
-  // Throws Error; the stream then goes on, and the transfer has ended.
+  // Puts the transfer into its request's stream. False: the driver cannot make a stream wait. If it
+  // throws Error, the stream goes on, and the transfer has ended.
   bool place(const TransferPtr& transfer);
   // Makes later work of the stream wait for the transfer. Throws Error.
   void make_stream_wait(const TransferPtr& transfer, int device, StreamHandle stream);
-  // Under the engine's lock, which it gives up meanwhile: drives a simulated driver's time while a
-  // transfer waits for a stream. A stream that the driver says has failed never comes to it.
+  // Moves a simulated driver's time while a transfer waits for a stream. It is called under the
+  // engine's lock, which it releases meanwhile. If the driver says that the stream has failed, the
+  // stream never reaches the transfer.
   void await(Runner::Lock* lock, const TransferPtr& transfer);
   // Nobody waits for this transfer's stream any more.
   void retire(const TransferPtr& transfer);
-  size_t waiting();  // transfers that a stream has not come to yet
-  // Ends the transfers whose streams have not come to them yet. A stream that comes later is
-  // ignored.
+  size_t waiting();  // transfers that no stream has reached yet
+  // Ends the transfers that no stream has reached yet. A stream that comes later is ignored.
   void shut();
   // Destroys the events of streams that have passed their gates. True if every stream has.
   bool reap(uint64_t timeout_ns);
   void close() { gates_.close(); }
 
  private:
-  struct Arrival;  // what the driver's callback thread is given
+  struct Arrival;  // the argument of the driver's callback
 
   void arrived(const TransferPtr& transfer);
   Status enqueue(const TransferPtr& transfer, const std::shared_ptr<Arrival>& arrival,
@@ -47,7 +47,7 @@ class StreamOrder {
   Driver& driver_;
   StreamGates gates_;
   Runner& runner_;
-  // Under the engine's lock.
+  // Guarded by the engine's lock.
   std::vector<std::shared_ptr<Arrival>> arrivals_;
   std::vector<EventId> passed_;  // recorded behind gates, on callers' streams
 };

@@ -13,13 +13,13 @@
 
 namespace glake::transfer {
 
-// A copy between two places. At least one is a GPU. Host memory is of one socket.
+// A copy between two places. At least one is a GPU. Host memory is on one socket.
 struct TimedCopy {
   Place dst, src;
 };
 
-// Buffers are kept from one set of copies to the next: one of each GPU, and pinned host memory for
-// each copy of a set that uses a socket's.
+// Keeps its buffers from one set of copies to the next: one on each GPU, and pinned host memory for
+// each copy of a set that uses a socket's memory.
 class CopyTimer {
  public:
   // `topology` may be null.
@@ -28,13 +28,12 @@ class CopyTimer {
   CopyTimer(const CopyTimer&) = delete;
   CopyTimer& operator=(const CopyTimer&) = delete;
 
-  // Makes all copies at once, each `repeats` times on a stream of its own, after one round that is
-  // not timed. ns[i * repeats + r]: the time from the start of copy i until its r-th repeat ends.
-  // Throws Error:
-  // GLAKE_COPY_REFUSED if host memory cannot be had on a socket, GLAKE_OUT_OF_MEMORY,
-  // GLAKE_BUSY_TIMEOUT for copies that stand still.
+  // Makes all copies at once, each `repeats` times on its own stream, after one round that is not
+  // timed. ns[i * repeats + r] is the time from the start of copy i until the end of its r-th
+  // repeat. Throws Error: GLAKE_COPY_REFUSED if the system places no host memory on a socket,
+  // GLAKE_OUT_OF_MEMORY, GLAKE_BUSY_TIMEOUT for copies that stand still.
   void time(const std::vector<TimedCopy>& copies, Bytes bytes, int repeats, uint64_t* ns);
-  // Gives all memory and streams back. Throws Error, and may be tried again.
+  // Gives all memory and streams back. Throws Error, and may be called again.
   void close();
 
  private:
@@ -55,12 +54,12 @@ class CopyTimer {
   Devices& devices_;
   Slots& slots_;
   const topology::Topology* topology_;
-  std::mutex mutex_;  // one set at a time
+  std::mutex mutex_;  // held for one set at a time
   std::map<int, Slot> gpus_;
   std::map<int, std::vector<std::unique_ptr<PlacedBuffer>>> hosts_;  // by socket
   std::map<int, std::vector<StreamHandle>> streams_;                 // by device
   std::map<int, std::vector<EventId>> events_;                       // by device
-  std::vector<Event> ends_;  // of copies that were not seen to end
+  std::vector<Event> ends_;  // of copies whose end was not seen
 };
 
 }  // namespace glake::transfer

@@ -1,5 +1,5 @@
-// One request under way. It knows which bytes are still to be taken, which have arrived, and its
-// runs. Every method runs under the engine's lock, except where it says otherwise.
+// One request under way. It knows its runs, and which bytes are still to be taken and which have
+// arrived. Every method runs under the engine's lock, unless its comment says otherwise.
 #pragma once
 
 #include <condition_variable>
@@ -27,31 +27,32 @@ class Transfer {
   Bytes total() const { return request.parts.total(); }
   Bytes left() const;  // neither taken nor arrived
 
-  // Takes the next chunk of about `wanted` bytes for a run that allowance() gave them.
+  // Takes the next chunk of about `wanted` bytes, for a run to which allowance() gave them.
   Range take(const PathRun& run, Bytes wanted);
   void give_back(Range range);
 
-  // How much `run` may take at `now`; 0: it is another's turn, or there is no more.
+  // How much `run` may take at `now`. 0: it is another run's turn, or there is no more to take.
   Bytes allowance(const PathRun& run, uint64_t now, uint64_t copy_ns) const;
 
-  // Takes a new plan's paths: runs of before keep what they know.
+  // Takes the paths of a new plan. Runs that stay keep what they know.
   void replan(const TransferPlan& next, HealthBook* book);
   void add_run(const PlannedPath& path, HealthBook* book);
   void close_run(PathRun* run, const std::string& reason);
   void count_failure(PathRun* run);  // a chunk failed; after many failures the run is closed
-  // Whether there is more to take, and no run open for it.
+  // Whether there is more to take and no open run for it.
   bool stranded() const;
-  // Whether nothing more will happen; fails it first if it is stranded.
+  // Whether nothing more will happen. If the transfer is stranded, it is failed first.
   bool ready();
-  void end(uint64_t now);  // of one that is ready
-  // No chunk is taken any more; it ends when those under way have.
-  // `details` may be long: they are told last, behind the destination's state.
+  void end(uint64_t now);  // for a transfer that is ready
+  // Takes no more chunks. The transfer ends when those under way have ended. `details` may be long.
+  // They are told last, behind the destination's state.
   void fail(int code, const std::string& text, const std::string& details = "");
   std::string destination_state() const;
   std::string json(uint64_t now) const;
 
  private:
-  // What is still to be taken of one socket's memory; where that plays no part, of all.
+  // The bytes still to be taken from one socket's memory, or from all memory if sockets do not
+  // matter.
   struct Pool {
     std::deque<Range> ranges;
     Bytes bytes = 0;
@@ -70,15 +71,16 @@ class Transfer {
  public:
   const Request request;
   State state = State::kRunning;
-  bool listed = false;  // among those that run, or were
+  bool listed = false;  // it runs, or ran, and was listed then
   bool begun = false;   // a chunk has been taken
   bool cancelled = false;
   int error = 0;  // a glake_status
   std::string error_text;
   RangeSet landed;
-  RangeSet unknown;         // the ranges of copies that were given up
-  unsigned unfinished = 0;  // those copies that were not seen done: they may still read and write
-  bool released = false;    // the caller released it while there were such copies
+  RangeSet unknown;  // the ranges of copies that were given up
+  // Of those copies, the ones not seen to be done; they may still read and write.
+  unsigned unfinished = 0;
+  bool released = false;  // the caller released it while there were such copies
   std::vector<std::unique_ptr<PathRun>> runs;
   std::vector<Refusal> refusals;
   TransferPlan plan;  // rates only are used after replan()

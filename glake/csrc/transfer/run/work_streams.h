@@ -1,4 +1,4 @@
-// The streams and events of one submitter, used by its thread alone.
+// The streams and events of one submitter. Only its thread uses them.
 #pragma once
 
 #include <array>
@@ -19,16 +19,17 @@ class WorkStreams {
   WorkStreams& operator=(const WorkStreams&) = delete;
   ~WorkStreams() { close(); }
 
-  // A DeviceScope of the device is open. `flows` streams of each way between two places take turns,
-  // so that one copy's start hides behind another's bytes, and none waits for a slower way's.
-  // `alone`: one after the other, where the link has room to make up for it.
+  // The next stream for a copy. A DeviceScope of the device must be open. `flows` streams of each
+  // way between two places take turns. So the start of a copy is hidden by another's bytes, and no
+  // copy waits for one of a slower way. `alone`: copies go one after the other, where the link has
+  // room to make up for it.
   Status next(int device, const Hop& hop, unsigned flows, bool alone, StreamHandle* stream);
   Status event(int device, LentEvent* event);
   void give(int device, EventId id) noexcept { spare_[device].push_back(id); }
-  // Destroys the stream, so that work which is stuck in it holds no other work up. The driver ends
-  // the stream with that work.
+  // Destroys the stream, so that work that is stuck in it delays no other work. The driver ends the
+  // stream with that work.
   void abandon(StreamHandle stream);
-  // Gives all back; false if the driver refused some of it.
+  // Gives all back. False if the driver refused some of it.
   bool close() noexcept;
 
  private:

@@ -1,4 +1,4 @@
-// The kernel that copies many blocks in one launch: what copy_blocks.cu takes.
+// The kernel that copies many blocks in one launch, and the parameters of copy_blocks.cu.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ struct CopyBlock {
 // glake_copy_blocks(const CopyBlock* table, unsigned count)
 constexpr const char kCopyBlocks[] = "glake_copy_blocks";
 constexpr unsigned kBlockThreads = 256;
-// Few enough to leave most of a GPU's multiprocessors to others, while 2 KiB a warp under way, 512
-// KiB in all, still hide the way to another memory.
+// Few enough to leave most of a GPU's multiprocessors to other work. 2 KiB for each warp, 512 KiB
+// in all, still hide the latency of another memory.
 constexpr unsigned kMostGroups = 32;
 
 }  // namespace glake::transfer
