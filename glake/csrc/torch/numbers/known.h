@@ -83,8 +83,8 @@ bool compute(Known* known) {
   try {
     run(known->work.get());
     return true;
-    // The CPU refuses what the GPU, which has run, accepted.
   } catch (const std::exception&) {
+    // The CPU refuses what the GPU, which has run, accepted.
     return false;
   }
 }
