@@ -1,4 +1,5 @@
-// Makes the effects of timed work, in a seeded order, when somebody may know that it is done.
+// Makes the effects of timed work, in a seeded order, before a program may learn that the work is
+// done.
 #pragma once
 
 #include <condition_variable>
@@ -17,12 +18,12 @@ class Applier {
   Applier(uint64_t seed, Turns* turns, PendingWork* pending, Effects* effects)
       : turns_(turns), pending_(pending), effects_(effects), random_(seed) {}
 
-  // All that must precede the targets, and those; each of them is timed. What went wrong, here or
-  // in work that nobody asked about. May let go of the lock.
+  // Applies the targets and all that must precede them. Each target must be timed. Returns the
+  // error of this work, or of work applied earlier that nobody asked about. May release the lock.
   CUresult apply(Lock* lock, const std::vector<OpPtr>& targets);
-  // Of work that nobody has asked about: what goes wrong is for the call that does.
+  // The same for work that nobody has asked about. Its errors are kept for the call that asks.
   void apply_unasked(Lock* lock, const std::vector<OpPtr>& targets);
-  void apply_timed(Lock* lock);  // all that is
+  void apply_timed(Lock* lock);  // applies all timed work
   bool applying() const { return applying_; }
   void stop();
 

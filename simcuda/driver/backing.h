@@ -1,5 +1,5 @@
-// Virtual addresses and the kernel mappings behind them. Real: mmap over the machine's memory
-// file. Phantom: addresses only, from a space of simcuda's own.
+// Virtual addresses and the kernel mappings behind them. Real memory is mapped by mmap from the
+// machine's memory file. Phantom memory has addresses only, from an address space of simcuda's own.
 #pragma once
 
 #include <map>
@@ -16,12 +16,12 @@ class Backing {
 
   CUresult reserve(size_t bytes, size_t alignment, CUdeviceptr hint, CUdeviceptr* address);
   void release(CUdeviceptr address, size_t bytes);
-  // None of these fails for want of kernel mappings: ask room_for first.
+  // None of these fails because the kernel has no mappings left: room_for() is asked first.
   CUresult map(CUdeviceptr address, size_t bytes, uint64_t offset);
   CUresult unmap(CUdeviceptr address, size_t bytes);
   CUresult protect(CUdeviceptr address, size_t bytes, bool read, bool write);
 
-  // Kernel mappings this process may still add before the headroom kept for undoing is touched.
+  // Checks that this process may add these kernel mappings and still keep the headroom for undoing.
   CUresult room_for(int64_t maps) const;
   void count_maps(int64_t change) { maps_ += change; }
   int64_t maps() const { return maps_; }

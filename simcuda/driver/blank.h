@@ -1,12 +1,12 @@
-// Zeros for the host where phantom memory is read: it has no bytes.
+// Writes zeros for the host where it reads phantom memory, which has no bytes.
 #pragma once
 
 #include <cstddef>
 
 namespace simcuda {
 
-// Of long ranges of anonymous memory the pages are given back rather than written, so that a job
-// that copies more to the host than this machine has costs it nothing.
+// In long ranges of anonymous memory it gives the pages back and does not write them. So a job may
+// copy more to the host than this machine has.
 void blank(void* address, size_t bytes);
 
 }  // namespace simcuda

@@ -1,5 +1,5 @@
-// The books of the calls themselves: how many were made, what they would have cost, which of them
-// are told to fail or to sleep, and the violations ledger.
+// The books of the calls: how many were made, what they would have cost, which of them are told to
+// fail or to sleep, and the violations ledger.
 #pragma once
 
 #include <array>
@@ -14,8 +14,8 @@
 
 namespace simcuda {
 
-// Microseconds of a call over one mapping of one 2 MiB page, of each further page of a mapping, and
-// of each further mapping's first page. The last one matters to calls over ranges alone.
+// Microseconds of a call: for a mapping of one 2 MiB page, for each further page of a mapping, and
+// for the first page of each further mapping. The last one matters only to calls over ranges.
 struct CallCost {
   int symbol;
   double first_us, further_us, mapping_us;
@@ -28,7 +28,7 @@ class Books {
   Books();
 
   // Counts a call over one mapping of `pages` 2 MiB pages, sleeps if told to, and returns the
-  // injected failure, if this call is due one. Takes no lock unless a fault is armed.
+  // injected failure if one is due for this call. Takes no lock unless a fault is armed.
   CUresult enter(Symbol symbol, uint64_t pages) {
     Entry& entry = entries_[static_cast<unsigned>(symbol)];
     entry.calls.fetch_add(1, std::memory_order_relaxed);
@@ -42,7 +42,7 @@ class Books {
     return special(symbol);
   }
 
-  // Adds the cost of further pages, for calls that learn their size only once under way.
+  // Adds the cost of further pages, for calls that learn their size only later.
   void charge_pages(Symbol symbol, uint64_t pages) {
     Entry& entry = entries_[static_cast<unsigned>(symbol)];
     if (pages <= 1) return;
@@ -50,8 +50,8 @@ class Books {
     entry.further_pages += pages - 1;
   }
 
-  // Makes further pages of a call the first ones of mappings, for calls over ranges, which learn
-  // how many mappings there are once under way.
+  // Makes some of the further pages first pages of mappings. It is for calls over ranges, which
+  // learn only later how many mappings there are.
   void charge_mappings(Symbol symbol, uint64_t mappings) {
     Entry& entry = entries_[static_cast<unsigned>(symbol)];
     if (mappings <= 1) return;
@@ -60,7 +60,7 @@ class Books {
   }
 
   int configure_costs(const std::string& value);  // "name=first+further+mapping,..."
-  // The published table with these instead, save where configure_costs() has spoken.
+  // Replaces the published table by these, except for costs that configure_costs() has set.
   void use_costs(const std::vector<CallCost>& costs);
   CallCost price(int symbol) const;
   int configure_delays(const std::string& value);  // "name=microseconds,..."
@@ -68,7 +68,7 @@ class Books {
   int64_t calls(const char* symbol) const;  // -1: no such symbol
   double cost_us(const char* symbol) const;
   int64_t further_pages(const char* symbol) const;     // -1: no such symbol
-  int64_t further_mappings(const char* symbol) const;  // likewise
+  int64_t further_mappings(const char* symbol) const;  // -1: no such symbol
   void reset_calls();
   void reset();
 
@@ -80,7 +80,7 @@ class Books {
     std::atomic<int64_t> calls{0}, cost_ns{0};
     std::atomic<uint64_t> further_pages{0}, further_mappings{0};  // beyond the first of each call
     std::atomic<int64_t> first_ns{0}, further_ns{0}, mapping_ns{0}, delay_us{0};
-    std::atomic<bool> given{false};  // its cost, by configure_costs()
+    std::atomic<bool> given{false};  // configure_costs() has set its cost
     void set(const CallCost& cost);
   };
   struct Fault {

@@ -1,5 +1,5 @@
-// Stream capture: what it takes in, what it forbids. Captured work runs when its graph is launched.
-// CUDA C++ Programming Guide, Creating a Graph Using Stream Capture.
+// Stream capture: which work it takes, and what it forbids. Captured work runs when its graph is
+// launched. CUDA C++ Programming Guide, Creating a Graph Using Stream Capture.
 #pragma once
 
 #include <vector>
@@ -16,16 +16,17 @@ class Captures {
 
   CUresult begin(Stream* stream, CUstreamCaptureMode mode);
   CUresult end(Stream* stream, CUgraph* graph);
-  void abandon(const Stream& stream);  // it is destroyed
-  void abandon(uint64_t context);      // and all its streams
+  void abandon(const Stream& stream);  // the stream is destroyed
+  void abandon(uint64_t context);      // the context and all its streams are
 
-  // A call that would break a capture under way says so and spoils it.
-  CUresult check_unsafe();                           // for calls no capture allows
+  // A call that would break a capture under way returns an error and makes the capture invalid.
+  CUresult check_unsafe();                           // for calls that no capture allows
   CUresult check_blocking(Stream* stream);           // for queries and waits of a stream
-  CUresult take(Stream* stream, bool* taken);        // work: *taken if it goes into a capture,
-  void add_node(Stream* stream, GraphNode node);     // which is done by this
-  CUresult refuse(Stream* stream, const char* why);  // spoils the stream's
-  bool implicated(const Stream& stream) const;       // legacy, while a blocking stream is captured
+  CUresult take(Stream* stream, bool* taken);        // for work: *taken if it goes into a capture,
+  void add_node(Stream* stream, GraphNode node);     // which this call then adds it to
+  CUresult refuse(Stream* stream, const char* why);  // makes the stream's capture invalid
+  // A legacy stream, while a blocking stream is captured.
+  bool implicated(const Stream& stream) const;
   CUresult join(Stream* stream, const Event& event, bool* taken);
 
  private:

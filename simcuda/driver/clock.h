@@ -1,5 +1,5 @@
-// What time it is. The clock is virtual and moves when work does; it is the system's in the
-// threaded mode, and all processes' where they share their links (option pace).
+// The time. The clock is virtual and moves with the work. In the threaded mode it is the system's.
+// If processes share their links (option pace), it is common to all of them.
 #pragma once
 
 #include "options.h"
@@ -9,14 +9,14 @@ namespace simcuda {
 
 class Clock {
  public:
-  // `shared`: the links of all processes; nullptr: each process has its own.
+  // `shared` are the links of all processes; nullptr: each process has its own.
   Clock(const Options& options, const SharedLinks* shared);
 
   uint64_t now_ns() const;
   // The moment up to which work has been timed.
   uint64_t moment_ns() const { return moment_ns_; }
   void move_to(uint64_t ns) { moment_ns_ = ns; }
-  // The moment is now, where the clock goes on by itself.
+  // Sets the moment to now, if the clock moves by itself.
   void catch_up();
 
   bool threaded() const { return threaded_; }

@@ -15,9 +15,9 @@ extern "C" {
 
 struct CUstream_st;
 
-/* Memory the work reads or writes, and where its bytes are staged on the host. In phantom memory
- * `*known` says whether bytes are staged: of `in` it is set when they are read, of `out` it is
- * asked when they are written; without it `host` is never touched. */
+/* Memory that the work reads or writes, and the place on the host where its bytes are staged. In
+ * phantom memory `*known` says whether bytes are staged. For `in` it is set when they are read, and
+ * for `out` it is looked at when they are written. Without it `host` is never touched. */
 struct simcuda_piece {
   uint64_t address;
   void* host;
@@ -31,9 +31,9 @@ struct simcuda_flow {
   uint64_t bytes;
 };
 
-/* On the stream, one after another: the pieces of `in` are read; `reached` is called, which must
- * not block; the work waits until `go` is other than 0; the flows take their time on the platform's
- * links after `latency_ns`, and the pieces of `out` are written. */
+/* The stream does this in order. It reads the pieces of `in`, and calls `reached`, which must not
+ * block. It waits until `go` is not 0. After `latency_ns` the flows take their time on the
+ * platform's links. Then it writes the pieces of `out`. */
 struct simcuda_collective_work {
   const struct simcuda_piece* in;
   size_t ins;
@@ -45,37 +45,38 @@ struct simcuda_collective_work {
   void (*reached)(void* data);
   void* data;
   uint64_t* go;
-  /* Called once nothing of this work is left, in whatever thread: it may call nothing of simcuda.
-   * Never called for captured work, whose graph may run it again. */
+  /* Called on any thread, once this work is over. It must not call simcuda. It is never called for
+   * captured work, because a graph may run that again. */
   void (*release)(void* data);
 };
 
 enum { SIMCUDA_ENQUEUED = 0, SIMCUDA_CAPTURED = 1, SIMCUDA_COUNTED = 2 };
 
-/* Work enqueued with one order runs in the order of the calls, on whatever streams. */
+/* Work that is enqueued with the same order runs in the order of the calls, on any streams. */
 struct simcuda_order;
 SIMCUDA_API struct simcuda_order* simcuda_order_new(void);
 SIMCUDA_API void simcuda_order_free(struct simcuda_order* order);
 
-/* *how: SIMCUDA_ENQUEUED; SIMCUDA_CAPTURED: part of a graph now; SIMCUDA_COUNTED: work is only
- * counted (option complete_after) and `reached` is not called, while `release` is. Counted in the
- * books as one cuLaunchKernel, which NCCL's is too. */
+/* *how becomes SIMCUDA_ENQUEUED; SIMCUDA_CAPTURED if the work is part of a graph now; or
+ * SIMCUDA_COUNTED if work is only counted (option complete_after): then `reached` is not called,
+ * but `release` is. The books count one cuLaunchKernel, as for NCCL's own. */
 SIMCUDA_API int simcuda_collective(struct CUstream_st* stream,
                                    const struct simcuda_collective_work* work,
                                    struct simcuda_order* order, int* how);
 
-/* Sets the word that work waits for, and tells whoever waits in the driver. */
+/* Sets the word that work waits for, and wakes the threads that wait in the driver. */
 SIMCUDA_API void simcuda_collective_go(uint64_t* go);
 
-/* Stream work moves on a little, as if somebody had asked for its end: another process waits. */
+/* Moves stream work on a little, as if somebody had asked for its end, because another process
+ * waits. */
 SIMCUDA_API void simcuda_collective_ask(void);
 
-/* 1: memory has no bytes behind it, but those that are known. */
+/* 1: memory has no bytes behind it, except the known ones. */
 SIMCUDA_API int simcuda_collective_phantom(void);
 /* The most bytes of one piece that are known. */
 SIMCUDA_API size_t simcuda_collective_most_known(void);
 
-/* A name of the machine that processes share; "" for one of this process alone. */
+/* A name of the machine that processes share; "" if it is this process's alone. */
 SIMCUDA_API const char* simcuda_collective_machine(void);
 /* The platform's number of a device of this process; GPUs of the platform, and whether NVLink joins
  * two of them. */

@@ -12,31 +12,33 @@ namespace simcuda {
 struct Context {
   int device = -1;
   bool primary = false;
-  uint32_t refs = 0;  // primary: retains; 0 is inactive
+  uint32_t refs = 0;  // of a primary one: times retained; 0: inactive
   unsigned flags = 0;
-  uint32_t peers = 0;   // devices this context may reach
-  uint64_t id = 0;      // its handle
-  uint32_t memory = 0;  // extent of what it takes of the device (option context_memory); 0: none
-  std::map<int, size_t> limits;  // by CUlimit, as set
-  uint64_t synced = 0;           // phantom: work up to this sequence number has been waited for
+  uint32_t peers = 0;  // devices that this context may reach
+  uint64_t id = 0;     // its handle
+  // The extent that it takes of the device's memory (option context_memory); 0: none.
+  uint32_t memory = 0;
+  std::map<int, size_t> limits;  // as set, by CUlimit
+  uint64_t synced = 0;           // phantom: the work up to this sequence number has been waited for
 };
 
 class Contexts {
  public:
-  // `memory`: what a context with its loaded code takes of its device (option context_memory).
+  // `memory` is how much a context with its loaded code takes of its device (option
+  // context_memory).
   void start(int devices, Machine* machine, const VisibleGpus* gpus, uint64_t memory);
   Context* primary(int device) { return find(primary_[static_cast<size_t>(device)]); }
-  bool has_primary();  // whether a device's is active
+  bool has_primary();  // whether that of some device is active
   Context* find(uint64_t id) { return table_.find(id); }
   Context* find(CUcontext handle) { return find(reinterpret_cast<uint64_t>(handle)); }
   uint64_t create(int device, unsigned flags);
   void destroy(uint64_t id);
-  // The calling thread's.
+  // The stack of the calling thread.
   Context* current();
   void push(uint64_t id);
-  uint64_t pop();  // 0: nothing there
+  uint64_t pop();  // 0: the stack is empty
   void set(uint64_t id);
-  // What it takes of its device while it lives.
+  // Takes the memory that the context has on its device while it lives.
   CUresult take_memory(Context* context);
   void give_memory(Context* context);
 

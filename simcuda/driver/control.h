@@ -1,4 +1,4 @@
-// What the control interface needs of the driver.
+// The parts of the driver that the control interface needs.
 #pragma once
 
 #include <cstring>
@@ -8,7 +8,7 @@
 
 namespace simcuda {
 
-// As snprintf: returns the whole length.
+// Copies as much as fits, as snprintf does. Returns the whole length.
 inline size_t answer(const std::string& text, char* out, size_t capacity) {
   if (out != nullptr && capacity > 0) {
     const size_t length = text.size() < capacity - 1 ? text.size() : capacity - 1;

@@ -1,5 +1,5 @@
-// The cost tables: the published figures of symbols.h, and in a data file what hardware showed and
-// what single sources published.
+// The cost tables: the published figures of symbols.h, and a data file with figures that were
+// measured on hardware or published by a single source.
 #pragma once
 
 #include <cuda.h>
@@ -12,19 +12,19 @@
 
 namespace simcuda {
 
-// What the table named by option `costs` ("": the file's own default) prices otherwise than
-// symbols.h. `beside` is the file used when option cost_file names none.
+// Reads the prices that differ from symbols.h in the table of option `costs` ("": the file's own
+// default). `beside` is the file if option cost_file names none.
 CUresult read_costs(const Options& options, const std::string& beside,
                     std::vector<CallCost>* costs);
-// Puts that table in force, for every call whose cost option call_us has not set.
+// Makes that table valid for every call whose cost option call_us has not set.
 CUresult apply_costs(const Options& options, const std::string& beside);
 
-// What a kernel that copies blocks takes beyond a copy, until hardware says otherwise.
+// What a kernel that copies blocks takes beyond a copy: assumed, as no hardware was measured.
 struct KernelCosts {
   double rate = 0.9;         // of the rate a copy engine reaches on the same links
   uint64_t start_ns = 2000;  // to read its table
 };
-// The file's "kernel_copies", where it has them.
+// The file's "kernel_copies", if it has them.
 CUresult read_kernel_costs(const Options& options, const std::string& beside, KernelCosts* costs);
 
 }  // namespace simcuda

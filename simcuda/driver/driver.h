@@ -1,5 +1,5 @@
-// The driver as one object: options, machine, memory, contexts, streams, and the wrapper every
-// exported call goes through.
+// The driver as one object: options, machine, memory, contexts and streams. The wrapper of every
+// exported call is here too.
 #pragma once
 
 #include <atomic>
@@ -36,7 +36,7 @@ class Driver {
   static CUresult start(const Given& given, std::unique_ptr<Driver>* driver);
   ~Driver();
 
-  // Phantom replays: stream work completes by ticks, not by the schedule.
+  // For phantom replays: ticks complete stream work, and not the schedule.
   bool ticking() const {
     return options.phantom && complete_after().load(std::memory_order_relaxed) != kAuto;
   }
@@ -44,7 +44,7 @@ class Driver {
   std::mutex mutex;
   Options options;
   VisibleGpus gpus;
-  int devices = 0;  // that the process sees; the machine may have more (options.devices)
+  int devices = 0;  // those that the process sees; the machine may have more (options.devices)
   Topology topology;
   std::unique_ptr<Machine> machine;
   HostMemory host;
@@ -72,13 +72,13 @@ extern std::atomic<Driver*> running;
 extern std::atomic<bool> forked;
 
 CUresult initialize();
-// Whether CUDA_VISIBLE_DEVICES counts: a driver reads it, a simulator beside hidden GPUs does not.
+// Whether CUDA_VISIBLE_DEVICES counts. A driver reads it; a simulator beside hidden GPUs does not.
 extern std::atomic<bool> obey_visible_devices;
-// The options a driver started now would have; it is not started.
+// The options that a driver would have if it started now. It is not started.
 CUresult describe(Options* options);
 CUresult not_initialized();
 
-// What every exported call does: books, faults, state, and no exception past this line.
+// The work common to all exported calls: books, faults, state, and catching all exceptions.
 template <class Body>
 CUresult call(Symbol symbol, uint64_t pages, Body&& body) {
   if (forked.load(std::memory_order_relaxed)) return not_initialized();
@@ -91,7 +91,7 @@ CUresult call(Symbol symbol, uint64_t pages, Body&& body) {
     return body(*driver);
   } catch (const std::bad_alloc&) {
     return CUDA_ERROR_OUT_OF_MEMORY;
-  } catch (...) {  // the host refused a thread
+  } catch (...) {  // the host could not make a thread
     return CUDA_ERROR_OPERATING_SYSTEM;
   }
 }
@@ -117,9 +117,10 @@ CUresult in_context(Symbol symbol, uint64_t pages, Body&& body) {
   });
 }
 
-// For the calls on virtual memory. CUDA's reference lists no CUDA_ERROR_INVALID_CONTEXT among their
-// returns, and PyTorch makes them on GPUs from threads that have no context (HAMi-core, pull
-// request 172). That they work in a process without any is promised nowhere, so one must be active.
+// For calls on virtual memory. CUDA's reference does not list CUDA_ERROR_INVALID_CONTEXT among
+// their returns, and PyTorch makes them on GPUs from threads without a context (HAMi-core, pull
+// request 172). It is promised nowhere that they work in a process without any context. So one must
+// be active.
 template <class Body>
 CUresult in_any_context(Symbol symbol, uint64_t pages, Body&& body) {
   return locked(symbol, pages, [&](Driver& driver) {
@@ -130,8 +131,8 @@ CUresult in_any_context(Symbol symbol, uint64_t pages, Body&& body) {
   });
 }
 
-// The same as in_context, for calls that wait: they may let go of the lock, and what they found
-// before with it.
+// The same as in_context(), for calls that wait. They may release the lock, and what they found
+// before is invalid then.
 template <class Body>
 CUresult blocking(Symbol symbol, Body&& body) {
   return call(symbol, 0, [&](Driver& driver) -> CUresult {
@@ -147,8 +148,8 @@ CUresult blocking(Symbol symbol, Body&& body) {
 CUresult bad_handle(const char* what);
 CUresult no_device();
 
-// With the stream a call names; the default ones need a current context. The body gets the
-// stream's handle in the table, as the stream may be gone once the lock was let go of.
+// Finds the stream that a call names. The default ones need a current context. The body gets the
+// stream's handle in the table, because the stream may be gone once the lock was released.
 template <class Body>
 CUresult on_stream_blocking(Symbol symbol, CUstream handle, Body&& body) {
   return call(symbol, 0, [&](Driver& driver) -> CUresult {
@@ -169,13 +170,13 @@ CUresult on_stream(Symbol symbol, CUstream handle, Body&& body) {
   });
 }
 
-// What is at an address: a mapping, a block, or pinned host memory.
+// The memory at an address: a mapping, a block, or pinned host memory.
 struct Range {
   CUdeviceptr base = 0;
   size_t bytes = 0;
   int device = -1;
   bool host = false, vmm = false, managed = false;
-  CUmemoryPool pool = nullptr;  // that it is of
+  CUmemoryPool pool = nullptr;  // to which it belongs
   unsigned exportable = 0;
   uint32_t access = 0;
 };

@@ -1,14 +1,14 @@
-// The lock inside a driver, as far as programs can notice it (option driver_lock). Some calls keep
-// every other thread's call that enqueues work out, some wait for all work under way, and some do
-// both. A call that does both, and a stream that waits for a value which only later calls can bring
-// about, wait for each other for ever. Seen on a GPU: a cuMemFree, a stream's cuStreamWaitValue32
-// and another thread's cuMemcpyHtoDAsync (lupine, pull request 679); cudaFree beside host functions
-// (AMReX, pull request 4044); cuMemFreeHost beside collectives (NCCL, issue 48).
+// The lock inside a driver, as far as programs notice it (option driver_lock). Some calls block
+// every call of another thread that enqueues work. Some wait for all work under way, and some do
+// both. Such a call waits for ever if a stream waits for a value that only a later call can write.
+// Seen on a GPU: a cuMemFree, a stream's cuStreamWaitValue32 and another thread's cuMemcpyHtoDAsync
+// (lupine, pull request 679); cudaFree beside host functions (AMReX, pull request 4044);
+// cuMemFreeHost beside collectives (NCCL, issue 48).
 //
-// Which call is of which kind was measured on one H200 with driver 580.159.04, and on no other GPU
-// or driver (benchmarks/gpu/results/2026-11-27-NVIDIA-H200-1.json, "driver lock"). Not measured:
-// contexts, peers and cuIpcCloseMemHandle, that a call waits for every device's work and not its
-// own device's alone, and calls with another name for the same thing, such as cuMemAllocHost.
+// The kind of each call was measured on one H200 with driver 580.159.04, and on no other GPU or
+// driver (benchmarks/gpu/results/2026-11-27-NVIDIA-H200-1.json, "driver lock"). Not measured:
+// contexts, peers and cuIpcCloseMemHandle; that a call waits for the work of every device and not
+// only of its own; and calls with another name for the same thing, such as cuMemAllocHost.
 #pragma once
 
 #include "scheduler.h"
@@ -17,11 +17,11 @@
 namespace simcuda {
 
 enum class LockSide {
-  kNone,              // neither waits nor keeps out nor is kept out
-  kShared,            // kept out: enqueues work
-  kExcludes,          // keeps others out for its own time, and is kept out; waits for no work
-  kWaits,             // waits for all work and keeps nobody out
-  kWaitsAndExcludes,  // keeps others out for as long as it waits for all work
+  kNone,              // neither waits, nor blocks others, nor is blocked
+  kShared,            // enqueues work; is blocked by others
+  kExcludes,          // blocks others for its own time, and is blocked; waits for no work
+  kWaits,             // waits for all work, and blocks nobody
+  kWaitsAndExcludes,  // blocks others while it waits for all work
 };
 LockSide lock_side(Symbol symbol);
 
@@ -32,7 +32,7 @@ class DriverLock {
     on_ = on;
   }
 
-  // One call's time under the lock. The driver's mutex is held, and may be let go of meanwhile.
+  // One call's time under the lock. The driver's mutex is held, and may be released meanwhile.
   class Turn {
    public:
     Turn(DriverLock* owner, Lock* lock, Symbol symbol);
@@ -43,13 +43,13 @@ class DriverLock {
 
    private:
     DriverLock* owner_;
-    OpPtr mine_;  // ends when a call that keeps others out does
+    OpPtr mine_;  // ends when this call ends, if it blocks others
   };
 
  private:
   Scheduler* scheduler_ = nullptr;
   bool on_ = false;
-  OpPtr holder_;  // the call under way that keeps others out
+  OpPtr holder_;  // the call under way that blocks others
 };
 
 }  // namespace simcuda

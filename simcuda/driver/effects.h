@@ -1,4 +1,4 @@
-// What stream work does to memory, and whether it may.
+// The effects of stream work on memory, and checks whether it may have them.
 #pragma once
 
 #include "clock.h"
@@ -13,7 +13,7 @@ namespace simcuda {
 
 class Effects {
  public:
-  // `phantom`: nullptr where memory is real.
+  // `phantom` is nullptr if memory is real.
   Effects(const Clock* clock, Memory* memory, const HostMemory* host, PhantomMemory* phantom,
           Landings* landings, LostContexts* lost)
       : clock_(clock),
@@ -23,17 +23,18 @@ class Effects {
         landings_(landings),
         lost_(lost) {}
 
-  // Takes a kernel's parts from its table as that is now. False, with a violation noted: the table
-  // is not in pinned memory.
+  // Reads a kernel's parts from its table, as the table is now. False: the table is not in pinned
+  // memory, and a violation was noted.
   bool read_table(Op* op);
-  // Whether a stream that waits for a word goes on.
+  // Whether a stream that waits for a word may go on.
   bool satisfied(const Op& word);
 
-  // What work that is due does: its effect, nothing, as its fault says, or a violation, noted.
+  // What happens to work that is due: its effect, nothing because of its fault, or a noted
+  // violation.
   enum class Verdict { kRuns, kFaulty, kIllegal };
   Verdict judge(Op* op);
   void perform(Op* op);
-  // Work is done with: its bytes count as written, its fault ends its context.
+  // The work is done. Its bytes count as written, and its fault ends its context.
   void conclude(const Op& op);
 
  private:
@@ -49,12 +50,12 @@ class Effects {
   LostContexts* const lost_;
 };
 
-// Work that is a function, of the host or of a kernel that somebody computes. Outside of the
-// driver's mutex.
+// Work that is a function: a host function, or a kernel that somebody else computes. It runs
+// without the driver's mutex.
 bool is_function(const Op& op);
 CUresult call_function(const Op& op);
 
-// Set while this thread runs a host function: no call is allowed then.
+// Set while this thread runs a host function, in which no call is allowed.
 extern thread_local bool in_host_function;
 
 }  // namespace simcuda

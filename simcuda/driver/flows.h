@@ -1,4 +1,4 @@
-// Work in its latency, or that moves bytes over the links: at what rates, and when it ends.
+// Work that is in its latency or moves bytes over the links: its rates, and when it ends.
 #pragma once
 
 #include <vector>
@@ -12,25 +12,26 @@ namespace simcuda {
 
 class Flows {
  public:
-  // `shared`: the links are all processes', and the clock goes on by itself; nullptr: neither.
+  // `shared`: the links are common to all processes, and the clock moves by itself. nullptr:
+  // neither is so.
   Flows(const Topology* topology, Links* links, Clock* clock, SharedLinks* shared)
       : topology_(topology), links_(links), clock_(clock), shared_(shared) {}
 
   void begin(const OpPtr& op);
   bool empty() const { return running_.empty(); }
-  // Moves bytes, and the clock, to what happens next: an end, the deadline, or a change of a link's
-  // speed. False: nothing will.
+  // Moves bytes and the clock to the next event: an end, the deadline, or a change of a link's
+  // speed. False: there is none.
   bool move(uint64_t deadline_ns);
-  // What has ended by the clock's moment.
+  // Returns what has ended at the clock's moment.
   std::vector<OpPtr> take_done();
-  // Of links that all processes share: when to look again.
+  // When to look again at links that all processes share.
   uint64_t next_look() const;
 
  private:
   void enter(Op* op);
   bool take_over(Op* op);
   bool over(const Op& op) const;
-  std::vector<Op*> flowing();  // past their latency, with bytes to move
+  std::vector<Op*> flowing();  // past their latency, with bytes left
   uint64_t next_moment(uint64_t deadline_ns, const std::vector<Op*>& flows,
                        const std::vector<double>& rates) const;
 

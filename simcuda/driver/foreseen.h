@@ -1,6 +1,6 @@
-// Where phantom memory may hold known bytes (known.h) once all work enqueued so far is done. Most
-// of a job's ops read nothing known and write where nothing is: to see that when they are enqueued
-// spares the work of following them.
+// Where phantom memory may hold known bytes (known.h) once all enqueued work is done. Most of a
+// job's ops read nothing known and write where nothing is known. This finds them when they are
+// enqueued, so that they need not be followed.
 #pragma once
 
 #include <cstddef>
@@ -11,20 +11,20 @@
 
 namespace simcuda {
 
-// Under the driver's mutex. Work counts in the order it is enqueued in: what is ordered otherwise
-// (by words that streams wait for) makes an end of it, see give_up().
+// Used under the driver's mutex. It assumes that work runs in the order in which it was enqueued.
+// Words that streams wait for can change that order; then it gives up, see give_up().
 class Foreseen {
  public:
   void enqueue(const Op& op);
   bool all(uint64_t address, size_t bytes) const;
   bool any(uint64_t address, size_t bytes) const;
-  // Something may be known anywhere, from now on.
+  // From now on something may be known anywhere.
   void give_up() { given_up_ = true; }
 
  private:
-  using Ranges = std::map<uint64_t, uint64_t>;  // from the first address to the end; none touch
+  using Ranges = std::map<uint64_t, uint64_t>;  // from the first address to the end; no two touch
 
-  Ranges::const_iterator reaching(uint64_t address) const;  // the first that ends behind it
+  Ranges::const_iterator reaching(uint64_t address) const;  // the first range that ends behind it
   void set(uint64_t address, size_t bytes, bool known);
   void copy(const Op::Side& dst, const Op::Side& src, size_t bytes);
   void compute(const Op& op);

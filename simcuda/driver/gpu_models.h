@@ -1,7 +1,7 @@
-// The GPUs of the presets, as far as software asks: figures of their datasheets and of "Technical
-// Specifications per Compute Capability" in the CUDA C++ programming guide. Clocks, buses and the
-// caches of Blackwell are assumed from the same maker's product pages; nothing in simcuda goes by
-// any of these.
+// What software asks about the GPUs of the presets. The figures are of their datasheets and of
+// "Technical Specifications per Compute Capability" in the CUDA C++ programming guide. Clocks,
+// buses and the caches of Blackwell are assumed from the same maker's product pages. Nothing in
+// simcuda depends on any of them.
 #pragma once
 
 #include <string>
@@ -11,16 +11,16 @@ namespace simcuda {
 struct GpuModel {
   const char* preset;
   int major, minor;                      // compute capability
-  int multiprocessors, threads, blocks;  // the last two of one multiprocessor
-  int shared_kib, block_shared_kib;      // of one multiprocessor, and what one block may ask for
+  int multiprocessors, threads, blocks;  // threads and blocks: of one multiprocessor
+  int shared_kib, block_shared_kib;      // of one multiprocessor; the most for one block
   int l2_mib, bus_bits, clock_mhz, memory_clock_mhz;
-  int pcie;                // generation
-  int nvlink;              // version in NVML's numbering: 2 is 2.0, 4 is 3.0, 6 is 4.0, 7 is 5.0
-  double nvlink_rate;      // GB/s that copies reach over one link: the preset's edges hold several
+  int pcie;            // generation
+  int nvlink;          // in NVML's numbering: 2 is 2.0, 4 is 3.0, 6 is 4.0, 7 is 5.0
+  double nvlink_rate;  // GB/s that copies reach over one link; an edge of the preset has several
   double nvlink_reported;  // GB/s by NVML
 };
 
-// By preset name; a platform that is none of ours has the default preset's.
+// By the preset's name. A platform that is no preset has the default preset's GPU.
 inline const GpuModel& gpu_model(const std::string& preset) {
   static constexpr GpuModel kModels[] = {
       {"hgx_h100_h200", 9, 0, 132, 2048, 32, 228, 227, 50, 5120, 1980, 2619, 5, 6, 22.06, 26.562},

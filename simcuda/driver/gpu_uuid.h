@@ -1,4 +1,5 @@
-// How a simulated GPU is named for good: the same for the driver, NVML and CUDA_VISIBLE_DEVICES.
+// The permanent name of a simulated GPU. It is the same for the driver, NVML and
+// CUDA_VISIBLE_DEVICES.
 #pragma once
 
 #include <array>
@@ -15,7 +16,7 @@ inline std::array<unsigned char, 16> gpu_uuid(int gpu) {
   return bytes;
 }
 
-// As nvidia-smi prints it.
+// The text that nvidia-smi prints.
 inline std::string gpu_uuid_text(int gpu) {
   std::string text = "GPU-";
   const std::array<unsigned char, 16> bytes = gpu_uuid(gpu);

@@ -1,5 +1,5 @@
-// Graphs: the work a capture took in, with its order, and instances of it that are launched again
-// and again. CUDA Driver API, Graph Management; CUDA C++ Programming Guide, CUDA Graphs.
+// Graphs: the work that a capture took, with its order, and instances that are launched many times.
+// CUDA Driver API, Graph Management; CUDA C++ Programming Guide, CUDA Graphs.
 #pragma once
 
 #include "op.h"
@@ -8,7 +8,7 @@
 
 namespace simcuda {
 
-// What must come before a piece of captured work: places in Graph::nodes, in growing order.
+// The captured work that must precede another piece: indices of Graph::nodes, in growing order.
 using After = std::vector<uint32_t>;
 void merge(After* into, const After& more);
 
@@ -17,7 +17,7 @@ struct GraphNode {
   OpPtr op;                      // as captured; a launch enqueues a copy
   const char* kernel = nullptr;  // counted at each launch
   uint64_t event = 0;            // of an external record or wait
-  After after;      // all of them have lower places: the order of nodes is one to run in
+  After after;      // all are lower than its own index, so the nodes can run in their order
   uint64_t id = 0;  // its handle
 };
 
@@ -26,7 +26,7 @@ struct Graph {
   HeldObjects objects;
   bool open = false;  // a capture is adding to it
 
-  // Whether all of `places` are among `ends` or come before one of them.
+  // Whether each of `places` is among `ends` or precedes one of them.
   bool leads(const After& places, const After& ends) const;
 };
 using GraphPtr = std::shared_ptr<Graph>;
@@ -36,11 +36,11 @@ struct NodeRef {
   uint32_t place = 0;
 };
 
-// "A graph instance is a snapshot": what happens to its graph later does not change it.
+// "A graph instance is a snapshot": later changes of its graph do not affect it.
 struct GraphInstance {
   std::shared_ptr<const std::vector<GraphNode>> nodes;
   std::shared_ptr<const HeldObjects> objects;  // launches under way hold them too
-  OpPtr last;                                  // of the launch before
+  OpPtr last;                                  // the end of its last launch
 };
 
 class Graphs {
@@ -53,7 +53,7 @@ class Graphs {
   GraphPtr share(CUgraph handle) { return *graphs_.find(reinterpret_cast<uint64_t>(handle)); }
   void remove(uint64_t id);
   CUgraphNode add_node(const GraphPtr& graph, GraphNode node);
-  // nullptr: no such node, or its graph is gone.
+  // nullptr: there is no such node, or its graph is gone.
   GraphNode* find_node(CUgraphNode handle, GraphPtr* graph, uint32_t* place = nullptr);
   size_t live() const { return graphs_.live(); }
 

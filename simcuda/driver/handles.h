@@ -1,5 +1,5 @@
-// Handles of physical memory: created, imported from other processes, and ended with their last
-// use.
+// Handles of physical memory. They are created, or imported from other processes, and end with
+// their last use.
 #pragma once
 
 #include <array>
@@ -27,19 +27,19 @@ class Handles {
   }
 
   CUresult create(size_t bytes, const CUmemAllocationProp& prop, uint64_t* handle);
-  // For an extent that this process holds already.
+  // Makes a handle for an extent that this process already holds.
   uint64_t adopt(uint32_t extent);
   CUresult release(uint64_t handle, uint32_t* pages);
-  // After a reference or a mapping of it has gone.
+  // Called after a reference or a mapping of it has gone.
   void drop_if_unused(uint64_t id);
   CUresult properties(uint64_t handle, CUmemAllocationProp* prop);
-  // Joins the holders of an extent that another process made.
+  // Makes this process a holder of an extent that another process made.
   CUresult hold_extent(uint32_t extent, uint32_t generation, const char* gone);
   CUresult export_fd(uint64_t handle, int* fd);
   CUresult import_fd(int fd, uint64_t* handle);
 
   Handle* find(uint64_t id) { return handles_.find(id); }
-  // By what a page knows of it.
+  // The handle by the slot that a page stores.
   Handle& at(uint32_t slot) { return handles_.at(slot); }
   const Handle& at(uint32_t slot) const { return handles_.at(slot); }
   uint64_t id(uint32_t slot) const { return handles_.id(slot); }
@@ -49,7 +49,8 @@ class Handles {
   Machine* machine_ = nullptr;
   const VisibleGpus* gpus_ = nullptr;
   Slots<Handle, 1> handles_;
-  std::unordered_map<uint32_t, uint64_t> shared_;  // extent -> handle, of those exported/imported
+  // From the extent to the handle, of exported and imported ones.
+  std::unordered_map<uint32_t, uint64_t> shared_;
   std::array<int64_t, kMaxDevices> live_{};
 };
 

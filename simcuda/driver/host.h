@@ -1,4 +1,4 @@
-// Host memory the driver knows: allocated pinned, or registered.
+// Host memory that the driver knows, because it was allocated pinned, or registered.
 #pragma once
 
 #include <map>
@@ -10,7 +10,7 @@ namespace simcuda {
 struct HostBlock {
   size_t bytes = 0;
   unsigned flags = 0;
-  bool registered = false;  // the caller's memory, not ours
+  bool registered = false;  // the caller's own memory
 };
 
 class HostMemory {
@@ -20,9 +20,9 @@ class HostMemory {
   CUresult free(void* address);
   CUresult add(void* address, size_t bytes, unsigned flags);
   CUresult remove(void* address);
-  // The block that holds [address, address + bytes), and where it starts.
+  // The block that holds [address, address + bytes), and its base.
   const HostBlock* find(uint64_t address, size_t bytes, uint64_t* base) const;
-  // How much of a range is pinned, by one block or by several that follow each other.
+  // How much of a range is pinned, by one block or by several adjacent ones.
   enum class Extent { kNone, kPart, kAll };
   Extent pinned_extent(uint64_t address, size_t bytes) const;
   bool pinned(uint64_t address, size_t bytes) const {
@@ -31,9 +31,10 @@ class HostMemory {
   size_t blocks() const { return blocks_.size(); }
   size_t bytes() const { return bytes_; }
 
-  // The socket whose memory a range is in; -1: spread over all. Of any host memory, known or not.
+  // Sets the socket of a range of any host memory, known or not; -1: it is spread over all sockets.
   void place(uint64_t address, size_t bytes, int node);
-  // Where most of the range's placed bytes are; -1: a copy of it is of several. False: none is.
+  // The socket of most of the range's placed bytes; -1: a copy of it uses several. False: no byte
+  // was placed.
   bool placed(uint64_t address, size_t bytes, int* node) const;
 
  private:
@@ -45,7 +46,7 @@ class HostMemory {
 
   std::map<uint64_t, HostBlock> blocks_;
   size_t bytes_ = 0;
-  std::map<uint64_t, Placed> placed_;  // by start, apart from each other
+  std::map<uint64_t, Placed> placed_;  // by start; they do not overlap
 };
 
 }  // namespace simcuda

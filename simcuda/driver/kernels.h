@@ -10,21 +10,22 @@
 
 namespace simcuda {
 
-// A kernel nobody can run (runtime.h) was launched. The name lives as long as the process.
+// A kernel that nobody can run (runtime.h) was launched. The name must live as long as the process.
 void count_launch(const char* name);
 
 struct Driver;
 struct Stream;
-// What simcuda_launch does (runtime.h).
+// Does the work of simcuda_launch (runtime.h).
 CUresult launch_uncomputed(Driver* driver, Stream* stream, const char* name);
-// Why this thread's last kernel was refused, for cuGetErrorString; null: it was not.
+// Why this thread's last kernel was refused, for cuGetErrorString; null if it was not.
 const char* refused_kernel();
 
 class Kernels {
  public:
   struct Function {
     uint64_t module = 0, context = 0;
-    const char* counted = nullptr;  // its name if nobody runs it; lives as long as the process
+    // The kernel's name if nobody runs it; it lives as long as the process.
+    const char* counted = nullptr;
   };
 
   CUresult load(uint64_t context, const void* image, uint64_t* module);

@@ -1,6 +1,6 @@
-// What is known of phantom memory: bytes that the host copied there, and what was made of them.
-// Scripts and libraries send small facts through a GPU (lengths, masks, DDP the order of its
-// buckets) and act on what returns; all else reads as zero.
+// The known bytes of phantom memory: those that the host copied there, and what was computed from
+// them. Scripts and libraries send small facts through a GPU (lengths, masks, DDP the order of its
+// buckets) and act on what comes back. All other bytes read as zero.
 #pragma once
 
 #include <cstddef>
@@ -12,38 +12,39 @@
 
 namespace simcuda {
 
-// Safe from any thread. Addresses are unified: one map holds the memory of all GPUs.
+// Any thread may use it. Addresses are unified, so one map holds the memory of all GPUs.
 class Known {
  public:
   // Larger writes are data, of which nothing is kept: a guess. Lists of a large job's tensors,
-  // which ranks send each other as objects, are some MB.
+  // which ranks send each other as objects, have some MB.
   static constexpr size_t kMostOfOne = size_t{16} << 20;
 
-  // `device`: of the memory.
+  // `device` is the memory's device.
   void write(int device, uint64_t address, const void* from, size_t bytes);
-  // Written by something whose bytes are not known.
+  // Something wrote here whose bytes are not known.
   void forget(uint64_t address, size_t bytes);
-  // A kernel of which nothing is known may have written anywhere on its GPU.
+  // A kernel may have written anywhere on its GPU, and nothing is known of it.
   void forget_all(int device);
   void copy(int device, uint64_t to, uint64_t from, size_t bytes);
-  // Writes the bytes that are known to their places, and says how many they are.
+  // Writes the known bytes to their places in `to`, and returns how many there are.
   size_t read(uint64_t address, void* to, size_t bytes);
-  // Another process may write this one's memory, or the other way round: nothing is known any more.
+  // Another process may write this one's memory, or the reverse. Nothing is known any more.
   void stop();
 
  private:
-  // Bytes that nobody changes any more. Ranges share them, so that a copy and a cut copy nothing.
+  // Bytes that nobody changes any more. Ranges share them, so copies and cuts of ranges copy no
+  // bytes.
   struct Bytes {
     std::shared_ptr<const char[]> all;
-    size_t of = 0, begin = 0, size = 0;  // how many there are, and which of them
+    size_t of = 0, begin = 0, size = 0;  // the size of all, and which part of it this is
     const char* data() const { return all.get() + begin; }
   };
   struct Range {
-    int device = -1;    // of the memory
-    uint64_t turn = 0;  // in which it was written
+    int device = -1;    // the memory's device
+    uint64_t turn = 0;  // the turn in which it was written
     Bytes bytes;
   };
-  using Ranges = std::map<uint64_t, Range>;  // by their first address; none overlap
+  using Ranges = std::map<uint64_t, Range>;  // by first address; they do not overlap
   struct Piece {
     uint64_t address;
     Bytes bytes;
@@ -58,7 +59,7 @@ class Known {
 
   std::mutex mutex_;
   Ranges ranges_;
-  // Addresses, the oldest first: of what came in a small write, and in a large one.
+  // Addresses of small and of large writes, the oldest first.
   std::map<uint64_t, uint64_t> small_, large_;
   uint64_t turns_ = 0;
   size_t total_ = 0;

@@ -1,5 +1,5 @@
-// Links as tests change them: speeds, now or at a time to come, copies that fail or stall, and what
-// each link carried.
+// Changes of links by tests: speeds, now or later, and copies that fail or stall. It also counts
+// what each link carried.
 #pragma once
 
 #include <map>
@@ -11,7 +11,7 @@
 
 namespace simcuda {
 
-// What a copy is told to do: end with a code, start later, or land with a bit flipped.
+// A fault of a copy: it ends with a code, starts later, or lands with a bit flipped.
 struct CopyFault {
   CUresult code = CUDA_SUCCESS;
   uint64_t stall_ns = 0;
@@ -22,23 +22,23 @@ class Links {
  public:
   explicit Links(Topology* topology) : topology_(topology) { restart(); }
 
-  // A link's speed in GB/s from virtual time `at_ns` on.
+  // Sets a link's speed in GB/s from virtual time `at_ns` on.
   CUresult set(uint64_t at_ns, const char* from, const char* to, double rate);
-  // Puts in force what is due. False: nothing changed.
+  // Makes the changes that are due. False: nothing changed.
   bool change(uint64_t now_ns);
   uint64_t next_change() const;  // UINT64_MAX: none
-  // What copies over a dead link end with; CUDA_SUCCESS: they stand still.
+  // The code with which copies over a dead link end. CUDA_SUCCESS: they stand still.
   CUresult dead_code() const { return static_cast<CUresult>(dead_link().load()); }
   bool dead(const Route& route) const;
 
-  // The k-th later copy between two places, `times` in a row, has the fault. "g3", "m0", "host"
-  // (any host memory) or "*".
+  // The k-th later copy between two places has the fault, `times` in a row. Places are "g3", "m0",
+  // "host" (any host memory) or "*".
   CUresult arm(const char* from, const char* to, int64_t k, int64_t times, const CopyFault& fault);
   void disarm() { faults_.clear(); }
-  // Gives a copy about to be enqueued what it is due.
+  // Gives a copy that is about to be enqueued the fault that is due.
   void meet(Op* op);
 
-  // `flows` moved for `ns` at `rates`.
+  // Counts that `flows` moved at `rates` for `ns`.
   void carry(const std::vector<Op*>& flows, const std::vector<double>& rates, uint64_t ns);
   std::string json(bool clear);
 
@@ -54,7 +54,7 @@ class Links {
   };
   struct Carried {
     double bytes = 0, peak = 0;  // GB/s
-    double load = 0;             // the most of the rate of then that was in use
+    double load = 0;             // the most of its rate at that time that was in use
   };
   void restart();  // the counts of what was carried
 
@@ -62,7 +62,7 @@ class Links {
   std::multimap<uint64_t, Change> changes_;
   std::vector<Fault> faults_;
   std::vector<Carried> edges_;  // by edge
-  std::vector<double> limits_;  // by limit: the most of it that was in use
+  std::vector<double> limits_;  // by limit: the most that was in use
 };
 
 }  // namespace simcuda

@@ -1,4 +1,4 @@
-// Contexts that an error of their work has ended (option sticky_errors), as those of a GPU are.
+// Contexts that an error of their work has ended (option sticky_errors), as on a GPU.
 #pragma once
 
 #include <array>
@@ -12,11 +12,11 @@ class LostContexts {
  public:
   explicit LostContexts(bool sticky) : sticky_(sticky) {}
 
-  // What has ended the device's contexts; told as their calls tell it. CUDA_SUCCESS: nothing has.
+  // The error that ended the device's contexts, as their calls return it. CUDA_SUCCESS: none did.
   CUresult error(int device) const;
-  // Work that failed takes the contexts of its device with it.
+  // Work failed, which ends the contexts of its device.
   void lose(const Op& op, CUresult error);
-  // Work of a lost context ends with what has ended that.
+  // Work of a lost context gets the error that ended the context.
   void meet(Op* op) const;
   void recover(int device) { lost_[static_cast<size_t>(device)] = CUDA_SUCCESS; }
 

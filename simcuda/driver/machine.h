@@ -1,5 +1,5 @@
 // The simulated machine's physical memory: extents of device memory, their capacity, and who holds
-// them. Private to the process, or shared by every process that names the same machine.
+// them. It is private to the process, or shared by every process that names the same machine.
 #pragma once
 
 #include <pthread.h>
@@ -20,7 +20,7 @@ namespace simcuda {
 
 constexpr uint32_t kMaxExtents = 1u << 22;
 
-// One physical allocation. `holders` has a bit for every process with a handle or a mapping.
+// One physical allocation. `holders` has a bit for every process with a handle or a mapping of it.
 struct Extent {
   uint64_t offset;  // in the memory file
   uint64_t bytes;   // 0: free
@@ -28,10 +28,10 @@ struct Extent {
   uint32_t generation;
   uint32_t next_free;
   int32_t device;
-  uint32_t exported;  // descriptors may be abroad
+  uint32_t exported;  // other processes may have descriptors
 };
 
-// Lives in anonymous memory, or in the machine's state file.
+// It is in anonymous memory, or in the machine's state file.
 struct MachineState {
   uint64_t magic;
   uint64_t memory_bytes;  // of each device
@@ -39,11 +39,12 @@ struct MachineState {
   int32_t phantom;
   pthread_mutex_t mutex;  // robust, shared between processes
   uint64_t used[kMaxDevices];
-  uint64_t id;  // random: tells one life of a machine from the next
+  uint64_t id;  // random; tells one life of a machine from another
   uint64_t next_offset;
-  uint32_t extents;       // slots ever used
-  uint32_t free_granule;  // free extents of one granule, offset kept, so neighbours stay neighbours
-  uint32_t free_slot;     // other free extents
+  uint32_t extents;  // slots ever used
+  // Free extents of one granule, which keep their offset, so that neighbours stay neighbours.
+  uint32_t free_granule;
+  uint32_t free_slot;  // other free extents
   Extent extent[kMaxExtents];
 };
 
@@ -52,13 +53,13 @@ class Machine {
   static CUresult open(const Options& options, int devices, std::unique_ptr<Machine>* machine);
   ~Machine();
 
-  // Commits `bytes` (a multiple of 64 KiB) on `device`; without `backed` they are only counted.
+  // Takes `bytes` (a multiple of 64 KiB) on `device`. Without `backed` they are only counted.
   CUresult acquire(int device, uint64_t bytes, uint32_t* extent, bool backed = true);
-  // This process has no use for the extent any more; the last holder's word frees it.
+  // This process no longer uses the extent. The last holder's call frees it.
   void drop(uint32_t extent);
-  // Joins the holders, if the extent is still the one meant.
+  // Makes this process a holder, if the extent is still the one that is meant.
   bool hold(uint32_t extent, uint32_t generation);
-  // A descriptor that stands for the extent in any process of this machine, and back.
+  // Make a descriptor that names the extent in any process of this machine, and find its extent.
   CUresult export_fd(uint32_t extent, int* fd);
   CUresult import_fd(int fd, uint32_t* extent);
 
@@ -71,7 +72,7 @@ class Machine {
   // The clock and the links of a shared machine (option pace).
   CUresult share_links(const Options& options, const Topology& topology,
                        std::unique_ptr<SharedLinks>* links);
-  void leave();  // gives back what this process holds; the last one out removes the files
+  void leave();  // gives back what this process holds; the last process removes the files
 
  private:
   class Guard;
@@ -81,7 +82,7 @@ class Machine {
   CUresult open_files();
   CUresult enter_state(const Options& options, int devices, bool first);
   std::string host_refused(int error) const;
-  // Where an extent's record is in the state file.
+  // The position of an extent's record in the state file.
   static off_t record_at(uint32_t extent) {
     return static_cast<off_t>(offsetof(MachineState, extent) + extent * sizeof(Extent));
   }
@@ -89,7 +90,7 @@ class Machine {
   uint32_t new_extent(uint64_t bytes);
   void free_extent(uint32_t extent);
   bool export_alive(uint32_t extent);
-  void reclaim();  // of dead processes and of closed descriptors
+  void reclaim();  // frees what dead processes and closed descriptors held
   void forget_member(int slot);
   void recount();
 

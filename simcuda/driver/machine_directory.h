@@ -1,5 +1,5 @@
-// The directory of a machine that processes share: its files, and who is a member. A member holds a
-// POSIX record lock on its byte of the members file, so its death is known however it died.
+// The directory of a shared machine, with its files and members. A member holds a POSIX record lock
+// on its byte of the members file. So the others learn of its death, however it died.
 #pragma once
 
 #include <functional>
@@ -19,19 +19,19 @@ class MachineDirectory {
   MachineDirectory(const MachineDirectory&) = delete;
   MachineDirectory& operator=(const MachineDirectory&) = delete;
 
-  // Finds or makes it, after removing those whose last process was killed, and calls `enter` while
-  // nobody else joins or leaves. `first`: there is no member.
+  // Finds or makes the directory, after removing machines whose last process was killed. Calls
+  // `enter` while nobody else joins or leaves. `first`: there is no other member.
   CUresult join(const Options& options, const std::function<CUresult(bool first)>& enter);
-  // In `enter`: this process becomes a member. False: there is no room for another.
+  // Called in `enter`: makes this process a member. False: there is no room for another one.
   bool take_slot();
-  // Ends the membership; `forget` is called before, and the last one out removes the files.
+  // Calls `forget`, then ends the membership. The last member removes the files.
   void leave(const std::function<void()>& forget);
   // Calls `body` while nobody joins or leaves.
   CUresult alone(const std::function<CUresult()>& body) const;
 
   bool shared() const { return !path_.empty(); }
-  const std::string& path() const { return path_; }  // "": of no machine
-  int open(const char* file) const;                  // -1: errno says why not
+  const std::string& path() const { return path_; }  // "": the machine is not shared
+  int open(const char* file) const;                  // -1: errno has the reason
   void remove(const char* file) const;
   int slot() const { return slot_; }
   bool member_alive(int slot) const;
@@ -43,9 +43,9 @@ class MachineDirectory {
   bool joined_ = false;
 };
 
-// Of the file system that holds a shared machine: its size, what is left, and the way out.
+// Describes the file system of a shared machine: its size, what is left, and what to do.
 std::string full_text(const std::string& directory);
-// What errno says of `what`, with the way out where the file system of `directory` is full.
+// Describes errno's error of `what`, and what to do if the file system of `directory` is full.
 CUresult os_error(const std::string& what, const std::string& directory);
 
 }  // namespace simcuda

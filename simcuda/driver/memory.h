@@ -14,8 +14,8 @@
 
 namespace simcuda {
 
-// One 2 MiB page of a reservation. A mapping covers whole handles, so `index` (the page's place in
-// its handle) tells where mappings start and end.
+// One 2 MiB page of a reservation. A mapping covers whole handles, so `index`, the page's place in
+// its handle, tells where mappings start and end.
 struct Page {
   uint32_t handle;  // slot + 1; 0: unmapped
   uint32_t index;
@@ -25,12 +25,12 @@ struct Page {
 struct Reservation {
   CUdeviceptr base = 0;
   size_t bytes = 0;
-  Page* page = nullptr;     // calloc: untouched pages cost nothing
+  Page* page = nullptr;     // by calloc, so that untouched pages cost nothing
   size_t mapped = 0;        // pages
   uint64_t allocation = 0;  // the handle, if this is a cuMemAlloc block (or an opened IPC one)
-  size_t requested = 0;     // and its size as asked for
-  uint32_t opens = 0;       // of an IPC block; 0: not one
-  size_t limit = 0;         // bytes that may be touched, of a block
+  size_t requested = 0;     // the block's size as requested
+  uint32_t opens = 0;       // of an IPC block; 0: it is none
+  size_t limit = 0;         // of a block: the bytes that may be touched
   bool managed = false;     // by cuMemAllocManaged
 };
 
@@ -41,22 +41,21 @@ struct MemoryCounts {
 class Memory {
  public:
   ~Memory();
-  // `reach`: for each number of a GPU, a bit for every device that can be granted access to its
-  // memory.
+  // For each number of a GPU `reach` has a bit for every device that can get access to its memory.
   CUresult start(Machine* machine, const VisibleGpus* gpus, bool phantom,
                  std::vector<uint32_t> reach, int64_t max_maps);
 
   CUresult reserve(size_t bytes, size_t alignment, CUdeviceptr hint, CUdeviceptr* address);
   CUresult free_range(CUdeviceptr address, size_t bytes);
   CUresult map(CUdeviceptr address, size_t bytes, size_t offset, uint64_t handle);
-  // Both tell how many mappings the range holds, if it holds whole ones.
+  // Both count the mappings in the range, if it holds whole ones.
   CUresult unmap(CUdeviceptr address, size_t bytes, uint64_t* mappings = nullptr);
   CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* desc, size_t count,
                       uint64_t* mappings);
   CUresult get_access(CUdeviceptr address, int device, unsigned long long* flags);
   CUresult retain(CUdeviceptr address, uint64_t* handle);
 
-  // Of a block that is one mapping: all of it may be touched, by every device.
+  // For a block that is one mapping: every device may touch all of it.
   CUresult grant_all(Reservation* block);
 
   Reservation* find(CUdeviceptr address);
@@ -73,7 +72,7 @@ class Memory {
  private:
   struct AccessChange {
     uint32_t clear = 0, set = 0;  // bits of Page::access
-    uint32_t devices = 0;         // that get access
+    uint32_t devices = 0;         // those that get access
   };
   CUresult read_access(const CUmemAccessDesc* desc, size_t count, AccessChange* change);
   CUresult check_range(CUdeviceptr address, size_t bytes, Reservation** reservation, size_t* first,
@@ -88,7 +87,7 @@ class Memory {
   Backing backing_;
   int devices_ = 0;
   std::vector<uint32_t> reach_;
-  uint32_t* owner_ = nullptr;  // reservation slot + 1 of every 2 MiB of address space
+  uint32_t* owner_ = nullptr;  // for every 2 MiB of address space: reservation slot + 1
   std::deque<Reservation> reservations_;
   std::vector<uint32_t> free_reservations_;
   Handles handles_;

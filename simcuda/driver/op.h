@@ -1,5 +1,6 @@
-// One piece of stream work. It is *timed* when the virtual clock has passed its end, and *applied*
-// when its effect has been made: as late as is legal, when somebody may know that it is done.
+// One piece of stream work. It is *timed* when the virtual clock has passed its end. It is
+// *applied* when its effect has been made. That is as late as is legal: when a program may learn
+// that it is done.
 #pragma once
 
 #include <memory>
@@ -22,15 +23,15 @@ struct Op {
     uint64_t address = 0;
     size_t pitch = 0;
     bool host = false;
-    int device = -1;      // that must have the access granted
-    bool pinned = false;  // captured: pinned host memory then, and so it must be at each launch
+    int device = -1;      // the device that must have access
+    bool pinned = false;  // captured: it was pinned host memory, and must be so at each launch
   };
 
   Kind kind = Kind::kMarker;
   int device = -1;  // of the stream
   uint64_t seq = 0;
 
-  // Where a copy goes from and to: a GPU, or host memory of a socket (-1: of all).
+  // The place of a copy's source or target: a GPU, or host memory of a socket (-1: of all).
   struct Place {
     int gpu = -1, node = -1;
   };
@@ -38,21 +39,22 @@ struct Op {
     Side dst, src;
     size_t bytes = 0;
     std::vector<char> staged;
-    size_t* known = nullptr;  // a collective's, in phantom memory: how many of its bytes are staged
+    // Of a collective in phantom memory: how many of its bytes are staged.
+    size_t* known = nullptr;
   };
 
   Side dst, src;     // copies; memsets and values use dst
   size_t bytes = 0;  // of a row
   size_t rows = 1;
-  std::vector<char> staged;  // source bytes taken at the call, from pageable host memory
+  std::vector<char> staged;  // source bytes from pageable host memory, taken at the call
   uint64_t value = 0;        // memset pattern, or value to write or wait for
   unsigned width = 1;        // bytes of the value
   unsigned flags = 0;        // of a wait
   CUhostFn function = nullptr;
   void* data = nullptr;
-  // Of a batch or a kernel, instead of dst, src and rows; `bytes` is their sum.
+  // The parts of a batch or a kernel, in place of dst, src and rows. `bytes` is their sum.
   std::vector<Part> parts;
-  // Of a kernel that somebody else computes (compute.h): what it reads and writes.
+  // What a kernel reads and writes that somebody else computes (compute.h).
   struct Touched {
     uint64_t address = 0;
     size_t bytes = 0;
@@ -60,7 +62,8 @@ struct Op {
   };
   int (*compute)(void* data) = nullptr;
   std::vector<Touched> touched;
-  // In phantom memory instead of `touched`: what is known of what it writes, if what it reads is.
+  // In phantom memory, in place of `touched`: when the written bytes are known, by what is known of
+  // the read ones.
   enum class Computes { kNothing, kOfAll, kOfAny };
   struct Followed {
     uint64_t address = 0;
@@ -69,14 +72,14 @@ struct Op {
   };
   Computes computes = Computes::kNothing;
   std::vector<Followed> followed;  // until it is enqueued
-  // A copy or memset of a call that is computed as a whole: it takes its time and moves no byte.
+  // A copy or memset in a call that is computed as a whole. It takes its time and moves no byte.
   bool covered = false;
-  bool launch = false;   // of a kernel that is counted, not run
-  bool staging = false;  // a collective's: phantom memory has no host memory to stage in
-  uint64_t table = 0;    // a kernel reads its parts there when it runs: `blocks` of them
+  bool launch = false;   // a launch of a kernel that is counted and not run
+  bool staging = false;  // of a collective: phantom memory has no host memory to stage in
+  uint64_t table = 0;    // the address at which a kernel reads its `blocks` parts when it runs
   uint32_t blocks = 0;
-  std::shared_ptr<void> keep;           // what its host memory hangs on, until it is applied
-  std::shared_ptr<const void> objects;  // of a graph's launch: user objects
+  std::shared_ptr<void> keep;           // keeps its host memory alive until it is applied
+  std::shared_ptr<const void> objects;  // of a graph's launch: keeps user objects alive
 
   // Timing.
   uint64_t latency_ns = 0;
@@ -89,28 +92,28 @@ struct Op {
 
   // Injected faults (links.h).
   Place from, to;
-  CUresult fault = CUDA_SUCCESS;   // it ends with this after its latency, and lands nothing
-  uint64_t stall_ns = 0;           // on top of its latency
+  CUresult fault = CUDA_SUCCESS;   // it ends with this after its latency, and writes nothing
+  uint64_t stall_ns = 0;           // added to its latency
   bool corrupt = false;            // it lands with its first bit flipped
-  bool told = false;               // somebody has been given `fault`
+  bool told = false;               // some caller has been told of `fault`
   bool landed = false;             // its bytes were written
-  std::vector<OpPtr> answers_for;  // of an event: copies of the stream since the event before
+  std::vector<OpPtr> answers_for;  // of an event: the stream's copies since the event before
 
   // Effects.
   bool applied = false;
   size_t unapplied_deps = 0;
-  uint64_t mark = 0;  // of the closure being applied
+  uint64_t mark = 0;  // set by the closure that is being applied
   std::vector<OpPtr> deps, dependents;
 };
 
-// Whether work writes into the word a stream waits for, at the address it is waited for at.
+// Whether work writes into the word that a stream waits for, at the address of the wait.
 bool writes_word(const Op& op, const Op& word);
 // Whether work touches the device memory of a range.
 bool touches(const Op& op, uint64_t address, size_t bytes);
-// The first comes after the second, if that is not over.
+// Makes `op` run after `dep`, if that is not over.
 void depend(const OpPtr& op, const OpPtr& dep);
-// The injected fault among these copies, given once to a caller who waits for their stream;
-// CUDA_SUCCESS: none. To one who asks about their event it is given as often as asked.
+// The injected fault among these copies; CUDA_SUCCESS: there is none. A caller who waits for their
+// stream is told once. A caller who asks about their event is told each time (`again`).
 CUresult tell_faults(const std::vector<OpPtr>& copies, bool again);
 
 }  // namespace simcuda

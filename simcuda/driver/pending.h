@@ -1,4 +1,4 @@
-// Work that is enqueued and whose effects are not made yet.
+// Enqueued work whose effects are not made yet.
 #pragma once
 
 #include <map>
@@ -13,29 +13,29 @@ class PendingWork {
  public:
   explicit PendingWork(const Clock* clock) : clock_(clock) {}
 
-  void add(const OpPtr& op);  // numbers it
-  // Its effects are made: what waits for it waits no more.
+  void add(const OpPtr& op);  // gives it a number
+  // The effects are made. What waits for it waits no longer.
   void remove(const OpPtr& op);
   size_t size() const { return pending_.size(); }
-  uint64_t enqueued() const { return sequence_; }  // ever
+  uint64_t enqueued() const { return sequence_; }  // in total
 
-  // In the order it was enqueued in. Of one device, or of all (-1).
+  // In the order of enqueueing, for one device or for all (-1).
   std::vector<OpPtr> all(int device = -1) const;
-  // What is timed, up to a number.
+  // The work that is timed, up to a number.
   std::vector<OpPtr> timed(uint64_t last = UINT64_MAX) const;
-  // Half of the work was enqueued before it.
+  // The piece of work before which half of the work was enqueued.
   OpPtr middle() const;
-  // What is timed and writes into the word.
+  // The work that is timed and writes into the word.
   std::vector<OpPtr> writers(const Op& word) const;
   // Notes a violation if work touches the range.
   void check_idle(uint64_t address, size_t bytes, const char* what) const;
-  // For the end: a long chain must not be destroyed recursively.
+  // Called at the end, because a long chain must not be destroyed recursively.
   void unlink();
 
  private:
   const Clock* const clock_;
   uint64_t sequence_ = 0;
-  std::map<uint64_t, OpPtr> pending_;  // by sequence
+  std::map<uint64_t, OpPtr> pending_;  // by sequence number
   std::map<uint64_t, Op*> touching_;   // those with addresses
 };
 

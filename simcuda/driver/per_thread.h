@@ -1,5 +1,5 @@
-// What belongs to a thread, and may be asked for until the process ends: exit handlers call the
-// driver after the main thread's own destructors have run, PyTorch's do.
+// Objects of one thread that may be asked for until the process ends. Exit handlers, for example
+// PyTorch's, call the driver after the main thread's own destructors have run.
 #pragma once
 
 #include <sys/syscall.h>
@@ -7,11 +7,11 @@
 
 namespace simcuda {
 
-// The calling thread's T; `Tag` tells several of one type apart. The main thread's is never
-// destroyed; another's, asked for after its end, is made anew.
+// The calling thread's T. `Tag` tells several objects of one type apart. The main thread's object
+// is never destroyed. That of another thread is made again if it is asked for after its end.
 template <class T, class Tag>
 T& per_thread() {
-  static thread_local T* mine = nullptr;  // without a destructor, so readable to the last
+  static thread_local T* mine = nullptr;  // without a destructor, so it can be read to the end
   struct Owner {
     ~Owner() {
       if (syscall(SYS_gettid) == getpid()) return;

@@ -1,4 +1,4 @@
-// What stream work does to phantom memory, which has no bytes but those that are known (known.h).
+// The effects of stream work on phantom memory, which has no bytes except the known ones (known.h).
 #pragma once
 
 #include "known.h"

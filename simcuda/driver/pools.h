@@ -24,14 +24,14 @@ class Pools {
   Pool* owner(CUdeviceptr address);
   bool any() const { return any_; }
   void taken() { any_ = true; }
-  // After a wait of the host (Pool::waited); doomed pools end.
+  // Called after a wait of the host (Pool::waited). Ends doomed pools.
   void waited(Driver* driver);
 
  private:
   std::list<std::unique_ptr<Pool>> pools_;
   Slots<Pool*, 10> handles_;
   std::vector<CUmemoryPool> defaults_, current_;
-  bool any_ = false;  // a pool has memory
+  bool any_ = false;  // some pool has memory
 };
 
 }  // namespace simcuda

@@ -1,5 +1,5 @@
-// Exported functions whose declaration in cuda.h depends on the toolkit: simcuda exports the same
-// set whatever header it was compiled with.
+// Exported functions whose declarations in cuda.h differ between toolkits. simcuda exports the same
+// set with every header.
 #pragma once
 
 #include "types.h"

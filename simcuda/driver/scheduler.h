@@ -1,6 +1,6 @@
-// Takes in stream work, and holds together what runs it: a discrete-event simulation on the clock
-// gives the times (Timeline, Flows), effects are applied lazily in a seeded order (Applier), and
-// threads go on one by one (Turns). Every method runs under the driver's mutex.
+// Takes stream work, and connects the parts that run it. A discrete-event simulation on the clock
+// computes the times (Timeline, Flows). Effects are made lazily in a seeded order (Applier).
+// Threads go on one by one (Turns). Every method runs under the driver's mutex.
 #pragma once
 
 #include <memory>
@@ -42,18 +42,19 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // Appends to the stream, after `also` too; legacy stream rules included.
+  // Appends to the stream by the rules of the legacy stream. `op` also runs after `also`.
   void enqueue(Stream* stream, const OpPtr& op, const OpPtr& also = nullptr);
-  struct Ordered {  // one piece of a graph
+  struct Ordered {  // a piece of a graph
     OpPtr op;
-    const After* after = nullptr;  // places in the list, lower than its own
-    OpPtr also;                    // work outside of the graph it waits for
+    const After* after = nullptr;  // indices in the list; all are lower than its own
+    OpPtr also;                    // work outside the graph that it waits for
   };
-  // Appends a graph to the stream, after `also` too; its last piece, that follows all others.
+  // Appends a graph to the stream, to run after `also` too. Returns the last piece, which follows
+  // all others.
   OpPtr enqueue_graph(Stream* stream, const std::vector<Ordered>& work, const OpPtr& also);
-  // Work of no stream is over when somebody says so.
+  // Ends work that is in no stream.
   void end(const OpPtr& op);
-  // Copies under way go on at the links' speed of now.
+  // Copies under way continue at the links' present speed.
   void links_changed();
 
   // The parts that calls use themselves.
@@ -62,7 +63,7 @@ class Scheduler {
   Links& links() { return links_; }
   Landings& landings() { return landings_; }
   Known& known() { return known_; }           // of phantom memory
-  Foreseen& foreseen() { return foreseen_; }  // the same, of all work enqueued
+  Foreseen& foreseen() { return foreseen_; }  // the same, after all enqueued work
   LostContexts& lost() { return lost_; }
   Effects& effects() { return effects_; }
   Turns& turns() { return turns_; }
@@ -89,7 +90,7 @@ class Scheduler {
   Flows flows_;
   Timeline timeline_;
   Workers workers_;
-  std::unique_ptr<Timekeeper> timekeeper_;  // where the clock goes on by itself
+  std::unique_ptr<Timekeeper> timekeeper_;  // used if the clock moves by itself
   Waits waits_;
 };
 

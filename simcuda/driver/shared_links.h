@@ -1,8 +1,8 @@
 // One clock and one set of links for all processes of a shared machine (option pace). The clock is
-// the system's, `pace` times slower. What flows over the links, whoever it is of, is in shared
-// memory, and whoever looks moves all of it up to now: the bytes that a copy has moved never hang
-// on when its process looks, and no process sees links emptier than they are. A process that looks
-// late begins its next work late.
+// the system's, `pace` times slower. The flows of all processes are in shared memory. Any process
+// that looks moves all of them up to now. So a copy's progress does not depend on when its process
+// looks, and no process sees links emptier than they are. A process that looks late begins its next
+// work late.
 #pragma once
 
 #include <pthread.h>
@@ -18,7 +18,7 @@ constexpr int kMostShared = 1024, kMostEdges = 32;
 
 class SharedLinks {
  public:
-  // The machine's in `directory`, which its first process makes. Throws nothing.
+  // Opens those of the machine in `directory`. The first process makes them. Throws nothing.
   static CUresult open(const std::string& directory, uint64_t pace, int slot, const Topology& links,
                        std::unique_ptr<SharedLinks>* made);
   ~SharedLinks();
@@ -27,11 +27,11 @@ class SharedLinks {
 
   uint64_t now_ns() const;
   uint64_t real_ns(uint64_t ns) const { return ns * pace_; }
-  // Enters a copy, whose bytes move from `start_ns` on. Its number; -1: no room.
+  // Enters a copy whose bytes move from `start_ns` on. Returns its number; -1: there is no room.
   int enter(const Route& route, uint64_t start_ns, double bytes);
-  // Whether it is over by `now_ns`, to which all are moved first; it is forgotten then.
+  // Moves all flows to `now_ns`, and says whether this one is over by then. If so, it is forgotten.
   bool over(int flow, uint64_t now_ns, uint64_t* end_ns);
-  // When the next of anybody's is, by what flows now.
+  // When the next flow of any process will be over, by the present flows.
   uint64_t next_ns() const;
 
  private:

@@ -1,4 +1,4 @@
-// Streams and events as objects.
+// The objects behind streams and events.
 #pragma once
 
 #include <utility>
@@ -11,7 +11,7 @@
 
 namespace simcuda {
 
-// A stream capture under way, or over (then `status` says how it went).
+// A stream capture that is under way, or over. `status` says how it went.
 struct Capture {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
@@ -27,21 +27,21 @@ struct Stream {
   unsigned flags = 0;
   int priority = 0;
   uint64_t id = 0;                       // its handle
-  uint64_t number = 0;                   // no other stream's, ever
+  uint64_t number = 0;                   // no other stream ever has it
   bool legacy = false;                   // a context's NULL stream
   OpPtr tail;                            // the last work enqueued
   CapturePtr capture;                    // nullptr: not capturing
-  After after;                           // capturing: what its next work comes after
-  std::vector<CUgraphNode> told;         // the same, as last given to a caller
-  uint64_t last_seq = 0, last_tick = 0;  // tick clock: of the last work enqueued
-  uint64_t synced = 0;  // tick clock: work up to this sequence number has been waited for
-  // Tick clock: waiting for this stream also waits for these. Ordered by `at`.
+  After after;                           // capturing: what precedes its next work
+  std::vector<CUgraphNode> told;         // the same, as it was last given to a caller
+  uint64_t last_seq = 0, last_tick = 0;  // tick clock: those of the last enqueued work
+  uint64_t synced = 0;  // tick clock: the work up to this sequence number has been waited for
+  // Tick clock: a wait for this stream is also a wait for these. Ordered by `at`.
   struct Wait {
     uint64_t at, stream, seq, tick;
   };
   std::vector<Wait> waits;
-  // Copies that may end with an injected fault: those no event answers for yet, and those since a
-  // call last waited for the stream.
+  // Copies that may end with an injected fault. unmarked: no event is behind them yet. unasked: no
+  // call has waited for the stream since.
   std::vector<OpPtr> unmarked, unasked;
 
   bool non_blocking() const { return (flags & CU_STREAM_NON_BLOCKING) != 0; }
@@ -51,20 +51,20 @@ struct Event {
   uint64_t context = 0;
   unsigned flags = 0;
   bool recorded = false;
-  CapturePtr capture;                      // recorded in a capture: says nothing of time
-  After after;                             // and what it stands for there
+  CapturePtr capture;                      // recorded in a capture, so it says nothing of time
+  After after;                             // what it stands for in the capture
   OpPtr op;                                // the last record; nullptr: tick clock
-  uint64_t stream = 0, seq = 0, tick = 0;  // of the last record, tick clock
+  uint64_t stream = 0, seq = 0, tick = 0;  // tick clock: those of the last record
 };
 
 class Streams {
  public:
   uint64_t create(const Context& context, unsigned flags, int priority);
-  // NULL, the legacy and the per-thread handles included; nullptr: no such stream.
+  // Also takes NULL, the legacy handle and the per-thread handle. nullptr: there is no such stream.
   Stream* resolve(CUstream handle, const Context* current);
   Stream* find(uint64_t id) { return streams_.find(id); }
   Stream* legacy_of(uint64_t context);  // nullptr: not used yet
-  // With `again`, the next one may have the same handle.
+  // With `again` the next stream may have the same handle.
   void remove(uint64_t id, bool again) { streams_.remove(id, again); }
   template <class F>
   void for_each(F&& visit) {
@@ -84,7 +84,7 @@ class Streams {
   Slots<Stream, 3> streams_;
   Slots<Event, 4> events_;
   std::vector<std::pair<uint64_t, uint64_t>> legacy_;  // context, stream
-  inline static uint64_t numbers_ = 0;  // given out in this process: those before a reset count
+  inline static uint64_t numbers_ = 0;  // those given out in this process, also before a reset
 };
 
 }  // namespace simcuda

@@ -1,15 +1,16 @@
-// Every driver call simcuda has: base name, exported symbol, the CUDA version it appeared in, and
-// the published costs: modelled microseconds of a call and of each further 2 MiB page in it,
-// whether of the same mapping or of a further one, in force unless the cost file says otherwise
-// (costs.h). UNMEASURED: taken from vAttention's and GMLake's published tables, slopes assumed; an
-// asynchronous copy and an event query as published for an A10 (2.6 and 0.7). Assumed to be like
-// those: peer, 2D and batched copies, host functions, launches, stream queries, and a wait beyond
-// the time waited. Assumed: 1 for a value written or waited for, 0.2 for each further copy of a
-// batch (where "page" means copy). A graph's launch: 2.5, and 0.2 for each further node ("page"
-// means node), the dearer of what NVIDIA published before and after CUDA 12.6 (blog, Constant Time
-// Launch for Straight-Line CUDA Graphs). cuMemAlloc and cuMemFree are the gaps between events of
-// jobs recorded on GPUs (median 100 at 2 MiB, 311 at 528; 84 to 104), which hold some of PyTorch's
-// own time; managed memory is assumed to be like it. Zero is "not modelled".
+// Every driver call of simcuda: its base name, its exported symbol, the CUDA version in which it
+// appeared, and its published costs. These are the modelled microseconds of a call, and of each
+// further 2 MiB page in it, whether of the same mapping or of a further one. They hold unless the
+// cost file says otherwise (costs.h). UNMEASURED: they are from vAttention's and GMLake's published
+// tables, with assumed slopes. An asynchronous copy and an event query are as published for an A10
+// (2.6 and 0.7). Assumed to be like those: peer, 2D and batched copies, host functions, launches,
+// stream queries, and a wait beyond the time waited. Assumed: 1 for a value written or waited for,
+// 0.2 for each further copy of a batch (where "page" means copy). A graph's launch takes 2.5, and
+// 0.2 for each further node ("page" means node). That is the higher of the costs that NVIDIA
+// published before and after CUDA 12.6 (blog, Constant Time Launch for Straight-Line CUDA Graphs).
+// cuMemAlloc and cuMemFree are the gaps between events of jobs recorded on GPUs (median 100 at 2
+// MiB, 311 at 528; 84 to 104). These include some of PyTorch's own time. Managed memory is assumed
+// to be like it. Zero means "not modelled".
 #pragma once
 
 #define SIMCUDA_CALLS(X)                                                                         \

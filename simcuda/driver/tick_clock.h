@@ -1,4 +1,4 @@
-// The tick clock (option complete_after): how work completes in phantom replays.
+// The tick clock (option complete_after). It completes work in phantom replays.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,8 @@ class TickClock {
   void wait(Stream* stream, const Event& event);
   bool complete(const Stream& stream);
   bool complete(const Event& event);
-  // The host has waited: for a stream's work up to a number, for all of a stream, of a context.
+  // The host has waited for a stream's work up to a number, for all work of a stream, or for that
+  // of a context.
   void synchronize(Stream* stream, uint64_t seq);
   void synchronize(Stream* stream) { synchronize(stream, sequence_); }
   void synchronize(Context* context) { context->synced = sequence_; }
@@ -31,7 +32,7 @@ class TickClock {
   Streams* const streams_;
   Contexts* const contexts_;
   std::atomic<uint64_t> ticks_{0};
-  uint64_t sequence_ = 0;  // grows with every piece of work enqueued
+  uint64_t sequence_ = 0;  // rises with every piece of enqueued work
 };
 
 }  // namespace simcuda

@@ -1,4 +1,4 @@
-// Begins and ends work where the clock goes on by itself, though nobody waits for it.
+// Begins and ends work if the clock moves by itself, also if nobody waits for the work.
 #pragma once
 
 #include <chrono>

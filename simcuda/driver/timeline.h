@@ -1,4 +1,4 @@
-// When stream work starts and ends: a discrete-event simulation on the clock.
+// Computes when stream work starts and ends, by a discrete-event simulation on the clock.
 #pragma once
 
 #include <list>
@@ -27,14 +27,14 @@ class Timeline {
         applier_(applier),
         flows_(flows) {}
 
-  // Work whose dependencies are known.
+  // Adds work whose dependencies are known.
   void admit(const OpPtr& op);
-  bool start_ready();  // whether anything ended at once
-  // To the next thing that happens; false: nothing can. May let go of the lock.
+  bool start_ready();  // returns whether anything ended at once
+  // Goes to the next event. False: there is none. May release the lock.
   bool advance(Lock* lock);
-  // The same, but where only a value somebody writes can help, the writes that are due are made.
+  // The same. But if only a written value can help, it makes the writes that are due.
   bool advance_or_write(Lock* lock);
-  // It ends now.
+  // Ends the work now.
   void finish(const OpPtr& op);
 
  private:
@@ -51,8 +51,8 @@ class Timeline {
   Effects* const effects_;
   Applier* const applier_;
   Flows* const flows_;
-  std::list<OpPtr> ready_;     // all they wait for is timed
-  std::vector<OpPtr> words_;   // streams wait for them
+  std::list<OpPtr> ready_;     // all that they wait for is timed
+  std::vector<OpPtr> words_;   // words that streams wait for
   std::vector<OpPtr> prompt_;  // timed; time does not move before they are applied
 };
 

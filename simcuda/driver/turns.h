@@ -1,5 +1,5 @@
-// Who goes on: threads at work, for each of whom time waits, and those inside a blocking call, in
-// the order in which they leave it.
+// Decides which thread goes on. It knows the threads at work, for each of which time stands still,
+// and those inside a blocking call, in the order in which they leave it.
 #pragma once
 
 #include <chrono>
@@ -14,10 +14,10 @@
 
 namespace simcuda {
 
-// A thread inside a blocking call. `released`: what it waits for has happened; one that is at work
-// otherwise goes on in its turn.
+// A thread inside a blocking call. `released`: what it waits for has happened. A thread that is at
+// work otherwise then goes on in its turn.
 struct Waiter {
-  std::vector<OpPtr> ops;  // any of them
+  std::vector<OpPtr> ops;  // any of these
   uint64_t deadline_ns = UINT64_MAX;
   bool registered = false, released = false;
   std::condition_variable wake;
@@ -27,16 +27,16 @@ class Turns {
  public:
   Turns(const Clock* clock, const PendingWork* pending);
 
-  // The calling thread is at work from now on, or no more.
+  // Says that the calling thread is at work from now on, or no longer.
   void join(bool join);
   bool joined() const;
-  void expect(int threads);  // about to join; negative: will not, after all
+  void expect(int threads);  // that many will join; negative: they will not after all
   bool expecting() const { return expected_ > 0; }
-  // The calling thread, if it is at work, waits outside the driver.
+  // The calling thread waits outside the driver, if it is at work.
   void step_aside(bool away);
-  // It is inside a call that lets others go on, or no more.
+  // Says that the thread is inside a call that lets others go on, or no longer.
   void inside(bool in) { inside_ += in ? 1 : -1; }
-  // It runs a function of stream work: the clock stands still meanwhile.
+  // Says that the thread runs a function of stream work. The clock stands still meanwhile.
   void run_function(bool begins);
 
   bool nobody_at_work() const {
@@ -45,12 +45,12 @@ class Turns {
   bool any_turn() const { return !turns_.empty(); }
   bool may_advance() const { return nobody_at_work() && turns_.empty(); }
   bool stalled();
-  // If nobody is at work, the next one goes on, or whoever waits moves the clock.
+  // If nobody is at work, lets the next thread go on, or a waiting one move the clock.
   void hand_over();
 
   void enter(Waiter* waiter);
   void leave(Waiter* waiter);
-  // By rank, those of one rank in the order of their release.
+  // Releases by rank, and within one rank in the order of the calls.
   void release(Waiter* waiter, int64_t rank = INT64_MAX);
   void release_for(const OpPtr& op);
   bool may_leave(const Waiter& waiter);
@@ -58,24 +58,25 @@ class Turns {
 
   bool deadline_due() const;
   uint64_t next_deadline() const;  // UINT64_MAX: none
-  bool reach_deadlines();          // whether any is
+  bool reach_deadlines();          // returns whether any deadline is reached
 
-  void stop();  // nobody waits any more
+  void stop();  // ends all waits
   bool stopping() const { return stopping_; }
 
  private:
   using Turn = std::pair<int64_t, uint64_t>;  // expected threads by rank, then the others in order
-  void busy(bool more);                       // the calling thread is at work, or no more
+  void busy(bool more);                       // the calling thread is at work, or no longer
 
   const Clock* const clock_;
   const PendingWork* const pending_;
-  const uint64_t life_;  // no other object's, ever
+  const uint64_t life_;  // no other object ever has it
   bool stopping_ = false;
-  // Threads at work, of them inside a wait, announced, and functions under way.
+  // The numbers of threads at work, of those inside a wait, of announced threads, and of functions
+  // under way.
   int registered_ = 0, inside_ = 0, expected_ = 0, functions_ = 0;
-  std::vector<int> busy_;  // system's numbers of the threads at work
+  std::vector<int> busy_;  // the system's numbers of the threads at work
   std::vector<Waiter*> waiters_;
-  std::map<Turn, Waiter*> turns_;  // released, not gone on yet
+  std::map<Turn, Waiter*> turns_;  // released threads that have not gone on yet
   uint64_t turn_count_ = 0;
   uint64_t stall_sequence_ = 0, stall_ns_ = 0, stall_turns_ = 0;
   std::chrono::steady_clock::time_point stall_since_;

@@ -1,5 +1,5 @@
-// What every part of simcuda shares: the driver's own types, the granule, slot tables that turn
-// objects into handles which stay safe to look up after they are destroyed, and error texts.
+// Shared by all parts of simcuda: the driver's own types, the granule, slot tables, and error
+// texts. A slot table gives objects handles that are safe to look up after the object is destroyed.
 #pragma once
 
 #pragma GCC visibility push(default)
@@ -32,19 +32,19 @@ constexpr size_t kGranule = size_t{2} << 20;
 constexpr int kMaxDevices = 16;
 constexpr int kDriverVersion = 13000;
 
-// Of the driver's mutex.
+// A lock on the driver's mutex.
 using Lock = std::unique_lock<std::mutex>;
 
 // Records `text` as the calling thread's last message and returns `code`.
 CUresult fail(CUresult code, std::string text);
-// The system gives the simulator no addresses for a table of `bytes`.
+// The error if the system has no addresses for a table of `bytes`.
 CUresult no_addresses(uint64_t bytes);
 const std::string& last_message();
 const char* error_name(CUresult code);  // nullptr: no such code
 
-// Objects behind 64-bit handles. A handle holds a generation, so a stale or foreign one is found
-// out instead of followed; objects never move. Its low bits are 0, as a pointer's: PyTorch tells
-// its own streams from others by the lowest one.
+// Objects with 64-bit handles. A handle holds a generation, so a stale or foreign handle is
+// detected and not followed. Objects never move. The low bits of a handle are 0, like a pointer's,
+// because PyTorch tells its own streams from others by the lowest bit.
 template <class T, unsigned kKind>
 class Slots {
  public:
@@ -64,14 +64,14 @@ class Slots {
     Slot& slot = at_slot(static_cast<uint32_t>(index));
     return slot.live && slot.generation == handle >> 32 ? &slot.value : nullptr;
   }
-  // With `again`, the next value may have the same handle.
+  // With `again` the next object may have the same handle.
   void remove(uint64_t handle, bool again = false) {
     const uint32_t index = index_of(handle);
     Slot& slot = at_slot(index);
     slot.live = false;
     slot.value = T{};
     if (!again) ++slot.generation;
-    free_.push_back(index);  // never grows: there is room for every slot
+    free_.push_back(index);  // never reallocates, because there is room for every slot
     --live_;
   }
   uint64_t id(uint32_t index) const {

@@ -1,4 +1,4 @@
-// User objects: what graphs keep alive. CUDA C++ Programming Guide, CUDA User Objects.
+// User objects, which graphs keep alive. CUDA C++ Programming Guide, CUDA User Objects.
 #pragma once
 
 #include <map>
@@ -8,7 +8,7 @@
 
 namespace simcuda {
 
-// Ends with its last reference; its destructor, the program's, is called by bury().
+// It ends with its last reference. bury() then calls its destructor, which is the program's.
 class UserObject {
  public:
   UserObject(void* pointer, CUhostFn destroy) : pointer_(pointer), destroy_(destroy) {}
@@ -22,15 +22,15 @@ class UserObject {
 };
 using UserObjectPtr = std::shared_ptr<UserObject>;
 
-// What a graph, its instances and their launches hold, by handle.
+// What a graph, its instances and their launches hold, by its handle.
 struct HeldObject {
   UserObjectPtr object;
   uint64_t count = 0;
 };
 using HeldObjects = std::map<uint64_t, HeldObject>;
 
-// Calls the destructors of the objects that ended. "The destructor is invoked asynchronously": by
-// whoever calls a function of graphs next, without the driver's lock.
+// Calls the destructors of the objects that ended. "The destructor is invoked asynchronously": the
+// next caller of a graph function invokes it, without the driver's lock.
 void bury();
 
 }  // namespace simcuda

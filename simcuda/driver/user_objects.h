@@ -1,4 +1,4 @@
-// User objects as the program holds them, by their handles.
+// User objects that the program holds, by their handles.
 #pragma once
 
 #include <memory>
@@ -8,12 +8,12 @@
 
 namespace simcuda {
 
-// A number of references that is none the program has.
+// The error for a number of references that the program does not have.
 CUresult bad_count(const char* call, uint64_t count);
 
 class UserObjects {
  public:
-  // The program's references.
+  // The references of the program.
   struct Owned {
     std::weak_ptr<UserObject> object;
     UserObjectPtr kept;  // while count > 0

@@ -1,4 +1,4 @@
-// Calls that wait for stream work, or ask about it. They let go of the lock meanwhile.
+// Calls that wait for stream work or ask about it. They release the lock meanwhile.
 #pragma once
 
 #include <vector>
@@ -17,7 +17,7 @@ namespace simcuda {
 
 class Waits {
  public:
-  // `timekeeper`: nullptr where the clock waits for who works.
+  // `timekeeper` is nullptr if the clock waits for the threads at work.
   Waits(const Options& options, Clock* clock, const PendingWork* pending, Turns* turns,
         Applier* applier, Timeline* timeline, Timekeeper* timekeeper, Workers* workers)
       : clock_(clock),
@@ -29,26 +29,26 @@ class Waits {
         workers_(workers),
         polled_(options.polled) {}
 
-  // Blocks until the work is done and its effects are made; CUDA_ERROR_NOT_READY once the clock is
-  // at `deadline_ns`.
+  // Waits until the work is done and its effects are made. CUDA_ERROR_NOT_READY: the clock has
+  // reached `deadline_ns` first.
   CUresult wait(Lock* lock, const OpPtr& op, uint64_t deadline_ns = UINT64_MAX);
-  // Until one of them is: the caller asks which.
+  // The same for any of them. The caller asks which one it was.
   CUresult wait_any(Lock* lock, const std::vector<OpPtr>& ops, uint64_t deadline_ns);
   CUresult wait_device(Lock* lock, int device);  // -1: all
-  // For a driver's lock: until all work that is enqueued by now is over. No effect is made, as no
+  // For a driver's lock: waits until all work enqueued so far is over. Makes no effects, because no
   // program may rely on that wait.
   void quiesce(Lock* lock);
-  // Until it is over, its effects made or not.
+  // Waits until the work is over, whether its effects are made or not.
   void await_end(Lock* lock, const OpPtr& op);
   void sleep(Lock* lock, uint64_t ns);
   bool polled() const { return polled_ && !clock_->threaded(); }
-  // CUDA_SUCCESS with effects made, or CUDA_ERROR_NOT_READY and time moves on: by the call's cost
-  // where completion is polled, else to the next thing that happens.
+  // Returns CUDA_SUCCESS with effects made, or CUDA_ERROR_NOT_READY after moving time: by the
+  // call's cost if completion is polled, else to the next event.
   CUresult query(Lock* lock, const OpPtr& op);
-  // Of a launch, which waits on a GPU as well where very many are queued: the older half is done,
-  // as far as it can be without the host.
+  // For a launch, which waits on a GPU as well if very many are queued. Completes the older half of
+  // the work, as far as possible without the host.
   void make_room(Lock* lock);
-  // A thread that was expected is at work, and goes on in its turn, lowest rank first.
+  // An expected thread is at work, and goes on in its turn. The lowest rank goes first.
   void join(Lock* lock, int rank);
 
  private:
@@ -66,7 +66,7 @@ class Waits {
   Timekeeper* const timekeeper_;
   Workers* const workers_;
   const bool polled_;
-  size_t room_ = 0;  // pending work at which to make room again
+  size_t room_ = 0;  // when this much work is pending, room is made again
 };
 
 }  // namespace simcuda

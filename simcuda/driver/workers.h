@@ -1,4 +1,5 @@
-// The threaded mode: a thread for each stream does its work in real time, and no clock is virtual.
+// The threaded mode. One thread for each stream does its work in real time, and no clock is
+// virtual.
 #pragma once
 
 #include <condition_variable>
@@ -24,11 +25,12 @@ class Workers {
       : mutex_(mutex), clock_(clock), links_(links), pending_(pending), effects_(effects) {}
 
   void enqueue(uint64_t stream, const OpPtr& op);
-  // Until one of them is applied; CUDA_ERROR_NOT_READY once the clock is at `deadline_ns`.
+  // Waits until one of them is applied. CUDA_ERROR_NOT_READY: the clock has reached `deadline_ns`
+  // first.
   CUresult wait(Lock* lock, const std::vector<OpPtr>& ops, uint64_t deadline_ns);
-  // Until it is over; its effects need not be made.
+  // Waits until the work is over. Its effects need not be made.
   void await_end(Lock* lock, const OpPtr& op);
-  void notify() { changed_.notify_all(); }  // of what they or the others wait for
+  void notify() { changed_.notify_all(); }  // wakes the workers and waiting threads
   // Ends the threads. The mutex must not be held.
   void stop();
 
