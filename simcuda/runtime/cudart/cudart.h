@@ -1,4 +1,4 @@
-// What every part of the runtime shares: how a call starts, fails and is exported.
+// Shared by all parts of the runtime: how a call starts, fails and is exported.
 #pragma once
 
 #include "driver_calls.h"
@@ -7,35 +7,35 @@
 
 namespace cudart {
 
-// Remembers the error, if it is one, as the calling thread's last; returns it.
+// If it is an error, remembers it as the calling thread's last one. Returns it.
 Error told(Error error);
 inline Error told(CUresult result) { return told(static_cast<Error>(result)); }
 
 // Starts the driver. The error is not remembered.
 Error start();
-// start(), and a context is current on this thread: the one the driver made current, else the
-// primary one of the thread's device. "If no CUcontext is current to the calling thread when a CUDA
-// Runtime API call which requires an active context is made, then the primary context for a device
-// will be selected, made current to the calling thread, and initialized": CUDA Runtime API,
-// Interactions with the CUDA Driver API. The driver itself refuses such threads.
+// Starts the driver and makes a context current on this thread, if there is none: the primary one
+// of the thread's device. "If no CUcontext is current to the calling thread when a CUDA Runtime API
+// call which requires an active context is made, then the primary context for a device will be
+// selected, made current to the calling thread, and initialized": CUDA Runtime API, Interactions
+// with the CUDA Driver API. The driver itself refuses such threads.
 Error ready();
 int device_count();  // 0 where there is no driver
-// "The current device for the calling host thread" (cudaGetDevice): of the context that the driver
-// has current, else of the thread's last cudaSetDevice, else 0.
+// "The current device for the calling host thread" (cudaGetDevice): that of the driver's current
+// context, else that of the thread's last cudaSetDevice, else 0.
 int current_device();
 bool is_device(int device);
 CUresult primary_context(int device, CUcontext* context);
 
-// Why the calling thread's last launch was not supported, in words; nullptr: it was.
+// Says why the calling thread's last launch was not supported; nullptr if it was.
 const char* refusal();
 
-// A driver function simcuda may not have yet; nullptr then.
+// A driver function that simcuda may not have. Then it is nullptr.
 void* driver_function(const char* name);
 
 inline CUdeviceptr address(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
 
-// cuName(arguments...) of a signature that is taken from the arguments, or cudaErrorNotSupported
-// and the name on stderr where the driver has no such function.
+// Calls cuName(arguments...), whose signature follows from the arguments. If the driver has no such
+// function, returns cudaErrorNotSupported and prints the name to stderr.
 template <class... Arguments>
 Error optional(const char* name, void* function, Arguments... arguments) {
   if (function == nullptr) {

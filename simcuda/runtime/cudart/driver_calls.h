@@ -1,10 +1,10 @@
-// The driver's functions that the runtime needs. It links no driver: as NVIDIA's runtime, it opens
-// libcuda.so.1 and asks that for cuGetProcAddress, and cuGetProcAddress for all others.
+// The driver's functions that the runtime needs. It links no driver. Like NVIDIA's runtime it opens
+// libcuda.so.1, asks that for cuGetProcAddress, and cuGetProcAddress for all others.
 #pragma once
 
 #include <cuda.h>
 
-// Name, cuGetProcAddress's name, the CUDA version whose signature the headers declare.
+// The name, cuGetProcAddress's name, and the CUDA version whose signature the headers declare.
 #define CUDART_DRIVER_CALLS(X)                                        \
   X(cuCtxDisablePeerAccess, "cuCtxDisablePeerAccess", 4000)           \
   X(cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", 4000)             \
@@ -89,7 +89,7 @@ struct DriverCalls {
                            const CUgraphNode**, size_t*) = nullptr;
 };
 
-// Looked up once. A driver without one of them ends the process, and says which.
+// Looked up once. If the driver lacks one of them, this ends the process and says which.
 const DriverCalls& driver();
 
 }  // namespace cudart

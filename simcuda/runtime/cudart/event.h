@@ -1,4 +1,4 @@
-// Events whose handle went to another process (memory.cpp).
+// Events whose handle was sent to another process (memory.cpp).
 #pragma once
 
 #include <cuda.h>

@@ -15,16 +15,16 @@ struct Kernel {
 
 // The kernel of a host function that nvcc-compiled code registered; nullptr: none.
 Kernel* kernel_of(const void* function);
-// One nobody registered, as cudaLibraryGetKernel gives.
+// A kernel that nobody registered, as cudaLibraryGetKernel returns it.
 Kernel* new_kernel(const std::string& name);
 
 struct Shape {
   Dim3 grid, block;
   size_t shared = 0;
 };
-// A launch: its shape is checked as CUDA does, then it is work of the stream.
+// Checks the launch's shape as CUDA does, and makes it work of the stream.
 Error launch(Kernel* kernel, const Shape& shape, CUstream stream);
-// An attribute of the current device, in CUDA's numbering; 0 where it is not known.
+// An attribute of the current device, in CUDA's numbering; 0 if it is not known.
 int attribute(CUdevice_attribute which);
 int blocks_per_multiprocessor(const Kernel* kernel, int threads, size_t shared);
 

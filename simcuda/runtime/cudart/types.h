@@ -17,7 +17,7 @@
 namespace cudart {
 
 // cudaError_t. Since CUDA 10.1 a code means the same in driver and runtime, so every CUresult is
-// one; named are those that the runtime gives of its own.
+// one. Only the codes that the runtime itself returns have names here.
 using Error = int;
 enum : Error {
   kSuccess = 0,

@@ -1,4 +1,5 @@
-// A rank's part in collectives: it brings its bytes, and makes its result of what all have brought.
+// A rank's part in collectives. It provides its bytes, and computes its result from those of all
+// ranks.
 #pragma once
 
 #include <vector>
@@ -15,7 +16,7 @@ class Collectives {
   Collectives(const Seat& seat, Others* others, Health* health)
       : seat_(seat), others_(others), health_(health) {}
 
-  // As far as the other ranks let it; whether it is over.
+  // Goes as far as the other ranks permit. Returns whether it is over.
   bool advance(const Operation& operation, Operation::Piece* piece);
 
  private:
@@ -33,7 +34,7 @@ class Collectives {
   Health* const health_;
 };
 
-// How much of what a rank brings is known.
+// How many bytes of a rank's input are known.
 uint64_t known_of(const Seat& seat, const Operation::Piece& piece);
 
 }  // namespace nccl

@@ -13,7 +13,7 @@ struct Duration {
   std::vector<simcuda_flow> flows;
 };
 
-// How long one rank's kernel for a group takes, of the group's parts. The model is a ring in the
+// How long one rank's kernel for a group takes, from the group's parts. The model is a ring in the
 // order of the ranks: each GPU sends to the next and receives from the one before, on the preset's
 // own links. all_reduce sends 2(n-1)/n times the buffer, all_gather and reduce_scatter n-1 times a
 // rank's share, broadcast and reduce the buffer once. These are the "bus bandwidth" factors of

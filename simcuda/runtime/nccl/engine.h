@@ -1,6 +1,6 @@
-// One rank of a communicator: takes operations from streams, and moves their bytes on a thread of
-// its own. An operation's stream work says when it is reached and goes on when the thread says so,
-// thus no stream, and no host function, ever blocks another.
+// One rank of a communicator. It takes operations from streams, and moves their bytes on a thread
+// of its own. An operation's stream work says when the stream reaches it, and goes on when the
+// thread says so. So no stream and no host function ever blocks another.
 #pragma once
 
 #include <atomic>
@@ -38,12 +38,12 @@ class Engine : public std::enable_shared_from_this<Engine> {
   Splits& splits() { return splits_; }
   Scales& scales() { return scales_; }
 
-  // Starts the thread, once all ranks are there.
+  // Starts the thread, once all ranks have joined.
   void start();
   ncclResult enqueue(CUstream stream, const std::vector<Part>& parts);
-  // What is enqueued has been done: ncclSuccess, or the error that prevents it.
+  // Waits until enqueued operations are done. Returns ncclSuccess, or the error that prevents it.
   ncclResult flush();
-  // Ends the thread; streams go on, whatever they waited for. Once.
+  // Ends the thread. Streams go on, whatever they waited for. Called once.
   void stop(Presence how);
 
  private:
@@ -64,10 +64,10 @@ class Engine : public std::enable_shared_from_this<Engine> {
   Scales scales_;
   simcuda_order* const order_;
 
-  std::mutex mutex_;              // of the queue, and of its end
-  std::deque<Operation*> queue_;  // reached, in order
+  std::mutex mutex_;              // guards the queue, and its end
+  std::deque<Operation*> queue_;  // those that streams have reached, in order
   std::atomic<uint64_t> enqueued_{0}, done_{0};
-  std::atomic<bool> captured_{false};  // a graph has work of it
+  std::atomic<bool> captured_{false};  // a graph contains work of it
   std::thread thread_;
 };
 

@@ -1,4 +1,4 @@
-// Error texts: what ncclGetLastError gives.
+// Error texts for ncclGetLastError.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace nccl {
 ncclResult fail(ncclResult code, const std::string& text);
 // The same for a failed driver call: its own message is added.
 ncclResult cuda_error(int code, const std::string& call);
-// The last error; stays valid until the calling thread asks again.
+// The last error. It is valid until the calling thread asks again.
 const char* last_error();
 
 }  // namespace nccl

@@ -1,4 +1,4 @@
-// Floating-point numbers of 8 and 16 bits, from and to float; to: rounded to nearest even.
+// Converts floating-point numbers of 8 and 16 bits from and to float, rounded to nearest even.
 #pragma once
 
 #include <cmath>
@@ -28,8 +28,9 @@ struct Bfloat16 {
   }
 };
 
-// IEEE-like formats with `kExponent` and `kFraction` bits; kFinite: no infinities, all ones are NaN
-// and larger values become NaN (e4m3fn, as OCP's "8-bit Floating Point Specification" has it).
+// IEEE-like formats with `kExponent` and `kFraction` bits. kFinite: there are no infinities, all
+// ones are NaN, and larger values become NaN (e4m3fn, as in OCP's "8-bit Floating Point
+// Specification").
 template <class BitsOf, int kExponent, int kFraction, bool kFinite>
 struct Small {
   using Bits = BitsOf;
@@ -45,7 +46,7 @@ struct Small {
     const bool special = kFinite ? size == kNan : size > kLargest;
     if (special)
       return float_of(sign | (!kFinite && size == kLargest + 1 ? 0x7f800000 : 0x7fc00000));
-    // As a float's exponent and fraction; the product is exact, that of subnormal numbers too.
+    // Taken as a float's exponent and fraction. The product is exact, also for subnormal numbers.
     return float_of(bits_of(float_of(size << (23 - kFraction)) * std::ldexp(1.0f, 127 - kBias)) |
                     sign);
   }
@@ -57,7 +58,7 @@ struct Small {
     if (size < uint32_t{128 - kBias} << 23) {  // subnormal, in units of the last place
       bits =
           static_cast<uint32_t>(std::nearbyint(std::ldexp(float_of(size), kBias - 1 + kFraction)));
-    } else {  // a carry of the rounding moves into the exponent
+    } else {  // a carry of the rounding goes into the exponent
       constexpr int kShift = 23 - kFraction;
       const uint32_t even = (size >> kShift) & 1;
       bits = ((size + ((1u << (kShift - 1)) - 1) + even) >> kShift) -

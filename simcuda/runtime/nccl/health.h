@@ -11,7 +11,7 @@ namespace nccl {
 
 class Health {
  public:
-  // The first error stays; it is returned.
+  // Keeps the first error, and returns it.
   ncclResult broken(ncclResult code, const std::string& text);
   ncclResult error() const { return error_.load(); }
   std::string why() const;

@@ -1,5 +1,5 @@
-// Making communicators: ranks come in, then wait for each other. In a group all of a process's
-// ranks come in before any of them waits, so that one thread can bring several devices.
+// Makes communicators. Ranks enter, and then wait for each other. In a group all of a process's
+// ranks enter before any of them waits, so that one thread can serve several devices.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 #include "engine.h"
 
-// What a caller holds.
+// The communicator that a caller has.
 struct ncclComm {
   std::shared_ptr<nccl::Engine> engine;
 };
@@ -18,16 +18,16 @@ class Joining {
  public:
   // A rank of a new communicator.
   static Joining rank(ncclComm** made, std::string name, int size, int rank, int device);
-  // A split of `parent`; a negative color: into none.
+  // A split of `parent`. A negative color: this rank joins none.
   static Joining split(ncclComm** made, std::shared_ptr<Engine> parent, int color, int key);
 
-  ncclResult publish();  // of a split: this rank's wish
+  ncclResult publish();  // of a split: tells this rank's wish
   ncclResult enter();
   ncclResult wait();
   ncclResult run();
 
  private:
-  ncclResult choose();  // of a split: name, size and rank
+  ncclResult choose();  // of a split: computes name, size and rank
   ncclResult check_devices() const;
   std::string missing() const;
 
@@ -40,14 +40,14 @@ class Joining {
   std::shared_ptr<Room> room_;
 };
 
-// The name of the room an id stands for; empty: not an id of ncclGetUniqueId.
+// The name of the room for an id; empty: the id is not of ncclGetUniqueId.
 std::string name_of(const ncclUniqueId& id);
 void make_id(ncclUniqueId* id);
 
-// The calling thread's device; negative: none, and why is the last error.
+// The calling thread's device; negative: there is none, and the last error says why.
 int current_device();
 
-// Ends a communicator, with the error it had; it is gone then.
+// Ends a communicator and returns its error. The communicator is gone afterwards.
 ncclResult end(ncclComm* comm, Presence how);
 
 }  // namespace nccl

@@ -1,4 +1,4 @@
-// Mapped memory; unmapped with it.
+// Mapped memory. The destructor unmaps it.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +7,10 @@
 
 namespace nccl {
 
-// What makes one gives nullptr if it cannot; errno says why not.
+// The makers return nullptr if they cannot. Then errno has the reason.
 class Mapping {
  public:
-  static std::shared_ptr<Mapping> make(const std::string& path, size_t bytes);  // shared, a file
+  static std::shared_ptr<Mapping> make(const std::string& path, size_t bytes);  // of a file, shared
   static std::shared_ptr<Mapping> find(const std::string& path);
   // Private zeros, which take no memory before they are touched.
   static std::shared_ptr<Mapping> zeros(size_t bytes);

@@ -1,6 +1,6 @@
 /* The interface of NCCL as far as the stand-in has it, declared here because its header comes with
- * a 300 MB wheel. Values are those of NVIDIA's documentation, "NCCL API". Functions nobody wrote
- * (unsupported.cpp) are not declared. */
+ * a 300 MB wheel. Values are those of NVIDIA's documentation, "NCCL API". Functions that nobody
+ * wrote (unsupported.cpp) are not declared. */
 #pragma once
 
 #include <cuda.h>
@@ -35,7 +35,7 @@ enum ncclDataType : int {
   ncclFloat8e4m3,
   ncclFloat8e5m2,
 };
-// From ncclNumOps on: those of ncclRedOpCreatePreMulSum.
+// Values from ncclNumOps on are those of ncclRedOpCreatePreMulSum.
 enum ncclRedOp : int { ncclSum, ncclProd, ncclMax, ncclMin, ncclAvg, ncclNumOps };
 enum ncclScalarResidence : int { ncclScalarDevice, ncclScalarHostImmediate };
 

@@ -32,7 +32,7 @@ inline bool gathers(Kind kind) {
 }
 const char* name_of(Kind kind);
 
-// What a call asks for.
+// The request of one call.
 struct Part {
   Kind kind = Kind::kAllReduce;
   const void* in = nullptr;
@@ -41,22 +41,22 @@ struct Part {
   int type = 0, op = 0;
   int root = 0;  // or the other rank of a message
   double scale = 1;
-  const void* scale_address = nullptr;  // of device memory, read when the work runs
+  const void* scale_address = nullptr;  // of device memory, which is read when the work runs
 
-  // Bytes this rank brings and gets, of a communicator of `size` ranks.
+  // Bytes that this rank provides and gets, in a communicator of `size` ranks.
   uint64_t in_bytes(int rank, int size) const;
   uint64_t out_bytes(int rank, int size) const;
   std::string text() const;  // "all_reduce of 5 float32 (sum)"
 };
 
 struct Operation {
-  struct Piece {  // of a part, while it is under way
+  struct Piece {  // of one part, while it is under way
     Part part;
     uint64_t in_offset = 0, scale_offset = 0;  // in the block
-    // On the host; nullptr: nowhere, as it is large and the memory phantom.
+    // On the host. nullptr: there are none, because the piece is large and the memory phantom.
     char *in = nullptr, *scale = nullptr, *out = nullptr;
-    // Of phantom memory: how many bytes there are those of the GPU; of `out` in each of its equal
-    // parts, one a rank where it is gathered.
+    // For phantom memory: how many bytes are those of the GPU. For `out` it counts in each of its
+    // equal parts, one for each rank in a gather.
     size_t in_known = 0, scale_known = 0;
     std::vector<size_t> out_known;
     enum { kWaiting, kBrought, kDone, kOver } state = kWaiting;
@@ -65,7 +65,7 @@ struct Operation {
   std::shared_ptr<Engine> engine;
   std::vector<Piece> pieces;
   Stage::Block block;
-  std::shared_ptr<Mapping> in, out;  // in: of phantom memory alone
+  std::shared_ptr<Mapping> in, out;  // `in` is for phantom memory only
   uint64_t in_bytes = 0;
   uint64_t go = 0;  // 1: the stream goes on
   bool captured = false;

@@ -1,4 +1,4 @@
-// Blocks of the other ranks (stage.h), as this one has mapped them.
+// Blocks of the other ranks (stage.h) that this rank has mapped.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@ namespace nccl {
 class Others {
  public:
   explicit Others(std::shared_ptr<Room> room) : room_(std::move(room)) {}
-  // `bytes` at an offset of a rank's block; nullptr: the block is shorter. Valid while `hold`
+  // `bytes` at an offset of a rank's block. nullptr: the block is shorter. Valid while `hold`
   // lives.
   const char* read(int rank, uint32_t block, uint64_t offset, uint64_t bytes,
                    std::shared_ptr<Mapping>* hold);

@@ -1,5 +1,5 @@
-// Moves the bytes of an operation's parts between the ranks: messages as the other side is ready
-// for them, collectives one after another.
+// Moves the bytes of an operation's parts between the ranks: messages when the other side is ready,
+// and collectives one after another.
 #pragma once
 
 #include "collectives.h"
@@ -22,12 +22,12 @@ class Performer {
   Performer(const Performer&) = delete;
   Performer& operator=(const Performer&) = delete;
 
-  // True once all parts are done, false if they cannot be.
+  // True once all parts are done, and false if they cannot be done.
   bool perform(Operation* operation);
 
  private:
   bool show_known(Operation* operation);
-  bool advance(Operation* operation);  // whether anything moved
+  bool advance(Operation* operation);  // returns whether anything moved
   bool advance_send(const Operation& operation, Operation::Piece* piece);
   bool advance_recv(Operation::Piece* piece);
   bool check_ranks(const Operation& operation);

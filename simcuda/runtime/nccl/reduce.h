@@ -1,5 +1,6 @@
-// Reductions on the host. Ranks are folded in their order; half, bfloat16 and the 8-bit floats in
-// float, rounded once at the end (NCCL rounds after each step of its ring, in another order).
+// Reductions on the host. Inputs are folded in the order of the ranks. Half, bfloat16 and the 8-bit
+// floats are folded in float and rounded once at the end. (NCCL rounds after each step of its ring,
+// in another order.)
 #pragma once
 
 #include <vector>
@@ -12,7 +13,8 @@ size_t width_of(int type);  // bytes of an element; 0: no such type
 const char* name_of_type(int type);
 const char* name_of_op(int op);
 
-// out[i] = fold of inputs[r][i]; with `scaled`, each input is multiplied by `scales[r]` first.
+// out[i] is the fold of all inputs[r][i]. With `scaled` each input is first multiplied by
+// `scales[r]`.
 void reduce(int type, int op, const std::vector<const char*>& inputs, const double* scales,
             size_t count, char* out);
 

@@ -1,5 +1,5 @@
-// Where the ranks of a communicator meet: a directory of shared memory, private to the user, named
-// by the communicator's id. Ranks of one process share one Room.
+// The place where the ranks of a communicator meet. It is a directory of shared memory, private to
+// the user and named by the communicator's id. Ranks of one process share one Room.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace nccl {
 
 class Room {
  public:
-  // Opens or makes the room `name` for `size` ranks, after sweeping rooms whose processes are dead.
+  // Opens or makes the room `name` for `size` ranks. First removes rooms whose processes are dead.
   static ncclResult open(const std::string& name, int size, std::shared_ptr<Room>* room);
   ~Room();
   Room(const Room&) = delete;
@@ -22,7 +22,7 @@ class Room {
   const std::string& directory() const { return directory_; }
   const std::string& name() const { return name_; }
 
-  // Takes the place of `rank`; ncclInvalidUsage if somebody has it.
+  // Takes the place of `rank`. ncclInvalidUsage if that is taken.
   ncclResult enter(int rank, int device);
   void leave(int rank, Presence how);
   // False once the rank's process has died, or it has left.
@@ -30,7 +30,7 @@ class Room {
 
   void ring(int rank) const;
   void ring_all(int but) const;
-  // Until the bell of `rank` is other than `seen`, or that time has passed.
+  // Waits until the bell of `rank` differs from `seen`, or until that time has passed.
   void listen(int rank, uint32_t seen, uint64_t microseconds) const;
   uint32_t bell(int rank) const { return page_->rank[rank].bell.load(std::memory_order_acquire); }
 
@@ -42,11 +42,12 @@ class Room {
   Page* page_ = nullptr;
   int fd_ = -1;  // of the page; a lock on byte r says that rank r's process lives
   int size_ = 0;
-  std::atomic<int> entered_{0};  // ranks of this process that are here
+  std::atomic<int> entered_{0};  // ranks of this process that have entered
   std::string name_, directory_;
 };
 
-// Where rooms are: option machine_dir of simcuda, or /dev/shm; and how their names begin.
+// The folder of rooms, which is option machine_dir of simcuda or /dev/shm, and the start of their
+// names.
 std::string room_parent();
 std::string room_prefix();
 

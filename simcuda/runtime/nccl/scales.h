@@ -10,10 +10,10 @@ namespace nccl {
 
 class Scales {
  public:
-  // `address`: of the factor, in device memory; nullptr: `value` is.
+  // `address` is the factor's in device memory. nullptr: the factor is `value`.
   int add(double value, const void* address, int type);
   bool drop(int op);
-  // False: there is none, or it is of another type.
+  // False: there is none, or it has another type.
   bool find(int op, Part* part) const;
 
  private:

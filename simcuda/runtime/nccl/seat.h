@@ -11,7 +11,7 @@ namespace nccl {
 struct Seat {
   std::shared_ptr<Room> room;
   int rank = 0, size = 0;
-  bool phantom = false;  // memory has no bytes but those that are known
+  bool phantom = false;  // memory has no bytes except the known ones
 
   Page& page() const { return *room->page(); }
   Rank& mine() const { return page().rank[rank]; }

@@ -1,4 +1,5 @@
-// Splits of a communicator: each rank says what it wants of the next one, and reads all wishes.
+// Splits of a communicator. Each rank says what it wants of the next split, and reads the wishes of
+// all.
 #pragma once
 
 #include <utility>
@@ -13,7 +14,7 @@ class Splits {
  public:
   Splits(const Seat& seat, Health* health) : seat_(seat), health_(health) {}
 
-  // This rank's wish; which split it is of.
+  // Tells this rank's wish. Returns the split's number.
   uint64_t publish(int color, int key);
   ncclResult read(uint64_t turn, std::vector<std::pair<int, int>>* colors_and_keys);
 

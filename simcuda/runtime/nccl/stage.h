@@ -1,5 +1,5 @@
-// Shared memory through which the ranks of a communicator exchange bytes: blocks that a rank
-// writes and the others read. Each block is a file in the room.
+// Shared memory through which the ranks of a communicator exchange bytes. A rank writes its blocks,
+// and the others read them. Each block is a file in the room.
 #pragma once
 
 #include <deque>
@@ -16,7 +16,7 @@ namespace nccl {
 // A rank's own blocks.
 class Stage {
  public:
-  // Smaller blocks stay mapped by their readers and are never given back: there are few.
+  // Readers keep smaller blocks mapped, and these are never given back, because there are few.
   static constexpr size_t kSmall = size_t{4} << 20;
   // The file of a rank's block.
   static std::string path_of(const Room& room, int rank, uint32_t block);
@@ -28,7 +28,7 @@ class Stage {
     std::shared_ptr<Mapping> memory;
   };
   ncclResult take(size_t bytes, Block* block);
-  // Reused once every rank has passed this number of collectives.
+  // Keeps a block for reuse, once every rank has passed this number of collectives.
   void give(Block block, uint64_t collectives);
 
  private:
@@ -41,7 +41,7 @@ class Stage {
   uint32_t next_ = 0;
   size_t idle_bytes_ = 0;
   std::multimap<size_t, Block> idle_;                    // by size
-  std::deque<std::pair<uint64_t, Block>> until_passed_;  // as given
+  std::deque<std::pair<uint64_t, Block>> until_passed_;  // in the order of give()
 };
 
 }  // namespace nccl

@@ -1,5 +1,5 @@
-// NVML (libnvidia-ml.so.1) over the simulated machine: what every part of it shares. The machine
-// is the one the options describe; the driver is not started, as in the real NVML.
+// NVML (libnvidia-ml.so.1) over the simulated machine: what all parts of it share. The options
+// describe the machine. The driver is not started, as with the real NVML.
 #pragma once
 
 #include <string>
@@ -28,16 +28,17 @@ struct Machine {
   const simcuda::GpuModel* model = nullptr;
 };
 
-// A device's handle points at its own element of an array.
+// A device's handle is the address of its element of an array.
 struct Device {
   int index = -1;
 };
 
 // nullptr before nvmlInit and after the last nvmlShutdown.
 const Machine* machine();
-Status check(const Device* device);  // initialised, and a device of the machine
+// Whether NVML is initialised, and this is a device of the machine.
+Status check(const Device* device);
 Device* device(int index);
-std::string bus_id(int index);  // "00000000:01:00.0", as the driver's devices have them
+std::string bus_id(int index);  // "00000000:01:00.0", as for the driver's devices
 std::string uuid(int index);    // "GPU-676c616b-..."
 Status put_text(const std::string& text, char* out, unsigned capacity);
 

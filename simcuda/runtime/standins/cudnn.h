@@ -1,4 +1,4 @@
-// What the parts of libcudnn share.
+// Shared by the parts of libcudnn.
 #pragma once
 
 #include "handles.h"

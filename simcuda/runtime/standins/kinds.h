@@ -1,5 +1,5 @@
-// What the kinds of a list (standin.h) become. Functions are declared without their arguments,
-// which they do not read save for a handle: it is the first argument in every such interface.
+// The definitions for the kinds of a list (standin.h). Functions are declared without their
+// arguments, because they read none but a handle. It is the first argument in every such interface.
 
 #define WRITTEN(name)
 #define HARMLESS(name, reason) \
