@@ -108,7 +108,7 @@ class JsonParser {
       if (c == '"') return out;
       if (c == '\\') {
         const char* escape = std::strchr("\"\"\\\\//b\bf\fn\nr\rt\t", peek());
-        // Names of nodes and platforms are plain: \u is refused rather than half understood.
+        // Names of nodes and platforms are plain, so \u is refused and not half understood.
         if (escape == nullptr || peek() == '\0') error("escape not supported");
         c = escape[1];
         ++at_;

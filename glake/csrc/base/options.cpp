@@ -24,7 +24,7 @@ std::string shown(const Kind& kind, const Value& value) {
   }
 }
 
-// Calls `use` as each_option() does, for the option of that name alone. Throws Error.
+// Calls `use` as each_option() does, but only for the option of that name. Throws Error.
 template <typename Use>
 void with_option(const std::string& key, Use&& use) {
   const std::string name = lower(key);
