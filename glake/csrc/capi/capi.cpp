@@ -1,4 +1,4 @@
-// The C interface: arguments checked, exceptions turned into codes, nothing else.
+// The C interface. It checks arguments and turns exceptions into codes, and does nothing else.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace glake::capi {
 
-// The definition needs the attribute too: without it the compiler forgets what the header says.
+// The definition needs the attribute too. Without it the compiler forgets the one of the header.
 __thread int last_code __attribute__((tls_model("initial-exec"))) = GLAKE_OK;
 
 namespace {
@@ -23,14 +23,15 @@ std::string& last_text() {
 
 int fail(int code, const char* text) noexcept {
   last_text() = text;
-  return last_code = code;  // last: a handler may have set its own
+  return last_code = code;  // set last, because a signal handler may have set its own
 }
 
-// Allocates nothing: the handler may have interrupted malloc itself.
+// It allocates nothing, because the handler may have interrupted malloc itself.
 int fail_reentered() noexcept { return last_code = GLAKE_REENTERED; }
 
 void refuse_size(size_t bytes) {
-  constexpr size_t kExbibyte = size_t{1} << 60;  // what PyTorch says from there on, others look for
+  // PyTorch's text from this size on, which other software reads.
+  constexpr size_t kExbibyte = size_t{1} << 60;
   throw Error(GLAKE_INVALID_ARGUMENT,
               (bytes >= kExbibyte ? std::string("Tried to allocate more than 1EB memory: ")
                                   : std::string()) +
@@ -112,7 +113,7 @@ int glake_empty_cache(int device) {
   return api_call([&] {
     DeviceAllocator& allocator = Process::instance().device(device);
     if (debug_of(allocator) != nullptr) {
-      debug_of(allocator)->check();  // what goes back can be checked no more
+      debug_of(allocator)->check();  // memory that goes back can no longer be checked
       debug_of(allocator)->release_kept();
     }
     Process::instance().settle_ipc();
@@ -158,7 +159,8 @@ int glake_last_error(char* text, size_t capacity) {
     }
     return last_code;
   }
-  if (last_code == GLAKE_OK || glake::Alone::now()) {  // there the text may be half written
+  // In a handler that interrupted glake the text may be half written.
+  if (last_code == GLAKE_OK || glake::Alone::now()) {
     if (text != nullptr && capacity != 0) *text = '\0';
     return last_code;
   }

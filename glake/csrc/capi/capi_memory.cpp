@@ -1,5 +1,5 @@
-// The C interface of memory that others must see whole: contiguous blocks, pins, other processes,
-// pinned host memory.
+// The C interface of memory that others must see whole: contiguous blocks, pins, memory of other
+// processes, and pinned host memory.
 #include "capi/capi_call.h"
 #include "glake/glake.h"
 #include "process/alloc_hooks.h"

@@ -89,7 +89,7 @@ int glake_pool_restore(glake_checkpoint* checkpoint, void* self, void (*freed)(v
   return api_call([&] {
     require(checkpoint != nullptr, "glake_pool_restore needs a checkpoint");
     Process& process = Process::instance();
-    process.device(checkpoint->device);  // opened, if it was not
+    process.device(checkpoint->device);  // opens the device if it was not open
     require(checkpoint->generation == process.generation(),
             "the checkpoint was made before glake_shutdown()");
     glake::RestoreLog log =

@@ -15,7 +15,7 @@ PoolId region_of(glake_pool pool) { return {pool.first, pool.second}; }
 
 constexpr size_t kMostName = 200;
 
-// What texts and JSON show as it is.
+// Accepts only names that messages and JSON can show unchanged.
 void require_name(const char* name) {
   require(name != nullptr && *name != '\0', "a region needs a name");
   const std::string text = name;

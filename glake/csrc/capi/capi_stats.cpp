@@ -11,7 +11,7 @@ using glake::Process;
 
 namespace {
 
-// As much as the caller's struct has room for. What this library does not have is 0 there.
+// Fills as much as the caller's struct has room for. What this library does not have becomes 0.
 template <typename Struct>
 void give(const Struct& values, Struct* to, size_t size) {
   std::memset(to, 0, size);

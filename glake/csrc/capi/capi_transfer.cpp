@@ -16,13 +16,13 @@ using glake::TransferUse;
 namespace {
 
 std::mutex door_mutex;
-std::shared_ptr<glake::transfer::RelayDoor> door;  // of this process, where it is the service
+std::shared_ptr<glake::transfer::RelayDoor> door;  // of this process, if it is the service
 
 glake_copy_request request_here(const glake_copy_request& given) {
   return as_here(given, "glake_copy_request", offsetof(glake_copy_request, also_stream));
 }
 
-// How a wait ended, as the status of the call.
+// Turns the end of a wait into the status of the call.
 void require_end(int end, std::string text) {
   if (end != GLAKE_OK) throw glake::Error(static_cast<glake_status>(end), std::move(text));
 }
@@ -192,7 +192,7 @@ int glake_relay_open(const char* driver, const char* path) {
 int glake_relay_close(void) {
   return api_call([] {
     std::lock_guard<std::mutex> guard(door_mutex);
-    if (door != nullptr) door->stop();  // who waits for it has it still
+    if (door != nullptr) door->stop();  // a thread that waits for it still holds it
     door.reset();
   });
 }

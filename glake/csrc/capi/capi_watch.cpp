@@ -1,4 +1,4 @@
-// The C interface, watching: tags, contexts, history, snapshots, findings.
+// The C interface of watching: tags, contexts, history, snapshots, findings.
 #include "capi/capi_call.h"
 #include "debug/debug_device.h"
 #include "process/process.h"
@@ -12,13 +12,13 @@ using glake::Watch;
 
 namespace {
 
-// After a change of what is watched. What it let go of is dropped here, where no lock is held.
+// Called after a change of what is watched. It drops unused contexts here, where no lock is held.
 void watch_changed() {
   Process::instance().hooks().set(glake::kWatched, Watch::instance().active());
   glake::drop_unused_contexts();
 }
 
-// A device nobody has used holds nothing, and is not opened to say so.
+// A device that nobody has used holds nothing. It is not opened to find that out.
 glake::Snapshot snapshot_of(int device) {
   Process& process = Process::instance();
   process.check_usable();
@@ -32,7 +32,7 @@ glake::Snapshot snapshot_of(int device) {
 
 void* pointer(glake::StreamHandle stream) { return reinterpret_cast<void*>(stream); }
 
-// `told`: history has an event of it.
+// `told`: the history has an event of it.
 int visit(int device, void* self, void (*segment)(void* self, const glake_segment_info* segment),
           void (*block)(void* self, const glake_block_record* block), bool told) {
   return api_call([&] {
@@ -151,7 +151,8 @@ size_t glake_findings(char* text, size_t capacity) {
   size_t length = 0;
   api_call([&] {
     static std::mutex mutex;
-    static auto* waiting = new std::string;  // what did not fit into the last caller's buffer
+    // The part that did not fit into the last caller's buffer.
+    static auto* waiting = new std::string;
     Process& process = Process::instance();
     process.check_usable();
     process.for_each_device([](glake::DeviceAllocator& device) {
