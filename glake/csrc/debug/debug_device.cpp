@@ -23,8 +23,8 @@ void DebugDevice::require(Status s, const char* what) const {
                                       " for a check: " + driver_.describe(s));
 }
 
-// A stream under capture records what is enqueued instead of running it; one that may be destroyed
-// must not be named.
+// A stream under capture records what is enqueued and does not run it. A stream that may be
+// destroyed must not be named.
 bool DebugDevice::may_touch(StreamHandle stream) {
   if (!driver_.streams().askable(stream)) return false;
   bool capturing = false;
@@ -95,7 +95,8 @@ void DebugDevice::free(Block* block, const HoldingPtr& h, const ContextRef& cont
     std::lock_guard<std::mutex> guard(mutex_);
     h->freed = context;
     DeviceScope scope(driver_, number_);
-    // Work on recorded streams may still use the block: what is enqueued here must come after it.
+    // Work on recorded streams may still use the block. What is enqueued here must come after that
+    // work.
     bool touch =
         scope.status().ok() && may_touch(h->stream) && block->heap->order_after_recorded(block);
     PendingChecks::Batch batch;
@@ -120,7 +121,7 @@ void DebugDevice::free(Block* block, const HoldingPtr& h, const ContextRef& cont
 }
 
 void DebugDevice::give(const Kept& kept) {
-  // Memory a private pool has lent goes back to the pool, whose blocks are not looked at.
+  // Memory that a private pool has lent goes back to the pool, whose blocks are not checked.
   if (kept.block->heap->pool_id() == PoolId{}) {
     auto offset = static_cast<int64_t>(kept.holding->begin - kept.holding->ptr);
     for (const Span* p = kept.block->pieces; p != nullptr; p = p->piece_next) {
@@ -167,7 +168,8 @@ bool DebugDevice::fill_guards(const Holding& h, StreamHandle stream) {
          driver_.fill(after, kGuardByte, h.begin + h.size - after, stream).ok();
 }
 
-// The bytes of a new block that were filled when others freed them, at the addresses it has now.
+// Copies the bytes of a new block that were filled when other blocks were freed, from their present
+// addresses.
 void DebugDevice::copy_filled(PendingChecks::Batch& batch, const Block& block, bool touch) {
   Address at = block.ptr;
   for (const Span* p = block.pieces; p != nullptr; p = p->piece_next) {
@@ -223,11 +225,11 @@ void DebugDevice::check() {
   std::lock_guard<std::mutex> guard(mutex_);
   DeviceScope scope(driver_, number_);
   require(scope.status(), "to make its context current");
-  if (device_.capturing()) {  // nothing may be waited for
+  if (device_.capturing()) {  // then nothing may be waited for
     skip();
     return;
   }
-  // What is idle must not be unmapped while it is read.
+  // Idle memory must not be unmapped while it is read.
   std::lock_guard<FairMutex> mapping(device_.mapping_lock());
   require(driver_.synchronize(number_), "to be synchronised");
   checks_.read_all();
@@ -235,10 +237,10 @@ void DebugDevice::check() {
   batch.repairs = true;
   bool copied = check_live(batch) && check_filled(batch);
   checks_.finish(std::move(batch), 0);
-  // Once for the copies, once for what they repair.
+  // The first round is for the copies, the second for their repairs.
   Status s = driver_.synchronize(number_);
-  // What was enqueued is in order with no stream's later work: if it has not run by now, it may
-  // land after the memory has changed hands, and the memory must stay mapped until it has run.
+  // What was enqueued has no order with later work of any stream. If it has not run by now, it may
+  // run after the memory has a new owner. So the memory must stay mapped until it has run.
   if (!s.ok()) {
     device_.note_unticketed();
     checks_.disregard_repairs();

@@ -28,7 +28,7 @@ bool PendingChecks::copy(Batch& batch, StreamHandle stream, Copy what) {
       bool repairs = batch.repairs;
       finish(std::move(batch), stream);
       batch = Batch{0, {}, repairs};
-      what.slab = readback_.take(what.size, &place);  // with `sync` that batch has been read
+      what.slab = readback_.take(what.size, &place);  // with `sync` the former batch has been read
       if (what.slab != nullptr) break;
       if (!wait_for_oldest()) return false;
       what.slab = readback_.take(what.size, &place);
@@ -73,7 +73,7 @@ void PendingChecks::finish(Batch batch, StreamHandle stream) {
   }
 }
 
-// Reads every batch that is known to have run: on a stream, a mark covers what came before it.
+// Reads every batch that is known to have run. A mark on a stream covers what came before it.
 void PendingChecks::collect() {
   for (auto& [stream, batches] : pending_) {
     size_t done = 0;
@@ -86,8 +86,8 @@ void PendingChecks::collect() {
   }
 }
 
-// Waits for the oldest mark of a stream, and reads what it covers without asking again: a driver
-// that refuses to be asked would have the caller wait for ever.
+// Waits for the oldest mark of a stream, and reads what it covers without another question. If the
+// driver refuses to be asked, the caller would otherwise wait for ever.
 bool PendingChecks::wait_for_oldest() {
   for (auto& [stream, batches] : pending_) {
     for (size_t i = 0; i < batches.size(); ++i) {
