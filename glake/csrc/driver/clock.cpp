@@ -1,4 +1,4 @@
-// Time and waiting with a deadline, on a driver's own clock where it keeps one.
+// Time and waits with a deadline. They use the driver's own clock if it has one.
 #include <sys/prctl.h>
 
 #include <algorithm>
@@ -18,9 +18,9 @@ uint64_t steady_ns() {
                                    .count());
 }
 
-// Linux may end a sleep later than asked by the thread's timer slack, 50 us unless set: longer than
-// many a copy takes. begin() makes them exact until the end of the scope: a thread that never
-// sleeps saves the system calls.
+// Linux may end a sleep late by the thread's timer slack. That is 50 us by default, which is longer
+// than many copies take. begin() makes sleeps exact until the end of the scope. A thread that never
+// sleeps saves its system calls.
 class ExactSleeps {
  public:
   ExactSleeps() = default;
@@ -42,8 +42,9 @@ class ExactSleeps {
   int slack_ = 0;
 };
 
-// How long to sleep at `now`, for something expected then; 0: not at all. Before it, halfway: it
-// may come earlier. After it, the longer the later it is.
+// How long to sleep at `now` for something that is expected; 0: not at all. Before the expected
+// time it sleeps half of the time left, because the end may come earlier. After it, it sleeps
+// longer the later it is.
 uint64_t pause_ns(uint64_t now, const ExpectedEnd& expected) {
   if (now < expected.from_ns)
     return std::max((expected.from_ns - now) / 2, TransferTuning::kShortestSleep);
@@ -52,7 +53,7 @@ uint64_t pause_ns(uint64_t now, const ExpectedEnd& expected) {
                     TransferTuning::kLongestSleep);
 }
 
-// Of what may be over already, or come at a moment that is only guessed.
+// The expected end of something that may be over already, or whose time is a guess.
 ExpectedEnd around(uint64_t at) {
   return {at, at - std::min(at, TransferTuning::kSpinNs), at + TransferTuning::kSpinNs};
 }

@@ -1,4 +1,4 @@
-// Streams of one's own, copies, what orders them with the host, and what is at an address.
+// Glake's own streams, copies, what orders copies with the host, and facts about addresses.
 
 #include "driver/calls.h"
 #include "driver/device_scope.h"
@@ -155,7 +155,7 @@ Status Driver::pointer_facts(Address address, PointerFacts* facts, bool access) 
   facts->base = base;
   facts->size = size;
   if (!access) return {};
-  // Asked apart: drivers before CUDA 11.1 do not know it.
+  // This is a call of its own, because drivers before CUDA 11.1 do not know the attribute.
   unsigned long long allowed = 0;
   CUpointer_attribute flags = CU_POINTER_ATTRIBUTE_ACCESS_FLAGS;
   void* word = &allowed;

@@ -1,4 +1,4 @@
-// Which NUMA node host memory is on, and putting it there.
+// Finds the NUMA node of host memory, and places memory on a node.
 #include <dirent.h>
 #include <sched.h>
 #include <sys/syscall.h>
@@ -20,7 +20,7 @@ constexpr int kMaskBits = 1024;
 
 Address page_size() { return static_cast<Address>(sysconf(_SC_PAGESIZE)); }
 
-// The node most of `nodes` are (-1 among them: elsewhere), if nearly all are.
+// The node of most of `nodes`, if nearly all are the same. -1 in `nodes` stands for other memory.
 int single_node(const std::vector<int>& nodes) {
   if (nodes.empty()) return kUnknownNode;
   std::vector<size_t> found;
@@ -81,7 +81,7 @@ Status Driver::host_node(const void* base, Bytes bytes, int* node,
     addresses[i] = reinterpret_cast<void*>(first + pages * i / samples * page);
     nodes[i] = -1;
   }
-  // Moves nothing: without a list of nodes it tells where each page is.
+  // This moves nothing. Without a list of nodes the call tells where each page is.
   if (syscall(SYS_move_pages, 0, samples, addresses, nullptr, nodes, 0) != 0) return {};
   std::vector<int> resident;
   for (size_t i = 0; i < samples; ++i) {
@@ -91,8 +91,8 @@ Status Driver::host_node(const void* base, Bytes bytes, int* node,
   return {};
 }
 
-// mbind(2) is refused in many containers; there a thread on the node's cores touches the pages
-// first, which puts them on its node by default.
+// mbind(2) is refused in many containers. Then a thread on the node's cores touches the pages
+// first, which puts them on that node by default.
 Status Driver::place_host(void* base, Bytes bytes, const std::vector<int>& nodes) const {
   if (nodes.empty()) return status(CUDA_ERROR_INVALID_VALUE);
   if (table_->extras.place_host != nullptr) {

@@ -1,4 +1,4 @@
-// Kernels from PTX text: the driver has a compiler for its GPUs.
+// Kernels from PTX text, which the driver compiles for its GPUs.
 #include "driver/calls.h"
 
 namespace glake {
@@ -6,7 +6,7 @@ namespace {
 
 CUmodule module_of(const Kernel& kernel) { return reinterpret_cast<CUmodule>(kernel.module); }
 
-// The driver does not take this text for this GPU, however often it is asked.
+// The driver will never take this text for this GPU.
 bool refused(CUresult result) {
   return result == CUDA_ERROR_INVALID_IMAGE || result == CUDA_ERROR_INVALID_PTX ||
          result == CUDA_ERROR_UNSUPPORTED_PTX_VERSION || result == CUDA_ERROR_NO_BINARY_FOR_GPU ||

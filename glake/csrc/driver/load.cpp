@@ -1,4 +1,4 @@
-// dlopen of the driver: nothing links libcuda, so glake loads where there is none.
+// Opens the driver by dlopen. Nothing links libcuda, so glake loads on machines without it.
 #include "driver/load.h"
 
 #include <dlfcn.h>
@@ -12,7 +12,7 @@ namespace {
 
 void* opened = nullptr;  // the library in use
 
-// The simulator lies beside this library.
+// The simulator is beside this library.
 std::string simulator_path() {
   Dl_info info{};
   if (dladdr(reinterpret_cast<void*>(&library_path), &info) == 0 || info.dli_fname == nullptr) {
@@ -28,7 +28,7 @@ bool is_simulator(const std::string& choice) {
 }
 
 void* open_library(const std::string& path, const std::string& choice) {
-  // RTLD_NOLOAD first: a library already in the process is used whatever its path.
+  // RTLD_NOLOAD comes first: a library that is already in the process is used, whatever its path.
   void* library = dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL);
   if (library != nullptr) return library;
   const char* reason = dlerror();
@@ -40,7 +40,8 @@ void* open_library(const std::string& path, const std::string& choice) {
                                        "): " + (reason != nullptr ? reason : path) + "; " + help);
 }
 
-// A preset is an option of the simulator alone; any driver library may offer the same door.
+// A preset is an option of the simulator alone. Any other driver library may export the same
+// function.
 void configure_preset(void* library, const std::string& choice) {
   size_t colon = choice.find(':');
   if (!is_simulator(choice) || colon == std::string::npos) return;

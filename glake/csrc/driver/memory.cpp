@@ -1,4 +1,4 @@
-// Physical memory, addresses and mappings, and what of them other processes and the host reach.
+// Physical memory, addresses and mappings, and how other processes and the host reach them.
 #include <cstring>
 
 #include "driver/calls.h"
@@ -43,7 +43,7 @@ Status Driver::choose_traits(int device) {
   if (r == CUDA_SUCCESS) {
     r = table_->cuDeviceGetAttribute(
         &rdma, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, d);
-    // Newer than VMM itself: a driver that does not know it has no such memory.
+    // The attribute is newer than VMM. A driver that does not know it has no such memory.
     if (r == CUDA_ERROR_INVALID_VALUE) {
       rdma = 0;
       r = CUDA_SUCCESS;
@@ -85,7 +85,7 @@ Status Driver::create(int device, Handle* handle, Bytes bytes) {
     Status s = status(table_->cuMemCreate(&h, bytes, &prop, 0));
     *handle = h;
     if (s.ok() || !s.not_supported() || asked == 0) return s;
-    // The network's wish goes first, then the other processes'.
+    // It drops the network card's trait first, then that for other processes.
     traits = (asked & kRdma) != 0 ? asked & kShareable : 0;
   }
 }
