@@ -62,7 +62,7 @@ bool Availability::stretch_ordered(const View& view, Bytes offset, const Request
   return usable && all;
 }
 
-// As many tickets at a time as a set has room for.
+// Each round waits for as many tickets as a set has room for.
 bool Availability::wait_for_range(const Span* from, Address begin, const Request& r) {
   for (;;) {
     Tickets pending;
@@ -77,7 +77,7 @@ bool Availability::wait_for_stretch(const View& view, Bytes offset, const Reques
   for (;;) {
     Tickets pending;
     if (stretch_ordered(view, offset, r, &pending)) break;
-    // Nothing to wait for: an edge of another stream's.
+    // Nothing can be waited for if an edge belongs to another stream.
     if (pending.empty() || !heap_.rule.wait_for(r.stream, pending)) return false;
   }
   ++device_.stats.cross_stream_hits;

@@ -36,7 +36,8 @@ Block* ContiguousBlocks::allocate(Bytes bytes, StreamHandle stream, const Asked&
     made = make(kind, whole, hot, &refused);
   }
   if (c == nullptr && made == nullptr && (refused.ok() || refused.out_of_memory())) {
-    // Then the granules nobody holds: whatever else of the limit is free is in them.
+    // Then the granules that nobody holds are given back. All other free memory of the limit is in
+    // them.
     Reclaim(device_).give_back_idle(hot);
     made = make(kind, whole, hot, &refused);
     ++device_.stats.alloc_retries;
@@ -51,8 +52,8 @@ Block* ContiguousBlocks::allocate(Bytes bytes, StreamHandle stream, const Asked&
   return hand_out(c, r, stream);
 }
 
-// Makes a chunk a live block. Its record lists its own stream as a recorded one: a free then passes
-// Frees::free(), never a thread's cache, which would give it to ordinary requests.
+// Makes a chunk a live block. Its record lists its own stream as a recorded one. So a free passes
+// Frees::free(), and not a thread's cache, which would give the chunk to ordinary requests.
 Block* ContiguousBlocks::hand_out(Chunk* chunk, const Request& r, StreamHandle stream) {
   Block* b = chunk->block;
   b->ptr.store(chunk->base, std::memory_order_relaxed);
@@ -72,7 +73,7 @@ Block* ContiguousBlocks::hand_out(Chunk* chunk, const Request& r, StreamHandle s
   return b;
 }
 
-// Asks the driver, hot let go. Null when it has no more, or refuses.
+// Asks the driver, with hot released. Null if the driver has no more, or refuses.
 std::unique_ptr<Chunk> ContiguousBlocks::make(int kind, Bytes bytes, HotGuard& hot,
                                               Status* refused) {
   std::unique_ptr<Chunk> chunk;

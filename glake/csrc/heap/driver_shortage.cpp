@@ -13,7 +13,7 @@ void DriverShortage::refuse_growth(Granules reported, Granules had, bool at_most
                                    const std::string& said) {
   Granules withheld = had < reported ? reported - had : Granules{0};
   if (full_ && at_most && withheld < withheld_) {
-    withheld = withheld_;  // fewer were refused before
+    withheld = withheld_;  // an earlier refusal withheld more
     had = withheld < reported ? reported - withheld : Granules{0};
   }
   had_ = had;
@@ -23,7 +23,7 @@ void DriverShortage::refuse_growth(Granules reported, Granules had, bool at_most
 }
 
 void DriverShortage::grown(Granules n) {
-  if (had_ < n) withheld_ = {0};  // more than it had: the last refusal tells no more
+  if (had_ < n) withheld_ = {0};  // it had more than the last refusal said, so that is void
   had_ = n < had_ ? had_ - n : Granules{0};
 }
 

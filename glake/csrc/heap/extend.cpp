@@ -34,9 +34,9 @@ std::vector<Run> part_of(const View& view, Granules at, Granules length) {
 
 }  // namespace
 
-// Where mapping the fewest granules makes room for r in a view: behind one of its free stretches.
-// What lies behind that stretch must be unmapped first, which a view nobody uses allows, and which
-// what it saves must be worth.
+// The place in a view where mapping the fewest granules makes room for r. It is behind one of the
+// view's free stretches. What lies behind that stretch must be unmapped first. That is possible if
+// nobody uses the view, and must cost less than it saves.
 Extend::Reuse Extend::most_reuse(const Request& r, Granules need) {
   Reuse best;
   uint64_t most = 0;
@@ -45,7 +45,7 @@ Extend::Reuse Extend::most_reuse(const Request& r, Granules need) {
     if (view->owed) return false;
     each_whole_stretch(*view, [&](uint64_t at, uint64_t free) {
       uint64_t length = std::min(free, need.count);
-      at += free - length;  // of a longer one the end will do
+      at += free - length;  // the end of a longer stretch is enough
       uint64_t behind = length == need.count ? 0 : view->length.count - (at + length);
       uint64_t price = behind == 0 ? 0 : Tuning::kUnmapCall + behind / Tuning::kUnmapped;
       // The longest request that this place can serve.
@@ -82,7 +82,7 @@ Granules Extend::longest_reuse(const Request& r) {
   return longest;
 }
 
-// Unmaps the runs that have just been taken off the view's end. A refusal puts them back.
+// Unmaps runs that were just taken off the view's end. If that is refused, they are put back.
 bool Extend::unmap_behind(View* view, const std::vector<Run>& runs, HotGuard& hot) {
   if (runs.empty()) return true;
   Address at = view->base + view->length.bytes();
@@ -97,8 +97,7 @@ bool Extend::unmap_behind(View* view, const std::vector<Run>& runs, HotGuard& ho
   return true;
 }
 
-// How r is made behind a free stretch of a view without a wait, where the arenas may grow by so
-// much.
+// How r is made behind a free stretch of a view without a wait, if the arenas may grow by `growth`.
 Extend::Plan Extend::plan(const Request& r, Granules growth) {
   Granules need = Granules::ceil(r.size);
   Plan plan;
@@ -113,21 +112,21 @@ Extend::Plan Extend::plan(const Request& r, Granules growth) {
   const Granules rest = need - reused;
   const Granules have = Stitch(heap_).collect(r, rest, Wait::kNo, plan.behind, nullptr);
   heap_.granules.new_stamp();
-  // `compact` grows only when no free granule is left, this view's own included.
+  // `compact` grows only if no free granule is left, and none in this view either.
   bool grows = device_.options.policy != PolicyKind::kCompact;
   plan.fresh = rest - have;
   plan.reach = reused + have + (grows ? growth : Granules{0});
   return plan;
 }
 
-// Stitching has at least as much, but where blocks are pinned: a view has pinned granules side by
-// side already.
+// Stitching makes at least as much, except with pinned blocks: a view already has pinned granules
+// side by side.
 Granules Extend::most_extended(const Request& r, Granules growth, Granules least) {
   if (heap_.pins.granules() == 0) return {0};
   for (Granules need = heap_.whole_free() + growth; least < need;) {
     const Plan made = plan({need.bytes(), need.bytes(), r.stream}, growth);
     if (!(made.reach < need)) return need;
-    // For what is between, the same view would be taken.
+    // For lengths in between the same view would be taken.
     need = std::max(made.reach, made.reuse.next);
   }
   return {0};

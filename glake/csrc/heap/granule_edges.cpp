@@ -40,7 +40,7 @@ void GranuleEdges::each_tail(const Edge& head, const std::function<void(const Ed
   }
 }
 
-// Of a bounded number of extents that have no whole granule, the largest first.
+// Looks at a bounded number of extents without a whole granule, the largest first.
 void GranuleEdges::collect(Arena& arena) {
   Span* s = arena.best_fit(kGranule);
   s = s == nullptr ? arena.largest() : arena.next_smaller(s);

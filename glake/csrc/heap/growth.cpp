@@ -53,7 +53,8 @@ Found Growth::grow_small(const Request& r, HotGuard& hot) {
   return {};
 }
 
-// Puts granules behind a claimed absent span. False if the driver has no more; throws on others.
+// Puts granules behind a claimed absent span. False if the driver has no more. Throws on other
+// errors.
 bool Growth::back(Arena& arena, Span* claimed, HotGuard& hot) {
   Granules n = Granules::floor(claimed->size);
   try {
@@ -63,7 +64,7 @@ bool Growth::back(Arena& arena, Span* claimed, HotGuard& hot) {
     throw;
   }
   hot.unlock();
-  // Both may run when this object is no more: the heap stays.
+  // Both may run after this object has ended. The heap lives on.
   auto settled = [&heap = heap_, &arena, claimed] {
     HotGuard guard(heap.device.hot);
     arena.disclaim(claimed);
@@ -79,7 +80,7 @@ bool Growth::back(Arena& arena, Span* claimed, HotGuard& hot) {
     device_.shortage.grown(n);
     return true;
   }
-  // Undone: `settled` above has run, or runs when the deferred release is done.
+  // It was undone. `settled` above has run, or will run when the deferred release is done.
   if (s.out_of_memory()) {
     device_.shortage.refuse_growth(device_.driver_has(), heap_.granules.had(),
                                    heap_.granules.had_at_most(), heap_.granules.refused());
@@ -97,7 +98,7 @@ void Growth::count_backed(const Arena& arena, Address begin, Granules n) {
   Watch::event(GLAKE_SEGMENT_MAP, device_.number, begin, n.bytes());
 }
 
-// The first granules of a claimed span are there to stay; the rest is absent again.
+// The first granules of a claimed span stay. The rest is absent again.
 void Growth::keep_backed(Arena& arena, Span* claimed, Granules first) {
   Address begin = claimed->begin;
   arena.disclaim(claimed);
@@ -107,8 +108,8 @@ void Growth::keep_backed(Arena& arena, Span* claimed, Granules first) {
   arena.give(arena.claim(absent, begin, first.bytes()), Tickets{}, heap_.rule.completion());
 }
 
-// Where one place is too short, the driver is asked first whether it has enough for all: granules
-// in only some of them would serve nobody.
+// If one place is too short, the driver is first asked whether it has enough for all places.
+// Granules in only some of them would be useless.
 bool Growth::add_fresh(Granules n, std::vector<Run>& runs, TakenGranules& taken, HotGuard& hot) {
   for (bool asked = false; n.count != 0; asked = true) {
     Span* place = heap_.large->first_absent();

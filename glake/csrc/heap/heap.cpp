@@ -74,7 +74,7 @@ Block* Heap::make_block(const Request& r, const Found& found, StreamHandle strea
 }
 
 void Heap::free(Block* block, ThreadCache& cache) {
-  // A small block that had to go to the large arena is counted there, where no cache counts.
+  // A small block that had to go to the large arena is counted there, and no cache counts it.
   bool cached = block->small() ? block->small_pool : device.keeping.now() || device.hot.contended();
   if (cached && block->recorded.empty() && cache.heap() == this && cache.put(block)) {
     return;
@@ -118,7 +118,7 @@ std::string Heap::explain_pointer(Address ptr) {
   if (!reserved() || (view == nullptr && !small->contains(ptr) && !large->contains(ptr))) {
     return " lies in glake's addresses but no block is there";
   }
-  // At home the span tells whether somebody holds these bytes; in a view the runs do.
+  // At home the span tells whether somebody holds these bytes. In a view the runs tell it.
   Address home = ptr;
   if (view != nullptr) {
     for_each_run(*view, ptr - view->base, 1, [&](Arena&, Address a, Bytes) {
@@ -154,7 +154,7 @@ bool Heap::order_after_recorded(Block* block) {
   for (StreamId s : block->recorded) {
     if (!device.clock.wait(block->stream_id, Tickets(device.clock.stamp(s)))) return false;
   }
-  // A shared block's own stream stays, which keeps the block out of a thread's cache.
+  // A shared block keeps its own stream recorded, which keeps the block out of a thread's cache.
   const bool kept = own_recorded(*block) != 0;
   block->recorded.clear();
   if (kept) block->recorded.add(block->stream_id);

@@ -11,7 +11,7 @@ namespace glake {
 void Invariants::check() {
   std::lock_guard<FairMutex> slow_guard(device_.slow);
   HotGuard hot(device_.hot);
-  // Other threads' hits move bytes between live and cached with no other lock.
+  // Hits of other threads move bytes between live and cached under their caches' locks alone.
   std::vector<std::unique_lock<SpinLock>> still;
   for (auto& cache : device_.caches) {
     still.emplace_back(cache->lock());
@@ -25,8 +25,7 @@ void Invariants::check() {
     if (wrong.empty()) wrong = broken(*heap, &busy);
     own += heap->granules.own().count;
   }
-  bool settled =
-      device_.deferred.empty();  // what a refused undo still claims is busy, and nobody's
+  bool settled = device_.deferred.empty();  // what a refused undo claims is busy, and nobody has it
   if (wrong.empty() && settled &&
       busy != static_cast<Bytes>(device_.stats.allocated_bytes.all.current)) {
     wrong = "busy bytes are not those of live and cached blocks";
@@ -41,7 +40,8 @@ void Invariants::check() {
   }
 }
 
-// Adds the bytes that blocks of this heap occupy to `busy_bytes`, and takes off those nobody holds.
+// Adds the bytes that blocks of this heap occupy to `busy_bytes`, and subtracts those that nobody
+// holds.
 std::string Invariants::broken(Heap& heap, Bytes* busy_bytes) {
   for (const Arena* arena : {heap.small.get(), heap.large.get()}) {
     std::string wrong = arena->check();
@@ -75,7 +75,7 @@ std::string Invariants::broken(Heap& heap, Bytes* busy_bytes) {
   return "";
 }
 
-// Of a heap's views, and of the aliases they make where no refused undo still claims any.
+// Checks a heap's views, and their aliases if no refused undo still claims any.
 std::string Invariants::broken_views(const Heap& heap, bool settled) {
   std::vector<std::vector<uint32_t>> aliases{std::vector<uint32_t>(heap.small->granule_count()),
                                              std::vector<uint32_t>(heap.large->granule_count())};
@@ -107,7 +107,7 @@ std::string Invariants::broken_views(const Heap& heap, bool settled) {
   return "";
 }
 
-// Physical granules an arena has behind it.
+// The number of granules behind an arena.
 Granules Invariants::used_granules(const Arena& arena) {
   Bytes bytes = 0;
   for (const Span* s = arena.first_span(); s != nullptr; s = s->next) {

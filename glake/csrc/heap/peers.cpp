@@ -36,7 +36,7 @@ void Peers::enable(int peer) {
   grants.push_back(peer);
   std::vector<std::pair<Address, Bytes>> ranges;
   HotGuard hot(device_.hot);
-  device_.settle(hot);  // a half undone mapping is a hole that access cannot be set over
+  device_.settle(hot);  // a half-undone mapping is a hole, over which access cannot be set
   if (!device_.deferred.empty()) {
     throw Error(GLAKE_DRIVER_ERROR, "the driver still refuses to undo an earlier call on " +
                                         device_text(device_.number) + "; try again");
@@ -58,7 +58,7 @@ void Peers::enable(int peer) {
 }
 
 void Peers::mapped_ranges(const Heap& heap, std::vector<std::pair<Address, Bytes>>* ranges) {
-  if (heap.is_paused()) return;  // it is granted as it is mapped again
+  if (heap.is_paused()) return;  // access is granted when it is mapped again
   for (const Arena* arena : {heap.small.get(), heap.large.get()}) {
     for (const Span* seg = arena->first_span(); seg != nullptr; seg = seg->next) {
       if (seg->state == SpanState::kAbsent) continue;

@@ -28,7 +28,8 @@ void PinTable::pin(const Block& block, Address ptr, const std::vector<Arena*>& a
       next.granules.emplace_back(arena, g);
   }
   Pin& pin = pins_[ptr];
-  // Mostly nothing, or the same block again; or a later one at its address: what is new is added.
+  // Most often there is nothing yet, or the same block again. For a later block at its address,
+  // what is new is added.
   std::vector<std::pair<Arena*, uint64_t>> fresh;
   std::sort(next.granules.begin(), next.granules.end());
   std::set_difference(next.granules.begin(), next.granules.end(), pin.granules.begin(),

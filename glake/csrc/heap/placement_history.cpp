@@ -21,12 +21,12 @@ Address PlacementHistory::expect(Bytes size, StreamId stream, uint64_t* slot) {
   if (count_ < Tuning::kAgreeing || (cursor_ != 0 && count_ % Tuning::kIndexed != 0)) return place;
   const auto context = static_cast<uint32_t>(hash_ >> 32);
   uint32_t& known = index_[context % Tuning::kRemembered];
-  // How long ago that was.
+  // How long ago that request was.
   const uint64_t ago = (count_ + 1 - known) % kNumbered;
   if (cursor_ == 0 && known != 0 && ago != 0 && ago < Tuning::kRemembered && ago <= count_ &&
       mark(known) == mark(context)) {
     const uint64_t then = count_ - ago;
-    // The same hash must mean the same requests: look at the last few.
+    // The same hash must mean the same requests, so the last few are compared.
     bool same = then >= Tuning::kAgreeing;
     for (uint64_t back = 1; back <= Tuning::kCompared && same; ++back) {
       same = ring_[(then - back) % Tuning::kRemembered].what ==

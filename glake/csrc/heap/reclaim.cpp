@@ -14,8 +14,8 @@ namespace glake {
 void Reclaim::empty_cache() {
   MappingTurn turn(device_);
   HotGuard hot(device_.hot);
-  // Whoever gives memory back wants less of it held: what was live before says no more how much
-  // may be hoarded rather than waited for.
+  // A caller who gives memory back wants less of it to be held. So what was live before no longer
+  // says how much may be held before waits come first.
   for (Heap* heap : device_.heaps()) heap->most_live = 0;
   give_back(hot);
   require_all_given();
@@ -46,7 +46,8 @@ void Reclaim::give_back(HotGuard& hot) {
   device_.settle(hot);
   Frees(*device_.own).drain_caches(true);
   Frees(*device_.own).drain_pending(Wait::kAllowed);
-  // While a graph is captured nothing may wait for the device: what is not known complete stays.
+  // While a graph is captured, nothing may wait for the device. Work that is not known to be
+  // complete stays.
   bool synced = !device_.clock.any_capturing();
   if (synced) device_.require(device_.synchronize(hot), "to be synchronised for empty_cache");
   ContiguousBlocks(device_).trim(hot);

@@ -40,7 +40,8 @@ void Regions::finish_pause(PoolId id, std::unique_ptr<SavedBytes> saved) {
   PausedHeap& p = *heap.pool->paused;
   hot.unlock();
   const bool unmapped = Pause(heap).unmap_homes();
-  // Put back: nobody has seen that anything was gone. If that is refused too, it stays paused.
+  // Puts everything back. Nobody has seen that anything was gone. If that is refused too, the pool
+  // stays paused.
   const bool back = !unmapped && Pause(heap).map_homes().ok();
   hot.lock();
   if (back) {
@@ -106,7 +107,7 @@ void Regions::end_resume(PoolId id) {
   Heap& heap = Pools(device_).need(id);
   Pause(heap).tell(false);
   over = std::move(heap.pool->paused);
-  hot.unlock();  // what was saved is given up without it
+  hot.unlock();  // the saved bytes are given up without the lock
 }
 
 void Regions::cancel_resume(PoolId id) {
@@ -123,7 +124,7 @@ void Regions::cancel_resume(PoolId id) {
 
 void Regions::drop_freed() {
   if (!PausedHeap::any()) return;
-  std::vector<SavedBytes::Place> unwanted;  // the last to go, when no lock is held any more
+  std::vector<SavedBytes::Place> unwanted;  // declared first, to end after the locks are released
   std::lock_guard<FairMutex> slow_guard(device_.slow);
   HotGuard hot(device_.hot);
   for (auto& [id, heap] : device_.pools) {

@@ -55,7 +55,7 @@ std::string Report::json() {
   return json + "}";
 }
 
-// What the device has, by state.
+// Appends the device's memory, by state.
 void Report::append_memory(std::string& json) {
   auto number = [&](const char* key, uint64_t v) {
     append_number(json, key, static_cast<int64_t>(v));
@@ -80,7 +80,7 @@ void Report::append_memory(std::string& json) {
   number("glake.view_bytes", device_.own->views.mapped().bytes());
 }
 
-// What was done, and how far searches went.
+// Appends the work that was done, and the length of searches.
 void Report::append_work(std::string& json) {
   auto number = [&](const char* key, uint64_t v) {
     append_number(json, key, static_cast<int64_t>(v));
@@ -121,7 +121,7 @@ void Report::append_pools(std::string& json) {
   }
 }
 
-// What contiguous blocks leave of their last granule.
+// Notes the unused parts of contiguous blocks' last granules.
 void Report::note_inactive() {
   int64_t count = 0, bytes = 0;
   device_.contiguous.for_each([&](const Chunk& c) {

@@ -14,8 +14,8 @@
 namespace glake {
 namespace {
 
-// Sums and sums of sums of eight words side by side: plain additions, which compilers do four at a
-// time. One changed word always shows, and so do two that have changed places.
+// The sums, and the sums of the sums, of eight words side by side. Compilers do four of these
+// additions at a time. One changed word always shows, and so do two words that have changed places.
 uint64_t sum_of(const char* from, Bytes bytes) {
   constexpr uint64_t kOdd = 0x9E3779B97F4A7C15;
   constexpr size_t kLanes = 8;
@@ -83,7 +83,7 @@ SavedBytes::Place SavedBytes::place(Bytes at, Bytes bytes) {
     auto free = [&host = host_](char* memory) { host.free(memory); };
     return {static_cast<char*>(host_.allocate(bytes)), free};
   }
-  // Where a file system cannot give up a part of a file, it goes with the whole.
+  // If a file system cannot give up a part of a file, the part goes with the whole file.
   auto free = [file = file_, at, bytes](char*) {
     fallocate(*file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(at),
               static_cast<off_t>(bytes));
@@ -103,10 +103,12 @@ void SavedBytes::add(Address at, Bytes bytes, bool block) {
     total_ += here;
     bytes -= here;
   }
-  total_ = round_up(total_, kAlignment);  // as blocks are: then neighbours stay neighbours
+  // The alignment of blocks, so that neighbours stay neighbours.
+  total_ = round_up(total_, kAlignment);
 }
 
-// Its name goes at once, before it has any bytes: whatever ends the process, none are left.
+// The file's name is removed at once, before it has any bytes. So no bytes are left, whatever ends
+// the process.
 void SavedBytes::make_file() {
   std::string path = folder_ + "/glake-region-XXXXXX";
   const int file = mkostemp(&path[0], O_CLOEXEC);  // 0600
@@ -203,7 +205,7 @@ void SavedBytes::read_all(BytesCopier& copier) {
   }
   if (!disk) {
     Crew crew(chunks_.size());
-    // Those of one group are summed while the next is on its way.
+    // The sums of one group are computed while the next group is copied.
     for (size_t done = 0, next = 0; done < chunks_.size();) {
       for (; next < chunks_.size() && next < done + 2 * kGroup; ++next) {
         copier.start(within(parts_, next), chunks_[next].memory(), next * kChunk, true);
@@ -258,7 +260,7 @@ void SavedBytes::write_all(BytesCopier& copier, bool verify, const std::vector<S
     }
     return;
   }
-  // The sums of the next group are taken while one is on its way.
+  // The sums of one group are computed while another group is copied.
   std::vector<uint64_t> found(chunks_.size());
   Crew crew(chunks_.size());
   auto sum_group = [&](size_t first) {

@@ -47,7 +47,7 @@ Found Search::fit(Arena& arena, const Request& r, Wait wait) {
   if (head == nullptr) return {};
   if (device_.clock.count() == 1) return Pieces(heap_).at_home(arena, head, head->begin, r);
   Span* first = nullptr;
-  // A question may cost an event, and to own memory is none.
+  // A question may cost an event. The stream's own memory needs none.
   for (bool ask : {false, true}) {
     Place place = ready_place(arena, r, ask, &first);
     if (place.head != nullptr) return Pieces(heap_).at_home(arena, place.head, place.begin, r);
@@ -56,7 +56,7 @@ Found Search::fit(Arena& arena, const Request& r, Wait wait) {
   if (waits_spent(r)) {
     if (Found found = fit_between(arena, r)) return found;
   }
-  // The first that can be waited for: not all can, while a stream is captured.
+  // Takes the first that can be waited for. While a stream is captured, not all can be.
   for (int i = 0; i < Tuning::kCandidates && first != nullptr; ++i, first = arena.next_fit(first)) {
     if (!available_.edge_allows(arena, first->begin, r.size, r.stream)) continue;
     if (available_.wait_for_range(first, first->begin, r))
@@ -65,8 +65,8 @@ Found Search::fit(Arena& arena, const Request& r, Wait wait) {
   return {};
 }
 
-// A place for r that needs no wait, in the smallest extents: at an extent's start, or else its end.
-// `waits`: the first whose start would need one.
+// A place for r that needs no wait, in the smallest extents. It is at an extent's start, or else at
+// its end. `waits` is the first extent whose start would need a wait.
 Search::Place Search::ready_place(Arena& arena, const Request& r, bool ask, Span** waits) {
   auto ready = [&](const Span* from, Address begin) {
     return ask ? available_.known_ordered(from, begin, r.size, r.stream)
@@ -89,8 +89,8 @@ Search::Place Search::ready_place(Arena& arena, const Request& r, bool ask, Span
   return {};
 }
 
-// Between memory that other streams may still use, the shortest stretch of an extent that needs no
-// wait. It splits a large hole in the middle, so it is for when waits have become many.
+// The shortest stretch of an extent that needs no wait, between memory that other streams may still
+// use. It splits a large hole in the middle, so it is only used when waits have become frequent.
 Found Search::fit_between(Arena& arena, const Request& r) {
   Span* best_head = nullptr;
   Address best = 0;
@@ -116,8 +116,8 @@ Found Search::fit_between(Arena& arena, const Request& r) {
   return best_head != nullptr ? Pieces(heap_).at_home(arena, best_head, best, r) : Found{};
 }
 
-// Of several idle views the least recently used: a step that repeats then finds each view at the
-// same request as before.
+// Of several idle views it takes the least recently used. Then a repeated step finds each view at
+// the same request as before.
 Found Search::idle_view(const Request& r, Wait wait) {
   View* best = nullptr;
   bool best_waits = false;
@@ -169,7 +169,7 @@ int64_t Search::offset_in_view(const View& view, const Request& r, Wait wait, Ti
                                    wait == Wait::kAllowed ? pending : nullptr)) {
       return true;
     }
-    // What cannot be waited for, while a stream is captured, must not hide a later place.
+    // What cannot be waited for while a stream is captured must not hide a later place.
     return wait == Wait::kAllowed && !pending->empty() && heap_.rule.can_have(r.stream, *pending);
   };
   each_free_stretch(view, [&](const FreeStretch& free) {
@@ -177,7 +177,7 @@ int64_t Search::offset_in_view(const View& view, const Request& r, Wait wait, Ti
       found = static_cast<int64_t>(free.start);
     } else if (free.length >= whole && tail != 0 && free.arena != nullptr &&
                free.arena->free_prefix(free.busy) >= tail) {
-      // A granule free only at its start can still end the block.
+      // A granule that is free only at its start can still hold the block's end.
       const uint64_t at = free.start + free.length - whole;
       if (ready(at)) found = static_cast<int64_t>(at);
     }
@@ -186,10 +186,11 @@ int64_t Search::offset_in_view(const View& view, const Request& r, Wait wait, Ti
   return found;
 }
 
-// True once this repetition of the step has waited often: then a place that needs no wait is better
-// than the same place again, unless r is so large that moving it would cost mapping calls.
+// True once this repetition of the step has waited often. Then a place that needs no wait is better
+// than the same place again. This does not hold for a request so large that moving it would cost
+// mapping calls.
 bool Search::waits_spent(const Request& r) {
-  if (!heap_.own()) return false;  // a pool follows no steps
+  if (!heap_.own()) return false;  // a pool does not follow steps
   return heap_.wait_budget.spent(heap_.history, device_.clock.waits()) &&
          r.size < device_.limit.bytes() / Tuning::kMovedAnyway;
 }

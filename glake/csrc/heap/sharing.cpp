@@ -7,7 +7,8 @@ namespace glake {
 
 namespace {
 
-// The live block again, now that no other thread changes the books: one may have freed it.
+// Checks again that the block is live, because another thread may have freed it before the lock was
+// taken.
 void require_live(const Block& block, Address begin) {
   bool live = block.state.load() == BlockState::kLive && block.ptr == begin &&
               (block.pieces != nullptr || block.chunk != nullptr);
@@ -52,7 +53,7 @@ uint64_t Sharing::share(Block& block, const CallerBlock& called, uint64_t id) {
   if (block.share != 0) return block.share;
   device_.shares.emplace(id, Share{&block, called.ptr, called.bytes});
   block.share = id;
-  // As if its own stream were recorded: a free then passes Frees::free(), which ends the share.
+  // Records its own stream, too. A free then passes Frees::free(), which ends the share.
   if (block.recorded.empty()) block.recorded.add(block.stream_id);
   return id;
 }
@@ -84,7 +85,7 @@ bool Sharing::open(uint64_t id, SharedBlock* shared) {
       shared->handles.push_back(heap.granules.handle(arena, g));
     }
   }
-  // A guard before the caller's first byte may fill the first granule's end.
+  // A guard before the caller's first byte may fill the rest of the first granule.
   shared->offset += share.ptr - block.ptr;
   if (shared->offset >= kGranule) shared->handles.erase(shared->handles.begin());
   shared->offset %= kGranule;

@@ -10,7 +10,7 @@ namespace glake {
 
 namespace {
 
-// Builds runs out of neighbouring blocks.
+// Makes runs of neighbouring blocks.
 class Runs {
  public:
   Runs(Snapshot& out, bool large, glake_pool pool, bool paused)
@@ -43,7 +43,7 @@ class Runs {
   bool large_;
   glake_pool pool_;
   bool paused_;
-  SegmentShot* open_ = nullptr;  // out_'s last
+  SegmentShot* open_ = nullptr;  // the last one of out_
 };
 
 }  // namespace
@@ -77,7 +77,7 @@ void SnapshotWalk::walk(const Heap& heap, const SpanOwners& owners, Snapshot* al
       auto owner = owners.find(s);
       bool nobodys = s->state == SpanState::kBusy && owner == owners.end();
       if (s->state == SpanState::kAbsent || nobodys) {
-        runs.cut();  // nothing behind it, or only what a refused undo still owes
+        runs.cut();  // no granule is behind it, or only one that a refused undo still owes
       } else if (s->state == SpanState::kFree) {
         BlockShot idle;
         idle.address = s->begin;

@@ -6,7 +6,8 @@ namespace glake {
 namespace {
 
 void move_bytes(std::atomic<Bytes>& counter, Bytes n, bool add) {
-  // Written only under the cache's lock: a plain read and write, atomic for readers elsewhere.
+  // It is only written under the cache's lock, so a plain read and write are enough. It is atomic
+  // for other readers.
   Bytes now = counter.load(std::memory_order_relaxed);
   counter.store(add ? now + n : now - n, std::memory_order_relaxed);
 }
