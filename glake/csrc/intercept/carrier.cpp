@@ -15,7 +15,7 @@ namespace glake::intercept {
 namespace {
 
 constexpr uint64_t kForever = UINT64_MAX;
-// What a driver gives for a copy that a device could not finish; its context is unusable from then
+// The driver's error for a copy that a device could not finish. Its context is unusable from then
 // on (CUDA Driver API, CUresult).
 constexpr CUresult kSticky = CUDA_ERROR_LAUNCH_FAILED;
 
@@ -30,7 +30,7 @@ struct Inside {
 
 }  // namespace
 
-// Never destroyed: other libraries' destructors may call the driver after this one's.
+// It is never destroyed, because other libraries' destructors may call the driver after this one's.
 Carrier& Carrier::instance() {
   static Carrier* one = [] {
     auto* made = new Carrier;
@@ -58,7 +58,7 @@ bool Carrier::ready() {
     say_off(why);
     return false;
   }
-  // Before what libglake, just loaded, does at exit.
+  // This runs before the exit handlers of libglake, which was just loaded.
   std::atexit([] { instance().at_exit(); });
   state_ = 1;
   std::lock_guard<std::mutex> telling(mutex_);
@@ -88,7 +88,8 @@ Reason Carrier::carry(Copy copy, CUresult* result) {
   if (id == 0 || !engine_.routed(id)) {
     leave(nullptr);
     if (id == 0) return Reason::kRefused;
-    account_.left(Reason::kNoGain, copy.bytes);  // the engine gave it to the driver
+    // The engine made it a plain copy.
+    account_.left(Reason::kNoGain, copy.bytes);
     *result = CUDA_SUCCESS;
     if (copy.waits && engine_.wait(id, kForever) != GLAKE_OK) *result = CUDA_ERROR_UNKNOWN;
     return kNone;
@@ -122,10 +123,10 @@ uint64_t Carrier::start(const Copy& copy, CUstream stream) {
   return engine_.start(request);
 }
 
-// The legacy stream waits for all blocking streams, and they for it: of that the events are part
-// ("an action is taken in the legacy stream such as a kernel launch or cudaStreamWaitEvent()": CUDA
-// Runtime API, Stream synchronization behavior). The engine's own test of whether a stream is idle
-// would see the legacy stream alone.
+// The legacy stream waits for all blocking streams, and they wait for it. The events take part in
+// that ("an action is taken in the legacy stream such as a kernel launch or cudaStreamWaitEvent()":
+// CUDA Runtime API, Stream synchronization behavior). The engine's own test of whether a stream is
+// idle would see the legacy stream alone.
 uint64_t Carrier::start_legacy(const Copy& copy) {
   const DriverCalls& driver = driver_calls();
   SideStream* joined = side_stream(copy.device);
@@ -139,7 +140,7 @@ uint64_t Carrier::start_legacy(const Copy& copy) {
   if (id == 0) return 0;
   if (driver.event_record(joined->after, joined->stream) != CUDA_SUCCESS ||
       driver.stream_wait(nullptr, joined->after, 0) != CUDA_SUCCESS) {
-    engine_.wait(id, kForever);  // what the stream cannot wait for, the host does
+    engine_.wait(id, kForever);  // the host waits if the stream cannot
   }
   return id;
 }
@@ -198,11 +199,12 @@ void Carrier::account_for(uint64_t id) {
     all->bytes[path->name] += path->bytes;
     all->relayed = all->relayed || path->relayed != 0;
   });
-  if (!known) seen.bytes["not told"] = 0;  // the copy is over either way
+  // The copy is over in both cases.
+  if (!known) seen.bytes["not told"] = 0;
   account_.ended(seen.bytes, seen.relayed);
 }
 
-// Sees to the end of one that is over; with `wait`, when it is.
+// Handles the end of a flight that is over. With `wait` it first waits until that.
 void Carrier::settle(const FlightPtr& flight, bool wait) {
   std::unique_lock<std::mutex> own(flight->mutex, std::defer_lock);
   if (wait) {
@@ -299,7 +301,7 @@ void Carrier::at_exit() {
   if (account_.empty()) return;
   if (settings().report) std::fputs(account_.text().c_str(), stderr);
   if (settings().json.empty()) return;
-  // One write: processes of one job add their lines to one file.
+  // One write, because processes of one job add their lines to one file.
   const std::string line = account_.json() + "\n";
   const int file = open(settings().json.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
   if (file < 0 || write(file, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
@@ -309,14 +311,14 @@ void Carrier::at_exit() {
   if (file >= 0) close(file);
 }
 
-// No lock is held by a thread that the child has not.
+// Takes all locks, so that no thread which the child lacks holds one.
 void Carrier::before_fork() {
   opening_.lock();
   mutex_.lock();
   account_.lock();
 }
 
-// The engine and the flights are the parent's.
+// In the child, the engine and the flights are the parent's.
 void Carrier::after_fork(bool child) {
   if (child) {
     if (state_ != 0) forked_ = true;

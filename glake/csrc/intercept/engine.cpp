@@ -23,7 +23,7 @@ std::string beside_this() {
   return (slash == std::string::npos ? "" : self.substr(0, slash + 1)) + "libglake.so";
 }
 
-// GPUs are numbered as CUDA_VISIBLE_DEVICES says, and so is the topology.
+// GPUs are numbered by CUDA_VISIBLE_DEVICES, and so is the topology.
 bool same_gpus(std::string* why) {
   const char* now = std::getenv("CUDA_VISIBLE_DEVICES");
   const std::string seen = now == nullptr ? "" : now;
@@ -55,7 +55,7 @@ bool read_topology(std::string* text, std::string* name, std::string* why) {
   }
   try {
     const topology::Json file = topology::Json::parse(*text);
-    if (file.find("gpus") != nullptr) return true;  // of one platform, without a name
+    if (file.find("gpus") != nullptr) return true;  // it has one platform, without a name
     for (const auto& [known, platform] : file.members()) {
       if (known[0] == '_' || known == "per_copy_us") continue;
       if (!name->empty()) {
@@ -110,7 +110,8 @@ bool Engine::open(std::string* why) {
     return false;
   }
   api_.transfer_stats(nullptr, 0);
-  if (api_.last_error(nullptr, 0) == GLAKE_OK) return true;  // the program's own (glake.transfer)
+  // The program has opened its own (glake.transfer).
+  if (api_.last_error(nullptr, 0) == GLAKE_OK) return true;
   std::string text, name;
   if (!same_gpus(why) || !read_topology(&text, &name, why)) return false;
   if (api_.transfer_open(text.c_str(), name.empty() ? nullptr : name.c_str()) != GLAKE_OK) {

@@ -1,4 +1,4 @@
-// The intercepted functions. Each is the driver's own, and what must happen around it.
+// The intercepted functions. Each calls the driver's own, and does what must happen around it.
 #include "intercept/hooks.h"
 
 #include <cstring>
@@ -27,7 +27,7 @@ Copy asked(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream, bool
   return copy;
 }
 
-// Carries the copy, or makes the driver's.
+// Carries the copy, or makes the driver's copy.
 template <class F, class... Arguments>
 CUresult copied(const Copy& copy, F driver, Arguments... arguments) {
   if (driver == nullptr) return CUDA_ERROR_NOT_FOUND;
@@ -39,7 +39,7 @@ CUresult copied(const Copy& copy, F driver, Arguments... arguments) {
   if (reason == kNone) return result;
   carrier.left(reason, copy.bytes);
   result = driver(arguments...);
-  // One that waits has waited for all before it in the legacy stream.
+  // A copy that waits has waited for all work before it in the legacy stream.
   return copy.waits && result == CUDA_SUCCESS
              ? carrier.waited(Carrier::Wait::kNone, nullptr, carrier.mark())
              : result;
@@ -178,7 +178,7 @@ CUresult hook_cuIpcOpenMemHandle_v2(CUdeviceptr* base, CUipcMemHandle handle, un
   return result;
 }
 
-// The engine's streams are the context's: it ends first, and for good.
+// The engine's streams belong to the context, so the engine ends first, and for good.
 CUresult hook_cuDevicePrimaryCtxReset_v2(CUdevice device) {
   const auto driver = OWN(cuDevicePrimaryCtxReset_v2);
   if (driver == nullptr) return CUDA_ERROR_NOT_FOUND;
@@ -196,7 +196,7 @@ CUresult hook_cuDevicePrimaryCtxReset_v2(CUdevice device) {
 // For glake's own Python (glake/transfer/intercepted.py).
 #define INTERCEPT_EXPORT extern "C" __attribute__((visibility("default")))
 
-// Ends the engine that copies were carried by; those that follow go over one that the program has.
+// Ends the engine that carried copies. Later copies go over one that the program opens.
 INTERCEPT_EXPORT void glake_intercept_yield(void) { glake::intercept::Carrier::instance().yield(); }
 
 INTERCEPT_EXPORT void glake_intercept_wait(void) {
@@ -207,7 +207,7 @@ INTERCEPT_EXPORT void glake_intercept_await(void) {
   glake::intercept::Carrier::instance().await_open();
 }
 
-// What was carried and left so far, as JSON; as snprintf.
+// Returns as JSON what was carried and left so far. It uses the buffer as snprintf does.
 INTERCEPT_EXPORT size_t glake_intercept_report(char* json, size_t capacity) {
   const std::string text = glake::intercept::Carrier::instance().json();
   if (capacity != 0) {

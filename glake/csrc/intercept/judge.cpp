@@ -8,9 +8,9 @@
 namespace glake::intercept {
 namespace {
 
-constexpr int kMostRanges = 4096;  // of one copy's host end: pinned in pieces
+constexpr int kMostRanges = 4096;  // of one copy's host end, which may be pinned in pieces
 
-// Bases of other processes' memory.
+// The bases of other processes' memory.
 struct Opened {
   std::mutex mutex;
   std::set<CUdeviceptr> bases;
@@ -21,8 +21,8 @@ Opened& opened() {
   return *kept;
 }
 
-// The primary context of a device that has one already; nullptr: it has none. Asked each time: one
-// that ends may leave its handle to a context of another kind.
+// The primary context of a device; nullptr: it has none. This asks each time, because a context
+// that ends may leave its handle to one of another kind.
 CUcontext primary_of(const DriverCalls& driver, CUdevice device) {
   unsigned flags = 0;
   int active = 0;
@@ -33,7 +33,7 @@ CUcontext primary_of(const DriverCalls& driver, CUdevice device) {
   return primary;
 }
 
-// Calls of the judge's break no capture of the calling thread's.
+// For its lifetime, the judge's calls break no capture of the calling thread.
 class Relaxed {
  public:
   explicit Relaxed(const DriverCalls& driver) : driver_(driver) {
@@ -68,7 +68,7 @@ Reason judge_stream(const DriverCalls& driver, Copy* copy) {
     }
   }
   copy->device = device;
-  // Of the legacy stream: an error, too, where a blocking stream is under capture.
+  // For the legacy stream an error means this too: a blocking stream is under capture.
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
   const CUresult asked = driver.is_capturing(copy->stream, &status);
   const bool none = asked == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE;
@@ -98,7 +98,7 @@ bool is_ipc(CUdeviceptr base) {
   return opened().bases.count(base) != 0;
 }
 
-// A GPU's memory: the first and the last byte; the engine looks into all between.
+// For GPU memory it checks the first and the last byte. The engine checks all between.
 Reason judge_device(const Copy& copy, const Facts& facts) {
   if (facts.managed != 0) return Reason::kManaged;
   if (facts.pool != 0) return Reason::kPool;
@@ -106,8 +106,9 @@ Reason judge_device(const Copy& copy, const Facts& facts) {
   return facts.device == copy.device ? kNone : Reason::kOtherGpu;
 }
 
-// Host memory: all of it, since the engine would also take what is not pinned, but later than the
-// driver, which has read or staged pageable memory when the call returns.
+// For host memory it checks all bytes. The engine would also take memory that is not pinned, but it
+// would read it later than the driver, which has read or staged pageable memory when the call
+// returns.
 Reason judge_host(const DriverCalls& driver, CUdeviceptr begin, uint64_t bytes) {
   CUdeviceptr at = begin;
   for (int i = 0; i < kMostRanges; ++i) {

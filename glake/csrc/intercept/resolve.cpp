@@ -33,7 +33,7 @@ constexpr int kCount = static_cast<int>(Name::kCount);
 
 std::atomic<void*> found[kCount];
 
-// glibc's own. Looked up by version, since dlsym itself is this library's.
+// glibc's own dlsym. It is looked up by version, because `dlsym` is this library's function.
 Dlsym own_dlsym() {
   static std::atomic<Dlsym> known{nullptr};
   Dlsym own = known.load(std::memory_order_acquire);
@@ -59,7 +59,7 @@ bool ours(const void* function) {
   return library_at(function) == library_at(reinterpret_cast<const void*>(&own_dlsym));
 }
 
-// glake's engine calls the driver itself.
+// Whether glake's engine calls. It needs the driver itself.
 bool is_engine(const void* caller) {
   Dl_info info{};
   if (dladdr(caller, &info) == 0 || info.dli_fname == nullptr) return false;
@@ -67,23 +67,23 @@ bool is_engine(const void* caller) {
   return std::strcmp(slash == nullptr ? info.dli_fname : slash + 1, "libglake.so") == 0;
 }
 
-// Keeps the driver's function. False: it is of another library than the one kept, whose functions
-// stay the program's own.
+// Keeps the driver's function. False: it is of another library than the one that is kept. The
+// program then keeps that library's own functions.
 bool keep(int row, void* function) {
   void* before = nullptr;
   if (found[row].compare_exchange_strong(before, function)) return true;
   return before == function || library_at(before) == library_at(function);
 }
 
-// The hook in place of `function`, which a lookup of the row's symbol gave; else itself.
+// The hook for `function`, which a lookup of the row's symbol gave, or `function` itself.
 void* hooked(int row, void* function) {
   if (function == nullptr || ours(function)) return function;
   return keep(row, function) ? kRows[row].hook : function;
 }
 
-// Which hook stands for what cuGetProcAddress gave for a name and a version: the one whose own
-// version gives the same function. A newer or older signature is left alone, and so is a function
-// for which a null stream is the thread's own: asked for without flags, the driver gives another.
+// The hook for what cuGetProcAddress gave for a name and a version. It is the one whose own version
+// gives the same function. A newer or older signature is left alone. So is a function for which a
+// null stream is the thread's own: asked without flags, the driver gives another one.
 void* hooked_by_name(GetProc get, const char* base, void* function) {
   for (int row = 0; row < kCount; ++row) {
     if (std::strcmp(kRows[row].base, base) != 0) continue;
@@ -97,7 +97,7 @@ void* hooked_by_name(GetProc get, const char* base, void* function) {
 
 GetProc newest_get() { return reinterpret_cast<GetProc>(real(Name::k_cuGetProcAddress_v2)); }
 
-// A handle of the library that a driver's function is of.
+// A handle of the library that has a driver's function.
 void* handle_of(void* function) {
   Dl_info info{};
   if (function == nullptr || dladdr(function, &info) == 0 || info.dli_fname == nullptr) {
@@ -183,7 +183,7 @@ CUresult hook_cuGetProcAddress(const char* symbol, void** function, int version,
   return result;
 }
 
-// nullptr: the lookup is no business of this library's.
+// nullptr: this library leaves the lookup alone.
 void* looked_up(void* handle, const char* name, const void* caller) {
   if (handle == RTLD_NEXT || is_engine(caller)) return nullptr;
   for (int row = 0; row < kCount; ++row) {
@@ -196,7 +196,8 @@ void* looked_up(void* handle, const char* name, const void* caller) {
 
 }  // namespace glake::intercept
 
-// By a jump, where it is not intercepted: RTLD_NEXT and RTLD_DEFAULT go by who calls dlsym.
+// If the name is not intercepted, this jumps to glibc's, because RTLD_NEXT and RTLD_DEFAULT depend
+// on the caller of dlsym.
 extern "C" __attribute__((visibility("default"))) void* dlsym(void* handle, const char* name) {
   if (name[0] == 'c' && name[1] == 'u') {
     void* function = glake::intercept::looked_up(handle, name, __builtin_return_address(0));

@@ -13,7 +13,7 @@ std::string variable(const char* name) {
   return text == nullptr ? "" : text;
 }
 
-// What one of glake's options is set to, or its default.
+// The value of one of glake's options, or its default.
 std::string option(const OptionRow& row) {
   const std::string text = variable(("GLAKE_" + upper(row.name)).c_str());
   return text.empty() ? row.fallback : text;
@@ -23,8 +23,8 @@ std::string refused(const OptionRow& row) {
   return "GLAKE_" + upper(row.name) + "=" + option(row) + ": it takes " + row.takes;
 }
 
-// As glake/transfer/relay/modes.py chooses. The service that lends GPUs is asked by Python alone:
-// where it would be, copies go over the GPUs they are from or to.
+// Chooses as glake/transfer/relay/modes.py does. Only Python asks the service that lends GPUs.
+// Where that would be asked, copies go over the GPUs at their ends.
 bool only_own() {
   const std::string relays = variable("GLAKE_RELAYS"), ranks = variable("LOCAL_WORLD_SIZE");
   if (!relays.empty()) return relays != "all";
