@@ -14,7 +14,7 @@ Error gone(uint64_t pid, const char* why) {
                                           "; ask it for a new handle");
 }
 
-// What a peer says is checked before it is used.
+// Checks what a peer says before it is used.
 bool sensible(const IpcReply& r, const IpcHandle& handle) {
   if (r.magic != kIpcMagic || (r.legacy != 0) != handle.legacy || r.bytes != handle.bytes) {
     return false;
@@ -69,7 +69,7 @@ void Ipc::check_device(const IpcHandle& handle, int device) {
                   "; open it on the device it is on");
 }
 
-// One question to the exporter and its answer, with what descriptors come along.
+// Asks the exporter one question. Returns its answer and the descriptors that come with it.
 IpcReply Ipc::ask(const Import& import, const IpcRequest& request, std::vector<IpcFd>* fds) {
   uint64_t pid = parse_handle(import.text.c_str()).pid;
   IpcIo io = ipc_send(import.socket, &request, sizeof request, {});
@@ -107,7 +107,7 @@ void Ipc::connect(Import& import, const IpcHandle& handle, const IpcRequest& req
   }
 }
 
-// Reserves a range and maps the exporter's handles into it, a batch of descriptors at a time.
+// Reserves a range and maps the exporter's handles into it, one batch of descriptors at a time.
 Status Ipc::map_all(Import& import, IpcRequest request, const IpcReply& reply,
                     const std::vector<int>& grants) {
   import.reserved = reply.handles * reply.handle_bytes;
@@ -142,7 +142,7 @@ Status Ipc::map_all(Import& import, IpcRequest request, const IpcReply& reply,
   return s;
 }
 
-// Undoes what there is of it, step by step; a refused step is where the next call begins.
+// Undoes what there is of it, step by step. If a step is refused, the next call begins with it.
 Status Ipc::take_apart(Import& import) {
   Status s;
   if (import.legacy) {
@@ -164,13 +164,13 @@ Status Ipc::take_apart(Import& import) {
   return s;
 }
 
-// After a failed opening. What is to be said besides: "" if all of it is given back.
+// Gives all back after a failed opening. Returns an addition to the error; "" if all is given back.
 std::string Ipc::give_up(std::unique_ptr<Import> import) {
   const Status s = take_apart(*import);
   return s.ok() ? "" : ". Besides, " + owe(std::move(import), s);
 }
 
-// Keeps what the driver refused to take back, and says so.
+// Keeps what the driver refused to take back, and returns a text about it.
 std::string Ipc::owe(std::unique_ptr<Import> import, const Status& refusal) {
   const Bytes addresses = import->kept_addresses();
   const std::string what = import->held != 0

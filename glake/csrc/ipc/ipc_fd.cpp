@@ -15,7 +15,7 @@ struct Registry {
 };
 
 Registry& registry() {
-  static auto* all = new Registry;  // never destroyed: threads may outlive main
+  static auto* all = new Registry;  // never destroyed, because threads may outlive main
   return *all;
 }
 
@@ -61,7 +61,8 @@ void IpcFd::reset() {
   Registry& all = registry();
   std::lock_guard<std::mutex> guard(all.mutex);
   auto found = std::find(all.fds.begin(), all.fds.end(), fd_);
-  // Not there in a forked child, which has closed it: the number may be somebody else's by now.
+  // A forked child has closed all, so it does not find this. The number may belong to another file
+  // by now.
   if (found != all.fds.end()) {
     *found = all.fds.back();
     all.fds.pop_back();

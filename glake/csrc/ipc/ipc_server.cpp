@@ -17,14 +17,16 @@
 namespace glake {
 namespace {
 
-constexpr uint64_t kDevices = 64;  // of a block's number, the remainder is the device
-constexpr int kRetryMs = 100;      // when the system has no descriptor for a connection
+constexpr uint64_t kDevices = 64;  // a block's number modulo this is its device
+// Until the next try, when the system has no descriptor for a connection.
+constexpr int kRetryMs = 100;
 
-// Set as the process exits: from then on no driver call is made.
+// Set as the process exits. From then on no driver call is made.
 std::atomic<bool> exiting{false};
 
 bool same(const IpcToken& a, const IpcToken& b) {
-  uint8_t differ = 0;  // in a time that tells nothing
+  // The time that this takes tells nothing.
+  uint8_t differ = 0;
   for (size_t i = 0; i < a.size(); ++i) differ |= a[i] ^ b[i];
   return differ == 0;
 }
@@ -56,7 +58,7 @@ void IpcServer::start() {
   pid_ = pid;
   name_ = name;
   token_ = token;
-  // Signals are the caller's threads' business.
+  // Signals are for the caller's threads.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -100,7 +102,7 @@ bool IpcServer::is_mine(const IpcHandle& handle) const {
   return running_ && handle.pid == pid_ && handle.socket == name_;
 }
 
-// Nothing may leave the thread: an exception (no host memory left) ends every connection instead.
+// Nothing may leave the thread. An exception (no host memory left) ends every connection.
 void IpcServer::run() {
   try {
     serve();
@@ -131,7 +133,7 @@ void IpcServer::serve() {
   }
 }
 
-// False if the system has no descriptor for it now.
+// False if the system has no descriptor for the connection now.
 bool IpcServer::accept_one() {
   auto connection = std::make_unique<Connection>();
   int reason = 0;
@@ -153,7 +155,7 @@ void IpcServer::end(Connection& connection) {
   connection.socket.reset();
 }
 
-// Answers one request. False when the connection has ended, or should.
+// Answers one request. False when the connection has ended or should end.
 bool IpcServer::answer(Connection& connection) {
   IpcRequest request;
   if (ipc_receive(connection.socket, &request, sizeof request, nullptr) != IpcIo::kDone) {

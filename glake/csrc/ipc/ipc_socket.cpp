@@ -13,12 +13,13 @@
 namespace glake {
 namespace {
 
-constexpr int kPatienceMs = 30000;  // for a process that is stopped or drowned in work
+constexpr int kPatienceMs = 30000;  // for a process that is stopped or busy
 
 sockaddr_un address_of(uint64_t pid, uint64_t name, socklen_t* length) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  // Abstract (it begins with a NUL): no file is left behind, however the process ends.
+  // The name is abstract (it begins with a NUL). So no file is left behind, however the process
+  // ends.
   std::string text = "glake-ipc-" + std::to_string(geteuid()) + "-" + std::to_string(pid) + "-" +
                      std::to_string(name);
   std::memcpy(address.sun_path + 1, text.data(), text.size());
@@ -30,7 +31,7 @@ sockaddr_un address_of(uint64_t pid, uint64_t name, socklen_t* length) {
 
 IpcIo ipc_send(const IpcFd& socket, const void* data, size_t size, const std::vector<IpcFd>& fds) {
   const char* first = static_cast<const char*>(data);
-  std::vector<char> bytes(first, first + size);  // sendmsg() takes no const
+  std::vector<char> bytes(first, first + size);  // sendmsg() takes no pointer to const
   iovec part{bytes.data(), bytes.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kIpcBatch)] = {};
   msghdr message{};
