@@ -14,7 +14,7 @@ Arena::Arena(int id, Address base, Bytes size, SpanPool& pool)
 }
 
 void Arena::set_edges(Span* head, Address begin, Address end) {
-  // Called with the head to enter the extent, with nullptr to erase it.
+  // Enters the extent if it is called with the head, and erases it if called with nullptr.
   uint64_t first = granule_of(begin);
   uint64_t last = granule_of(end);
   bool starts_inside = begin % kGranule != 0;
@@ -97,7 +97,7 @@ Span* Arena::take(Span* head, Address begin, Bytes size) {
   return first;
 }
 
-// True if the two may become one span; `into` then has the tickets of both.
+// True if the two may become one span. Then `into` has the tickets of both.
 bool Arena::merge_tickets(Span* into, const Span* from, const Completion* completion) {
   if (into->state != SpanState::kFree || from->state != SpanState::kFree) return false;
   if (completion == nullptr) {
@@ -129,7 +129,7 @@ void Arena::give(Span* s, const Tickets& tickets, const Completion* completion) 
     tail = right->mate;
     unindex(right);
   }
-  // The new span with its neighbours, then each neighbour with the next beyond it.
+  // Merges the new span with its neighbours, and then each neighbour with the next one.
   for (Span* at = s; tail != at && merge_tickets(at, at->next, completion);) {
     if (tail == at->next) tail = at;
     absorb(at, at->next);
@@ -152,7 +152,7 @@ void Arena::mark_free(Address begin, Address end, Address extent_begin, Address 
 
 Span* Arena::extent_at_prefix(uint64_t g) const {
   if (!whole_.has(g)) return edges_[g].prefix_extent;
-  // Extents never touch, so a run of free granules is one extent's.
+  // Extents never touch, so all of a run of free granules is in one extent.
   return edges_[whole_.first_of_run(g)].whole_extent;
 }
 

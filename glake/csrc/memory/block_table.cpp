@@ -13,7 +13,8 @@ void BlockTable::prepare(Address begin, Bytes bytes) {
   for (Address a = round_down(begin, kRangeAlign); a < begin + bytes; a += kRangeAlign) {
     std::atomic<Slot*>& slots = PointerMap::pages_[a / kRangeAlign].slots;
     if (slots.load(std::memory_order_relaxed) != nullptr) continue;
-    // Zero pages appear as they are touched: a table of a mostly empty page costs little.
+    // The kernel makes pages when they are touched, so the table of a mostly empty page costs
+    // little.
     void* memory = mmap(nullptr, table_bytes(), PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) {
@@ -54,7 +55,7 @@ Block* BlockTable::around(Address ptr, Address low) const {
   const Address least = std::max(low, base_) >> shift_;
   for (Address i = ptr >> shift_;; --i) {
     const Slot* head = slot(i << shift_);
-    // Blocks do not overlap: of those that begin before it, only the last may hold it.
+    // Blocks do not overlap, so only the last block that begins before it may hold it.
     Block* last = nullptr;
     Block* b = head != nullptr ? head->load(std::memory_order_acquire) : nullptr;
     for (; b != nullptr; b = b->slot_next) {

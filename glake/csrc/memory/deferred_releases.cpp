@@ -43,7 +43,7 @@ void DeferredReleases::keep_mapped() {
     uint64_t kept = deferred.bytes != 0 && deferred.keep ? deferred.keep().count : 0;
     if (kept != 0) {
       deferred.bytes = 0;
-      deferred.settled = nullptr;  // its addresses are in use
+      deferred.settled = nullptr;  // its addresses are in use again
       deferred.handles.erase(deferred.handles.begin(),
                              deferred.handles.begin() + static_cast<std::ptrdiff_t>(kept));
       handles_ -= kept;

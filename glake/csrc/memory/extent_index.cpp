@@ -11,8 +11,8 @@ bool before(const Span* a, const Span* b) {
   return a->extent != b->extent ? a->extent < b->extent : a->begin < b->begin;
 }
 
-// Of two nodes of a treap the one with more is the other's ancestor. Addresses are regular, so
-// their bits are mixed.
+// Of two nodes of a treap, the one with the higher priority is the other's ancestor. Addresses are
+// regular, so their bits are mixed.
 uint64_t priority(const Span* s) {
   uint64_t bits = s->begin;
   bits = (bits ^ bits >> 32) * 0x9e3779b97f4a7c15ull;
@@ -72,7 +72,7 @@ void ExtentIndex::insert(Span* head) {
     ++steps_;
     link = before(*link, head) ? &(*link)->right : &(*link)->left;
   }
-  // What was here goes to the new node's sides.
+  // The nodes that were here go to the two sides of the new one.
   Span* rest = std::exchange(*link, head);
   Span** low = &head->left;
   Span** high = &head->right;

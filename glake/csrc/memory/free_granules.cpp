@@ -5,7 +5,7 @@
 namespace glake {
 namespace {
 
-// Bits set, where all or none of a mask of neighbouring bits is the common case.
+// Counts the set bits. Most often all or none of a mask of neighbouring bits are set.
 uint64_t bits_of(uint64_t bits, uint64_t mask) {
   if (bits == 0) return 0;
   if (bits == mask) {
@@ -69,7 +69,7 @@ uint64_t FreeGranules::run(uint64_t g, uint64_t most, uint64_t flip) const {
 }
 
 uint64_t FreeGranules::first_of_run(uint64_t g) const {
-  // Backwards, a word at a time, over full words 64 at a time.
+  // Goes backwards a word at a time, and over full words 64 at a time.
   uint64_t word = g >> 6;
   uint64_t busy = ~bits_[word] & ((uint64_t{2} << (g & 63)) - 1);
   while (busy == 0 && word != 0) {

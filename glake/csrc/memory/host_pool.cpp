@@ -7,8 +7,8 @@
 
 namespace glake {
 
-// Classes are powers of two up to the larger bound, then multiples of a granule: there a power of
-// two would waste up to half.
+// Classes are powers of two up to the larger bound, and multiples of a granule above it. There a
+// power of two would waste up to half.
 Bytes HostPool::class_of(Bytes bytes) {
   if (bytes > Tuning::kHostMostClass) return round_up(bytes, kGranule);
   Bytes size = Tuning::kHostLeastClass;
@@ -16,7 +16,7 @@ Bytes HostPool::class_of(Bytes bytes) {
   return size;
 }
 
-// The device's primary context, held until close().
+// Takes the device's primary context, and holds it until close().
 void HostPool::attach(int device) {
   if (device < 0 || device >= driver_.device_count()) {
     throw Error(GLAKE_INVALID_DEVICE,
@@ -53,7 +53,7 @@ void HostPool::count_live(HostBlock& block, Bytes requested) {
   ++live_;
 }
 
-// Of the smallest class from `size` to `most` that has one ready.
+// Takes a block of the smallest class from `size` to `most` that has a ready one.
 HostPool::HostBlock* HostPool::take_ready(Bytes size, Bytes requested, Bytes most) {
   auto found = ready_.lower_bound(size);
   while (found != ready_.end() && found->second.empty()) found = ready_.erase(found);
@@ -65,15 +65,16 @@ HostPool::HostBlock* HostPool::take_ready(Bytes size, Bytes requested, Bytes mos
   return block;
 }
 
-// The most that is pinned once there is a block of `size` more.
+// The most that may be pinned once there is one more block of `size`.
 Bytes HostPool::most_held(Bytes size) const {
   const Bytes live = std::max(most_asked_, asked_ + size);
   return live + std::max(live / Tuning::kHostIdle, Tuning::kHostIdleLeast);
 }
 
-// A large block may stand for half as large a request, as it would among classes that are powers
-// of two, and for less rather than that more is pinned than may be: as long as what is lost so fits
-// beside what is live. A small request never holds a large block, which it might do for long.
+// A large block may serve a request of half its size, as with classes that are powers of two. It
+// may serve a smaller one if otherwise more would be pinned than is allowed, as long as the waste
+// fits beside what is live. A small request never gets a large block, because it might keep it for
+// long.
 HostPool::HostBlock* HostPool::take_cached(Bytes size, Bytes requested) {
   std::lock_guard<std::mutex> guard(mutex_);
   if (size <= Tuning::kHostMostClass) return take_ready(size, requested, size);
@@ -84,8 +85,8 @@ HostPool::HostBlock* HostPool::take_cached(Bytes size, Bytes requested) {
   return more ? take_ready(size, requested, size + spare) : nullptr;
 }
 
-// What must go back before `size` more is pinned: of the blocks that nobody uses, those freed
-// longest ago. They are the caller's from here on.
+// The blocks that must go back before `size` more is pinned. Nobody uses them, and they were freed
+// longest ago. The caller owns them from now on.
 std::vector<HostPool::HostBlock*> HostPool::surplus(Bytes size) {
   std::lock_guard<std::mutex> guard(mutex_);
   std::vector<HostBlock*> going;
@@ -131,14 +132,14 @@ void* HostPool::allocate(Bytes bytes) {
   return ptr;
 }
 
-// Pinned memory is every device's: any context does for it, and none is made if one is alive.
+// Pinned memory belongs to every device, so any context is enough. None is made if one is alive.
 int HostPool::home() {
   std::lock_guard<std::mutex> guard(mutex_);
   return attached_.empty() ? driver_.device_in_use() : attached_.front();
 }
 
-// From the driver. What is cached goes back first as far as it is too much, or, if the driver has
-// no more, as a whole.
+// Takes memory from the driver. First the surplus of the cache goes back, or all of the cache if
+// the driver has no more.
 void* HostPool::fresh(Bytes bytes) {
   int device = home();
   attach(device);
@@ -147,7 +148,7 @@ void* HostPool::fresh(Bytes bytes) {
   void* ptr = nullptr;
   if (const std::vector<HostBlock*> going = surplus(bytes); !going.empty()) {
     std::lock_guard<std::mutex> progress(progress_);
-    release(going);  // what the driver refuses stays cached, and is offered again
+    release(going);  // what the driver refuses stays cached and ready
   }
   if (s.ok()) s = driver_.allocate_host(bytes, &ptr);
   if (s.out_of_memory()) {
@@ -212,7 +213,7 @@ void HostPool::free(void* ptr) {
       return;
     }
   }
-  bool ready = advance(*block);  // nobody else knows of it now
+  bool ready = advance(*block);  // nobody else knows of it any more
   std::lock_guard<std::mutex> guard(mutex_);
   if (ready) {
     put_ready(block);
@@ -226,16 +227,17 @@ Bytes HostPool::requested(void* ptr) {
   return live_block(ptr).requested;
 }
 
-// Closes what was enqueued on a stream so far by an event. A stream under capture has none: then
-// the block waits for the capture's end. False if there is no event yet.
+// Records an event behind what was enqueued on a stream so far. A stream under capture has none.
+// Then the block waits for the end of the capture. False if there is no event yet.
 bool HostPool::record_event(HostBlock& block, Recorded recorded) {
   auto [device, stream] = recorded;
   bool capturing = false;
-  // Neither another thread's own default stream can be named here, nor one that may be destroyed.
+  // Another thread's own default stream cannot be named here, and a stream that may be destroyed
+  // must not be.
   bool named =
       is_thread_stream(stream) ? stream == this_thread_stream() : driver_.streams().askable(stream);
   if (!named || !driver_.is_capturing(device, stream, &capturing).ok()) {
-    block.lost = true;  // or the stream was destroyed, its work perhaps not done
+    block.lost = true;  // or the stream was destroyed, perhaps with unfinished work
     return true;
   }
   if (capturing) return false;
@@ -258,7 +260,7 @@ bool HostPool::record_event(HostBlock& block, Recorded recorded) {
   return false;
 }
 
-// Does what can be done for a freed block. True if all work on it is complete.
+// Does what is possible for a freed block. True if all work on it is complete.
 bool HostPool::advance(HostBlock& block) {
   auto recorded = [&](const Recorded& r) { return record_event(block, r); };
   std::vector<Recorded>& streams = block.streams;
@@ -278,7 +280,7 @@ bool HostPool::advance(HostBlock& block) {
   return streams.empty() && events.empty() && !block.lost;
 }
 
-// Moves waiting blocks on, unless another thread is at it.
+// Moves waiting blocks on, unless another thread does so.
 void HostPool::poll() {
   std::unique_lock<std::mutex> progress(progress_, std::try_to_lock);
   if (progress.owns_lock()) poll_locked();
@@ -302,8 +304,8 @@ void HostPool::poll_locked() {
   }
 }
 
-// For blocks of which only a synchronisation tells. A refusal (a capture under way) changes
-// nothing.
+// For blocks whose work only a synchronisation shows to be complete. If it is refused (a capture is
+// under way), nothing changes.
 void HostPool::synchronize() {
   std::vector<int> devices;
   std::vector<HostBlock*> lost;
@@ -321,7 +323,7 @@ void HostPool::synchronize() {
   for (HostBlock* b : lost) b->lost = false;
 }
 
-// A context and progress_ are held, here and in release().
+// The caller holds a context and progress_, here and in release().
 Status HostPool::release_ready() {
   std::vector<HostBlock*> going;
   {
@@ -334,11 +336,11 @@ Status HostPool::release_ready() {
   return release(going);
 }
 
-// Stops at the first refusal; what is left is ready again.
+// Stops at the first refusal. The blocks that are left are ready again.
 Status HostPool::release(const std::vector<HostBlock*>& going) {
   Status s;
   for (HostBlock* block : going) {
-    // Out of the books first: the driver may give the address to another thread at once.
+    // It leaves the books first, because the driver may give the address to another thread at once.
     std::unique_ptr<HostBlock> owner;
     if (s.ok()) {
       std::lock_guard<std::mutex> guard(mutex_);

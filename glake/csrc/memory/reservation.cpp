@@ -9,7 +9,7 @@
 namespace glake {
 namespace {
 
-// What a process may do about a refused reservation where its addresses are limited.
+// What a user can do about a refused reservation if the process's addresses are limited.
 std::string address_limit_text() {
   rlimit limit{};
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
@@ -22,12 +22,12 @@ std::string address_limit_text() {
 }  // namespace
 
 Reservation::Reservation(Driver& driver, Heap* heap, Bytes bytes, Bytes slot) : driver_(driver) {
-  // Asked for with room to align: drivers differ in the alignments they grant.
+  // The request includes room to align, because drivers differ in their alignments.
   bytes = round_up(bytes, kRangeAlign);
   reserved_bytes_ = bytes + kRangeAlign;
   Status s = driver_.reserve(reserved_bytes_, &reserved_);
   if (!s.ok()) {
-    // Whatever the driver calls it, addresses are no memory: freeing some would not help.
+    // Whatever the driver calls it, addresses are not memory, and freeing memory would not help.
     throw Error(GLAKE_DRIVER_ERROR,
                 "the driver refused to reserve " + std::to_string(reserved_bytes_ / kGiB) +
                     " GiB of addresses: " + driver_.describe(s) + address_limit_text());

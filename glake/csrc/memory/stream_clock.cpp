@@ -52,8 +52,8 @@ bool StreamClock::usable(StreamId id) {
   return status.ok() && !yes;
 }
 
-// False if the driver refuses, or if the handle names another stream than when it was first seen:
-// drivers give a destroyed stream's handle to a new one, and its number tells them apart.
+// False if the driver refuses, or if the handle names another stream than when it was first seen.
+// Drivers give a destroyed stream's handle to a new one. The driver's number tells the two apart.
 bool StreamClock::same_stream(StreamId id) {
   Stream& s = streams_[id];
   if (s.handle == 0 || is_thread_stream(s.handle)) return true;
@@ -69,7 +69,7 @@ bool StreamClock::same_stream(StreamId id) {
   return true;
 }
 
-// The handle names another stream from now on: that one gets an id of its own.
+// The handle names another stream from now on. That stream gets its own id.
 StreamId StreamClock::replace(StreamId id) {
   StreamHandle handle = streams_[id].handle;
   ids_.erase(handle);
@@ -120,7 +120,7 @@ StreamId StreamClock::turn(StreamId id) {
   StreamHandle handle = streams_[id].handle;
   ++turns_;
   polls_ = 0;
-  // Also of the only stream: a gone one is taken for not captured.
+  // Also if it is the only stream. A stream that is gone counts as not captured.
   if (streams_[id].gone) {
     id = revive(id, handle);
   } else if (driver_.streams().ending(handle)) {
@@ -130,14 +130,14 @@ StreamId StreamClock::turn(StreamId id) {
   return id;
 }
 
-// Work for a stream that was gone: its handle may name a new one by now.
+// For work on a stream that was gone. Its handle may name a new stream by now.
 StreamId StreamClock::revive(StreamId id, StreamHandle handle) {
   if (streams_[id].handle != handle) return id_of(handle);  // replaced just now
   bool yes = false;
   return driver_.is_capturing(device_, handle, &yes).ok() ? replace(id) : id;
 }
 
-// A stream that may end is named: now or never can the driver be asked what others will want to
+// A caller names a stream that may end. Only now can the driver be asked what others will want to
 // know of it.
 StreamId StreamClock::renew(StreamId id) {
   const StreamHandle handle = streams_[id].handle;
@@ -154,7 +154,8 @@ void StreamClock::mark_all() {
   }
 }
 
-// To ask the default stream may end any other's capture: not unless none of a few is captured.
+// A question about the default stream may end another stream's capture. So there must be few
+// streams, and none captured.
 bool StreamClock::may_query(StreamId id) {
   if (streams_[id].handle != 0) return true;
   if (streams_.size() > Tuning::kPollsATurn) return false;
@@ -172,8 +173,8 @@ void StreamClock::ask_idle(StreamId waiter) {
   }
 }
 
-// The driver tells at once that a stream is idle; that an event is past, only some time after it
-// has been recorded.
+// The driver tells at once that a stream is idle. It tells only some time after the recording that
+// an event has happened.
 void StreamClock::close_epoch(StreamId id) {
   if (!usable(id) || !same_stream(id)) return;
   bool idle = false;

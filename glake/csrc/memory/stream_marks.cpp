@@ -16,7 +16,8 @@ void StreamMarks::add(const Mark& mark, std::vector<EventId>& spare) {
   marks_.push_back(mark);
 }
 
-// A mark covers every earlier epoch, so the older half can be halved when work never completes.
+// Drops every second mark of the older half, when work never completes. It may, because a mark
+// covers every earlier epoch.
 void StreamMarks::thin(std::vector<EventId>& spare) {
   std::deque<Mark> kept;
   for (size_t i = 0; i < marks_.size(); ++i) {

@@ -38,7 +38,7 @@ void ViewIndex::extend(View* view, const std::vector<Run>& runs) {
 
 std::vector<Run> ViewIndex::truncate(View* view, Granules length) {
   leave_length(view);
-  // The first run of which something goes.
+  // The first run that loses granules.
   auto from = std::partition_point(view->runs.begin(), view->runs.end(), [length](const Run& run) {
     return run.at + run.count <= length.count;
   });

@@ -34,7 +34,7 @@ Address ViewSpace::take(Granules n) {
 
 void ViewSpace::give(Address base, Granules n) {
   auto next = free_.lower_bound(base);
-  // Never merge across reservations: the pointer map's block table differs.
+  // Places of two reservations are never merged, because their block tables differ.
   auto same = [](Address a, Address b) { return PointerMap::find(a) == PointerMap::find(b); };
   if (next != free_.end() && base + n.bytes() == next->first && same(base, next->first)) {
     n = n + next->second;
