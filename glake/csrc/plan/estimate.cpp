@@ -17,14 +17,14 @@ double expected_ns(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns) {
     const double chunk =
         std::max(planned.rate * copy, static_cast<double>(TransferTuning::kLeastChunk));
     const auto hops = static_cast<double>(planned.path.hops.size());
-    // Two chunks at a time share each hop.
+    // Two chunks share each hop at a time.
     starts.push_back({copy * hops + 2 * (hops - 1) * chunk / planned.rate, planned.rate});
   }
   std::sort(starts.begin(), starts.end(),
             [](const Start& a, const Start& b) { return a.ns < b.ns; });
   starts.resize(
       std::min<size_t>(starts.size(), std::max<uint64_t>(bytes / TransferTuning::kLeastChunk, 1)));
-  // The time at which the paths that have started by then have carried all bytes.
+  // The time when the paths that have started by then have carried all bytes.
   double rate = 0, owed = size;
   for (size_t i = 0; i < starts.size(); ++i) {
     rate += starts[i].rate;
@@ -43,7 +43,8 @@ bool worth_splitting(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns)
   if (plan.plain <= 0) return true;
   const bool direct = plan.paths.size() == 1 && plan.paths[0].path.hops.size() == 1;
   if (plan.paths.empty() || direct) return false;
-  // A chunk for every other buffer on the ways; of fewer the estimate is no good.
+  // There must be a chunk for every other buffer of the paths. With fewer chunks the estimate is
+  // not useful.
   size_t buffers = 0;
   for (const PlannedPath& planned : plan.paths) buffers += planned.path.hops.size() - 1;
   if (2 * bytes < buffers * TransferTuning::kLeastChunk) return false;

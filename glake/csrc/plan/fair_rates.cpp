@@ -53,7 +53,7 @@ void FairRates::arrange() {
   arranged_ = true;
 }
 
-// All rates grow together; those a full limit holds stop growing.
+// All rates grow together. When a limit is full, its flows stop growing.
 const std::vector<double>& FairRates::rates(const std::vector<char>& open) {
   if (!arranged_) arrange();
   rates_.assign(copies_.size(), 0.0);
@@ -61,7 +61,7 @@ const std::vector<double>& FairRates::rates(const std::vector<char>& open) {
   left_ = static_cast<size_t>(std::count(open.begin(), open.end(), 1));
   while (left_ > 0) {
     const double step = widest_step();
-    if (!std::isfinite(step)) break;  // what is left has no route
+    if (!std::isfinite(step)) break;  // the other flows have no route
     for (size_t flow = 0; flow < rates_.size(); ++flow) {
       if (growing_[flow] != 0) rates_[flow] += step * copies_[flow];
     }

@@ -22,14 +22,15 @@ double alone(const Topology& topology, const Candidate& path) {
   return most;
 }
 
-// Of each path: the most it may carry, negative where that is the highest load times what it could
-// carry alone; and whether it is held by that.
+// For each path: the most that it may carry, and whether that holds it. If negative, the most is
+// minus the highest load times what the path could carry alone.
 struct Evenness {
   std::vector<double> fixed, alone;
   std::vector<bool> tight;
 };
 
-// One packing program: rows of the limits that can bind, then one per demand and part.
+// One packing program. It has a row for each limit that can bind, and then one for each demand and
+// part.
 class Program {
  public:
   Program(const Topology& topology, const std::vector<Party>& parties) : parties_(parties) {
@@ -51,12 +52,12 @@ class Program {
     }
   }
 
-  // `settled`: the total of each demand, negative where it may still grow. Returns the rate for
-  // unit weight of those that may; `held`: which of them cannot have more.
+  // `settled` is the total of each demand, negative if it may still grow. Returns the rate for unit
+  // weight of those that may. `held` says which of them cannot have more.
   double solve(const std::vector<double>& settled, std::vector<Party>* answer,
                std::vector<bool>* held = nullptr, Evenness* even = nullptr) {
     std::vector<double> room = room_;
-    std::vector<int> first;  // row of each demand's part 0
+    std::vector<int> first;  // the row of each demand's part 0
     double weights = 0;
     for (size_t d = 0; d < parties_.size(); ++d) {
       first.push_back(static_cast<int>(room.size()));
@@ -64,7 +65,7 @@ class Program {
       room.insert(room.end(), static_cast<size_t>(parties_[d].parts), part);
       if (settled[d] < 0) weights += parties_[d].weight;
     }
-    const auto own = static_cast<int>(room.size());  // row of the first path alone
+    const auto own = static_cast<int>(room.size());  // the row of the first path's own limit
     for (size_t i = 0; even != nullptr && i < even->fixed.size(); ++i) {
       room.push_back(std::max(even->fixed[i], 0.0));
     }
@@ -118,7 +119,7 @@ class Program {
   std::vector<double> room_;
 };
 
-// Rounding may be a hair over a limit, and parts of striped memory a hair apart.
+// Rounding may leave a sum slightly over a limit, and parts of striped memory slightly unequal.
 void tidy(const Topology& topology, std::vector<Party>* parties) {
   std::vector<double> load(topology.limits().size(), 0.0);
   for (const Party& party : *parties) {
@@ -214,7 +215,7 @@ bool keep_fattest(size_t most, std::vector<Party>* parties) {
     std::stable_sort(order.begin(), order.end(),
                      [&](size_t a, size_t b) { return party.rates[a] > party.rates[b]; });
     if (order.size() <= most || party.rates[order[most]] <= 0) continue;
-    // Each part's fattest first: none may be left without.
+    // Each part first takes its path with the highest rate, so that none is left without.
     std::vector<bool> served(static_cast<size_t>(party.parts), false);
     std::stable_partition(order.begin(), order.end(), [&](size_t path) {
       const auto part = static_cast<size_t>(party.paths[path]->part);
@@ -239,7 +240,7 @@ void even_out(const Topology& topology, std::vector<Party>* parties) {
     totals.push_back(party.total);
     for (const Candidate* path : party.paths) even.alone.push_back(alone(topology, *path));
   }
-  // The direct path is not held back: nothing of it has to fill up first.
+  // The direct path is not held back, because it has no buffers to fill first.
   for (const Party& party : *parties) {
     for (const Candidate* path : party.paths) {
       even.fixed.push_back(path->direct ? alone(topology, *path) : -1.0);

@@ -13,7 +13,8 @@ using topology::Load;
 using topology::Route;
 using topology::Topology;
 
-// Places where a path may change: GPUs between its ends, and host memory between two GPUs.
+// Finds paths over places where a copy may change: GPUs between its ends, and host memory between
+// two GPUs.
 class Finder {
  public:
   Finder(const Topology& topology, const Place& src, const Place& dst, int relays)
@@ -59,8 +60,9 @@ class Finder {
     way.push_back(next);
     return way;
   }
-  // By a copy that is worth a hop: to and from the host, between GPUs by NVLink or under one PCIe
-  // switch. Through a root complex, staging in host memory is no slower and works everywhere.
+  // Whether a copy between the two is worth a hop: to and from the host, and between GPUs by NVLink
+  // or under one PCIe switch. Through a root complex, staging in host memory is no slower, and
+  // works everywhere.
   bool reaches(const Place& from, const Place& to) const {
     if (from.host() && to.host()) return false;
     if (from.host() || to.host() || topology_.linked(from.gpu, to.gpu)) return true;
@@ -73,7 +75,7 @@ class Finder {
     return end || topology_.sockets() == 1 ? "cpu" : "cpu:" + std::to_string(place.node);
   }
 
-  // The load of one hop on limits, kept: a few hops make up hundreds of ways.
+  // The load of one hop on the limits. It is kept, because a few hops make up hundreds of paths.
   struct Step {
     Route route, loads;
   };

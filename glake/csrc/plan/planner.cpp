@@ -64,7 +64,7 @@ void Planner::set_scale(int edge, double factor) {
 
 void Planner::lend(std::vector<double> factors) {
   const bool valid = std::all_of(factors.begin(), factors.end(), [](double part) {
-    return part >= 0 && part <= 1;  // NaN is neither
+    return part >= 0 && part <= 1;  // NaN is not
   });
   if (!valid || (!factors.empty() && factors.size() != limits())) {
     throw PlanError(std::to_string(factors.size()) + " parts of limits: there are " +
@@ -195,7 +195,7 @@ Planner::Plans Planner::make(const std::vector<Demand>& demands) const {
     for (size_t d = 0; d < demands.size(); ++d) {
       if (gated[d] || shared[d].total >= options_.gate * plain[d]) continue;
       gated[d] = true;
-      // Where only the direct path was open, or was all that helped, nothing changes.
+      // If only the direct path was open or helped, nothing changes.
       for (size_t p = 0; p < shared[d].paths.size(); ++p) {
         if (!shared[d].paths[p]->direct && shared[d].rates[p] > 0) again = true;
       }
@@ -236,7 +236,7 @@ std::vector<Refusal> Planner::refusals(const std::vector<Party>& parties, size_t
   return refused;
 }
 
-// The limit that is full without it, and who fills it most.
+// Names the limit that is full without the candidate, and its largest user.
 std::string Planner::why_not(const Candidate& candidate, const std::vector<Party>& parties) const {
   for (const Load& load : candidate.loads) {
     double sum = 0, most = 0;

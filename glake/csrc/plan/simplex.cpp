@@ -10,8 +10,8 @@ namespace {
 
 constexpr int kNone = INT_MAX;
 constexpr double kTiny = 1e-9;
-// Limits differ by this much per row, so that no two rows are reached at once: ties could make the
-// method walk in circles. The answer is of the limits as given.
+// Limits of different rows differ by this much, so that no two rows are reached at once. Ties could
+// make the method go in circles. The answer is computed with the given limits.
 constexpr double kApart = 1e-7;
 
 }  // namespace
@@ -39,7 +39,7 @@ int Simplex::add(const topology::Route& entries, double gain) {
   return static_cast<int>(columns_.size()) - 1;
 }
 
-// The column that earns most beyond the prices of the rows it loads; a slack, where a price has
+// The column that earns most above the prices of the rows that it loads, or a slack whose price has
 // become negative.
 int Simplex::entering(double* reward) const {
   int best = kNone;
@@ -113,7 +113,7 @@ void Simplex::pivot(int entering, int row, double reward) {
 }
 
 void Simplex::solve() {
-  // Every step keeps within the limits: ending early costs rate, never correctness.
+  // Every step keeps the limits, so an early end costs rate and never correctness.
   const int most = 50 + 10 * static_cast<int>(rows_ + columns_.size());
   for (; pivots_ < most; ++pivots_) {
     double reward = 0;

@@ -19,12 +19,12 @@ namespace {
 // Copies within one device and memsets, bytes per ns. Assumed: no preset gives it.
 constexpr double kLocalRate = 1000;
 constexpr const char kPerCopy[] = "per_copy_us";
-constexpr int kMaxNodes = 1024;  // as many as Linux can have
+constexpr int kMaxNodes = 1024;  // the most that Linux can have
 
 std::string gpu(int device) { return "g" + std::to_string(device); }
 std::string memory(int socket) { return "m" + std::to_string(socket); }
 
-// A node as texts name it: for_people() of glake/platforms.py.
+// A node as messages show it, as by for_people() of glake/platforms.py.
 std::string shown_node(const std::string& node) {
   const std::string number = node.substr(1);
   if (number.empty()) return node;  // the NVSwitch
@@ -97,7 +97,7 @@ void Topology::read_sockets(const Json& sockets) {
   }
 }
 
-// Where the file names none, socket S is node S.
+// If the file names no nodes, socket S is node S.
 void Topology::read_numa_nodes(const Json* nodes) {
   if (nodes == nullptr || nodes->items().empty()) {
     for (int socket = 0; socket < sockets_; ++socket) node_sockets_.push_back(socket);
@@ -204,7 +204,7 @@ Route Topology::along(const std::vector<std::string>& nodes) const {
   return route;
 }
 
-// The shortest way through sockets and switches only: no other GPU, no other host memory.
+// The shortest way through sockets and switches only, with no other GPU or host memory.
 Route Topology::over_pcie(const std::string& from, const std::string& to) const {
   std::map<std::string, std::string> came;
   std::deque<std::string> queue{from};
@@ -264,7 +264,8 @@ bool Topology::linked(int a, int b) const {
          (edge(gpu(a), gpu(b)) >= 0 || (edge(gpu(a), "N") >= 0 && edge("N", gpu(b)) >= 0));
 }
 
-// Over PCIe only under one socket: what drivers allow without help from the host everywhere.
+// Over PCIe only GPUs under one socket are peers. Drivers allow that everywhere, without help from
+// the host.
 bool Topology::peers(int a, int b) const {
   return a != b && (linked(a, b) || socket_of(a) == socket_of(b));
 }
