@@ -15,7 +15,7 @@ namespace {
 pthread_key_t thread_key;
 bool inside_before_fork = false;  // under mutex_, which is held across fork
 
-// The block of the escape pool at `ptr`, which no reserved range holds.
+// The block of the escape pool at `ptr`. No reserved range holds it.
 Block* escaped(Address ptr) {
   bool inside = false;
   Block* b = ContiguousIndex::find(ptr, &inside);
@@ -32,7 +32,7 @@ std::atomic<Process*> Process::instance_{nullptr};
 __thread Process::Thread* Process::this_thread_ = nullptr;
 __thread bool Alone::inside_ = false;
 
-// What happens around a fork.
+// The work around a fork.
 struct Process::Fork {
   static void before();
   static void in_parent();
@@ -50,7 +50,7 @@ Process& Process::start() {
   return *process;
 }
 
-// The lock is held across fork, so that a child that may still use glake finds whole books.
+// The lock is held across a fork, so that a child that may still use glake finds complete books.
 void Process::Fork::before() {
   const bool inside = Alone::now();
   Alone::set(inside || checked());
@@ -76,7 +76,8 @@ void Process::Fork::in_child() {
   process.hooks_.set(kTraced, false);  // the file is the parent's
   if (process.driver_used_) {
     process.forked_.store(true, std::memory_order_relaxed);
-    process.hooks_.clear();  // the plain path says why nothing works here
+    // So that the plain path is not taken, and calls say why nothing works here.
+    process.hooks_.clear();
   }
   const bool inside = inside_before_fork;
   process.mutex_.unlock();
@@ -118,7 +119,7 @@ void Process::stream_ends(int device, StreamHandle stream, StreamEnd when) {
   if (when == StreamEnd::kAnyTime) Driver::streams().may_end(stream);
   for (int each = 0; each < kMaxDevices; ++each) {
     DeviceAllocator* used = devices_[each].get();
-    // Not `device` alone: a stream may use the memory of others.
+    // Devices other than `device` too, because a stream may use their memory.
     if (used == nullptr || (each != device && !used->knows(stream))) continue;
     if (when == StreamEnd::kAnyTime) {
       used->stream_may_end(stream);
@@ -299,7 +300,8 @@ void Process::shutdown() {
   if (host_ != nullptr) host_->close();
   ipc_.reset();
   host_.reset();
-  ++generation_;  // even if a device below refuses: the caches of those before it are gone
+  // It rises even if a device below refuses, because the caches of earlier devices are gone.
+  ++generation_;
   for (auto& device : devices_) {
     if (device != nullptr) device->close();
     device.reset();
@@ -307,7 +309,7 @@ void Process::shutdown() {
   stop_trace();
   driver_.reset();
   driver_path_.clear();
-  hooks_.set(kUnread, true);  // first: no signal may find the plain path
+  hooks_.set(kUnread, true);  // this comes first, so that no signal handler finds the plain path
   options_read_ = false;
   options_ = Options{};
   kinds_.use_options(options_);
@@ -366,10 +368,10 @@ Owned Process::owned(Address at) {
   if (b == nullptr || b->state.load() != BlockState::kLive) return found;
   CallerBlock held{b->ptr, b->requested, b->ptr};
   DebugDevice* debug = hooks_.has(kDebug) ? debug_of(*b->heap) : nullptr;
-  if (debug != nullptr) {  // between its guards
+  if (debug != nullptr) {  // the address may be between the guards of a block
     void* inner = reinterpret_cast<void*>(b->ptr + debug->overhead() / 2);
     held = caller_block(inner, *b);
-    // One of before the guards.
+    // This block was allocated before guards were on.
     if (held.begin != b->ptr) held = {b->ptr, b->requested, b->ptr};
   }
   if (at < held.ptr || at - held.ptr >= held.bytes) return found;
@@ -389,7 +391,7 @@ Bytes Process::set_headroom(int device, Bytes bytes) {
   prepare();
   std::vector<int> used;
   for_each_device([&](DeviceAllocator& each) { used.push_back(each.number()); });
-  // Of all, so that none that is used later begins with a headroom it cannot have.
+  // All devices are checked, so that none that is used later begins with an impossible headroom.
   for (int each = 0; each < device_count(); ++each) {
     Bytes total = 0;
     const Status s = driver().total_memory(each, &total);
@@ -409,7 +411,7 @@ Bytes Process::set_headroom(int device, Bytes bytes) {
 
 Bytes Process::headroom(int device) {
   if (device != kAllDevices && (device < 0 || device >= device_count())) {
-    return this->device(device).limits().headroom();  // says what is wrong
+    return this->device(device).limits().headroom();  // throws an error that says what is wrong
   }
   prepare();
   std::lock_guard<std::mutex> guard(mutex_);

@@ -8,7 +8,7 @@
 namespace glake {
 namespace {
 
-// What files and copies refuse does not say of which region it is.
+// Adds the region's name to an error of files or copies.
 Error naming(const Error& error, PoolId id) {
   const std::string region = RegionBook::instance().text(id), text = error.what();
   const bool named = text.find(region) != std::string::npos;

@@ -16,14 +16,14 @@ RegionCopier::RegionCopier(Driver& driver, HostPool& host, int device)
   try {
     engine_ = std::make_unique<TransferUse>();
   } catch (const Error& e) {
-    if (e.code() != GLAKE_TRANSFER_CLOSED) throw;  // without it copies are plain
+    if (e.code() != GLAKE_TRANSFER_CLOSED) throw;  // without the engine all copies are plain
   }
   scope_ = std::make_unique<DeviceScope>(driver_, device_);
   require(scope_->status(), "to make its context current");
   require(driver_.create_stream(&stream_), "a stream to copy a region's bytes");
 }
 
-// After a failure the host memory is given up next: no copy may use it any more.
+// After a failure the caller gives the host memory up next, so no copy may use it any more.
 RegionCopier::~RegionCopier() {
   for (uint64_t id : transfers_) {
     std::string text;
@@ -68,7 +68,7 @@ void RegionCopier::start(const std::vector<SavedPart>& parts, char* host, Bytes 
       ++i;
       continue;
     }
-    // Neighbours on both sides are one copy.
+    // Parts that are neighbours on both sides become one copy.
     Bytes bytes = part.bytes;
     for (++i; i < parts.size() && !large(parts[i]); ++i) {
       const bool next = parts[i].at == part.at + bytes && at_host(parts[i]) == there + bytes;

@@ -4,7 +4,7 @@
 
 namespace glake {
 
-// A thread's kind and pool, given up when the thread ends.
+// A thread's kind and pool. They end with the thread.
 struct ThreadKinds::Own {
   int kind = GLAKE_STITCHED;
   PoolId pool{};

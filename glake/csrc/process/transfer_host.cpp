@@ -80,21 +80,21 @@ void TransferHost::open(const std::string& topology, const std::string& name) {
     throw Error(GLAKE_INVALID_ARGUMENT,
                 "the transfer engine is open; glake_transfer_close() it first");
   }
-  process_.host();  // there when the engine asks for it
+  process_.host();  // makes it, so that it is there when the engine asks
   engine_ = std::make_unique<transfer::Engine>(
       process_.driver(), std::make_unique<TransferAllocator>(process_), topology, name,
       process_.options().copy_order == CopyOrderKind::kEnqueued);
   in_use_.store(engine_.get());
 }
 
-// Not under the process's lock: what the engine still does may allocate and free.
+// Called without the process's lock, because the engine may still allocate and free.
 void TransferHost::close() {
   process_.check_usable();
   std::lock_guard<std::mutex> closing(mutex_);
   if (engine_ == nullptr) return;
   in_use_.store(nullptr);
   try {
-    engine_->end_all();  // calls that wait for a transfer return
+    engine_->end_all();  // ends the calls that wait for a transfer
     while (users_.load() != 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
     engine_->close();
   } catch (const Error&) {
