@@ -1,5 +1,5 @@
-// Blocks as DLPack capsules: the layout of the specification (dlpack.h, 0.8 and 1.0), bytes in one
-// dimension. A capsule, or whoever consumes it, holds the Python object that owns the block.
+// Blocks as DLPack capsules. They have the layout of the specification (dlpack.h, 0.8 and 1.0), and
+// one dimension of bytes. The capsule or its consumer holds the Python object that owns the block.
 #include <memory>
 
 #include "python/binding.h"
@@ -57,7 +57,8 @@ struct Export {
   int64_t shape[1] = {0}, strides[1] = {1};
   PyObject* owner = nullptr;
 
-  // From any thread. At the end of the process its memory is the driver's to take back.
+  // Any thread may call this. At the end of the process it keeps the block, which the driver takes
+  // back.
   static void end(Managed* managed) {
     auto* self = static_cast<Export*>(managed->context);
     if (!finalizing()) {

@@ -1,5 +1,6 @@
-// Python binding of the capacity graph and the planner of transfers. A place is (gpu, node): gpu -1
-// is host memory of socket `node`, -1: spread by pages, -2: striped by chunks.
+// Python binding of the capacity graph and of the planner of transfers. A place is (gpu, node). If
+// gpu is -1, it is host memory of socket `node`, where -1 is spread by pages and -2 is striped by
+// chunks.
 #include <pybind11/stl.h>
 
 #include <memory>

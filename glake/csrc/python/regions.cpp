@@ -18,7 +18,7 @@ void bind_regions(py::module_& module) {
       "region_pool",
       [](const std::string& name) {
         glake_pool pool{};
-        // A NUL would end the text early for C, which is to refuse it as it does its like.
+        // A NUL would end the text early for C. So it is replaced by a character that C refuses.
         const std::string text = name.find('\0') == std::string::npos ? name : "\1";
         check(released(glake_region_pool, text.c_str(), &pool));
         return named(pool);

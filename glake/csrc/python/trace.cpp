@@ -31,7 +31,7 @@ void feed_until(TraceParser& parser, const py::iterable& chunks, const Enough& e
       if (enough()) return;
     }
   } catch (py::error_already_set& error) {
-    // The line tells the caller how far a source that broke off (a truncated gzip) had got.
+    // For a source that broke off (a truncated gzip) the line tells the caller how far it got.
     error.restore();
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
@@ -50,8 +50,8 @@ std::shared_ptr<Trace> parse_trace(const std::string& name, const py::iterable& 
   return std::make_shared<Trace>(builder.take());
 }
 
-// Hands events out as Python tuples as the text comes in. What stands before a bad line is handed
-// out; the error comes with the next call.
+// Gives events as Python tuples while the text comes in. The events before a bad line are still
+// given. The error comes with the next call.
 class TraceStream : public TraceSink {
  public:
   explicit TraceStream(const std::string& name) : parser_(name, *this) {}
@@ -90,7 +90,7 @@ class TraceStream : public TraceSink {
     return std::move(events_);
   }
 
-  // Jobs repeat their tags, so that a few strings serve for all events.
+  // Jobs repeat their tags, so a few strings serve all events.
   const py::object& decoded(std::string_view tag) {
     if (tags_.size() >= kTagsKept) tags_.clear();
     py::object& kept = tags_[std::string(tag)];

@@ -1,4 +1,4 @@
-// Bindings of include/glake/glake.h, the section on transfers.
+// Bindings of the section on transfers of include/glake/glake.h.
 #include <pybind11/stl.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ int to_place(const py::int_& value) {
   return static_cast<int>(place);
 }
 
-// An object's memory, held while this lives. Raises what the object does.
+// An object's memory, held while this lives. Raises the object's own exception.
 class HeldBuffer {
  public:
   HeldBuffer(const py::handle& object, int flags) {
@@ -40,8 +40,8 @@ class HeldBuffer {
   Py_buffer view_{};
 };
 
-// `parts`: a dense buffer of unsigned 64-bit numbers, three to a part: dst, src, bytes. `streams`:
-// (device, handle) of none, one or two.
+// `parts` is a dense buffer of unsigned 64-bit numbers, three for each part: dst, src, bytes.
+// `streams` has none, one or two pairs (device, handle).
 uint64_t start(const py::buffer& parts, const py::int_& dst_device, const py::int_& src_device,
                const std::vector<std::pair<py::int_, py::int_>>& streams, unsigned flags) {
   const HeldBuffer numbers(parts, PyBUF_STRIDES);
@@ -132,7 +132,7 @@ void bind_handles(py::module_& module) {
       py::arg("id"), "Bytes, time, and what went over which path.");
 }
 
-using TimedPlace = std::pair<py::int_, int>;  // a GPU or GLAKE_HOST, and the socket
+using TimedPlace = std::pair<py::int_, int>;  // a GPU or GLAKE_HOST, with the socket
 
 std::vector<std::vector<uint64_t>> time_copies(
     const std::vector<std::pair<TimedPlace, TimedPlace>>& copies, const py::int_& bytes,
@@ -244,8 +244,9 @@ bool pinned(const py::int_& address, uint64_t timeout_ns) {
   return true;
 }
 
-// (address, shape, strides, bytes of an item, whether it has no gaps, whether it is read-only,
-// bytes) of an array. The array interface, a dictionary of texts, takes several times as long.
+// Returns (address, shape, strides, bytes of an item, whether it has no gaps, whether it is
+// read-only, bytes) of an array. The array interface, which is a dictionary of texts, takes several
+// times as long.
 py::object array_memory(const py::object& array) {
   try {
     const HeldBuffer held(array, PyBUF_STRIDES);

@@ -1,5 +1,5 @@
-// The Python module glake._C, watching: Python stacks as contexts, snapshots and history as plain
-// lists, tags, findings.
+// Watching in the Python module glake._C: Python stacks as contexts, snapshots and history as plain
+// lists, tags, and findings.
 #include <cxxabi.h>
 #include <dlfcn.h>
 #include <execinfo.h>
@@ -24,19 +24,21 @@ namespace {
 
 constexpr size_t kMostFrames = 64;
 
-// Frames as the interpreter had them, innermost first: nothing is formatted until somebody asks.
+// Frames as the interpreter had them, the innermost first. They are formatted only when somebody
+// asks.
 struct Stack {
   struct Frame {
     PyCodeObject* code;
     int line;
   };
   std::vector<Frame> frames;
-  std::vector<void*> native;  // return addresses of C++ frames, where asked for
+  std::vector<void*> native;  // return addresses of C++ frames, if requested
 };
 std::atomic<bool> with_native{false};
 
-// The stacks that glake still refers to, and those it has dropped. They are dropped on any thread,
-// with or without the GIL: their code objects are given back when next a stack is captured.
+// The stacks that glake still refers to, and those that it has dropped. Any thread may drop a
+// stack, with or without the GIL. So their code objects are given back when the next stack is
+// captured.
 struct Stacks {
   std::mutex mutex;
   std::unordered_set<const void*> alive;
@@ -67,8 +69,8 @@ void give_back() {
   }
 }
 
-// PyTorch lets the GIL go before it allocates. It is taken back for the walk, as PyTorch's own
-// recorder does, on threads that run Python: others have no frames to show.
+// PyTorch releases the GIL before it allocates. This takes it again for the walk, as PyTorch's own
+// recorder does, on threads that run Python. Other threads have no frames to show.
 void* capture(void*) {
   if (Py_IsInitialized() == 0 || PyGILState_GetThisThreadState() == nullptr) return nullptr;
   if (PyGILState_Check() == 0 && finalizing()) return nullptr;
@@ -123,7 +125,7 @@ size_t describe(void*, void* context, char* text, size_t capacity) {
 constexpr glake_context_hooks kHooks = {sizeof(glake_context_hooks), nullptr, capture, drop,
                                         describe};
 
-// (library, 0, function) of a C++ frame.
+// Returns (library, 0, function) of a C++ frame.
 py::tuple native_frame(const void* pc) {
   Dl_info info{};
   bool known = dladdr(static_cast<const char*>(pc) - 1, &info) != 0 && info.dli_fname != nullptr;
@@ -142,8 +144,8 @@ bool is_stack(const void* context) {
   return stacks().alive.count(context) != 0;
 }
 
-// [(filename, line, function)], shared by all that carry the same context. Empty for a context that
-// somebody else's hooks made.
+// Returns [(filename, line, function)], shared by all that have the same context. It is empty for a
+// context of other hooks.
 py::list frames_of(void* context, py::dict& known) {
   if (context == nullptr || !is_stack(context)) return py::list();
   py::int_ key(reinterpret_cast<uintptr_t>(context));
@@ -168,7 +170,7 @@ struct Visit {
   py::dict known;
 };
 
-// The visitors run on this thread and hold the GIL; glake holds no lock then.
+// The visitors run on this thread and hold the GIL. Glake holds no lock then.
 void on_event(void* self, const glake_event* e) {
   auto* visit = static_cast<Visit*>(self);
   visit->out.append(py::make_tuple(e->action, e->address, e->bytes,
@@ -212,7 +214,7 @@ void record_history(size_t entries, int when, bool clear, bool native) {
   give_back();
 }
 
-// The interface keeps tags by reference: each text is kept once, for good.
+// The interface keeps tags by reference, so each text is kept once and for good.
 void set_tag(const py::object& tag) {
   static auto* texts = new std::unordered_set<std::string>;
   const char* kept = tag.is_none() ? nullptr : texts->insert(py::str(tag)).first->c_str();
