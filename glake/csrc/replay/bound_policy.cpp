@@ -1,4 +1,4 @@
-// Counting live bytes.
+// Counts live bytes.
 #include "bound_policy.h"
 
 #include <numeric>

@@ -49,7 +49,7 @@ Block* CachingPolicy::find(Pool& pool, uint32_t stream, uint64_t bytes) {
   return block;
 }
 
-// Cuts the request off the block's low end.
+// Cuts the request from the low end of the block.
 Block* CachingPolicy::carve(Pool& pool, Block* block, uint64_t bytes) {
   if (!should_split(pool, block->bytes - bytes)) return block;
   Block* front = new_block(block->stream, block->small, block->address, bytes);
@@ -176,7 +176,8 @@ void CachingPolicy::synchronize_markers() {
   }
 }
 
-// The host waits for a stream before its memory is unmapped; free where work completes at once.
+// The host waits for a stream before memory is unmapped. That costs nothing if work completes at
+// once.
 void CachingPolicy::wait_for_stream() {
   if (complete_after_ != 0) calls_.add(Call::kEventWait);
 }
@@ -205,7 +206,7 @@ std::string CachingPolicy::describe_oom(uint64_t bytes, uint32_t stream) const {
          " of it on other streams), the largest idle block of this stream " + size_text(largest);
 }
 
-// A segment per stretch of mapped memory.
+// Makes a segment for each stretch of mapped memory.
 Layout CachingPolicy::layout() const {
   Layout out;
   for (const Block& first : blocks_) {
@@ -232,7 +233,7 @@ Layout CachingPolicy::layout() const {
   return out;
 }
 
-// Every byte of physical memory is held, awaiting a stream, or idle in a pool, once.
+// Checks that every physical byte is exactly once held, waiting for a stream, or idle in a pool.
 void CachingPolicy::check() const {
   uint64_t idle = 0;
   uint64_t awaiting = 0;

@@ -60,7 +60,7 @@ class Replay {
   const Trace& trace_;
   Policy& policy_;
   const ReplayOptions& options_;
-  std::vector<uint64_t> blocks_;  // by slot; 0 = not live
+  std::vector<uint64_t> blocks_;  // by slot; 0: not live
   size_t bucket_;
   ReplayResult result_;
   uint64_t live_ = 0;
@@ -71,7 +71,7 @@ class Replay {
   std::optional<uint64_t> step_;
   const std::vector<PriceTable> tables_;
   DriverCalls growth_;                    // so far
-  DriverCalls step_calls_, step_growth_;  // as the step began
+  DriverCalls step_calls_, step_growth_;  // at the step's begin
 };
 
 ReplayResult Replay::run() {
@@ -108,7 +108,7 @@ ReplayResult Replay::run() {
   return std::move(result_);
 }
 
-// False on out of memory.
+// False if it is out of memory.
 bool Replay::apply(const Event& event) {
   uint64_t& block = blocks_[event.op == Op::kStep ? 0 : event.slot];
   switch (event.op) {
@@ -180,7 +180,7 @@ std::vector<DriverTime> Replay::times(const DriverCalls& calls, const DriverCall
   return out;
 }
 
-// On the way out of an error the policy may refuse; its own teardown then reports what is left.
+// After an error the policy may refuse. Its own teardown then reports what is left.
 void Replay::release_all() noexcept {
   for (uint64_t& block : blocks_) {
     if (block == 0) continue;
@@ -211,9 +211,9 @@ std::optional<uint64_t> find_min_capacity(const Trace& trace, const std::string&
   const uint64_t live = trace.peak_live_bytes;
   if (live == 0) return 0;
   if (live > kMostBytes) return std::nullopt;
-  // Fewer bytes than are live can hold no policy, and none takes less than a granule.
+  // No policy can do with fewer bytes than are live, and none takes less than a granule.
   uint64_t fails = std::max(live, kGranuleBytes) - 1;
-  // What the policy takes when nothing holds it back is enough, unless a limit changes its ways.
+  // What the policy takes without a limit is enough, unless a limit changes its behaviour.
   uint64_t fits = std::max(run_at(kUnlimited).peak_physical_bytes, fails + 1);
   while (run_at(fits).oom) {
     if ((fits > 8 * live && fits > 64 * kGranuleBytes) || fits == kMostBytes) return std::nullopt;

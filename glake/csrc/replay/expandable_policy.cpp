@@ -6,7 +6,7 @@
 namespace glake::replay {
 namespace {
 
-// What the block could become if the unmapped stretch after it were mapped.
+// The size of the block if the unmapped stretch behind it were mapped.
 uint64_t expandable_bytes(const Block* block) {
   const Block* next = block->next;
   return block->bytes + (next != nullptr && !next->mapped ? next->bytes : 0);
@@ -39,7 +39,7 @@ CachingPolicy::IdleIterator ExpandablePolicy::choose(Pool& pool, IdleIterator fi
 Block* ExpandablePolicy::grow(Pool& pool, uint32_t stream, uint64_t bytes) {
   Block* block = find_space(pool, stream, bytes);
   if (!block->mapped && !map_front(pool, block, std::min(block->bytes, bytes))) return nullptr;
-  // From here `block` is idle and mapped, followed by unmapped and idle blocks in turn.
+  // From here on `block` is idle and mapped. Unmapped and idle blocks follow it in turn.
   while (block->bytes < bytes) {
     Block* next = block->next;
     if (!map_front(pool, next, std::min(bytes - block->bytes, next->bytes))) return nullptr;
@@ -64,7 +64,7 @@ Block* ExpandablePolicy::find_space(Pool& pool, uint32_t stream, uint64_t bytes)
 
 Block* ExpandablePolicy::reserve_segment(Pool& pool, uint32_t stream, uint64_t bytes) {
   const uint64_t handle = pool.small ? kSmallSegment : kLargeSegment;
-  // On a device smaller than the request the span must still let the mapping be tried and fail.
+  // On a device smaller than the request, the mapping must still be tried and fail.
   const uint64_t span = round_up(std::max(capacity_ + capacity_ / 8, bytes), handle);
   segments_.push_back({next_base_, handle, span});
   next_base_ += round_up(span, kLargeSegment);
@@ -76,8 +76,8 @@ Block* ExpandablePolicy::reserve_segment(Pool& pool, uint32_t stream, uint64_t b
   return block;
 }
 
-// Maps new handles at the front of an unmapped block and makes it idle. Handles are created one by
-// one, and those created before a refusal are paid for and released.
+// Maps new handles at the front of an unmapped block, which makes that idle. Handles are created
+// one by one. Those created before a refusal are paid for and released.
 bool ExpandablePolicy::map_front(Pool& pool, Block* block, uint64_t bytes) {
   const uint64_t handle = block->segment->handle_bytes;
   const uint64_t mapped = round_up(bytes, handle);
@@ -85,7 +85,7 @@ bool ExpandablePolicy::map_front(Pool& pool, Block* block, uint64_t bytes) {
   const uint64_t created = std::min(wanted, (capacity_ - physical_) / handle);
   calls_.add(Call::kCreate, handle, created);
   if (created < wanted) {
-    calls_.add(Call::kCreate, handle);  // the one refused
+    calls_.add(Call::kCreate, handle);  // the refused one
     calls_.add(Call::kRelease, handle, created);
     return false;
   }
@@ -106,14 +106,15 @@ void ExpandablePolicy::release_idle(Pool& pool) {
   for (Block* block : idle) {
     Block* unmapped = unmap(pool, block);
     if (unmapped == nullptr || !unmapped->whole_segment()) continue;
-    // Nothing of the segment is mapped any more: its address space goes back too.
+    // Nothing of the segment is mapped any more, so its address space goes back too.
     pool.unmapped.erase(unmapped);
     segments_.remove_if([&](const Segment& each) { return &each == unmapped->segment; });
     delete_block(unmapped);
   }
 }
 
-// Unmaps the handles that lie wholly inside an idle block; the unmapped stretch they join, or null.
+// Unmaps the handles that are wholly inside an idle block. Returns the unmapped stretch that they
+// join, or null.
 Block* ExpandablePolicy::unmap(Pool& pool, Block* block) {
   const uint64_t handle = block->segment->handle_bytes;
   const uint64_t base = block->segment->base;

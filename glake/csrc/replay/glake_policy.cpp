@@ -1,4 +1,4 @@
-// The adaptor from the replay's policy interface to the core's C interface.
+// Adapts the replay's policy interface to the core's C interface.
 #include "glake_policy.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ std::string last_error() {
   return text;
 }
 
-// The option's present value.
+// The present value of an option.
 std::string option_value(const char* key) {
   const int64_t length = glake_option(key, nullptr, 0);
   if (length < 0) throw ReplayError(std::string("option ") + key + ": " + last_error());
@@ -66,7 +66,7 @@ void GlakePolicy::start(const char* mode, const PolicyConfig& config) {
   require_driver(driver_->reset(), "reset");
   set("phantom", "1");
   set("devices", "1");
-  // Physical memory comes in granules; a part of one holds nothing.
+  // Physical memory comes in granules, and a part of one holds nothing.
   set("memory", std::to_string(config.capacity / kGranule * kGranule));
   set("complete_after", std::to_string(config.complete_after));
   set_option("driver", driver_->path);
@@ -82,13 +82,14 @@ void GlakePolicy::start(const char* mode, const PolicyConfig& config) {
   driver_->reset_calls();
 }
 
-// Sets an option for the life of the replay.
+// Sets an option until the end of the replay.
 void GlakePolicy::set_option(const char* key, const std::string& value) {
   saved_options_.emplace_back(key, option_value(key));
   require_core(glake_configure(key, value.c_str()), std::string("option ") + key);
 }
 
-// Errors are ignored: this also runs after a failure, and the next start() refuses what is wrong.
+// Errors are ignored, because this also runs after a failure. The next start() refuses what is
+// wrong.
 void GlakePolicy::stop() {
   glake_shutdown();
   for (const auto& [stream, handle] : streams_) driver_->destroy_stream(handle);
@@ -117,7 +118,8 @@ void* GlakePolicy::stream_of(uint32_t stream) {
 }
 
 uint64_t GlakePolicy::allocate(uint64_t bytes, uint32_t stream) {
-  if (bytes > kMostBytes) {  // may be bad input to the core; in a trace it is out of memory
+  // The core may call it bad input. In a trace it is out of memory.
+  if (bytes > kMostBytes) {
     oom_message_ = "out of memory: " + size_text(bytes) + " asked for on stream " +
                    std::to_string(stream) + ", more than the " + size_text(kMostBytes) +
                    " of the largest device";
@@ -154,8 +156,8 @@ void GlakePolicy::work_on(void* stream) {
   require_driver(driver_->record_with_flags(work_, stream, 0), "cuEventRecordWithFlags");
 }
 
-// What is enqueued until a block is freed may use it to the last: a stream is idle only once that
-// is complete. Done here, where no call is timed.
+// Work that is enqueued before a block's free may use the block until it completes. Only then is a
+// stream idle. This is done here, where no call is timed.
 void GlakePolicy::tick() {
   if (made_ != 0) users_[made_] = {made_on_, {}};
   if (const auto users = users_.find(freed_); users != users_.end()) {
@@ -167,7 +169,7 @@ void GlakePolicy::tick() {
   driver_->tick(1);
 }
 
-// Asked after every event, so the driver is asked only when memory has come or gone.
+// It is asked for after every event, so it asks the driver only when memory has come or gone.
 uint64_t GlakePolicy::physical_bytes() const {
   const int64_t calls = driver_->calls("cuMemCreate") + driver_->calls("cuMemRelease");
   if (calls != seen_calls_) {
@@ -180,7 +182,7 @@ uint64_t GlakePolicy::physical_bytes() const {
   return physical_;
 }
 
-// The replay's own work is recorded by cuEventRecordWithFlags, which is not among these.
+// The replay's own work is recorded by cuEventRecordWithFlags, which is not counted here.
 DriverCalls GlakePolicy::calls() const {
   DriverCalls made;
   for (size_t i = 0; i < kCalls; ++i) {

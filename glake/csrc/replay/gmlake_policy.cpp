@@ -52,7 +52,7 @@ bool GmlakePolicy::wholly_idle(StitchedRange& range) const {
   return true;
 }
 
-// The front of the smallest wholly idle range that is long enough.
+// Serves the request with the front of the smallest wholly idle range that is long enough.
 Block* GmlakePolicy::reuse(Pool& pool, uint32_t stream, uint64_t bytes) {
   auto it = ranges_.lower_bound(Key(stream, bytes, 0));
   for (; it != ranges_.end(); ++it) {
@@ -125,7 +125,7 @@ Block* GmlakePolicy::take(Pool& pool, Block* idle, uint64_t begin, uint64_t end)
   return piece;
 }
 
-// What the caller gets: a block beside the chains of segments, which its pieces stay in.
+// Makes the caller's block. It is not in the chains of segments, but its pieces are.
 Block* GmlakePolicy::hand_out(StitchedRange& range, uint32_t stream, uint64_t bytes) {
   Block* block = new_block(stream, false, 0, bytes);
   block->range = &range;
@@ -156,7 +156,7 @@ void GmlakePolicy::make_idle(Block* block) {
   delete_block(block);
 }
 
-// A handle for each granule, as many as there is room for; all or none stay.
+// Creates a handle for each granule, as many as there is room for. Either all stay or none.
 Block* GmlakePolicy::grow(Pool& pool, uint32_t stream, uint64_t bytes) {
   if (pool.small) {
     Block* block = NativePolicy::grow(pool, stream, bytes);
@@ -204,7 +204,7 @@ GmlakePolicy::Ranges::iterator GmlakePolicy::drop(Ranges::iterator range) {
   return ranges_.erase(range);
 }
 
-// A run lies in one segment, and segments go as a whole.
+// A run is in one segment, and segments go as a whole.
 void GmlakePolicy::drop_ranges_over_gone() {
   for (auto it = ranges_.begin(); it != ranges_.end();) {
     StitchedRange& range = it->second;
@@ -227,7 +227,7 @@ void GmlakePolicy::drop_idle_ranges() {
   }
 }
 
-// The granules' states are those of the blocks that hold them.
+// Checks that the states of granules are those of the blocks that hold them.
 void GmlakePolicy::check() const {
   NativePolicy::check();
   const auto all_are = [this](const Block* block, Granule state) {

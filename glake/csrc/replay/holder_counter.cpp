@@ -14,7 +14,7 @@ void HolderCounter::event(const ParsedEvent& event) {
   } else if (event.op == Op::kFree) {
     Held& held = *of_slot_[event.slot];
     held.second.bytes -= event.bytes;
-    // A tag without a block goes, so that what is kept is bounded by what is live.
+    // A tag without a block is removed, so that the table is bounded by the live blocks.
     if (--held.second.count == 0) by_tag_.erase(by_tag_.find(held.first));
   }
 }

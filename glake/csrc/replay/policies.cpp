@@ -1,4 +1,4 @@
-// The one list of policies a trace can be replayed under.
+// The one list of policies by which a trace can be replayed.
 #include <optional>
 #include <string_view>
 

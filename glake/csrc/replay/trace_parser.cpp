@@ -23,7 +23,7 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-// Foreign bytes reach a terminal through error texts, so anything unprintable is shown as '?'.
+// Foreign bytes get to a terminal in error texts, so unprintable ones are shown as '?'.
 std::string quoted(std::string_view text) {
   std::string shown(text.substr(0, 40));
   for (char& c : shown) {
@@ -140,7 +140,7 @@ std::unordered_map<uint64_t, TraceParser::Live>::iterator TraceParser::next_live
   return found;
 }
 
-// The whole line is known to be good.
+// Called when the whole line is known to be good.
 void TraceParser::emit(const ParsedEvent& event) {
   if (!rest_.empty()) fail("end of line", "unexpected further field " + quoted(rest_));
   any_event_ = true;
