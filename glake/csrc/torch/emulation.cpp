@@ -1,6 +1,7 @@
-// The emulation: torch's CPU allocator on glake, so that real training without a GPU exercises the
-// real allocator over simulated device memory. Compiled by g++ against the installed torch's c10
-// headers at first use, loaded by ctypes. For tests, demos and planning, never for production.
+// The emulation: torch's CPU allocator on glake. Real training without a GPU then exercises the
+// real allocator over simulated device memory. It is compiled by g++ against the installed torch's
+// c10 headers at first use, and loaded by ctypes. It is for tests, demos and planning, never for
+// production.
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
@@ -24,23 +25,24 @@
 
 namespace {
 
-// Who serves allocations. Only kUnopened changes while tensors may be in use by other threads.
+// Who serves allocations. Only kUnopened may end while other threads use tensors.
 enum class State : int {
   kUnopened,  // the driver opens at the first allocation
   kGlake,
-  kStock,   // the driver could not be opened: torch's own memory, after a warning
-  kForked,  // a forked child: torch's own memory; the parent's blocks are read, never freed
-  kExiting  // static destructors are running: nothing is given back any more
+  kStock,  // the driver could not be opened: torch's own memory, after a warning
+  // A forked child uses torch's own memory; it reads the parent's blocks and never frees them.
+  kForked,
+  kExiting  // static destructors are running, and nothing is given back any more
 };
 
 struct Counters {
   std::atomic<uint64_t> allocations{0};    // served by glake
-  std::atomic<uint64_t> bytes{0};          // requested of them
-  std::atomic<uint64_t> outside_bytes{0};  // requested, and served by torch's own memory
+  std::atomic<uint64_t> bytes{0};          // requested of glake
+  std::atomic<uint64_t> outside_bytes{0};  // requested of torch's own memory
   std::atomic<uint64_t> failed_frees{0};
 };
 
-// Never destroyed: tensors may be freed after static destructors have run.
+// It is never destroyed, because tensors may be freed after static destructors have run.
 struct Emulation {
   glake::adapter::Library library;
   glake::adapter::LiveBlocks blocks;
@@ -64,8 +66,8 @@ Emulation& emulation() {
   TORCH_CHECK(false, "glake: ", text);
 }
 
-// The first allocation opens the driver. Where it cannot be opened, and GLAKE_STRICT is not set,
-// the process stays on torch's own memory.
+// The first allocation opens the driver. If it cannot be opened and GLAKE_STRICT is not set, the
+// process stays on torch's own memory.
 void* open_with(Emulation& e, size_t bytes) {
   std::lock_guard<std::mutex> guard(e.opening);
   void* block = e.library.malloc(bytes, 0, nullptr);
@@ -81,7 +83,7 @@ void* open_with(Emulation& e, size_t bytes) {
   int code = e.library.error(&text);
   if (code == GLAKE_OUT_OF_MEMORY || code == GLAKE_INVALID_ARGUMENT ||
       code == GLAKE_REGION_REFUSED) {
-    return nullptr;  // the request is refused; the driver is there
+    return nullptr;  // only this request is refused; the driver is open
   }
   if (e.strict) raise(code, bytes, text);
   e.state.store(State::kStock);
@@ -101,7 +103,7 @@ void* from_glake(Emulation& e, size_t bytes) {
     e.counters.bytes.fetch_add(bytes, std::memory_order_relaxed);
     return block;
   }
-  if (e.state.load() == State::kStock) return nullptr;  // the caller takes torch's own
+  if (e.state.load() == State::kStock) return nullptr;  // the caller uses torch's own memory
   std::string text;
   int code = e.library.error(&text);
   raise(code, bytes, text);
@@ -113,7 +115,7 @@ void* from_torch(Emulation& e, size_t bytes) {
   return block;
 }
 
-// One deleter for every state, as raw_deleter() must always be the same function.
+// There is one deleter for every state, because raw_deleter() must always return the same function.
 void release(void* block) {
   Emulation& e = emulation();
   State state = e.state.load(std::memory_order_relaxed);
@@ -147,9 +149,9 @@ class EmulationAllocator final : public c10::Allocator {
   }
 };
 
-// A fork copies a process's memory; shared simulated memory it does not, so the child's handler
-// does, while the parent's waits on `copied`. The tables are locked meanwhile, which also keeps two
-// threads from forking at once.
+// A fork copies a process's memory, but not shared simulated memory. So the child's handler copies
+// it, while the parent's handler waits on `copied`. The tables are locked meanwhile, which also
+// keeps two threads from forking at once.
 struct Fork {
   bool copies = false;
   int copied[2] = {-1, -1};
@@ -159,7 +161,7 @@ Fork& current_fork() {
   return fork;
 }
 
-// More than this is not copied: the child then sees what the parent makes of its blocks.
+// More than this is not copied. The child then sees what the parent writes to its blocks.
 constexpr size_t kMostCopied = size_t{2} << 30;
 
 void before_fork() {
@@ -172,7 +174,7 @@ void before_fork() {
 void after_fork_in_parent() {
   Fork& fork = current_fork();
   if (fork.copies) {
-    constexpr int kPatience = 60000;  // milliseconds, should the child be stopped
+    constexpr int kPatience = 60000;  // milliseconds, for the case that the child is stopped
     close(fork.copied[1]);
     pollfd child{fork.copied[0], POLLIN, 0};
     while (poll(&child, 1, kPatience) < 0 && errno == EINTR) {
@@ -186,7 +188,7 @@ void after_fork_in_child() {
   Emulation& e = emulation();
   Fork& fork = current_fork();
   if (e.state.load() == State::kUnopened) {
-    new (&e.opening) std::mutex;  // its holder was left behind
+    new (&e.opening) std::mutex;  // a thread that held it does not exist in the child
   }
   if (e.state.load() == State::kGlake) {
     e.state.store(State::kForked);
@@ -208,9 +210,9 @@ void after_fork_in_child() {
 
 extern "C" {
 
-// Makes glake torch's CPU allocator; older tensors keep their own memory. `strict`: an unusable
-// driver is an error instead of a warning. Call once, before other threads allocate. 0, or -1 and
-// a sentence in `text`.
+// Makes glake torch's CPU allocator. Older tensors keep their memory. `strict`: an unusable driver
+// is an error and not a warning. It must be called once, before other threads allocate. Returns 0,
+// or -1 and a sentence in `text`.
 __attribute__((visibility("default"))) int glake_emulation_install(const char* library, int strict,
                                                                    char* text, size_t capacity) {
   Emulation& e = emulation();
@@ -229,7 +231,7 @@ __attribute__((visibility("default"))) int glake_emulation_install(const char* l
   return 0;
 }
 
-// {state, allocations and bytes served by glake, bytes served by torch, failed frees}.
+// Gives {state, allocations and bytes served by glake, bytes served by torch, failed frees}.
 __attribute__((visibility("default"))) void glake_emulation_counters(uint64_t out[5]) {
   const Emulation& e = emulation();
   out[0] = static_cast<uint64_t>(e.state.load());

@@ -1,6 +1,7 @@
-// A CUDA device that exists in name only, for `glake plan`: with it a CPU build of torch runs
+// A CUDA device that exists in name only, for `glake plan`. With it a CPU build of torch runs
 // autograd, its device threads, streams and SDPA's choice of kernel for fake "cuda" tensors, whose
-// memory nobody touches. Loaded before `import torch`, since torch asks for its CUDA hooks once.
+// memory nobody touches. It is loaded before `import torch`, because torch asks for its CUDA hooks
+// only once.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
@@ -14,7 +15,7 @@
 namespace {
 
 constexpr int kMostDevices = 64;
-constexpr int64_t kPool = 32;  // streams of each priority, as torch's CUDA stream pool has
+constexpr int64_t kPool = 32;  // streams of each priority, as many as in torch's CUDA stream pool
 
 std::atomic<int> devices{1};
 std::atomic<int> attention{static_cast<int>(at::SDPBackend::flash_attention)};
@@ -32,7 +33,7 @@ c10::Stream stream_of(c10::Device device, int64_t id) {
   return c10::Stream(c10::Stream::UNSAFE, c10::Device(c10::DeviceType::CUDA, index), id);
 }
 
-// No work is ever pending: an event is done as soon as it is recorded.
+// No work is ever pending, so an event is done as soon as it is recorded.
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return c10::DeviceType::CUDA; }
   c10::Device exchangeDevice(c10::Device device) const override {
@@ -85,8 +86,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 
 C10_REGISTER_GUARD_IMPL(CUDA, Guard)
 
-// Which kernel torch's CUDA build takes, by its published conditions. The head size is padded to a
-// multiple of 8 before the flash kernel, by torch itself.
+// The kernel that torch's CUDA build takes, by its published conditions. torch itself pads the head
+// size to a multiple of 8 before the flash kernel.
 int64_t choose(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                const std::optional<at::Tensor>& mask, double, bool is_causal, std::optional<double>,
                bool enable_gqa) {
@@ -136,7 +137,7 @@ struct FakeCUDAHooks final : CUDAHooksInterface {
     return device < 0 ? current_device_index() : exchangeDevice(device);
   }
   void deviceSynchronize(DeviceIndex) const override {}
-  // Random numbers and pinned memory are the host's: nothing reads the values.
+  // Random numbers and pinned memory are the host's, because nothing reads the values.
   const Generator& getDefaultGenerator(DeviceIndex) const override {
     return at::detail::getDefaultCPUGenerator();
   }
@@ -151,7 +152,8 @@ C10_REGISTER_CLASS(CUDAHooksRegistry, CUDAHooks, FakeCUDAHooks)
 
 }  // namespace at
 
-// How many devices there are, and SDPA's preferred kernel (0 math, 1 flash, 2 memory-efficient).
+// Sets how many devices there are, and SDPA's preferred kernel (0 math, 1 flash, 2
+// memory-efficient).
 extern "C" __attribute__((visibility("default"))) void glake_fake_cuda(int count, int kernel) {
   devices.store(count < 1 ? 1 : count > kMostDevices ? kMostDevices : count);
   attention.store(kernel);

@@ -1,13 +1,12 @@
 // Dry runs (docs/dry-run.md): the CUDA build of PyTorch over glake's stand-ins. In numbers mode
-// every aten op on CUDA tensors is computed by PyTorch's CPU kernels on the same bytes; in memory
-// mode only small ones are, from what is known (numbers/known.h).
+// PyTorch's CPU kernels compute every aten op on CUDA tensors on the same bytes. In memory mode
+// only small ops are computed, from known bytes (numbers/known.h).
 //
-// Each op's CUDA kernel is wrapped. The wrapper calls it as it is: it allocates, launches and
-// copies, of which the simulator counts and orders everything and moves no byte (Cover). Then the
-// op itself becomes work of the stream: the CPU's kernel of the same name, on CPU tensors that
-// alias the arguments' and the results' device memory. So memory behaves as on a GPU, and whoever
-// waits for the stream, or replays a graph, gets right numbers, in every thread and without a mode
-// of Python.
+// Each op's CUDA kernel is wrapped. The wrapper calls the kernel as it is: it allocates, launches
+// and copies. The simulator counts and orders all of that and moves no byte (Cover). Then the op
+// itself becomes work of the stream: the CPU's kernel of the same name, on CPU tensors that alias
+// the arguments' and the results' device memory. So memory behaves as on a GPU. Whoever waits for
+// the stream, or replays a graph, gets right numbers, in every thread and without a mode of Python.
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -27,13 +26,13 @@ struct Silent final : c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
 
-// What becomes of each op, by name and overload.
+// How each op is handled, by name and overload.
 std::map<std::string, std::string>& kinds() {
   static auto* kept = new std::map<std::string, std::string>;
   return *kept;
 }
 
-// Views, metadata and allocation need no numbers; nor does an op without a tensor to compute.
+// Views, metadata and allocation need no numbers, and an op without tensors has none to compute.
 bool is_native(const c10::OperatorHandle& op, const std::string& name) {
   if (kNative.count(name) != 0) return true;
   const c10::FunctionSchema& schema = op.schema();
@@ -62,7 +61,7 @@ Wrapped wrapped(const c10::OperatorHandle& op, const std::string& name) {
     return std::any_of(arguments.begin(), arguments.end(),
                        [&](const c10::Argument& each) { return each.name() == text; });
   };
-  // A value of the host is no byte that was read; a sum is none either.
+  // A value from the host is not a byte that was read, and neither is a sum.
   if (moves != kMoves.end() && !is("value") && !is("reduce")) {
     made.moves = true;
     made.places = moves->second;
@@ -87,7 +86,7 @@ Wrapped wrapped(const c10::OperatorHandle& op, const std::string& name) {
   }
   made.followed =
       made.computable && kTrusting.count(name) == 0 && name.find("_backward") == std::string::npos;
-  // A backward pass draws nothing anew.
+  // A backward pass draws no new numbers.
   if (name.size() > 9 && name.compare(name.size() - 9, 9, "_backward") == 0) made.random = false;
   return made;
 }
@@ -117,7 +116,7 @@ void wrap(const c10::OperatorHandle& op) {
       std::nullopt, nullptr, "glake's numbers"));
 }
 
-// known: memory mode (numbers/known.h), else numbers mode.
+// `known`: memory mode (numbers/known.h), else numbers mode.
 void install(bool known) {
   static bool done = false;
   if (done) return;
@@ -137,7 +136,8 @@ void install(bool known) {
     if (known) names.emplace_back("aten::" + check, "");
   }
   Silent silent;
-  const c10::WarningUtils::WarningHandlerGuard quiet(&silent);  // that kernels are replaced
+  // Hides the warning that kernels are replaced.
+  const c10::WarningUtils::WarningHandlerGuard quiet(&silent);
   for (const c10::OperatorName& name : names) {
     if (name.name.rfind("aten::", 0) != 0) continue;
     const auto op = dispatcher.findSchema(name);
@@ -169,7 +169,8 @@ size_t answer(const std::string& text, char* out, size_t capacity) {
 
 #define GLAKE_NUMBERS_API extern "C" __attribute__((visibility("default")))
 
-// The empty string, or why it cannot be: as snprintf. known: for phantom memory.
+// Gives the empty string, or the reason why it cannot be installed, as snprintf does. `known`: for
+// phantom memory.
 GLAKE_NUMBERS_API size_t glake_numbers_install(int known, char* error, size_t capacity) {
   try {
     glake::numbers::install(known != 0);
@@ -179,7 +180,7 @@ GLAKE_NUMBERS_API size_t glake_numbers_install(int known, char* error, size_t ca
   return glake::numbers::answer("", error, capacity);
 }
 
-// {name and overload: how it is dealt with} of each op with a CUDA kernel, as JSON.
+// Gives {name and overload: how it is handled} of each op with a CUDA kernel, as JSON.
 GLAKE_NUMBERS_API size_t glake_numbers_ops(char* json, size_t capacity) {
   return glake::numbers::answer(glake::numbers::kinds_json(), json, capacity);
 }
@@ -187,7 +188,7 @@ GLAKE_NUMBERS_API size_t glake_numbers_ops(char* json, size_t capacity) {
 // torch.manual_seed was called.
 GLAKE_NUMBERS_API void glake_numbers_reseeded() { glake::numbers::Twins::all().reseeded(); }
 
-// What failed and nobody was told of; the empty string: nothing.
+// Gives the failure that nobody was told of; the empty string: there is none.
 GLAKE_NUMBERS_API size_t glake_numbers_failure(char* text, size_t capacity) {
   try {
     glake::numbers::check_failures();

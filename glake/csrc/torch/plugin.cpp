@@ -1,6 +1,6 @@
-// The `basic` mode: glake as a torch.cuda.memory.CUDAPluggableAllocator. Compiled against c10 only,
-// so that a refused allocation becomes torch.OutOfMemoryError: torch does not check for NULL.
-// CUDA types are declared, not included: only their names cross the interface.
+// The `basic` mode: glake as a torch.cuda.memory.CUDAPluggableAllocator. It is compiled against
+// c10, so that a refused allocation becomes torch.OutOfMemoryError: torch does not check for NULL.
+// CUDA types are declared here and not included, because only their names cross the interface.
 #include <c10/core/Allocator.h>
 #include <c10/util/Exception.h>
 #include <sys/types.h>
@@ -24,11 +24,11 @@ constexpr int kMaxDevices = 64;
 
 struct Plugin {
   glake::adapter::Library library;
-  std::atomic<uint64_t> devices_used{0};  // a bit each: only these are ever opened
+  std::atomic<uint64_t> devices_used{0};  // a bit for each device that may be opened
   std::atomic<uint64_t> failed_frees{0};
 };
 
-// Never destroyed: torch may free after static destructors have run.
+// It is never destroyed, because torch may free after static destructors have run.
 Plugin& plugin() {
   static auto* instance = new Plugin;
   return *instance;
@@ -44,7 +44,7 @@ Plugin& plugin() {
 
 }  // namespace
 
-// 0, or -1 and a sentence in `text`.
+// Returns 0, or -1 and a sentence in `text`.
 GLAKE_PLUGIN int glake_plugin_open(const char* library, char* text, size_t capacity) {
   std::string missing = plugin().library.open(library);
   if (missing.empty()) return 0;
@@ -70,7 +70,7 @@ GLAKE_PLUGIN void glake_plugin_record_stream(void* block, cudaStream_t stream) {
   if (block != nullptr && plugin().library.record_stream(block, stream) != GLAKE_OK) raise();
 }
 
-// torch.cuda.empty_cache().
+// For torch.cuda.empty_cache().
 GLAKE_PLUGIN void glake_plugin_reset() {
   uint64_t used = plugin().devices_used.load();
   for (int device = 0; device < kMaxDevices; ++device) {
@@ -78,7 +78,7 @@ GLAKE_PLUGIN void glake_plugin_reset() {
   }
 }
 
-// torch.cuda.set_per_process_memory_fraction(). The limit is one for all devices.
+// For torch.cuda.set_per_process_memory_fraction(). The limit is one for all devices.
 GLAKE_PLUGIN void glake_plugin_memory_fraction(double fraction, int) {
   std::string value = glake::exact_text(fraction);
   if (plugin().library.configure("limit", value.c_str()) != GLAKE_OK) raise();
@@ -89,8 +89,8 @@ GLAKE_PLUGIN void* glake_plugin_base_alloc(void* block, size_t* bytes) {
   return block;
 }
 
-// Private pools (CUDA graphs, MemPool) need memory that stays with its pool: not in this mode, and
-// an ignored request would corrupt a captured graph's tensors.
+// Private pools (CUDA graphs, MemPool) need memory that stays with its pool. This mode does not
+// have that, and an ignored request would corrupt a captured graph's tensors.
 GLAKE_PLUGIN void glake_plugin_begin_pool(int, c10::MempoolId_t,
                                           std::function<bool(cudaStream_t)>) {
   TORCH_CHECK_NOT_IMPLEMENTED(false,

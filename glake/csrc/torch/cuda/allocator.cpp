@@ -28,14 +28,15 @@ void CudaAllocator::refused_free() noexcept {
   uint64_t before = refused_frees_.fetch_add(1);
   try {
     std::string text;
-    // A forked child cannot free its parent's memory, and owes no word about it.
+    // A forked child cannot free its parent's memory, so it gets no warning.
     if (library_.error(&text) == GLAKE_FORKED || before > 0) return;
     TORCH_WARN("glake refused to free a tensor's memory (later refusals are only counted): ", text);
-  } catch (...) {  // warnings are errors here, and a deleter must not throw
+    // Warnings may be errors here, and a deleter must not throw.
+  } catch (...) {
   }
 }
 
-// Never throws; once static destructors run, never frees either.
+// Never throws. Once static destructors run, it also frees nothing.
 void CudaAllocator::deleter(void* ptr) {
   CudaAllocator& self = instance();
   if (ptr == nullptr || self.exiting()) return;
@@ -72,7 +73,8 @@ void* CudaAllocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
   if (bytes == 0) return nullptr;
   DeviceIndex device = current_device();
   thread_local cudaStream_t told = nullptr;
-  if (C10_UNLIKELY(stream != told)) {  // a bare handle does not say whose stream it is
+  // A bare handle does not say whose stream it is.
+  if (C10_UNLIKELY(stream != told)) {
     if (stream != current_stream(device)) tell_of_others(device, stream);
     told = stream;
   }
@@ -94,7 +96,7 @@ void CudaAllocator::raw_delete(void* ptr) {
 c10::DeleterFnPtr CudaAllocator::raw_deleter() const { return &deleter; }
 
 void CudaAllocator::recordStream(const DataPtr& ptr, CUDAStream stream) {
-  // Memory of another allocator (imported, pluggable) is its own business, as in torch.
+  // Memory of another allocator (imported, pluggable) is left alone, as in torch.
   if (ptr.get() == nullptr || ptr.get_deleter() != &deleter) return;
   blocks_.record_stream(ptr.get_context(), handle_of(stream));
 }
@@ -113,7 +115,7 @@ void CudaAllocator::copy_data(void* to, const void* from, std::size_t bytes) con
   C10_CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice));
 }
 
-// Without peer access only the peer copy reaches mapped memory of another device.
+// Without peer access only the peer copy reaches memory that is mapped on another device.
 cudaError_t CudaAllocator::memcpyAsync(void* to, int to_device, const void* from, int from_device,
                                        size_t bytes, cudaStream_t stream, bool peer_access) {
   if (peer_access || to_device == from_device) {
@@ -128,7 +130,7 @@ void CudaAllocator::init(int device_count) { devices_.init(device_count); }
 bool CudaAllocator::initialized() { return devices_.initialized(); }
 std::string CudaAllocator::name() { return "glake"; }
 
-// Off: every new tensor is a driver allocation of its own.
+// Switched off, every new tensor is a driver allocation of its own.
 void CudaAllocator::enable(bool value) { blocks_.set_caching(value); }
 bool CudaAllocator::isEnabled() const { return blocks_.caching(); }
 

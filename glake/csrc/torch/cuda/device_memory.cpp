@@ -26,7 +26,7 @@ double DeviceMemory::fraction(DeviceIndex device) const {
   return fraction;
 }
 
-// A granule is the least that can be had at all.
+// The least limit is a granule.
 void DeviceMemory::set_fraction(double fraction, DeviceIndex device) {
   TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction:", fraction,
               ". Please set within (0, 1).");
@@ -74,7 +74,8 @@ void DeviceMemory::empty_cache(MempoolId_t pool) {
       require(library_, library_.empty_cache(device));
       continue;
     }
-    require(library_, library_.pool_empty_cache(device, named(pool)));  // of an ended one: nothing
+    // For a pool that has ended this does nothing.
+    require(library_, library_.pool_empty_cache(device, named(pool)));
   }
 }
 
@@ -82,7 +83,7 @@ void DeviceMemory::enable_peer_access(DeviceIndex device, DeviceIndex to) {
   devices_.checked(device);
   devices_.use(devices_.checked(to));
   {
-    // For what is not glake's: NCCL's memory, and blocks of the driver's own allocator.
+    // This serves memory that is not glake's: NCCL's, and blocks of the driver's own allocator.
     OnDevice on(device);
     cudaError_t status = cudaDeviceEnablePeerAccess(to, 0);
     if (status == cudaErrorPeerAccessAlreadyEnabled) {

@@ -9,7 +9,7 @@ namespace glake::adapter {
 
 namespace {
 
-// A number seen now, in a statistic that is only looked at from time to time.
+// Enters a number into a statistic that is only looked at from time to time.
 void observe(c10::CachingAllocator::Stat* stat, int64_t now) {
   if (now > stat->current) stat->allocated += now - stat->current;
   if (now < stat->current) stat->freed += stat->current - now;
@@ -47,7 +47,8 @@ void DeviceStatistics::for_pools(int device, Act&& act) {
 }
 
 caching::DeviceStats DeviceStatistics::of(c10::DeviceIndex device, bool by_pool) {
-  if (!devices_.used(devices_.checked(device))) return {};  // looking must not open a device
+  // A look must not open a device.
+  if (!devices_.used(devices_.checked(device))) return {};
   caching::DeviceStats stats = own_stats(library_, device);
   foreign_.add_to(&stats, device);
   set_oom_rejections(&stats, observers_.rejections(device));

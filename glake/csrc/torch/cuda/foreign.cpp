@@ -89,7 +89,8 @@ void* ForeignPools::allocate(size_t bytes, int device, cudaStream_t stream, c10:
   if (base == nullptr && !capturing && empty(device, pool) > 0) {
     base = obtain(allocator, size, device, stream);
   }
-  if (base == nullptr && !capturing) {  // what is idle here, the other allocator may have
+  // The other allocator may be able to use what is idle here.
+  if (base == nullptr && !capturing) {
     (void)library_.empty_cache(device);
     base = obtain(allocator, size, device, stream);
   }
@@ -164,7 +165,7 @@ size_t ForeignPools::empty(int device, c10::MempoolId_t pool, bool for_oom) {
     Allocator allocator;
   };
   std::vector<Given> given;
-  std::vector<Allocator> ended;  // may go with their pools, unlocked
+  std::vector<Allocator> ended;  // they may end with their pools, without the lock
   size_t bytes = 0;
   Observed observed(*this, device);
   {
@@ -202,7 +203,7 @@ size_t ForeignPools::empty(int device, c10::MempoolId_t pool, bool for_oom) {
 
 namespace {
 using Stats = caching::DeviceStats;
-// What both kinds of memory count in.
+// The statistics in which both kinds of memory count.
 constexpr c10::CachingAllocator::StatArray Stats::* kSummed[] = {
     &Stats::allocation,      &Stats::segment,
     &Stats::active,          &Stats::inactive_split,
@@ -211,8 +212,8 @@ constexpr c10::CachingAllocator::StatArray Stats::* kSummed[] = {
     &Stats::requested_bytes};
 }  // namespace
 
-// The highest sum is glake's own peak and what was foreign then, if that peak is new since the last
-// change of foreign memory, or is seen after such a change.
+// The highest sum is glake's own peak plus the foreign memory at that time. That is so if the peak
+// is new since the last change of foreign memory, or is seen after such a change.
 void ForeignPools::observe(const Stats& own, int device, bool before) {
   const Stats& foreign = blocks_.stats(device);
   Peaks& peaks = peaks_[device];
@@ -258,7 +259,7 @@ void ForeignPools::add_to(Stats* stats, int device) {
   stats->num_device_free += foreign.num_device_free;
 }
 
-// After those of glake's own.
+// Called after the reset of glake's own peaks.
 void ForeignPools::reset_peaks(int device) {
   if (!any()) return;
   Stats own = own_stats(library_, device);

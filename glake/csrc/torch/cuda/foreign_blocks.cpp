@@ -7,10 +7,11 @@
 namespace glake::adapter {
 
 namespace {
-// As c10/core/AllocatorConfig.h has them.
+// The values of c10/core/AllocatorConfig.h.
 constexpr size_t kSmallSegment = 2 * kMiB;
 constexpr size_t kLargeSegment = 20 * kMiB;
-constexpr size_t kOwnSegment = 10 * kMiB;  // requests from here on have a segment of their own
+// Larger requests, and those of this size, get a segment of their own.
+constexpr size_t kOwnSegment = 10 * kMiB;
 constexpr size_t kSegmentUnit = 2 * kMiB;
 }  // namespace
 
@@ -57,7 +58,7 @@ void* ForeignBlocks::take(const ForeignRequest& request, const Context& context)
   Splits splits;
   remove_free(at, &splits);
   ForeignBlock& block = at->second;
-  // A large block keeps a rest of 1 MiB or less.
+  // A large block keeps a remainder of 1 MiB or less.
   const size_t rest = block.bytes - request.bytes;
   if (request.split && (large ? rest > kSmallLimit : rest >= kAlignment)) {
     block.bytes = request.bytes;
@@ -156,7 +157,7 @@ void ForeignBlocks::settle(bool wait) {
   }
 }
 
-// Joined with the free blocks before and after it.
+// Frees the block and joins it with the free blocks before and after it.
 void ForeignBlocks::free_now(Blocks::iterator at) {
   ForeignBlock& block = at->second;
   const ForeignSegment& segment = *block.segment;

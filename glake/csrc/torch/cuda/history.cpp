@@ -27,14 +27,14 @@ uint32_t action_bit(const std::string& name) {
   return 0;
 }
 
-// Before torch 2.14 a block's metadata is shown without an action of its own.
+// Before torch 2.14 a block's metadata is shown, but has no action of its own.
 uint32_t bit_of(const TraceEntry& entry) {
   return uint32_t{1} << static_cast<unsigned>(entry.action_);
 }
 
 }  // namespace
 
-// What a block or an event of glake's carries for torch.
+// What a block or an event of glake's holds for torch.
 struct History::Context {
   Frames frames;
   std::string compile, metadata;
@@ -61,7 +61,7 @@ std::string History::metadata(int device) const {
   return notes_[static_cast<size_t>(device)].metadata;
 }
 
-// Of the calling thread's device.
+// Adds the notes of the calling thread's device.
 void History::add_notes(std::string* compile, std::string* metadata) const {
   auto device = static_cast<size_t>(c10::cuda::current_device());
   std::lock_guard<std::mutex> guard(noting_);
@@ -75,8 +75,8 @@ int& History::Freeing::depth() {
   return depth;
 }
 
-// glake asks for a context with every event; which get a stack is decided here, as torch's levels
-// differ between a block and its trace entry.
+// glake asks for a context for every event. This decides which of them get a stack, because torch's
+// levels differ between a block and its trace entry.
 void* History::capture(void* self) {
   auto& history = *static_cast<History*>(self);
   bool freeing = Freeing::depth() > 0;
@@ -116,7 +116,7 @@ int History::record(bool enabled, caching::CreateContextFn gather, size_t entrie
   uint32_t skipped = 0;
   for (const std::string& name : skip) skipped |= action_bit(name);
   if (enabled) {
-    // Never taken back: glake drops the contexts it holds through them.
+    // The hooks are never taken back, because glake drops its contexts through them.
     glake_context_hooks hooks{sizeof hooks, this, &capture, &drop, &describe};
     if (int status = library_.set_context_hooks(&hooks); status != GLAKE_OK) return status;
   }
@@ -204,7 +204,7 @@ void History::annotate_block(int device, const void* ptr, size_t bytes, void* st
   if (annotated_.size() > most_) annotated_.pop_front();
 }
 
-// On the thread of the event, under glake's locks: torch asks the same of its trackers.
+// It runs on the event's thread and under glake's locks. torch requires the same of its trackers.
 void History::on_event(void* self, const glake_event* event) {
   auto& history = *static_cast<History*>(self);
   TraceEntry made = history.entry(*event, true);

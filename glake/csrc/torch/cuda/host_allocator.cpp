@@ -25,7 +25,8 @@ size_t bucket(size_t bytes) {
 }  // namespace
 
 HostAllocator& HostAllocator::instance() {
-  static auto* allocator = new HostAllocator;  // pinned tensors outlive static destructors
+  // Never destroyed, because pinned tensors outlive static destructors.
+  static auto* allocator = new HostAllocator;
   return *allocator;
 }
 
@@ -62,7 +63,7 @@ at::DataPtr HostAllocator::allocate(size_t bytes) {
     std::lock_guard<std::mutex> guard(mutex_);
     blocks_[ptr] = {bytes, pool};
     ++stats_.bucket_allocation[bucket(bytes)];
-    // Only what the driver gave is timed; of an address seen before, the cache gave it.
+    // Only memory from the driver is timed. An address that was seen before came from the cache.
     if (seen_.insert(ptr).second) {
       read_reserved();
       if (untimed_ > 0) stats_.host_alloc_time.increase(spent);
@@ -131,7 +132,7 @@ void HostAllocator::empty_cache() {
   if (freed > 0) seen_.clear();
 }
 
-// What glake holds, which no call of ours changes by a known amount.
+// Reads what glake holds. No call here changes that by a known amount.
 void HostAllocator::read_reserved() {
   glake_host_stats_values held;
   if (library().get_host_stats(&held, sizeof held) != GLAKE_OK) raise(0);
@@ -149,7 +150,7 @@ void HostAllocator::read_reserved() {
 at::HostStats HostAllocator::get_stats() {
   std::lock_guard<std::mutex> guard(mutex_);
   read_reserved();
-  stats_.num_host_alloc = stats_.host_alloc_time.count;  // as torch derives them
+  stats_.num_host_alloc = stats_.host_alloc_time.count;  // computed as torch does
   stats_.num_host_free = stats_.host_free_time.count;
   return stats_;
 }
@@ -183,7 +184,7 @@ void HostAllocator::begin_allocate_to_pool(c10::MempoolId_t pool,
 
 void HostAllocator::end_allocate_to_pool(c10::MempoolId_t pool) { routes_.end(0, pool); }
 
-// With its last user the pool's blocks are ordinary ones again; the free ones go back.
+// When its last user goes, the pool's blocks become ordinary ones again. The free ones go back.
 void HostAllocator::release_pool(c10::MempoolId_t pool) {
   std::lock_guard<std::mutex> guard(mutex_);
   auto found = pools_.find(pool);

@@ -1,4 +1,4 @@
-// What Python calls to put the adapter in place, through ctypes.
+// The functions that Python calls, through ctypes, to install the adapter.
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -11,9 +11,9 @@
 using glake::adapter::CudaAllocator;
 using glake::adapter::HostAllocator;
 
-// Makes glake torch's CUDA allocator, for good; with `host`, its pinned memory too; with
-// `legacy_pools`, private pools are cudaMalloc's memory. Before CUDA is initialised, and before
-// other threads allocate. 0, or -1 and a sentence in `text`.
+// Makes glake torch's CUDA allocator, for good. With `host` it also serves pinned memory. With
+// `legacy_pools` private pools have cudaMalloc's memory. It must be called before CUDA is
+// initialised, and before other threads allocate. Returns 0, or -1 and a sentence in `text`.
 GLAKE_ADAPTER int glake_adapter_install(const char* library, int host, int legacy_pools, char* text,
                                         size_t capacity) try {
   namespace native = c10::cuda::CUDACachingAllocator;
@@ -44,7 +44,8 @@ GLAKE_ADAPTER int glake_adapter_install(const char* library, int host, int legac
   return -1;
 }
 
-// Frees that glake refused: memory it does not know, or a process that forked.
+// The number of frees that glake refused, because it does not know the memory or the process
+// forked.
 GLAKE_ADAPTER uint64_t glake_adapter_refused_frees() {
   return CudaAllocator::instance().refused_frees();
 }

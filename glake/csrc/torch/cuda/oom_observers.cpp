@@ -9,7 +9,7 @@ namespace glake::adapter {
 
 namespace {
 
-// As PyTorch's own allocator prints a size: software reads its text.
+// A size as PyTorch's own allocator prints it, because software reads its text.
 std::string torch_size_text(size_t bytes) {
   constexpr const char* kUnits[] = {"bytes", "KiB", "MiB", "GiB"};
   auto size = static_cast<double>(bytes);
@@ -56,7 +56,7 @@ OomObservers::Room OomObservers::room(int device) const {
   return room;
 }
 
-// PyTorch's own sentences, which other software reads, and then the core's account.
+// First PyTorch's own sentences, which other software reads, and then the core's account.
 std::string OomObservers::account(size_t bytes, int device, const Room& room,
                                   const std::string& text) {
   if (bytes >= size_t{1} << 60) return out_of_memory_text(text);  // "more than 1EB memory"

@@ -4,7 +4,7 @@
 
 namespace glake::adapter {
 
-// The blocks of a pool that were live at a moment.
+// The blocks of a pool that were live at one moment.
 struct PoolCheckpoints::Checkpoint final : native::AllocatorState {
   Checkpoint(const CudaLibrary& library, glake_checkpoint* state, int device)
       : library(library), state(state), device(device) {}

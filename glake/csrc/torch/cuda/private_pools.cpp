@@ -35,7 +35,7 @@ int PrivatePools::uses(DeviceIndex device, MempoolId_t pool) const {
   return uses;
 }
 
-// The pool has one more user until its owner releases it: torch's pairs are begin and release.
+// The pool has one more user until its owner releases it, because torch pairs begin with release.
 void PrivatePools::begin(DeviceIndex device, MempoolId_t pool,
                          std::function<bool(cudaStream_t)> filter) {
   TORCH_CHECK(pool != kNoPool, "glake: (0, 0) names no private pool");
@@ -59,14 +59,14 @@ void PrivatePools::capture_begins(DeviceIndex device) {
 
 void PrivatePools::capture_ends(DeviceIndex device) {
   captures_[static_cast<size_t>(devices_.checked(device))].fetch_sub(1);
-  // glake may ask a stream of others only now whether its capture is over.
+  // Only now may glake ask a stream of other code whether its capture is over.
   const auto stream = c10::cuda::getCurrentCUDAStream(device);
   if (of_others(stream)) tell_of_others(device, stream.stream());
 }
 
 bool PrivatePools::capturing(int device) const {
   if (captures_[static_cast<size_t>(device)].load() > 0) return true;
-  if (!foreign_.any()) return false;  // nobody would ask further
+  if (!foreign_.any()) return false;  // no code asks further
   auto stream = c10::cuda::getCurrentCUDAStream(static_cast<DeviceIndex>(device)).stream();
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   C10_CUDA_CHECK(cudaStreamIsCapturing(stream, &status));

@@ -11,7 +11,7 @@ namespace glake::adapter {
 
 namespace {
 
-// One device's segments, of one pool or (kNoPool) of all, as torch describes them.
+// One device's segments, of one pool or (kNoPool) of all, in torch's form.
 struct Segments {
   c10::MempoolId_t pool;
   std::vector<caching::SegmentInfo> made;
@@ -19,7 +19,8 @@ struct Segments {
 
   void segment(const glake_segment_info& each) {
     c10::MempoolId_t owner{each.pool.first, each.pool.second};
-    wanted = (pool == kNoPool || pool == owner) && each.paused == 0;  // others have no memory
+    // Others have no memory.
+    wanted = (pool == kNoPool || pool == owner) && each.paused == 0;
     if (!wanted) return;
     caching::SegmentInfo& info = made.emplace_back();
     info.device = static_cast<c10::DeviceIndex>(each.device);
@@ -66,7 +67,8 @@ native::SnapshotInfo Snapshots::take(c10::MempoolId_t pool, bool traces) const {
   native::SnapshotInfo info;
   using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
   info.config_metadata = native::AllocatorConfigInfo{};
-  info.config_metadata.expandable_segments = true;  // as is: no segment is of one driver call
+  // This is true, because no segment is one driver call.
+  info.config_metadata.expandable_segments = true;
   info.config_metadata.release_lock_on_malloc = true;
   info.config_metadata.garbage_collection_threshold = Config::garbage_collection_threshold();
   info.config_metadata.max_split_size = Config::max_split_size();
@@ -76,7 +78,7 @@ native::SnapshotInfo Snapshots::take(c10::MempoolId_t pool, bool traces) const {
   info.config_metadata.last_allocator_settings =
       Config::last_allocator_settings() + " (glake " + options + ")";
   const int devices = devices_.count();
-  // First: the event of this snapshot is the next one's to show.
+  // This comes first, so that the event of this snapshot is shown by the next one.
   for (int device = 0; traces && device < devices; ++device) {
     info.device_traces.emplace_back();
     if (devices_.used(device) && history_.enabled())
