@@ -19,7 +19,8 @@ constexpr int kMostFrames = 32;
 constexpr int kOwnFrames = 2;  // capture_frames() and capture_context()
 constexpr size_t kMostText = 16384;
 
-// Contexts whose last user has gone. Its lock is taken under every other and holds nothing up.
+// Contexts whose last user has gone. Its lock is the last to be taken, and is held for a moment
+// only.
 struct Unused {
   std::mutex mutex;
   std::vector<Context*> contexts;
@@ -44,7 +45,7 @@ void* capture_frames(void*) {
 void drop_frames(void*, void* context) { delete static_cast<Frames*>(context); }
 
 std::string name_of(const void* pc) {
-  // A return address may lie past the end of the function that called.
+  // A return address may be behind the end of the function that called.
   const void* inside = static_cast<const char*>(pc) - 1;
   Dl_info info{};
   char text[64];
@@ -69,7 +70,7 @@ size_t describe_frames(void*, void* context, char* text, size_t capacity) {
   std::string lines;
   for (int i = kOwnFrames; i < frames->count; ++i) {
     std::string name = name_of(frames->at[i]);
-    // What lies above the call of the C interface is our own.
+    // The frames above the call of the C interface are glake's own.
     if (name.rfind("glake_", 0) == 0) {
       lines.clear();
     } else {
@@ -110,7 +111,7 @@ ContextRef capture_context(const glake_context_hooks* hooks) {
   if (hooks == nullptr) hooks = &kFrames;
   void* value = nullptr;
   {
-    Alone alone(hooks == &kFrames && Alone::now());  // others' hooks may call glake
+    Alone alone(hooks == &kFrames && Alone::now());  // hooks of others may call glake
     value = hooks->capture(hooks->self);
   }
   return value != nullptr ? ContextRef(new Context{hooks, value, {1}}) : ContextRef();

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMaxTag = 1024;
 
-// A tag of the format has no blanks, and nothing that does not print.
+// In the format a tag has no blanks, and only printable characters.
 std::string as_tag(const char* text) {
   std::string tag(text, strnlen(text, kMaxTag));
   for (size_t at = 0; at < tag.size();) {
@@ -63,7 +63,7 @@ void TraceWriter::allocated(void* ptr, Bytes bytes, StreamHandle stream, const c
   std::fputc('\n', file_);
 }
 
-// Blocks older than the trace have no line.
+// Blocks that are older than the trace have no line in it.
 void TraceWriter::freed(void* ptr) {
   std::lock_guard<std::mutex> guard(mutex_);
   auto found = ids_.find(ptr);

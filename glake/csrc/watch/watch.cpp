@@ -7,7 +7,7 @@
 namespace glake {
 namespace {
 
-constexpr size_t kHoldersDescribed = 64;  // largest blocks whose stacks are compared
+constexpr size_t kHoldersDescribed = 64;  // the largest blocks, whose stacks are compared
 constexpr size_t kHoldersNamed = 3;
 
 uint64_t now_ns() {
@@ -42,7 +42,7 @@ void Watch::update_locked() {
   recording_.store(entries_ != 0 || observe_ != nullptr);
   bool active = recording_.load() || tags_;
   active_.store(active);
-  // Frees go unseen from now on: what is noted would be said of other blocks later.
+  // Frees are not seen from now on, so the notes would later describe other blocks.
   if (!active && !debug_) notes_.clear();
 }
 
@@ -52,7 +52,8 @@ void Watch::set_hooks(const glake_context_hooks* hooks) {
     hooks_.store(nullptr, std::memory_order_release);
     return;
   }
-  // Contexts belong to the hooks that made them: the same ones given again still know theirs.
+  // Contexts belong to the hooks that made them. If the same hooks are set again, they still know
+  // theirs.
   auto same = [hooks](const glake_context_hooks& h) {
     return h.self == hooks->self && h.capture == hooks->capture && h.drop == hooks->drop &&
            h.describe == hooks->describe;
