@@ -12,8 +12,9 @@ namespace {
 
 constexpr uint64_t kForever = UINT64_MAX;
 
-// A rank that sees one GPU tells the relay service of its large copies, even if they have only one
-// path now. Otherwise the service would take that path's links for idle, and lend them to others.
+// Whether the relay service is told of the copy. A rank that sees one GPU tells it of large copies
+// even if they have only one path now. Otherwise the service would assume that the path's links are
+// idle, and lend them to others.
 bool told(RemoteGpus& remote, const Request& request) {
   return remote.opened() != 0 && request.relays == kAllGpus &&
          request.parts.total() >= TransferTuning::kLongCopy;
@@ -80,7 +81,8 @@ bool Engine::settled(uint64_t id) {
 void Engine::stream_wait(uint64_t id, int device, StreamHandle stream) {
   devices_.require(device, " for the stream");
   if (enqueue_ && kind_of(id) == CopyKind::kRouted) {
-    std::string text;  // the stream goes on whatever became of the copy
+    // The stream goes on, whatever happened to the copy.
+    std::string text;
     copy(id)->wait(kForever, &text);
     return;
   }
@@ -103,7 +105,8 @@ uint64_t Engine::begin(const glake_copy_request& given) {
   return begin_joined(std::move(request));
 }
 
-// Two streams and one copy: a copy between two GPUs begins after the work of both, and both wait.
+// For two streams and one copy. A copy between two GPUs begins after the work of both streams, and
+// both wait for it.
 uint64_t Engine::begin_joined(Request request) {
   const int device = request.stream_device, other = request.also_device;
   const StreamHandle stream = request.stream, also = request.also_stream;
@@ -120,7 +123,7 @@ uint64_t Engine::begin_joined(Request request) {
   try {
     stream_wait(id, other, also);
   } catch (const Error&) {
-    // The copy is under way and cannot be undone; nobody is left holding it.
+    // The copy is under way and cannot be undone. It is released, so that nobody holds it.
     std::string text;
     copy(id)->wait(kForever, &text);
     copy(id)->release();
@@ -162,12 +165,13 @@ uint64_t Engine::start(Request request) {
   return start_planned(std::move(request), possible);
 }
 
-// Of a caller's thread it is known what followed such a copy the last time.
+// What followed such a copy of this thread the last time is known, and is expected again.
 uint64_t Engine::start_planned(Request request, bool possible) {
   const bool in_order = request.ordered && enqueue_;
   const Bytes bytes = request.parts.total();
   const bool wanted = (request.flags & (kRelayed | kChecksum)) != 0;
-  // The driver's copy of pageable memory waits for its stream: not for one that waits for us.
+  // The driver's copy of pageable memory makes the caller wait for the stream. That must not be a
+  // stream that waits for glake.
   const bool staged =
       request.pageable && (bytes > TransferTuning::kPlainPageable || request.parts.count() > 1 ||
                            (request.ordered && !enqueue_));
@@ -177,7 +181,7 @@ uint64_t Engine::start_planned(Request request, bool possible) {
   }
   Bursts::Burst burst;
   if (in_order) burst = bursts_.begin({request.demand(), bytes}, driver_.now_ns());
-  // Copies that are done are noted, so that this one does not count as beside them.
+  // Looks for copies that are done, so that they do not count as running beside this one.
   const bool room = in_order && enqueued_.has_room();
   Outlook outlook;
   if (in_order && scheduler_.knows_links()) {
@@ -208,7 +212,7 @@ uint64_t Engine::start_planned(Request request, bool possible) {
   return id;
 }
 
-// By threads; a stream is held for them.
+// The engine's threads carry it. The stream is held until they are done.
 uint64_t Engine::start_held(Request request, const TransferPlan& plan, bool possible) {
   auto transfer = std::make_shared<Transfer>(std::move(request));
   if (transfer->request.ordered && !order_.place(transfer)) {
@@ -220,11 +224,12 @@ uint64_t Engine::start_held(Request request, const TransferPlan& plan, bool poss
 }
 
 // `possible`: one plain copy reaches both ends, too. Pageable memory and checksums need a thread
-// between the copies, so the caller waits for those: a stream that is held for a thread may wait
+// between the copies, so the caller waits for those. A stream that is held for a thread could wait
 // for ever (simcuda/driver/driver_lock.h).
 uint64_t Engine::start_ordered(Request request, std::vector<PlanPtr> plans, const Outlook& outlook,
                                bool possible, bool room) {
-  // So do those of relays that are not this process's to chain to its streams.
+  // The caller also waits if relays of other processes take part, which cannot be chained to this
+  // process's streams.
   const bool waits =
       told(remote_, request) ||
       std::any_of(plans.begin(), plans.end(), [&](const PlanPtr& plan) { return remote(*plan); });
@@ -233,7 +238,7 @@ uint64_t Engine::start_ordered(Request request, std::vector<PlanPtr> plans, cons
   }
   for (PlanPtr& plan : plans) runner_.avoid_failed(&plan);
   if (room) {
-    // kernels_pay() knows how long many blocks take as plain copies.
+    // kernel_pays() knows how long many blocks take as plain copies.
     const bool either = possible && (request.flags & kRelayed) == 0 && request.parts.count() == 1;
     const Rate rate = plans.front()->plain;
     const uint64_t id = enqueued_.begin(request, plans, outlook, either);
@@ -259,13 +264,13 @@ uint64_t Engine::start_here(Request request, Rate plain_rate) {
   }
   if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "the stream before it: " + driver_.describe(s));
   const uint64_t id = runner_.add(std::make_shared<Transfer>(std::move(request)), plain_rate);
-  std::string text;  // what became of it, its handle tells
+  std::string text;  // the result is not used, because the copy's handle tells it
   copy(id)->wait(kForever, &text);
   return id;
 }
 
-// `rate`: what is planned for it; 0: nothing. `why`: the reason it is not more, where that is not
-// the copy's own.
+// `rate` is the planned rate; 0: there is no plan. `why` is the reason for a plain copy, if that is
+// not the copy itself.
 uint64_t Engine::plain(const Request& request, bool captured, Rate rate, const char* why) {
   const int device = request.stream_device;
   const StreamHandle stream = plain_.stream_for(request);
@@ -279,7 +284,7 @@ uint64_t Engine::plain(const Request& request, bool captured, Rate rate, const c
   return tracked_.put(std::move(track), stream, why);
 }
 
-// Whether kernels of the engine's copy many blocks better, where they run.
+// Whether the engine's kernels copy many blocks faster, on GPUs that run them.
 bool Engine::kernel_pays(const Request& request, const TransferPlan& plan) {
   if (!scheduler_.kernels_pay(request, plan, driver_.has_batches())) return false;
   const int gpu = request.src.host() ? request.dst.gpu : request.src.gpu;
@@ -293,8 +298,8 @@ void Engine::lend(uint32_t relays, std::vector<double> factors) {
   runner_.replan();
 }
 
-// Relays that the service carries copies for take one range, host memory at one end. What they do
-// not reach passes through memory they do.
+// The service's relays can carry a copy of one range with host memory at one end. If they do not
+// reach that memory, its bytes pass through memory that they do reach.
 void Engine::choose_relays(Request* request) {
   const uint32_t remote = remote_.opened();
   if (remote == 0) return;
@@ -386,7 +391,8 @@ std::string Engine::stats() {
 }
 
 std::string Engine::explain(Place dst, Place src, Bytes bytes) {
-  // A topology may have GPUs that the process does not see; without one nothing else refuses them.
+  // A topology may have GPUs that the process does not see. Without a topology nothing else refuses
+  // them.
   for (const int gpu : {dst.gpu, src.gpu}) {
     if (gpu >= 0 && !scheduler_.knows_links()) {
       devices_.require(gpu, ", which the copy to plan names");

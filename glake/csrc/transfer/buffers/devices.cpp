@@ -70,7 +70,8 @@ void Devices::prepare(const Path& path) {
     for (int gpu : {hop.from.gpu, hop.to.gpu}) {
       if (gpu >= 0 && gpu < count_) open(gpu);
     }
-    // Buffers of GPUs that the driver does not show are mapped for ours already (remote_link.h).
+    // Buffers of GPUs that the driver does not show are already mapped for this process's GPUs
+    // (remote_link.h).
     if (std::max(hop.from.gpu, hop.to.gpu) >= count_) continue;
     if (hop.from.host() || hop.to.host() || hop.from.gpu == hop.to.gpu) continue;
     reach(hop.to.gpu, hop.from.gpu);

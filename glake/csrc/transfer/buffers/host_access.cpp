@@ -45,8 +45,8 @@ bool mapped(Address at, Bytes bytes) {
   return true;
 }
 
-// Whether the kernel has provided all pages for this use. If not, it may just be too old, or the
-// memory not of pages.
+// Whether the kernel has provided all pages for this use. If not, the kernel may also be too old,
+// or the memory not consist of pages.
 bool HostAccess::provide(Address at, Bytes bytes) {
   if (calls_ == TransferTuning::kMostCalls || bytes > TransferTuning::kMostProvided - provided_)
     return false;
@@ -67,7 +67,7 @@ bool HostAccess::read_mappings() {
     Address begin = strtoull(text.c_str() + line, &after, 16);
     const Address end = *after == '-' ? strtoull(after + 1, &after, 16) : 0;
     const bool usable = *after == ' ' && after[1] == 'r' && (!write_ || after[2] == 'w');
-    // What changes while it is read may be told twice.
+    // A mapping that changes during the reading may appear twice.
     if (!mappings_.empty()) begin = std::max(begin, mappings_.back().end);
     if (begin < end) {
       const bool joins =
@@ -86,7 +86,7 @@ bool HostAccess::read_mappings() {
 Reach HostAccess::reach(Address at, Bytes bytes) {
   const Address end = at + bytes;
   if (bytes == 0 || (!known_ && provide(at, bytes))) return {end, false};
-  // Where /proc is not mounted, that it is memory is all that can be found out.
+  // Without /proc, the only thing that can be found out is that it is memory.
   if (!read_mappings()) return {mapped(at, bytes) ? end : at, false};
   auto found = std::upper_bound(mappings_.begin(), mappings_.end(), at,
                                 [](Address a, const Mapping& mapping) { return a < mapping.end; });

@@ -14,8 +14,8 @@
 namespace glake::transfer {
 namespace {
 
-// Has the kernel provide the pages, which takes longer than pinning them and, unlike it, can be
-// done by several threads. What it refuses the driver will do, or say why not.
+// Makes the kernel provide the pages. That takes longer than pinning them, but several threads can
+// do it at once. If the kernel refuses, the driver will provide them, or say why not.
 void populate(Address begin, Address end) {
   const auto page = static_cast<Address>(sysconf(_SC_PAGESIZE));
   begin = round_down(begin, page);
@@ -33,8 +33,8 @@ void populate(Address begin, Address end) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Memory that is not there a driver refuses with no word why; what may only be read it may well
-// pin, for reading.
+// A driver refuses missing memory without a reason. It may pin read-only memory, but only for
+// reading. So both are refused here.
 void require_writable(Address at, Bytes bytes) {
   const Reach reach = HostAccess(true).reach(at, bytes);
   if (reach.end == at + bytes) return;
@@ -51,7 +51,7 @@ void require_writable(Address at, Bytes bytes) {
 
 }  // namespace
 
-// Pieces end at page boundaries: a page cannot be pinned twice.
+// Pieces end at page boundaries, because a page cannot be pinned twice.
 Address HostPins::piece_end(const Range& range, Address begin) {
   return std::min(range.base + range.bytes,
                   round_down(begin + TransferTuning::kPinPiece, TransferTuning::kPinPiece));
@@ -162,7 +162,8 @@ void HostPins::progress(void* base, Bytes* pinned, Bytes* total) {
   *total = range->bytes;
 }
 
-// From the end, so that what stays pinned when the driver refuses is still a range from the base.
+// Goes from the end to the begin. So if the driver refuses, what stays pinned is still a range from
+// the base.
 Status HostPins::unpin(Range* range) {
   DeviceScope scope(driver_, device_);
   if (!scope.status().ok()) return scope.status();

@@ -5,7 +5,7 @@
 
 namespace glake::transfer {
 
-// Of a machine with one socket all host memory is alike.
+// On a machine with one socket all host memory counts as the same place.
 int Slots::place_of(const Place& place) const {
   if (!place.host()) return place.gpu;
   if (place.node < 0 || topology_ == nullptr || topology_->sockets() == 1) return kAnyHost;
@@ -60,7 +60,7 @@ std::vector<Slot> Slots::lend_several(Place place, Bytes bytes, size_t count) {
   return lent;
 }
 
-// Under the lock: taking one back cannot fail.
+// Called under the lock. It reserves room, so that taking a buffer back cannot fail.
 void Slots::keep_room(int place, Bytes bytes) {
   free_[{place, bytes}].reserve(count_ + placed_.size());
 }
@@ -71,7 +71,7 @@ Slot Slots::lend_shared(Bytes bytes) {
   return {this, kSharedHost, size, remote_.lend_stage(size, allocator_.used_device())};
 }
 
-// Where the system has no memory on that socket, or does not let us choose, anywhere must do.
+// If the system has no memory on that socket, or permits no choice, memory from anywhere is used.
 Address Slots::fresh(int* place, Bytes bytes) {
   if (*place >= 0) return fresh_device(*place, bytes, 1).front();
   const int socket = kAnyHost - 1 - *place;
@@ -96,8 +96,8 @@ Address Slots::fresh_host(int socket, Bytes bytes) {
   return at;
 }
 
-// The allocator orders a block for one stream only, ours; chunks use it on several, so that stream
-// is waited for: almost always it is idle.
+// The allocator orders a block only for the stream of the allocation. Chunks use it on several
+// streams, so the stream is waited for. It is almost always idle.
 std::vector<Address> Slots::fresh_device(int gpu, Bytes bytes, size_t count) {
   allocator_.open_device(gpu);
   const StreamHandle stream = stream_of(gpu);
@@ -114,7 +114,7 @@ std::vector<Address> Slots::fresh_device(int gpu, Bytes bytes, size_t count) {
   }
 }
 
-// On which its buffers are allocated.
+// The stream for which the GPU's buffers are allocated.
 StreamHandle Slots::stream_of(int gpu) {
   {
     std::lock_guard<std::mutex> guard(mutex_);
@@ -141,7 +141,7 @@ void Slots::take_back(int place, Bytes bytes, Address at) noexcept {
   if (place == kSharedHost) return remote_.give_stage(at, bytes);
   if (remote_.remote(place)) return remote_.give_back(at, bytes);
   std::lock_guard<std::mutex> guard(mutex_);
-  free_[{place, bytes}].push_back(at);  // room was reserved when it was made
+  free_[{place, bytes}].push_back(at);  // room was reserved when the buffer was made
 }
 
 void Slots::trim() noexcept {

@@ -12,7 +12,7 @@
 namespace glake::transfer {
 namespace {
 
-// Besides the one that asks, which copies too.
+// The number of threads beside the caller's, which copies too.
 size_t helpers() {
   return std::min(TransferTuning::kMostCopying, std::max(1u, std::thread::hardware_concurrency())) -
          1;
@@ -32,7 +32,7 @@ void Staging::copy(const Parts& parts, Range range, Address buffer, Way way) {
       threads_.emplace_back([this, number] { run(number); });
     }
   } catch (const std::system_error&) {
-    // As many as the system allows; this one alone will do.
+    // There are as many threads as the system permits. This thread alone is enough.
   }
   for (Bytes at = range.begin; at < range.end; at += TransferTuning::kStagedSlice) {
     slices_.push_back({&batch, {at, std::min(at + TransferTuning::kStagedSlice, range.end)}});
@@ -43,7 +43,8 @@ void Staging::copy(const Parts& parts, Range range, Address buffer, Way way) {
     if (slices_.empty()) {
       done_.wait(lock);
     } else {
-      take_one(&lock, &pieces);  // whoever's: no batch waits for a thread that sleeps
+      // It may be another batch's, so that no batch waits for a thread that sleeps.
+      take_one(&lock, &pieces);
     }
   }
 }

@@ -27,8 +27,8 @@ void CopyTimes::note(Kind kind, Bytes bytes, uint64_t ns) {
   }
 }
 
-// What was seen may contain a wait, and the plan's rate may be below the link's: either alone could
-// have the thread sleep too long. So it sleeps at the begin only if it knows both.
+// The seen time may include a wait, and the plan's rate may be below the link's. Either alone could
+// make the thread sleep too long. So it only sleeps at the begin if it knows both.
 ExpectedEnd CopyTimes::expected(Kind kind, Bytes bytes, Rate rate, uint64_t begun) const {
   const auto size = static_cast<double>(bytes);
   const double seen = size * static_cast<double>(ns_a_byte_[kind.index_].load());

@@ -26,7 +26,7 @@ bool LiveRanges::use(Address begin, Address end) {
       continue;
     }
     const Parts& parts = entries_[i++].parts;
-    // Part by part: other memory lies between those of one copy.
+    // Looks at each part, because other memory lies between the parts of one copy.
     for (size_t p = 0; !used && p < parts.count(); ++p) {
       const Part& part = parts[p];
       used = (part.dst < end && begin < part.dst + part.bytes) ||

@@ -16,7 +16,7 @@ void follow(Driver& driver, int device, StreamHandle stream, int other_device, S
   if (s.ok()) {
     s = driver.record(other_device, event, other);
     if (s.ok()) s = driver.wait_stream(device, stream, event);
-    driver.destroy_event(event);  // the driver keeps what is enqueued of it
+    driver.destroy_event(event);  // the driver keeps what is already enqueued
   }
   if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "joining two streams: " + driver.describe(s));
 }
@@ -87,10 +87,10 @@ Status PlainCopies::submit_parts(const Request& request, StreamHandle stream) {
   return {};
 }
 
-// Copies host memory in stretches that are pinned as a whole or not at all, as a driver wants it
-// (CUDA Driver API, cuMemcpyAsync). It tells where a pinned range ends, but not where the next one
-// begins: pages are asked about one by one. `refused`: what it said of the whole, which stands
-// where the memory is of one kind.
+// Copies host memory in stretches that are pinned as a whole or not at all, as a driver requires
+// (CUDA Driver API, cuMemcpyAsync). The driver tells where a pinned range ends, but not where the
+// next one begins. So pages are asked about one by one. `refused` is the driver's answer for the
+// whole memory. It is returned if the memory is all of one kind.
 Status PlainCopies::submit_stretches(const Request& request, const Part& part, StreamHandle stream,
                                      Status refused) {
   const auto page = static_cast<Address>(sysconf(_SC_PAGESIZE));

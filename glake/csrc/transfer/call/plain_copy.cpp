@@ -6,7 +6,7 @@
 namespace glake::transfer {
 
 int PlainCopy::wait(uint64_t, std::string* text) {
-  if (id_.captured()) return GLAKE_OK;  // it runs when the graph does
+  if (id_.captured()) return GLAKE_OK;  // the copy runs when the graph does
   // Another thread's own default stream cannot be named here.
   const bool mine = !is_thread_stream(id_.stream()) || id_.stream() == this_thread_stream();
   const Status s = mine ? driver_.synchronize_stream(id_.device(), id_.stream())

@@ -48,7 +48,7 @@ struct End {
   bool known = false;
 };
 
-// All parts' places at one side.
+// The places of all parts at one end.
 class Ends {
  public:
   Ends(Driver& driver, Allocator& allocator, const char* name, int declared, bool checked,
@@ -62,8 +62,8 @@ class Ends {
         context_(context),
         access_(written_) {}
 
-  // Where they are: all in one place, the declared one. Of a small copy's, unless they are to be
-  // checked, the declaration is believed. Throws Error.
+  // Finds where the parts are. All must be in the declared place. For a small copy the declaration
+  // is believed, unless a check is requested. Throws Error.
   End find(const glake_copy_request& given, bool small) {
     if (declared_ < GLAKE_ASK || declared_ >= driver_.device_count()) {
       throw Error(GLAKE_INVALID_DEVICE,
@@ -77,7 +77,8 @@ class Ends {
       return end;
     }
     bool first = true;
-    // As they are given: neighbours that Parts joins may be of several blocks.
+    // Uses the parts as they are given, because neighbours that Parts joins may be of several
+    // blocks.
     for (size_t i = 0; i < given.count; ++i) {
       const glake_copy_part& part = given.parts[i];
       if (part.bytes == 0) continue;
@@ -88,8 +89,8 @@ class Ends {
         bad("the parts of one copy are between the same two places");
       }
       end.pinned = end.pinned && found.pinned;
-      // Of pageable blocks, of which the driver knows nothing, the first ones and the last speak
-      // for all.
+      // The driver knows nothing of pageable blocks. The first and the last ones stand for all of
+      // them.
       if (found.pinned || i < 16 || given.count <= 32 || i >= given.count - 17) continue;
       if (checked_) check_access(given);
       i = given.count - 17;
@@ -100,7 +101,7 @@ class Ends {
  private:
   Address at(const glake_copy_part& part) const { return written_ ? part.dst : part.src; }
 
-  // Of small copies, which are not looked into any further.
+  // For small copies, which are not checked any further.
   void refuse_paused(const glake_copy_request& given) {
     Owned owned;
     for (size_t i = 0; i < given.count; ++i) {
@@ -116,7 +117,8 @@ class Ends {
     throw Error(GLAKE_REGION_PAUSED, text(at) + " lies in " + owned.paused);
   }
 
-  // At once where the parts lie close together: a call for each takes as long as copying it.
+  // Checks parts together if they are close to each other, because a call for each takes as long as
+  // copying it.
   void check_access(const glake_copy_request& given) {
     Address begin = UINT64_MAX, end = 0;
     for (size_t i = 0; i < given.count; ++i) {
@@ -129,7 +131,8 @@ class Ends {
     for (size_t i = 0; i < given.count; ++i) check_access(at(given.parts[i]), given.parts[i].bytes);
   }
 
-  // Of pageable memory: what may not be used would end the process, maybe long after this call.
+  // For pageable memory. Memory that may not be used would end the process, perhaps long after this
+  // call.
   void check_access(Address at, Bytes bytes) {
     const Reach reach = access_.reach(at, bytes);
     if (reach.end == at + bytes) return;
@@ -145,14 +148,14 @@ class Ends {
   struct Range {
     Address begin = 0, end = 0;
     End where;
-    bool block = false;  // of glake's
+    bool block = false;  // a block of glake's
     bool holds(Address at, Bytes bytes) const {
       return at >= begin && at < end && bytes <= end - at;
     }
   };
 
-  // Each block of glake's, and each range the driver knows, is looked up once: blocks of a buffer
-  // share one.
+  // Looks up each block of glake's, and each range that the driver knows, only once. The blocks of
+  // a buffer have one range.
   End look(Address at, Bytes bytes) {
     if (range_.holds(at, bytes)) return range_.where;
     auto after = ranges_.upper_bound(at);
@@ -188,7 +191,7 @@ class Ends {
     const PointerFacts facts = facts_of(at);
     const End first = judge(at, facts);
     if (range_.holds(at, bytes)) return first;
-    // The next range may go on where this one ends, as granules of one buffer do.
+    // The next range may continue this one, as the granules of a buffer do.
     const Address last = at + bytes - 1;
     const PointerFacts more = facts_of(last);
     const bool whole = (more.kind == facts.kind && more.device == facts.device) ||
@@ -209,13 +212,14 @@ class Ends {
     return facts.kind == Kind::kHost || facts.kind == Kind::kUnregistered;
   }
 
-  // Whether host memory that is pinned at both ends is so between them: a driver refuses a copy of
-  // memory with a hole.
+  // Whether host memory that is pinned at both ends is also pinned in between. A driver refuses a
+  // copy of memory with a hole.
   bool all_pinned(Address at, Bytes bytes) {
     for (const Address end = at + bytes; at < end;) {
       const PointerFacts facts = facts_of(at);
       if (!judge(at, facts).pinned) return false;
-      if (facts.size == 0) return true;  // a driver that does not tell where its ranges end
+      // This driver does not tell where its ranges end.
+      if (facts.size == 0) return true;
       at = facts.base + facts.size;
     }
     return true;
@@ -256,7 +260,7 @@ class Ends {
                 text(at) + " is " + where(end.place.gpu) + ", not " + where(declared_));
   }
 
-  // Joined with its neighbours, as the granules of a buffer are many.
+  // Joins the range with its neighbours, because a buffer has many granules.
   void remember(Range range) {
     auto same = [&](const Range& other) {
       return !other.block && other.where.place == range.where.place &&
@@ -284,7 +288,7 @@ class Ends {
   static std::string where(int gpu) {
     return gpu < 0 ? "host memory" : "memory of " + device_text(gpu);
   }
-  // `end` of the memory it is in; 0: not known.
+  // `end` is the end of the memory that holds it; 0: not known.
   std::string beyond(Address at, Bytes bytes, Address end) const {
     return text(at) + ": its " + std::to_string(bytes) + " bytes reach beyond the memory it is in" +
            (end != 0 ? ", which ends " + std::to_string(end - at) + " bytes on" : "");
@@ -298,12 +302,12 @@ class Ends {
   bool checked_;
   int context_;
   HostAccess access_;
-  std::optional<DeviceScope> scope_;  // once the driver is asked
-  Range range_;                       // the last one
+  std::optional<DeviceScope> scope_;  // open once the driver is asked
+  Range range_;                       // the range that was found last
   std::map<Address, Range> ranges_;
 };
 
-// What is read matters only in the memory that is written.
+// Reads matter only in memory that is written.
 void refuse_overlap(const Parts& parts, bool apart) {
   std::vector<Span> spans;
   spans.reserve((apart ? 1 : 2) * parts.count());
@@ -320,25 +324,25 @@ void refuse_overlap(const Parts& parts, bool apart) {
   bad("source and destination overlap at " + hex(found.at));
 }
 
-// The socket of memory the system has on any of its NUMA nodes; kUnknownNode for memory of none, as
-// a GPU's on Grace.
+// The socket of memory that the system has on some NUMA node. kUnknownNode for memory on a node of
+// no socket, for example a GPU's on Grace.
 int socket_at(Driver& driver, const topology::Topology& topology, Address at, Bytes bytes) {
   int socket = kUnknownNode;
   driver.host_node(reinterpret_cast<const void*>(at), bytes, &socket, topology.node_sockets());
   return socket;
 }
 
-// Memory that changes socket every few MiB: where each stretch ends. Empty if it changes more often
-// than that, or is not resident.
+// Where each stretch ends in memory that changes its socket every few MiB. Empty if it changes more
+// often, or is not resident.
 std::vector<Stripe> find_stripes(Driver& driver, const topology::Topology& topology, Address at,
                                  Bytes bytes) {
   std::vector<Stripe> stripes;
-  Bytes length = 0;  // of the stripe before: the next is probably as long
+  Bytes length = 0;  // of the stripe before; the next one probably has the same length
   for (Bytes begin = 0; begin < bytes;) {
     const int node =
         socket_at(driver, topology, at + begin, std::min(TransferTuning::kProbe, bytes - begin));
     if (node < 0) return {};
-    // By one page: where a stripe ends, several are of no single socket.
+    // Asks about one page, because several pages at the end of a stripe are on no single socket.
     auto same = [&](Bytes offset) {
       return offset < bytes && socket_at(driver, topology, at + offset, 1) == node;
     };
@@ -359,8 +363,8 @@ std::vector<Stripe> find_stripes(Driver& driver, const topology::Topology& topol
   return stripes;
 }
 
-// The socket of the host end; memory of no socket the topology has counts as spread. To a single
-// GPU there is one way from any socket: the system is not asked.
+// Sets the socket of the host end. Memory on a socket that the topology lacks counts as spread. To
+// a single GPU there is one way from any socket, so the system is not asked.
 void place_host(Driver& driver, const topology::Topology* topology, Request* request) {
   Place& host = request->dst.host() ? request->dst : request->src;
   const bool one_socket = topology != nullptr && topology->sockets() == 1;
@@ -373,7 +377,7 @@ void place_host(Driver& driver, const topology::Topology* topology, Request* req
   host.node = socket_at(driver, *topology, at, part.bytes);
   // A majority may hide stripes.
   for (Bytes i = 1; i < TransferTuning::kLooks && host.node >= 0; ++i) {
-    // At no regular distance: stripes are regular.
+    // The distances are irregular, because stripes are regular.
     const double turn = 0.6180339887 * static_cast<double>(i);
     const double part_of = (turn - std::floor(turn)) * static_cast<double>(part.bytes);
     const Address look = at + static_cast<Bytes>(part_of);

@@ -9,7 +9,8 @@
 namespace glake::transfer {
 namespace {
 
-std::atomic<uint64_t> next_number{1};  // never the same twice, whichever engine it was of
+// Never the same twice in the process, also with another engine.
+std::atomic<uint64_t> next_number{1};
 
 }  // namespace
 
@@ -68,7 +69,7 @@ TrackedCopies::TrackPtr TrackedCopies::make(const Request& request, Rate rate) {
 
 uint64_t TrackedCopies::put(TrackPtr track, StreamHandle stream, const char* why_plain) {
   Status s = driver_.record(track->device, track->event, stream);
-  // The copy is enqueued already: without its event it is waited for here.
+  // The copy is enqueued already. Without its event it is waited for here.
   if (!s.ok()) {
     s = driver_.synchronize_stream(track->device, stream);
     if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "tracking a copy: " + driver_.describe(s));

@@ -51,7 +51,7 @@ void RelayDoor::run() {
     pollfd stop{stop_.get(), POLLIN, 0};
     poll(&stop, 1, TransferTuning::kFullMs);
   }
-  socket_.reset();  // who comes now is refused at once
+  socket_.reset();  // a client that connects now is refused at once
   workers_.clear();
   const std::lock_guard<std::mutex> guard(mutex_);
   over_ = true;

@@ -32,12 +32,14 @@ void RelayWorker::run() {
   std::string why = "it has ended";
   try {
     serve();
-  } catch (const std::exception& e) {  // orders of no sense: it is sent away with the reason
+    // The orders make no sense, so the client is told why and sent away.
+  } catch (const std::exception& e) {
     why = e.what();
   }
   release();
-  answer(0, why);  // the goodbye: nothing touches the client's memory any more
-  // Closed by the destructor, which may be using it now: its number must not become another's.
+  answer(0, why);  // the last packet: nothing touches the client's memory any more
+  // The destructor closes it, and may be using it now. So its number must not become another
+  // file's.
   shutdown(socket_.get(), SHUT_RDWR);
   over_ = true;
 }
@@ -184,7 +186,7 @@ void RelayWorker::copy(const Order& order) {
   throw Error(GLAKE_DRIVER_ERROR, driver_.describe(s));
 }
 
-// Waits a little for copies, and answers of those that are done.
+// Waits a short time for copies, and answers those that are done.
 void RelayWorker::look() {
   if (flights_.empty()) return;
   std::vector<EventId> events;
@@ -202,7 +204,7 @@ void RelayWorker::look() {
   flights_.erase(std::remove_if(flights_.begin(), flights_.end(), done), flights_.end());
 }
 
-// A client that takes no answers is as good as gone.
+// A client that reads no answers counts as gone.
 void RelayWorker::answer(uint32_t ticket, const std::string& why, Bytes bytes, int descriptor) {
   Answer answer;
   answer.ticket = ticket;
@@ -212,7 +214,7 @@ void RelayWorker::answer(uint32_t ticket, const std::string& why, Bytes bytes, i
   if (!send_packet(socket_.get(), &answer, sizeof answer, descriptor)) gone_ = true;
 }
 
-// A failed copy makes its stream's question fail once.
+// Each failed copy makes one question about its stream fail.
 void RelayWorker::drain() {
   for (auto& [number, gpu] : open_) {
     for (const auto& way : gpu.streams) {

@@ -6,7 +6,7 @@ namespace glake::transfer {
 namespace {
 
 std::mutex left_mutex;
-// Memory that outlives its engine: the caller's to free.
+// Memory that outlives its engine. The callers must free it.
 std::map<Address, std::unique_ptr<SharedMemory>>& left_memory() {
   static auto* memory = new std::map<Address, std::unique_ptr<SharedMemory>>;
   return *memory;
@@ -24,7 +24,8 @@ bool RemoteGpus::carries(const Hop& hop) const {
   return (remote(hop.from.gpu) || remote(hop.to.gpu)) && !own(hop.from) && !own(hop.to);
 }
 
-// A GPU pushes to its peers, except from one that is not ours to order about.
+// A GPU pushes to its peers. A GPU of the service cannot be ordered to push, so this process's GPU
+// makes that copy.
 int RemoteGpus::worker_of(const Hop& hop) const {
   return hop.from.host() || remote(hop.from.gpu) ? hop.to.gpu : hop.from.gpu;
 }
@@ -103,7 +104,7 @@ void RemoteGpus::free_host(Address at) {
   if (link == nullptr || !link->alive()) return;
   try {
     link->forget(shared.id);
-  } catch (const Error&) {  // it is gone, and its mapping with it
+  } catch (const Error&) {  // the link is gone, and its mapping with it
   }
 }
 
@@ -127,7 +128,7 @@ std::pair<uint64_t, Bytes> RemoteGpus::shared_at(const LinkPtr& link, Address at
   return {shared.id, at - shared.memory->at()};
 }
 
-// Sizes are powers of two, so that one transfer's serve the next.
+// Sizes are powers of two, so that the pieces of one transfer serve the next.
 Address RemoteGpus::lend_stage(Bytes bytes, int device) {
   {
     std::lock_guard<std::mutex> guard(mutex_);
@@ -173,7 +174,7 @@ void RemoteGpus::close() {
   }
   stages_.clear();
   std::lock_guard<std::mutex> left(left_mutex);
-  for (auto& [at, shared] : shared_) {  // callers may have it still
+  for (auto& [at, shared] : shared_) {  // callers may still have it
     shared.memory->unpin();
     left_memory()[at] = std::move(shared.memory);
   }

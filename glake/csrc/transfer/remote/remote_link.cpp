@@ -43,7 +43,7 @@ uint32_t RemoteLink::send(Order order, int descriptor) {
   refuse_order(broken_);
 }
 
-// Of an order that is no copy: other threads may take its answer meanwhile.
+// Waits for the answer to an order that is no copy. Other threads may receive the answer meanwhile.
 RemoteLink::Ticket RemoteLink::await(uint32_t ticket) {
   const auto end = std::chrono::steady_clock::now() + TransferTuning::kPatience;
   for (;;) {
@@ -57,7 +57,7 @@ RemoteLink::Ticket RemoteLink::await(uint32_t ticket) {
         if (answer.why.empty()) return answer;
         refuse_order(answer.why);
       }
-      // What it has been asked for, and answers later, is nobody's then.
+      // If the service answers later, nobody uses the result.
       const bool late = std::chrono::steady_clock::now() > end;
       if (late || !broken_.empty()) {
         tickets_.erase(found);
@@ -69,8 +69,8 @@ RemoteLink::Ticket RemoteLink::await(uint32_t ticket) {
   }
 }
 
-// The service lets go of all memory before it says goodbye. One that was killed does not say it:
-// copies that it has begun may go on until its process is gone.
+// The service stops using all memory before it sends its last packet. If it was killed, it does not
+// send one. Then copies that it has begun may go on until its process is gone.
 void RemoteLink::pump() {
   take_answers();
   if (!hung_up_ || (!let_go_ && process_ && !has_ended(process_.get()))) return;
@@ -95,7 +95,7 @@ void RemoteLink::take_answers() {
       return;
     }
     const auto found = tickets_.find(answer.ticket);
-    if (found == tickets_.end()) continue;  // of shared memory, which nobody waits for
+    if (found == tickets_.end()) continue;  // an answer about shared memory, for which nobody waits
     found->second.over = true;
     found->second.bytes = answer.bytes;
     found->second.descriptor = std::move(descriptor);
@@ -120,9 +120,9 @@ void RemoteLink::open(int gpu, int there, bool near) {
   buffers_[gpu] = std::move(buffer);
 }
 
-// That a process may map memory of a GPU it does not see, for one it does, no reference of CUDA
-// says; NCCL relies on it (src/transport/p2p.cc: "CUDA 10.1 and later can use P2P with invisible
-// devices"). So this is where it shows.
+// No reference of CUDA says that a process may map memory of a GPU that it does not see for one
+// that it does. NCCL relies on it (src/transport/p2p.cc: "CUDA 10.1 and later can use P2P with
+// invisible devices"). If a driver does not allow it, this fails.
 void RemoteLink::map(Buffer* buffer, int fd, bool near) {
   DeviceScope scope(driver_, device_);
   Status s = scope.status();
@@ -173,7 +173,7 @@ bool RemoteLink::idle() {
   return true;
 }
 
-// The first gap that is long enough.
+// Finds the first gap that is long enough.
 bool RemoteLink::find_room(const Buffer& buffer, Bytes bytes, Bytes* at) const {
   *at = 0;
   for (const auto& [from, until] : buffer.lent) {
@@ -213,7 +213,8 @@ bool RemoteLink::give_back(Address at, Bytes bytes) {
   return false;
 }
 
-// Orders are obeyed one after the other: copies may follow at once, and fail if this did.
+// The service obeys orders one after the other. So copies may follow at once, and they fail if this
+// did.
 void RemoteLink::share(uint64_t id, const SharedMemory& memory) {
   Order order;
   order.kind = Order::kShare;

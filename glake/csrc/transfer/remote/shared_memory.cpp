@@ -38,7 +38,7 @@ SharedMemory::SharedMemory(Driver& driver, int device, Bytes bytes, Descriptor d
   struct stat info{};
   const int seals = file_ ? fcntl(file_.get(), F_GET_SEALS) : -1;
   if (seals < 0 || fstat(file_.get(), &info) != 0) fail("it is no such file");
-  // One that shrinks under a copy would end this process.
+  // A file that shrinks under a copy would end this process.
   if ((seals & kSeals) != kSeals || bytes_ == 0 || static_cast<Bytes>(info.st_size) != bytes_) {
     throw Error(GLAKE_COPY_REFUSED, "host memory for two processes: not sealed, or not of " +
                                         std::to_string(bytes_) + " bytes");
@@ -67,7 +67,7 @@ void SharedMemory::unpin() {
 
 SharedMemory::~SharedMemory() {
   unpin();
-  if (!pinned_) munmap(base_, bytes_);  // else the driver still knows it
+  if (!pinned_) munmap(base_, bytes_);  // otherwise the driver still knows it
 }
 
 }  // namespace glake::transfer

@@ -85,7 +85,7 @@ Got take_packet(int socket, void* packet, size_t bytes, Descriptor* descriptor, 
   for (cmsghdr* head = CMSG_FIRSTHDR(&message); head; head = CMSG_NXTHDR(&message, head)) {
     if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) continue;
     const size_t count = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {  // one is asked for; more are closed
+    for (size_t i = 0; i < count; ++i) {  // one is expected; others are closed
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(head) + i * sizeof fd, sizeof fd);
       *descriptor = Descriptor(fd);
@@ -100,7 +100,8 @@ Descriptor listen_at(const std::string& path) {
   sockaddr_un address{};
   Descriptor made = new_socket(path, &address);
   unlink(path.c_str());
-  // Connecting takes write permission. fchmod before bind, which makes the file: no moment open.
+  // Only a process with write permission can connect. fchmod comes before bind, which makes the
+  // file, so it is never open to others.
   if (fchmod(made.get(), 0600) != 0 ||
       bind(made.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
       listen(made.get(), 64) != 0) {
@@ -133,7 +134,7 @@ Descriptor process_behind(int socket) {
   ucred other{};
   socklen_t size = sizeof other;
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &other, &size) != 0) return Descriptor();
-  constexpr long kPidfdOpen = 434;  // Linux 5.3, by this number on every machine
+  constexpr long kPidfdOpen = 434;  // Linux 5.3; the number is the same on every machine
   return Descriptor(static_cast<int>(syscall(kPidfdOpen, other.pid, 0)));
 }
 

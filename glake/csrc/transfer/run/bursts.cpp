@@ -6,7 +6,7 @@
 #include "base/transfer_tuning.h"
 
 namespace glake::transfer {
-// Sizes of up to twice each other are one.
+// Sizes count as the same if one is at most twice the other.
 Bursts::Key Bursts::key_of(const Copy& copy) {
   Bytes size = 1;
   while (size < copy.bytes) size *= 2;
@@ -14,7 +14,7 @@ Bursts::Key Bursts::key_of(const Copy& copy) {
   return {src.gpu, src.host() ? src.node : 0, dst.gpu, dst.host() ? dst.node : 0, size};
 }
 
-// The first `count` of them.
+// Compares the first `count` copies.
 bool Bursts::same(const std::vector<Copy>& some, const std::vector<Copy>& others, size_t count) {
   const auto alike = [](const Copy& a, const Copy& b) { return key_of(a) == key_of(b); };
   const auto end = some.begin() + static_cast<std::ptrdiff_t>(count);
@@ -24,7 +24,7 @@ bool Bursts::same(const std::vector<Copy>& some, const std::vector<Copy>& others
 Bursts::Burst Bursts::begin(const Copy& copy, uint64_t now) {
   std::lock_guard<std::mutex> guard(mutex_);
   if (current_.size() >= TransferTuning::kBurstThreads)
-    current_.clear();  // of threads that have ended, mostly
+    current_.clear();  // most of its threads have ended
   Current& current = current_[std::this_thread::get_id()];
   if (now > current.open_until || current.copies.size() >= TransferTuning::kBurstCopies) {
     if (!current.copies.empty()) note(current.copies);
@@ -56,7 +56,8 @@ void Bursts::decided(BurstWay way) {
 void Bursts::begun(uint64_t now, double ns) {
   std::lock_guard<std::mutex> guard(mutex_);
   Current& current = current_[std::this_thread::get_id()];
-  // Calls may take longer than the copy: what begins when it is done does not belong to it.
+  // Calls may take longer than the copy. A copy that begins after this one is done is not in its
+  // burst.
   const auto after = [&](uint64_t time, double part) {
     return time + static_cast<uint64_t>(std::max(part * ns, 0.0));
   };

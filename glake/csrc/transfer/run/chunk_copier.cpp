@@ -56,8 +56,8 @@ Status ChunkCopier::copy_one(const ChunkHop& chunk, Address dst, Address src, By
              : driver_.copy(dst, src, bytes, chunk.stream);
 }
 
-// All pieces in one call, or in two that are all done or not begun; not_supported(): one by one is
-// better, or all there is.
+// Enqueues all pieces in one call, or in two calls of which each does all or nothing.
+// not_supported(): copies one by one are better, or all that is possible.
 Status ChunkCopier::copy_together(const ChunkHop& chunk, KernelBuffers* buffers, bool* unsure) {
   const Hop& hop = chunk.hop;
   if (std::max(hop.from.gpu, hop.to.gpu) >= devices_.count()) return driver_.unsupported();
@@ -84,9 +84,9 @@ Status ChunkCopier::copy_together(const ChunkHop& chunk, KernelBuffers* buffers,
                             chunk.stream);
 }
 
-// Whether a kernel on the GPU that works for this hop reaches all of its pieces. An access it has
-// not would end its context: it is given nothing the driver has not been asked about, and a peer's
-// memory is asked about once more where it is not our own buffer.
+// Whether a kernel on the GPU that works for this hop reaches all of its pieces. A wrong access
+// would end its context. So it gets only memory that the driver was asked about. A peer's memory
+// that is not glake's own buffer is asked about once more.
 bool ChunkCopier::kernel_reaches(const ChunkHop& chunk) {
   const Hop& hop = chunk.hop;
   if (!chunk.request.known) return false;
@@ -97,7 +97,7 @@ bool ChunkCopier::kernel_reaches(const ChunkHop& chunk) {
   return driver_.accessible(pieces_.front().dst) && driver_.accessible(pieces_.back().dst);
 }
 
-// One launch. Where the pieces lie side by side at the host's end, a plain copy carries them over
+// Makes one launch. If the pieces are adjacent at the host's end, a plain copy carries them over
 // the link, from or to a buffer beside the blocks.
 Status ChunkCopier::copy_by_kernel(const ChunkHop& chunk, KernelBuffers* buffers, bool* unsure) {
   if (!kernel_reaches(chunk)) return driver_.unsupported();
@@ -113,7 +113,7 @@ Status ChunkCopier::copy_by_kernel(const ChunkHop& chunk, KernelBuffers* buffers
     if (staged) buffers->bounce = slots_.lend(Place{gpu}, bytes);
   } catch (const Error&) {
     buffers->table.reset();
-    return driver_.unsupported();  // without room for it the chunk goes as a batch does
+    return driver_.unsupported();  // without room for the table, the chunk is copied as a batch
   }
   auto* table = reinterpret_cast<CopyBlock*>(buffers->table.at());
   for (const Piece& piece : pieces_) {
@@ -133,7 +133,7 @@ Status ChunkCopier::copy_by_kernel(const ChunkHop& chunk, KernelBuffers* buffers
     s = driver_.copy(pieces_.front().dst, bounce, bytes, chunk.stream);
   }
   if (s.ok()) return s;
-  // Part of it may be under way, in buffers that go to another chunk.
+  // A part of it may be under way, and its buffers go to another chunk.
   *unsure = !quiesce(gpu, chunk.stream);
   if (*unsure) return s;
   buffers->table.reset();

@@ -8,7 +8,8 @@
 namespace glake::transfer {
 namespace {
 
-// Each step can be undone, so that one changed word always shows; more do but for one in 2^64.
+// Each step can be undone, so that one changed word always shows. Several changed words show in all
+// but one of 2^64 cases.
 uint64_t add_bytes(uint64_t sum, Address at, Bytes bytes) {
   constexpr uint64_t kOdd = 0x9E3779B97F4A7C15;
   const auto* from = reinterpret_cast<const char*>(at);
@@ -25,7 +26,8 @@ uint64_t add_bytes(uint64_t sum, Address at, Bytes bytes) {
 
 }  // namespace
 
-// Both ends are summed by the host, a GPU's after they have been read back: a direct copy each.
+// The host computes the sums of both ends. Bytes of a GPU are first read back, each by a direct
+// copy.
 std::string ChunkSums::difference(const Flight& flight) {
   try {
     const uint64_t sent = sum_at(flight, Side::kSrc), arrived = sum_at(flight, Side::kDst);

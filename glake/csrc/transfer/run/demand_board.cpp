@@ -36,7 +36,8 @@ void DemandBoard::tell(Demands now) {
   if (event_ < 0 || now == told_) return;
   told_ = std::move(now);
   const uint64_t one = 1;
-  if (write(event_, &one, sizeof one) < 0) return;  // full at 2^64 - 2: it is readable then
+  // A counter at 2^64 - 2 is full, and is readable.
+  if (write(event_, &one, sizeof one) < 0) return;
 }
 
 void DemandBoard::signal() {

@@ -13,7 +13,8 @@ EnqueuedTransfer::EnqueuedTransfer(const Tools& tools, Request what, PlanPtr dir
     : request(std::move(what)), tools_(tools), direct_(std::move(direct)) {}
 
 EnqueuedTransfer::~EnqueuedTransfer() {
-  for (const auto& path : paths_) {  // of one that could not begin: nothing uses it
+  // For a transfer that could not begin. Nothing uses these.
+  for (const auto& path : paths_) {
     if (path->open) tools_.pipelines.give(std::move(path->line));
   }
   for (const EventId event : {begun_, ended_}) {
@@ -28,7 +29,7 @@ void EnqueuedTransfer::enqueue(PlanPtr plan, const std::vector<PathShare>& share
   const auto expect_ok = [&](Status s) {
     if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "the caller's stream: " + driver.describe(s));
   };
-  // Whatever has to be made is made before any of it is enqueued.
+  // Makes all that is needed before any of it is enqueued.
   for (const PathShare& share : shares) {
     Carried* path = add_path(*share.path);
     Bytes most = 0;
@@ -67,7 +68,7 @@ EnqueuedTransfer::Carried* EnqueuedTransfer::add_path(const PlannedPath& path) {
   return paths_.back().get();
 }
 
-// A path that cannot have what it takes is closed, which is no fault of its links.
+// If a path cannot have what it needs, it is closed. That is not a fault of its links.
 void EnqueuedTransfer::open_path(Carried* path, size_t buffers, Bytes most) {
   try {
     tools_.devices.prepare(path->path->path);
@@ -83,8 +84,8 @@ void EnqueuedTransfer::close_path(Carried* path, const std::string& why) {
   if (path->why.empty()) path->why = why;
 }
 
-// On the thread of these paths, or the caller's. They begin together: the next chunk is of the path
-// of which most is left.
+// Runs on the thread of these paths, or the caller's. The paths begin together: the next chunk is
+// one of the path with most left.
 void EnqueuedTransfer::submit_here(const std::vector<Carried*>& paths) {
   ChunkCopier copier(tools_.driver, tools_.devices, tools_.slots, tools_.kernel, tools_.copy_ns);
   const auto left = [](const Carried* path) {
@@ -104,8 +105,8 @@ void EnqueuedTransfer::submit_here(const std::vector<Carried*>& paths) {
   for (Carried* path : paths) gather(path, &copier);
 }
 
-// False: it is not, and the path is closed. What is enqueued of its last hop goes on: it writes
-// there what any other path's copy would.
+// False: it was not submitted, and the path is closed. Copies that were enqueued on its last hop go
+// on. They write what any other path's copy would write.
 bool EnqueuedTransfer::submit(Carried* path, Range range, ChunkCopier* copier) {
   if (path->closed) return false;
   for (size_t hop = 0; hop < path->line.steps.size(); ++hop) {
@@ -121,7 +122,8 @@ bool EnqueuedTransfer::submit(Carried* path, Range range, ChunkCopier* copier) {
   return true;
 }
 
-// After what is in the buffer before it, into a buffer that is empty.
+// Copies out of the buffer before the hop once that is full, and into the buffer behind it once
+// that is empty.
 Status EnqueuedTransfer::submit_hop(Carried* path, size_t hop, Range range, ChunkCopier* copier) {
   Driver& driver = tools_.driver;
   Pipeline& line = path->line;
@@ -166,7 +168,7 @@ Status EnqueuedTransfer::submit_hop(Carried* path, size_t hop, Range range, Chun
   return s;
 }
 
-// What no planned path took goes over the direct one.
+// The direct path takes what no planned path took.
 void EnqueuedTransfer::submit_left() {
   std::vector<Range> left;
   for (const auto& path : paths_) {
@@ -186,8 +188,8 @@ void EnqueuedTransfer::submit_left() {
   error_ = "no path is left: " + path->path->path.name + ": " + path->why;
 }
 
-// An event behind all of the path's copies. Where a copy or an event was refused, they are waited
-// for here: no event is sure to stand behind those of the hops before.
+// Records an event behind all of the path's copies. If a copy or an event was refused, it waits for
+// the copies here, because no event is sure to be behind those of earlier hops.
 void EnqueuedTransfer::gather(Carried* path, ChunkCopier* copier) {
   path->ends = false;
   if (!path->open || path->line.chunks == 0) return;
@@ -200,7 +202,7 @@ void EnqueuedTransfer::gather(Carried* path, ChunkCopier* copier) {
   }
 }
 
-// All are in the first stream of the last hop, or before its event.
+// All of them are in the first stream of the last hop, or before that stream's event.
 Status EnqueuedTransfer::gather_ends(Carried* path) {
   const Pipeline::Step& last = path->line.steps.back();
   Driver& driver = tools_.driver;
@@ -223,12 +225,13 @@ void EnqueuedTransfer::join() {
     const Status s = driver.wait_stream(request.stream_device, request.stream, done);
     if (!s.ok()) copier.quiesce(end.device, end.streams.front());
   }
-  // All of it is enqueued: without its event it is waited for here.
+  // All of it is enqueued. Without its event it is waited for here.
   const Status s = driver.record(request.stream_device, ended_, request.stream);
   if (!s.ok()) copier.quiesce(request.stream_device, request.stream);
 }
 
-// A stream is told of the copies in it that failed; an event only of those since the one before.
+// A question about a stream tells of all its failed copies. One about an event tells only of those
+// since the event before.
 std::string EnqueuedTransfer::failure_of(const Carried& path) {
   for (const Pipeline::Step& step : path.line.steps) {
     for (const StreamHandle stream : step.streams) {
@@ -240,13 +243,14 @@ std::string EnqueuedTransfer::failure_of(const Carried& path) {
   return "";
 }
 
-// How fast each hop was. Where several chunks flow at once, each has an equal part of it.
+// Computes how fast each hop was. If several chunks flow at once, each has an equal part of the
+// rate.
 void EnqueuedTransfer::time_hops(Carried* path) {
   std::vector<Rate> rates;
   for (const Pipeline::Step& step : path->line.steps) {
     uint64_t ns = 0;
     if (!tools_.driver.elapsed_ns(step.around[0], step.around[1], &ns).ok()) return;
-    if (ns < 2 * tools_.copy_ns) return;  // its start, mostly
+    if (ns < 2 * tools_.copy_ns) return;  // most of it is the copy's start
     rates.push_back(static_cast<double>(TransferTuning::kFlows * path->timed) /
                     static_cast<double>(ns - tools_.copy_ns));
   }

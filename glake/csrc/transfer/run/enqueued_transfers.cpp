@@ -14,7 +14,8 @@ bool none_failed(const EnqueuedTransfer::Outcome& outcome) {
                      [](const std::string& why) { return why.empty(); });
 }
 
-std::atomic<uint64_t> next_number{1};  // never the same twice, whichever engine it was of
+// Never the same twice in the process, also with another engine.
+std::atomic<uint64_t> next_number{1};
 
 }  // namespace
 
@@ -83,7 +84,7 @@ bool EnqueuedTransfers::done(const Ptr& transfer) {
   return transfer->over();
 }
 
-// Gives back what transfers that are done have kept: perhaps nobody waits for them.
+// Gives back what completed transfers have kept, because perhaps nobody waits for them.
 void EnqueuedTransfers::look() {
   std::vector<Ptr> open;
   {
@@ -95,7 +96,7 @@ void EnqueuedTransfers::look() {
 
 void EnqueuedTransfers::finish(const Ptr& transfer) {
   if (!transfer->claim_end()) {
-    std::this_thread::yield();  // another thread is at it
+    std::this_thread::yield();  // another thread ends it
     return;
   }
   const EnqueuedTransfer::Outcome outcome = transfer->outcome();

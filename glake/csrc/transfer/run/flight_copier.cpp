@@ -6,7 +6,7 @@
 
 namespace glake::transfer {
 
-// Buffers of the relay service's are few: a chunk waits for one.
+// The relay service has few buffers, so a chunk waits for one.
 bool FlightCopier::has_room(const PathRun& run, Bytes bytes) const {
   if (!tools_.remote.on_way(run.planned.path)) return true;
   Bytes size = TransferTuning::kLeastChunk;
@@ -74,7 +74,7 @@ Status FlightCopier::start(Flight* flight, Bytes* enqueued) {
 // The relay service makes this hop's copy.
 Status FlightCopier::order(Flight* flight, Bytes* enqueued) {
   const Request& request = flight->transfer->request;
-  const Bytes begin = flight->range.begin;  // such a transfer is one part
+  const Bytes begin = flight->range.begin;  // such a transfer has one part
   const bool first = flight->hop == 0, last = flight->last();
   Address from = flight->stage ? flight->stage.at() : request.parts[0].src + begin;
   Address to = flight->stage ? flight->stage.at() : request.parts[0].dst + begin;
@@ -90,7 +90,7 @@ Status FlightCopier::order(Flight* flight, Bytes* enqueued) {
   return {};
 }
 
-// Of a copy that is under way.
+// The state of a copy that is under way.
 Status FlightCopier::ask(Flight* flight) {
   if (!flight->remote) return tools_.driver.wait_event(flight->event.id(), 0);
   switch (RemoteGpus::state(flight->remote, &flight->remote_why)) {
@@ -104,10 +104,10 @@ Status FlightCopier::ask(Flight* flight) {
   return {};
 }
 
-// Nothing may still read or write the buffers when they go to another chunk. False: the driver does
-// not say.
+// Waits until nothing may still read or write the buffers, so that another chunk may have them.
+// False: the driver does not say.
 bool FlightCopier::quiesce(const Flight& flight) {
-  // The service answers of a copy that failed when nothing uses the memory any more.
+  // The service answers a failed copy only when nothing uses the memory any more.
   return flight.remote ? true : chunks_.quiesce(flight.device, flight.stream);
 }
 

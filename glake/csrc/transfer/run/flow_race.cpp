@@ -30,7 +30,7 @@ bool FlowRace::carries(size_t count) const {
   return std::any_of(bytes_.begin(), end, [](double bytes) { return bytes > 0; });
 }
 
-// They change when a flow begins or ends.
+// The rates change when a flow begins or ends.
 const std::vector<Rate>& FlowRace::rates() {
   bool any = false;
   for (size_t i = 0; i < bytes_.size(); ++i) {

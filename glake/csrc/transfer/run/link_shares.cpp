@@ -69,7 +69,7 @@ void LinkShares::measure(const std::vector<TransferPtr>& running) {
   for (const auto& transfer : running) share(transfer.get(), running.size() == 1, taken);
 }
 
-// Whether the two ways of a link fill, between themselves, a limit that counts both.
+// Whether the two directions of a link together fill a limit in which both count.
 bool LinkShares::coupled(const LinkUse& one, const LinkUse& other,
                          const std::vector<double>& taken) const {
   if (one.planned > TransferTuning::kAlike * other.planned ||
@@ -88,9 +88,9 @@ bool LinkShares::coupled(const LinkUse& one, const LinkUse& other,
   return false;
 }
 
-// A run that goes over two full links takes from both, and is held to its share; so is one that
-// shares a full link with runs of another socket's memory, which would be done later. In a full
-// link a wide run has as many more flows as it is wider than those beside it.
+// A run over two full links takes from both, so it is held to its share. So is a run that shares a
+// full link with runs of another socket's memory, which would end later. In a full link a run has
+// more flows than those beside it, in proportion to its rate.
 void LinkShares::share(Transfer* transfer, bool alone, const std::vector<double>& taken) const {
   std::vector<std::vector<int>> full;
   for (const auto& run : transfer->runs) {
@@ -123,7 +123,7 @@ void LinkShares::share(Transfer* transfer, bool alone, const std::vector<double>
   }
 }
 
-// Limits that the run shares with others and that have no room beside them.
+// The limits that the run shares with others and that have no room left.
 std::vector<int> LinkShares::full_limits(const PathRun& run,
                                          const std::vector<double>& taken) const {
   std::map<int, double> own;

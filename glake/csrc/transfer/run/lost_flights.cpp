@@ -18,17 +18,17 @@ void LostFlights::add(Flight flight) {
 
 std::vector<Flight> LostFlights::take() { return std::exchange(flights_, {}); }
 
-// Under the lock, on any thread. Without it while the driver is asked: a simulated one may
-// run callers' functions meanwhile, among them ours that take it. Buffers go back on the
-// submitter's thread when it next has nothing to do; there, too, it waits for streams where no
-// event tells.
+// Called under the lock, on any thread. It releases the lock while the driver is asked, because a
+// simulated driver may then run callers' functions, and glake's own that take the lock. The
+// submitter's thread gives buffers back when it next has nothing to do. It also waits for streams
+// for which there is no event.
 bool LostFlights::look(Lock* lock) {
   std::vector<std::pair<uint64_t, EventId>> asked;
   bool untold = false;
   for (const Flight& flight : flights_) {
     if (flight.seen_done) continue;
     if (flight.remote) {
-      untold = true;  // it is asked on this submitter's thread
+      untold = true;  // this submitter's thread asks about it
       continue;
     }
     if (flight.marked) asked.emplace_back(flight.lost, flight.event.id());
@@ -50,7 +50,7 @@ bool LostFlights::look(Lock* lock) {
   return untold;
 }
 
-// Under the lock.
+// Called under the lock.
 void LostFlights::found(Flight* flight) {
   flight->seen_done = true;
   if (flight->transfer == nullptr) return;

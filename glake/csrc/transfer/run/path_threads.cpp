@@ -36,7 +36,8 @@ void PathThreads::run(const std::vector<Task>& tasks) {
   batch.done.wait(lock, [&] { return batch.left == 0; });
 }
 
-// All but the first. Returns the thread to wake, which wakes others; null: all are awake.
+// Gives out all tasks but the first. Returns the thread to wake, which wakes others; null: all are
+// awake.
 PathThreads::Worker* PathThreads::give_out(const std::vector<Task>& tasks, Batch* batch) {
   std::lock_guard<std::mutex> guard(mutex_);
   batch->left = tasks.size() - 1;
@@ -53,7 +54,7 @@ PathThreads::Worker* PathThreads::give_out(const std::vector<Task>& tasks, Batch
       asleep[i]->wakes.push_back(asleep[next]);
     }
   }
-  // A simulated driver's time waits for threads that are woken.
+  // A simulated driver's time stands still until the woken threads have begun.
   driver_.expect_threads(static_cast<int>(asleep.size()));
   return asleep.front();
 }

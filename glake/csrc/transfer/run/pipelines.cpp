@@ -46,7 +46,7 @@ Pipeline PipelinePool::take(const Path& path, size_t buffers, Bytes bytes) {
   return line;
 }
 
-// One without steps: there was none.
+// Returns a pipeline without steps if there is none.
 Pipeline PipelinePool::spare(const Key& devices) {
   std::lock_guard<std::mutex> guard(mutex_);
   std::vector<Pipeline>& spare = spare_[devices];
@@ -70,7 +70,8 @@ void PipelinePool::fill(Pipeline* line, const Path& path, size_t buffers, Bytes 
   }
 }
 
-// Those that it has not yet, here and below.
+// Makes those streams that the pipeline does not have yet. The next functions do the same for their
+// parts.
 Status PipelinePool::make_streams(Pipeline* line) {
   for (Pipeline::Step& step : line->steps) {
     DeviceScope scope(driver_, step.device);
@@ -125,14 +126,14 @@ Status PipelinePool::timer(int device, EventId* event) {
   return driver_.create_timer(device, event);
 }
 
-// Who still held a transfer when the engine closed gives its events back later.
+// A caller that still held a transfer when the engine closed gives its events back later.
 void PipelinePool::keep_timer(int device, EventId event) {
   std::lock_guard<std::mutex> guard(mutex_);
   if (closed_ && driver_.destroy_event(event).ok()) return;
   timers_[device].push_back(event);
 }
 
-// What the driver refuses to take back stays in it.
+// What the driver refuses to take back stays in the pipeline.
 Status PipelinePool::destroy(Pipeline* line) {
   for (Pipeline::Step& step : line->steps) {
     for (StreamHandle& stream : step.streams) {

@@ -35,7 +35,7 @@ bool RoutedCopy::done() {
   const EventId passed = transfer_->state == State::kWaiting ? transfer_->passed : 0;
   const bool over = transfer_->over();
   lock.unlock();
-  if (passed != 0) driver_.query(passed);  // time moves where it is the driver's
+  if (passed != 0) driver_.query(passed);  // a simulated driver's time moves by this
   return over;
 }
 

@@ -133,7 +133,7 @@ void Runner::avoid_failed(PlanPtr* plan) {
   if (!std::all_of(paths.begin(), paths.end(), failed)) *plan = without_paths(*plan, failed);
 }
 
-// Under the lock, when a transfer has begun or ended.
+// Called under the lock, when a transfer has begun or ended.
 void Runner::tell_demands() {
   DemandBoard::Demands all;
   for (const auto& transfer : running_) all.insert(DemandBoard::demand_of(transfer->request));
@@ -141,7 +141,7 @@ void Runner::tell_demands() {
   scheduler_.board().tell(std::move(all));
 }
 
-// A transfer that is left without a path may have nothing under way that would tell of it.
+// A transfer without a path may have nothing under way that would end it, so it is ended here.
 void Runner::replan() {
   for (const auto& transfer : plan_anew()) {
     Lock lock(mutex());
@@ -149,7 +149,7 @@ void Runner::replan() {
   }
 }
 
-// Transfers that are left without a path.
+// Returns the transfers that are left without a path.
 std::vector<TransferPtr> Runner::plan_anew() {
   std::lock_guard<std::mutex> guard(replan_mutex_);
   std::vector<TransferPtr> all, stranded;
@@ -193,8 +193,9 @@ void Runner::enlist(const TransferPtr& transfer) {
   }
 }
 
-// Under the lock. All paths of the plan have failed: those that it left to others are better than
-// none, unless their relays are lent to other processes, and so is the plain copy's.
+// Called under the lock. All paths of the plan have failed. Paths that the plan left to others are
+// better than none, unless their relays are lent to other processes. The same holds for the plain
+// copy's path.
 void Runner::reopen_runs(const TransferPtr& transfer) {
   const uint32_t relays = scheduler_.relays();
   for (const auto& run : transfer->runs) {
@@ -213,7 +214,7 @@ void Runner::reopen_runs(const TransferPtr& transfer) {
   scheduler_.shares().measure(running_);
 }
 
-// After anything happened to a transfer: ends it if nothing more will.
+// Called after anything happened to a transfer. Ends it if nothing more will happen.
 void Runner::conclude(Lock* lock, const TransferPtr& transfer) {
   if (transfer->stranded()) reopen_runs(transfer);
   if (!transfer->over() && transfer->ready()) {
@@ -257,19 +258,20 @@ void Runner::wake(uint64_t now) {
   }
 }
 
-// Memory of a transfer in a stream's order needs no guard until a copy of it is given up.
+// The memory of a transfer in stream order needs no guard until one of its copies is given up.
 void Runner::given_up(const TransferPtr& transfer) {
   if (!transfer->request.ordered) return;  // it has been guarded from its start
   ranges_.add(transfer->request.parts, [this, transfer] { return settled(transfer); });
 }
 
-// Under the lock. Whether copies of it that were given up may still read and write.
+// Called under the lock. Whether copies of the transfer that were given up may still read and
+// write.
 bool Runner::unfinished(Lock* lock, const Transfer& transfer) {
   if (transfer.unfinished != 0) look_for_lost(lock);
   return transfer.unfinished != 0;
 }
 
-// Under the lock, but for the questions to the driver.
+// Called under the lock, which is released for the questions to the driver.
 void Runner::look_for_lost(Lock* lock) {
   for (auto& [gpu, submitter] : submitters_) {
     if (submitter->look_for_lost(lock)) submitter->wake();
@@ -280,7 +282,7 @@ void Runner::look_for_lost(Lock* lock) {
   }
 }
 
-// Under the lock.
+// Called under the lock.
 Submitter& Runner::submitter(int gpu) {
   std::unique_ptr<Submitter>& one = submitters_[gpu];
   ChunkListener& listener = *this;

@@ -13,7 +13,7 @@
 namespace glake::transfer {
 namespace {
 
-constexpr double kMany = 1e9;  // no bound on a number of chunks
+constexpr double kMany = 1e9;  // for an unbounded number of chunks
 
 // The bytes that are in one socket's host memory. One pool has all bytes if the socket does not
 // matter.
@@ -25,7 +25,7 @@ struct Pool {
 
 bool relayed(const PlannedPath& path) { return path.path.hops.size() > 1; }
 
-// How fast each hop of a path is, beside the plan's others.
+// How fast each hop of a path is while the plan's other paths flow.
 std::vector<Rate> paces_of(const PlannedPath& path, const std::vector<double>& loads,
                            const FlowForecast& forecast) {
   std::vector<Rate> paces;
@@ -61,7 +61,8 @@ std::vector<Pool> pools_of(const Request& request, const TransferPlan& plan) {
   Pool& served = *std::find_if(pools.begin(), pools.end(),
                                [](const Pool& pool) { return !pool.paths.empty(); });
   for (Pool& pool : pools) {
-    if (!pool.paths.empty()) continue;  // no path serves that socket: others carry what it has
+    // No path serves that socket, so others carry its bytes.
+    if (!pool.paths.empty()) continue;
     served.ranges.insert(served.ranges.end(), pool.ranges.begin(), pool.ranges.end());
     served.bytes += std::exchange(pool.bytes, 0);
     pool.ranges.clear();
@@ -76,12 +77,12 @@ Bytes least_chunk(const PlannedPath& path, uint64_t copy_ns) {
                     TransferTuning::kLeastChunk, TransferTuning::kLongestChunk);
 }
 
-// Copies that follow begin later by all of the caller's time.
+// All of the caller's time delays the copies that follow.
 double blocked(const Deal& how) {
   return TransferTuning::kBlocked + static_cast<double>(how.followers);
 }
 
-// The calls of one chunk.
+// The time of the calls for one chunk.
 double chunk_calls_ns(const PlannedPath& path) {
   const auto hops = static_cast<double>(path.path.hops.size());
   return hops * TransferTuning::kCallNs + 4 * (hops - 1) * TransferTuning::kEventNs;
@@ -93,7 +94,7 @@ double chunk_calls_ns(const PlannedPath& path) {
 // of a copy counts as much as that of a short chunk. Over several slow hops all chunks are short.
 class Cutting {
  public:
-  // `most`: chunks. `blocked`: a caller's time against a copy's.
+  // `most` is a number of chunks. `blocked` is the weight of a caller's time against a copy's.
   Cutting(const PlannedPath& path, const std::vector<Rate>& paces, double bytes, double most,
           double blocked, uint64_t copy_ns)
       : start_(static_cast<double>(copy_ns)),
@@ -124,20 +125,21 @@ class Cutting {
     if (last != paces.end()) tail_ = shortest(last, paces.end());
   }
 
-  // The next chunk. `done` bytes are cut, `left` bytes are left, and the next `range` bytes of them
-  // are in one piece.
+  // The size of the next chunk. `done` bytes are cut and `left` bytes are left. The next `range`
+  // bytes of them are in one piece.
   Bytes next(Bytes done, Bytes left, Bytes range) const {
     const auto before = static_cast<double>(done), after = static_cast<double>(left);
     double size = std::min(longest_, static_cast<double>(range));
-    // Two of one size would end together, and the link would be idle until the next began.
+    // Two chunks of one size would end together, and the link would be idle until the next one
+    // began.
     if (done == 0 && after > 2 * size) size /= 3;
     if (head_ > 0) size = std::min(size, std::max(head_, before / (parts_ - 1)));
     if (tail_ > 0) size = std::min(size, std::max(tail_, after / parts_));
     return std::min(round_up(static_cast<Bytes>(size) + 1, 4 * kKiB), left);
   }
 
-  // How long the path carries nothing: until the first chunk flows on its slowest hop, and from the
-  // last one's end there until it has landed.
+  // For how long the path carries nothing: until the first chunk flows on the slowest hop, and from
+  // the last chunk's end there until it has landed.
   double delay_ns() const {
     const auto slowest = std::min_element(paces_.begin(), paces_.end());
     double ns = start_;
@@ -163,7 +165,7 @@ FlowForecast::Flow flow_of(const PlannedPath& path, double delay_ns, const FlowF
   return flow;
 }
 
-// What each path carries at its planned rate by the moment at which the pool is empty.
+// Gives each path what it carries at its planned rate until the pool is empty.
 void deal_by_rate(const TransferPlan& plan, const FlowForecast::Pool& pool,
                   std::vector<FlowForecast::Flow>* flows) {
   std::vector<size_t> paths = pool.paths;
@@ -180,7 +182,7 @@ void deal_by_rate(const TransferPlan& plan, const FlowForecast::Pool& pool,
   }
 }
 
-// So many chunks each path may have at most: its calls are over long before the copy is.
+// The most chunks that each path may have, so that its calls are over long before the copy is.
 std::vector<double> most_chunks(const TransferPlan& plan, double end_ns) {
   std::map<int, double> of_worker;  // paths whose chunks one thread enqueues
   for (const PlannedPath& path : plan.paths) ++of_worker[path.path.worker];
@@ -239,7 +241,8 @@ std::vector<FlowForecast::Flow> deal(const TransferPlan& plan, const Deal& how,
   }
 }
 
-// Buffers between two hops: enough that the first goes on while the second is behind for a while.
+// The number of buffers between two hops. It is enough for the first hop to go on while the second
+// is late for a while.
 size_t buffers_for(const PathShare& share) {
   Bytes most = TransferTuning::kLeastChunk;
   for (const Range& chunk : share.chunks) most = std::max(most, chunk.bytes());
@@ -249,7 +252,7 @@ size_t buffers_for(const PathShare& share) {
   return std::min(buffers, share.chunks.size());
 }
 
-// A range is cut into equal parts, or what is left of one would be a short chunk among others.
+// Cuts a range into equal parts. Otherwise its remainder would be a short chunk among others.
 Range take(const Request& request, Pool* pool, Bytes wanted) {
   Range& front = pool->ranges.front();
   const auto whole = static_cast<double>(front.bytes());
@@ -262,7 +265,7 @@ Range take(const Request& request, Pool* pool, Bytes wanted) {
   return taken;
 }
 
-// A thread for each GPU enqueues its paths; the caller waits for all of them.
+// A thread for each GPU enqueues that GPU's paths. The caller waits for all of them.
 double calls_ns(const std::vector<PathShare>& shares) {
   std::map<int, double> of;
   for (const PathShare& share : shares) {
@@ -314,7 +317,7 @@ Shares share_out(const Request& request, const TransferPlan& plan, const Deal& h
   std::vector<PathShare> shares;
   for (const PlannedPath& path : plan.paths) shares.push_back({&path, {}});
   std::vector<Pool> pools = pools_of(request, plan);
-  // How many chunks there may be depends on the end, and that on how long chunks are.
+  // The number of chunks depends on the end, and the end on the length of chunks.
   double end_ns = 0;
   std::vector<double> most(plan.paths.size(), kMany);
   deal(plan, how, most, copy_ns, now, forecast, &pools, &end_ns);

@@ -7,7 +7,7 @@
 namespace glake::transfer {
 namespace {
 
-constexpr size_t kPage = 4096, kWordStride = 64;  // a cache line each
+constexpr size_t kPage = 4096, kWordStride = 64;  // each word has its own cache line
 
 }  // namespace
 
@@ -30,7 +30,7 @@ StreamGate StreamGates::take() {
 
 void StreamGates::give(uint32_t* word) noexcept {
   std::lock_guard<std::mutex> guard(mutex_);
-  spare_.push_back(word);  // room was reserved when it was made
+  spare_.push_back(word);  // room was reserved when the word was made
 }
 
 void StreamGates::close() {

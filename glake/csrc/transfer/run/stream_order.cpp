@@ -6,14 +6,14 @@
 #include "base/transfer_tuning.h"
 
 namespace glake::transfer {
-// Either side may end first.
+// The driver's callback and the engine share this. Either may end first.
 struct StreamOrder::Arrival {
   std::mutex mutex;
   StreamOrder* order = nullptr;  // null: the engine is closed, or the call was undone
   TransferPtr transfer;
 
-  // Called by the driver, where no call to it is allowed. Exceptions end here: the caller's stream
-  // would never go on.
+  // The driver calls this, and no call to the driver is allowed here. Exceptions end here, because
+  // otherwise the caller's stream would never go on.
   static void here(void* data) {
     std::unique_ptr<std::shared_ptr<Arrival>> arrival(static_cast<std::shared_ptr<Arrival>*>(data));
     std::lock_guard<std::mutex> guard((*arrival)->mutex);
@@ -21,7 +21,7 @@ struct StreamOrder::Arrival {
   }
 };
 
-// If a call is refused the stream is let go, and the transfer, which may have begun, has ended.
+// If a call is refused, the stream is released. The transfer, which may have begun, has then ended.
 bool StreamOrder::place(const TransferPtr& transfer) {
   const auto refuse = [&](const char* what, Status s) {
     transfer->gate.open();
@@ -47,8 +47,8 @@ bool StreamOrder::place(const TransferPtr& transfer) {
   return true;
 }
 
-// Stream work in order: a host function that lets the transfer begin (none if the stream is idle),
-// the wait for its end, an event behind it.
+// Enqueues stream work in this order: a host function that begins the transfer (none if the stream
+// is idle), the wait for the transfer's end, and an event behind it.
 Status StreamOrder::enqueue(const TransferPtr& transfer, const std::shared_ptr<Arrival>& arrival,
                             EventId passed) {
   const int device = transfer->request.stream_device;
@@ -75,7 +75,7 @@ void StreamOrder::undo(const TransferPtr& transfer, Arrival* arrival, EventId pa
   bool begun = false;
   {
     Runner::Lock lock(runner_.mutex());
-    passed_.push_back(passed);  // destroyed when the driver takes it
+    passed_.push_back(passed);  // destroyed when the driver permits it
     begun = transfer->listed;
   }
   if (!begun) return;

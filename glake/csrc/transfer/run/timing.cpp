@@ -21,7 +21,7 @@ void expect_ok(Driver& driver, Status s, const char* what) {
 
 }  // namespace
 
-// An event that goes back to the timer's in the end; the driver keeps what is enqueued of it.
+// An event that the timer gets back in the end. The driver keeps what is enqueued with it.
 class CopyTimer::Event {
  public:
   explicit Event(CopyTimer& timer) : timer_(&timer) {}
@@ -53,12 +53,12 @@ class CopyTimer::Event {
   EventId event_ = 0;
 };
 
-// One copy's means.
+// The streams, events and buffers of one copy.
 struct CopyTimer::Running {
   int device;
   StreamHandle stream;
   Address dst, src;
-  Bytes dst_room, src_room;  // rounds go on through the buffers
+  Bytes dst_room, src_room;  // the rounds use the room of the buffers in turn
   Event start;
   std::vector<Event> ends;
 };
@@ -97,7 +97,7 @@ void CopyTimer::check(const std::vector<TimedCopy>& copies, Bytes bytes, int rep
   }
 }
 
-// One buffer of a GPU is source and destination of all its copies: nobody reads what they write.
+// All copies of a GPU have one buffer as source and target, because nobody reads what they write.
 Address CopyTimer::buffer(Place place, std::map<int, size_t>* used) {
   if (place.host()) return host_buffer(place.node, (*used)[place.node]++);
   devices_.open(place.gpu);
@@ -143,7 +143,7 @@ void CopyTimer::submit(const TimedCopy& copy, const Running& run, Bytes bytes, i
   expect_ok(driver_, s, "a copy");
 }
 
-// No stream goes on before all have come so far: while they do, the next copies are enqueued.
+// No stream goes on before all have reached this point. Meanwhile the next copies are enqueued.
 void CopyTimer::begin_together(std::vector<Running>* running) {
   Running& first = running->front();
   const auto follow = [&](Running& behind, Running& ahead) {
@@ -170,7 +170,7 @@ void CopyTimer::enqueue(const std::vector<TimedCopy>& copies, Bytes bytes, int r
   }
 }
 
-// What is enqueued uses the buffers: the next call, or the end, waits for it.
+// Enqueued copies use the buffers, so the next call, or the end, waits for them.
 void CopyTimer::remember_end(Running* run) {
   try {
     Event last(*this);
@@ -181,7 +181,7 @@ void CopyTimer::remember_end(Running* run) {
   }
 }
 
-// Waits for copies of before, which use the buffers.
+// Waits for earlier copies, which use the buffers.
 void CopyTimer::settle(uint64_t timeout_ns) {
   for (; !ends_.empty(); ends_.pop_back()) {
     const Status s = driver_.wait_event(ends_.back().id(), timeout_ns);

@@ -9,21 +9,21 @@
 namespace glake::transfer {
 namespace {
 
-// About `wanted`, so that the last part of `whole` is no sliver, whose copy would cost as much as
-// any.
+// A size of about `wanted`. It leaves no small last part of `whole`, whose copy would cost as much
+// as a large one's.
 Bytes even_part(Bytes whole, Bytes wanted) {
   const Bytes count = std::max<Bytes>((whole + wanted - wanted / 8 - 1) / wanted, 1);
   return std::min(round_up(whole / count, 4 * kKiB), whole);
 }
 
-// Paths with a reason in common are named together: often one driver refuses them all.
+// Paths with the same reason are named together, because one driver often refuses all of them.
 template <typename Lanes>
 std::string why_closed(const Lanes& runs) {
-  std::vector<std::pair<std::string, std::string>> reasons;  // and the paths, in their order
+  std::vector<std::pair<std::string, std::string>> reasons;  // each reason, and its paths in order
   for (const auto& run : runs) {
     std::string path = run->name();
     std::string why = run->health->why().empty() ? run->why : run->health->why();
-    const std::string of = " of " + path + ": ";  // after "copy 2", a hop's own reason begins
+    const std::string of = " of " + path + ": ";  // a hop's own reason begins behind "copy 2"
     if (const size_t at = why.find(of); at != std::string::npos) {
       path += " (" + why.substr(0, at) + ")";
       why.erase(0, at + of.size());
@@ -84,7 +84,7 @@ size_t Transfer::own_pool(const PathRun& run) const {
   return node < pools_.size() ? node : 0;
 }
 
-// A run's own socket first; another's where no path serves it.
+// Takes from the run's own socket first, or from another one that no path serves.
 int Transfer::index_for(const PathRun& run) const {
   const size_t own = own_pool(run);
   if (pools_[own].bytes != 0) return static_cast<int>(own);
@@ -138,7 +138,7 @@ bool Transfer::may_take(const PathRun& run, uint64_t now, uint64_t copy_ns) cons
   if (run.health->state() == PathState::kSuspect) return false;
   if (run.health->state() == PathState::kQuarantined) {
     if (run.in_flight != 0) return false;  // one small chunk at a time
-    // Without another path the rest is cut short.
+    // If there is no other path, the rest is cut into short chunks.
     const bool others = std::any_of(runs.begin(), runs.end(), [&](const auto& other) {
       return live(*other) || (other->in_flight != 0 && !other->closed);
     });
@@ -149,10 +149,11 @@ bool Transfer::may_take(const PathRun& run, uint64_t now, uint64_t copy_ns) cons
   const unsigned flows = run.hops.front().worker().flows;
   const bool moments = run.hops.front().coupled() || run.hops.back().coupled();
   const unsigned queued =
-      moments ? 0 : TransferTuning::kQueued;  // what waits in a stream begins at no chosen one
+      // Copies that wait in a stream begin at no chosen moment.
+      moments ? 0 : TransferTuning::kQueued;
   const unsigned first =
       slow_first ? std::max(TransferTuning::kGoing, flows) + queued : TransferTuning::kGoing;
-  unsigned later = 0;  // beyond its first hop
+  unsigned later = 0;  // beyond the first hop
   for (size_t h = 1; h < run.hops.size(); ++h) {
     later +=
         std::max(TransferTuning::kGoing, run.hops[h].worker().flows) + (slow_first ? 0 : queued);
@@ -160,10 +161,11 @@ bool Transfer::may_take(const PathRun& run, uint64_t now, uint64_t copy_ns) cons
   return run.in_first_hop < first && run.in_flight - run.in_first_hop <= later;
 }
 
-// A path that would finish a chunk later than the others finish all that is left leaves it to them.
+// A path leaves a chunk to the others if it would finish the chunk later than they finish all that
+// is left.
 bool Transfer::best_choice(const PathRun& run, Bytes bytes, uint64_t now, uint64_t copy_ns) const {
   const uint64_t mine = run.arrival(now, bytes, copy_ns);
-  // From when on each of the others lands what it has not taken yet, and how fast.
+  // For each other path: when it begins to land bytes that it has not taken yet, and at what rate.
   std::vector<std::pair<double, Rate>> others;
   uint64_t first = UINT64_MAX;
   for (const auto& other : runs) {
@@ -187,13 +189,13 @@ bool Transfer::best_choice(const PathRun& run, Bytes bytes, uint64_t now, uint64
     owed += each * start;
     end = owed / rate;
   }
-  // They land whole chunks, not a stream of bytes.
+  // They land whole chunks, and not a continuous flow of bytes.
   return static_cast<double>(mine - now) <= end + static_cast<double>(copy_ns);
 }
 
-// Links are shared by flows, not by plans: a thin path would take as much as a wide one beside it.
-// Where one full link is all they share, it is full either way; what goes over two of them takes
-// from both.
+// Links are shared by flows, and not by plans, so a thin path would take as much as a wide one
+// beside it. If one full link is all that they share, it is full in any case. A path over two full
+// links takes from both.
 bool Transfer::ahead_of_share(const PathRun& run) const {
   if (!run.paced) return false;
   Bytes sum = 0;
@@ -221,8 +223,8 @@ Bytes Transfer::allowance(const PathRun& run, uint64_t now, uint64_t copy_ns) co
   const Bytes rest = pool->bytes;
   const Bytes limit =
       request.pageable || run.relayed() ? TransferTuning::kMostChunk : TransferTuning::kMostDirect;
-  // Of a single path nothing is to be dealt out: chunks are as long as the threads that carry them
-  // into and out of the pinned buffers want them.
+  // A single path does not share its bytes with others. So its chunks have the length that is best
+  // for the threads that copy them into and out of the pinned buffers.
   const bool staged = request.pageable && runs.size() == 1;
   const Bytes least = std::min(run.least(copy_ns), limit);
   if (run.health->state() == PathState::kQuarantined) return std::min(rest, least);
@@ -241,7 +243,7 @@ Bytes Transfer::allowance(const PathRun& run, uint64_t now, uint64_t copy_ns) co
              : std::clamp(whole, least, std::max(std::min(run.most(copy_ns), limit), least));
   Bytes bytes = std::clamp(std::min(part, std::max(run.ramp, least)), least, most);
   if (bytes + least / 2 >= rest) bytes = std::min(rest, limit);
-  // Were each to leave it to another, nobody would ever take it.
+  // If each path left it to another one, none would ever take it.
   return idle || best_choice(run, bytes, now, copy_ns) ? bytes : 0;
 }
 

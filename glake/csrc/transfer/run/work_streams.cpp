@@ -23,7 +23,7 @@ Status WorkStreams::event(int device, LentEvent* event) {
   std::vector<EventId>& spare = spare_[device];
   EventId id = 0;
   if (spare.empty()) {
-    spare.reserve(++made_[device]);  // giving it back then cannot fail
+    spare.reserve(++made_[device]);  // then giving the event back cannot fail
     Status s = driver_.create_event(device, &id);
     if (!s.ok()) {
       --made_[device];
