@@ -4,7 +4,7 @@
 
 namespace simcuda {
 
-// What can be applied first, of all that must precede the targets.
+// Of all work that must precede the targets, the pieces that can be applied first.
 std::vector<OpPtr> Applier::close(const std::vector<OpPtr>& targets, uint64_t mark) const {
   std::vector<OpPtr> closure, ready;
   const auto visit = [&](const OpPtr& op) {
@@ -33,7 +33,7 @@ OpPtr Applier::pick(std::vector<OpPtr>* ready) {
 void Applier::run(Lock* lock, const OpPtr& op) {
   switch (effects_->judge(op.get())) {
     case Effects::Verdict::kFaulty:
-      break;  // it lands nothing
+      break;  // it writes nothing
     case Effects::Verdict::kIllegal:
       error_ = CUDA_ERROR_ILLEGAL_ADDRESS;
       break;

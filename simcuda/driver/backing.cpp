@@ -11,7 +11,7 @@
 namespace simcuda {
 namespace {
 
-// Phantom addresses: above any heap of a non-PIE program, below PIE heaps and mmap areas.
+// Phantom addresses are above any heap of a non-PIE program, and below PIE heaps and mmap areas.
 constexpr CUdeviceptr kPhantomBase = CUdeviceptr{1} << 40;
 constexpr CUdeviceptr kPhantomEnd = CUdeviceptr{5} << 44;
 
@@ -45,7 +45,7 @@ void Backing::start(bool phantom, int memory_fd, int64_t max_maps) {
     max_maps_ = max_maps;
     others = 0;
   }
-  // An eighth is kept for the rest of the process and for undoing half-done work.
+  // One eighth is kept for the rest of the process, and for undoing half-done work.
   limit_ = max_maps_ - max_maps_ / 8 - others;
 }
 
@@ -82,7 +82,7 @@ CUresult Backing::reserve(size_t bytes, size_t alignment, CUdeviceptr hint, CUde
 }
 
 CUresult Backing::reserve_phantom(size_t bytes, size_t alignment, CUdeviceptr* address) {
-  // Best fit; among the ranges long enough the first that stays so once aligned.
+  // Best fit. Of the ranges that are long enough, it takes the first that still is when aligned.
   for (auto fit = sizes_.lower_bound({bytes, 0}); fit != sizes_.end(); ++fit) {
     const auto [size, start] = *fit;
     const CUdeviceptr aligned = (start + alignment - 1) / alignment * alignment;

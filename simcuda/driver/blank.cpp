@@ -15,7 +15,8 @@ namespace {
 
 constexpr size_t kLong = 1 << 20;
 
-// Whether all of [from, to) is private memory of no file: only that is zero when its pages go.
+// Whether all of [from, to) is private memory without a file. Only such memory is zero after its
+// pages were given back.
 bool anonymous(uint64_t from, uint64_t to) {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; from < to && std::getline(maps, line);) {

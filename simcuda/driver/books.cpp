@@ -25,13 +25,13 @@ constexpr Row kRows[] = {
 
 int64_t nanoseconds(double us) { return static_cast<int64_t>(us * 1000 + 0.5); }
 
-// Calls whose failure code carries no meaning of its own: "*" leaves them alone.
+// Calls whose failure code has no meaning of its own. "*" does not make them fail.
 bool may_fail(Symbol symbol) {
   return symbol != Symbol::k_cuGetErrorName && symbol != Symbol::k_cuGetErrorString &&
          symbol != Symbol::k_cuGetProcAddress && symbol != Symbol::k_cuDriverGetVersion;
 }
 
-// Splits "a=1,b=2" and hands each name's index and value to `take`; false on any bad part.
+// Splits "a=1,b=2" and passes each name's index and value to `take`. False on any bad part.
 template <class F>
 bool each_pair(const std::string& text, F&& take) {
   size_t at = 0;
@@ -58,8 +58,8 @@ bool parse_us(const std::string& text, double* us) {
 
 const char* symbol_name(Symbol symbol) { return kRows[static_cast<unsigned>(symbol)].base; }
 
-// A replay asks for counts after every event. Where names are alike the first row counts; never
-// destroyed, as the books.
+// A table, because a replay asks for counts after every event. Of rows with the same name the first
+// counts. It is never destroyed, like the books.
 int find_symbol(std::string_view name) {
   using Names = std::unordered_map<std::string_view, int>;
   static const Names* const names = [] {
@@ -80,7 +80,8 @@ CallCost published_cost(int symbol) {
 }
 
 Books& books() {
-  static Books* instance = new Books;  // never destroyed: calls may come while the process exits
+  // Never destroyed, because calls may come while the process exits.
+  static Books* instance = new Books;
   return *instance;
 }
 
@@ -119,7 +120,7 @@ void Books::refresh_special() {
 }
 
 CUresult Books::special(Symbol symbol) {
-  // The delay stands for a slow driver call; no lock is held meanwhile.
+  // The delay simulates a slow driver call. No lock is held meanwhile.
   const int64_t delay = entries_[static_cast<unsigned>(symbol)].delay_us;
   if (delay > 0) std::this_thread::sleep_for(std::chrono::microseconds(delay));
   return due_fault(symbol);

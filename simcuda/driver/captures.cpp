@@ -65,8 +65,9 @@ CUresult Captures::end(Stream* stream, CUgraph* graph) {
   if (invalidated) {
     return fail(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "the capture was invalidated before");
   }
-  // Failure to rejoin the origin stream fails the whole capture (Programming Guide, Cross-stream
-  // Dependencies and Events). Assumed: a stream that took in no work after its fork is joined.
+  // A capture fails as a whole if a stream has not rejoined the origin stream (Programming Guide,
+  // Cross-stream Dependencies and Events). Assumed: a stream that took no work after its fork
+  // counts as joined.
   if (!joined) {
     return fail(CUDA_ERROR_STREAM_CAPTURE_UNJOINED,
                 "a stream's captured work was not joined to the stream the capture began in: "

@@ -20,7 +20,7 @@ T read(const char* at) {
 
 bool is_elf(const char* image) { return std::memcmp(image, ELFMAG, SELFMAG) == 0; }
 
-// The file ends with the last of its sections and its two tables.
+// The file ends behind the last one of its sections and its two tables.
 size_t elf_size(const char* image) {
   const auto header = read<Elf64_Ehdr>(image);
   uint64_t end = std::max<uint64_t>(header.e_phoff + uint64_t{header.e_phentsize} * header.e_phnum,
@@ -59,7 +59,7 @@ std::string copy_of_code(const void* image) {
 
 bool has_kernel(const std::string& code, const std::string& name) {
   if (name.empty()) return false;
-  if (is_elf(code.data())) {  // a string of its table
+  if (is_elf(code.data())) {  // the name is a string of its table
     return code.find('\0' + name + '\0') != std::string::npos;
   }
   if (read<uint32_t>(code.data()) == kFatbin) return true;

@@ -11,7 +11,7 @@ namespace simcuda {
 namespace {
 
 struct Current {
-  uint64_t epoch = 0;  // of the driver the stack belongs to
+  uint64_t epoch = 0;  // of the driver to which the stack belongs
   std::vector<uint64_t> stack;
 };
 
@@ -34,7 +34,7 @@ CUresult no_context() {
 
 CUresult no_device() { return fail(CUDA_ERROR_INVALID_DEVICE, "no such device"); }
 
-// On a GPU this is a crash (seen: benchmarks/gpu/results/2026-11-27-NVIDIA-H200-4).
+// On a GPU this crashes (seen: benchmarks/gpu/results/2026-11-27-NVIDIA-H200-4).
 CUresult bad_handle(const char* what) {
   books().violation("handle of nothing", std::string("not a live ") + what, 0);
   return fail(CUDA_ERROR_INVALID_HANDLE, std::string("not a live ") + what);

@@ -9,7 +9,7 @@ using namespace simcuda;  // NOLINT: this file is nothing but simcuda's C face
 
 namespace {
 
-// Under the driver's mutex, once it runs. Neither counted nor failed.
+// Runs under the driver's mutex, if the driver runs. It is neither counted nor made to fail.
 template <class Body>
 int control(Body&& body) {
   Driver* driver = running.load(std::memory_order_acquire);

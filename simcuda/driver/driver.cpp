@@ -1,4 +1,4 @@
-// Starts and ends the driver, and what is set before: options and prices.
+// Starts and ends the driver, and sets options and prices before.
 #include "driver.h"
 
 #include <dlfcn.h>
@@ -60,7 +60,7 @@ int price(const std::string& symbol, CallCost* found) {
   const int index = find_symbol(symbol);
   if (index < 0) return fail(CUDA_ERROR_NOT_FOUND, "simcuda has no call " + symbol);
   std::lock_guard<std::mutex> lock(start_mutex);
-  if (running.load() == nullptr) {  // else they are in force since cuInit
+  if (running.load() == nullptr) {  // otherwise they are valid since cuInit
     Options options;
     std::string why;
     if (!load_options(&options, given_options(), &why)) {
@@ -109,7 +109,7 @@ int configure(const std::string& key, const std::string& value) {
 }
 
 void reset() {
-  if (forked) return;  // the driver is the parent's
+  if (forked) return;  // the driver belongs to the parent
   std::lock_guard<std::mutex> lock(start_mutex);
   delete running.exchange(nullptr);
   given_options().clear();
@@ -131,7 +131,7 @@ static CUresult load_topology(const std::string& path, const std::string& preset
   return CUDA_SUCCESS;
 }
 
-// The options in force, and what they mean: nothing is left to its default.
+// Computes the options in use and what they mean. No default is left open.
 static CUresult settle(const Given& given, Options* options, Topology* topology) {
   std::string why;
   if (!load_options(options, given, &why)) return fail(CUDA_ERROR_INVALID_VALUE, why);
@@ -208,7 +208,7 @@ CUresult Driver::start(const Given& given, std::unique_ptr<Driver>* driver) {
 
 Driver::~Driver() { scheduler.reset(); }
 
-// A process that merely exits leaves a shared machine; everything else the kernel takes back.
+// A process that only exits leaves a shared machine here. The kernel takes all else back.
 __attribute__((destructor)) static void leave_machine() {
   Driver* driver = running.load();
   if (driver == nullptr || forked || !driver->machine->shared()) return;

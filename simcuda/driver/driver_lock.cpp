@@ -30,8 +30,9 @@ LockSide lock_side(Symbol symbol) {
     case Symbol::k_cuStreamDestroy:
     case Symbol::k_cuEventCreate:
       return LockSide::kExcludes;
-    // A copy from pageable memory kept others out too, for about its own time (1 MiB: 145 to 225
-    // us). Here a copy's time includes waiting for its stream's work, during which it was not seen.
+    // On the GPU a copy from pageable memory blocked others too, for about its own time (1 MiB: 145
+    // to 225 us). Here a copy's time includes the wait for its stream's work. No such blocking was
+    // seen during that wait.
     case Symbol::k_cuMemcpyHtoD:
     case Symbol::k_cuMemcpyDtoH:
     case Symbol::k_cuMemcpyDtoD:

@@ -11,7 +11,7 @@
 namespace simcuda {
 namespace {
 
-// Copies of a batch have no order among themselves: the later may come first.
+// Copies of a batch have no order among themselves, so they may run backwards.
 void perform_parts(const Op& op, bool backwards) {
   const size_t count = op.parts.size();
   for (size_t i = 0; i < count; ++i) {
@@ -22,7 +22,8 @@ void perform_parts(const Op& op, bool backwards) {
   }
 }
 
-// The host reads zeros where nobody computed the bytes, never what happens to be in its own memory.
+// The host reads zeros where nobody computed the bytes. It never reads what its own memory happens
+// to hold.
 void read_nothing(const Op& op) {
   const auto whole = [](const Op::Side& to, const Op::Side& from, size_t bytes, size_t rows) {
     for (size_t row = 0; to.host && !from.host && row < rows; ++row) {
@@ -51,7 +52,7 @@ bool Effects::read_table(Op* op) {
   const auto* table = reinterpret_cast<const Block*>(op->table);
   for (const Block* block = table; block != table + op->blocks; ++block) {
     if (block->bytes == 0) continue;
-    // Unlike a copy, a kernel reaches no pageable memory: that counts as unmapped.
+    // Unlike a copy, a kernel does not reach pageable memory, which counts as unmapped.
     const auto side = [&](uint64_t at) {
       return Op::Side{at, 0, host_->pinned(at, block->bytes), op->device};
     };
@@ -110,7 +111,7 @@ bool Effects::legal(const Op& op) {
       return std::all_of(op.touched.begin(), op.touched.end(), [&](const Op::Touched& each) {
         Op piece;
         piece.bytes = each.bytes;
-        // Pinned host memory is a kernel's to use, at the host's own address.
+        // A kernel may use pinned host memory at the host's own address.
         const bool host = host_->pinned(each.address, each.bytes);
         return legal(piece, {each.address, 0, host, op.device}, each.write);
       });
@@ -124,7 +125,8 @@ bool Effects::satisfied(const Op& op) {
   if (!op.dst.host && !memory_->accessible(op.dst.address, op.width, op.dst.device, false)) {
     return false;
   }
-  // A host thread may be storing it: what it wrote before is seen by work after the wait.
+  // A host thread may store the word at this moment. Work after the wait sees what that thread
+  // wrote before.
   const uint64_t now =
       op.width == 8
           ? __atomic_load_n(reinterpret_cast<const uint64_t*>(op.dst.address), __ATOMIC_ACQUIRE)
@@ -151,7 +153,7 @@ Effects::Verdict Effects::judge(Op* op) {
   return Verdict::kIllegal;
 }
 
-// The bytes themselves. Phantom memory has none; of host memory values are written.
+// Moves the bytes. Phantom memory has none. Values are only written to host memory.
 void Effects::move(const Op& op) {
   if (op.covered) {
     if (op.kind == Op::Kind::kCopy) read_nothing(op);
@@ -216,7 +218,7 @@ bool is_function(const Op& op) {
   return op.kind == Op::Kind::kHostFunction || op.kind == Op::Kind::kCompute;
 }
 
-// A computed kernel says how it ended; a host function cannot.
+// A computed kernel returns how it ended. A host function cannot.
 CUresult call_function(const Op& op) {
   int result = CUDA_SUCCESS;
   in_host_function = true;

@@ -1,4 +1,4 @@
-// Many copies in one call, as CUDA 12.8 and, without the failed copy's index, 13.0 declare it.
+// Many copies in one call, as CUDA 12.8 declares it. CUDA 13.0's has no index of the failed copy.
 #include "driver.h"
 #include "prototypes.h"
 #include "work.h"
@@ -12,7 +12,7 @@ struct Batch {
   const size_t* sizes;
   size_t count;
   const CUmemcpyAttributes* attributes;
-  const size_t* firsts;  // copy from which each attribute holds
+  const size_t* firsts;  // the first copy for which each attribute holds
   size_t attribute_count;
 };
 

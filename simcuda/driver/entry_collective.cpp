@@ -19,7 +19,7 @@ std::vector<Op::Part> parts_of(const Driver& driver, const simcuda_piece* pieces
   std::vector<Op::Part> parts;
   for (const simcuda_piece* piece = pieces; piece != pieces + count; ++piece) {
     if (piece->bytes == 0) continue;
-    // As a kernel's, it reaches no pageable memory: that counts as unmapped.
+    // Like a kernel's memory, it must not be pageable, which counts as unmapped.
     const bool pinned = driver.host.pinned(piece->address, piece->bytes);
     const Op::Side user{piece->address, 0, pinned, device};
     const Op::Side staged{reinterpret_cast<uint64_t>(piece->host), 0, true, device};
@@ -44,7 +44,7 @@ OpPtr moving(std::vector<Op::Part> parts, int gpu) {
   return op;
 }
 
-// All flows end together: each edge has its share of the bytes of the largest.
+// All flows end together. Each edge gets its part of the bytes of the largest flow.
 void take_time(const Driver& driver, const simcuda_collective_work& work, Op* op) {
   op->latency_ns = work.latency_ns;
   uint64_t most = 0;
@@ -71,7 +71,7 @@ bool known(const Driver& driver, const simcuda_collective_work& work) {
   });
 }
 
-// The four pieces of work, in their order.
+// The pieces of work, in their order. There are four.
 std::vector<OpPtr> ops_of(const Driver& driver, const simcuda_collective_work& work, int device) {
   const int gpu = driver.gpus.gpu(device);
   const OpPtr in = moving(parts_of(driver, work.in, work.ins, device, true), gpu);
@@ -106,7 +106,7 @@ CUresult enqueue(Driver* driver, Stream* stream, const simcuda_collective_work& 
     return CUDA_SUCCESS;
   }
   bool taken = false;
-  const CUresult result = driver->captures.take(stream, &taken);  // it may spoil a capture
+  const CUresult result = driver->captures.take(stream, &taken);  // this may invalidate a capture
   if (result != CUDA_SUCCESS) return result;
   ops.back()->keep = std::shared_ptr<void>(work.data, work.release);
   for (const OpPtr& op : ops) {
@@ -120,7 +120,8 @@ CUresult enqueue(Driver* driver, Stream* stream, const simcuda_collective_work& 
 
 simcuda_order* simcuda_order_new(void) { return new simcuda_order; }
 
-// It may be called with the driver's mutex held: work that is not applied has other owners.
+// It may be called with the driver's mutex held, because other owners hold work that is not
+// applied.
 void simcuda_order_free(simcuda_order* order) { delete order; }
 
 int simcuda_collective(CUstream handle, const simcuda_collective_work* work, simcuda_order* order,

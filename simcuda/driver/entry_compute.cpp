@@ -1,4 +1,4 @@
-// Kernels that somebody outside computes (compute.h).
+// Kernels that code outside simcuda computes (compute.h).
 #include <cstring>
 
 #include "driver.h"
@@ -13,7 +13,7 @@ std::atomic<bool> numbers{false};
 thread_local int covers = 0;
 thread_local int missed = 0;
 
-// They change no number: torch.cuda._sleep spins.
+// Kernels that change no numbers: torch.cuda._sleep spins.
 constexpr const char* kHarmless[] = {"spin_kernel"};
 
 }  // namespace

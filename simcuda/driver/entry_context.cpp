@@ -16,7 +16,7 @@ CUresult on_primary(Symbol symbol, CUdevice device, Body&& body) {
   });
 }
 
-// Of a call that makes or ends the context when it has `refs` references.
+// For a call that makes or ends the context when it has `refs` references.
 template <class Body>
 CUresult at_refs(Symbol symbol, CUdevice device, uint32_t refs, Body&& body) {
   return call(symbol, 0, [&](Driver& driver) -> CUresult {
@@ -190,8 +190,9 @@ CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   });
 }
 
-// Nothing runs that a limit bounds: they are kept, and read as they were set. Those that nobody set
-// read as on a GPU after its start: a stack of 1 KiB, 1 MiB for printf, 8 MiB for malloc.
+// Nothing that runs here is bounded by a limit. Limits are stored, and read as they were set. A
+// limit that nobody set reads as on a GPU after its start: a stack of 1 KiB, 1 MiB for printf, 8
+// MiB for malloc.
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   return in_context(CALL(cuCtxSetLimit), 0, [&](Driver&, Context& context) -> CUresult {
     if (limit < 0 || limit >= CU_LIMIT_MAX) {

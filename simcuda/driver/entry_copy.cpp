@@ -8,7 +8,7 @@ using namespace simcuda;  // NOLINT: this file is nothing but simcuda's C face
 
 namespace {
 
-// Which end of a copy a call declares to be where.
+// The kind of memory that a call declares for one end of a copy.
 enum class Place { kHost, kDevice, kUnified };
 
 struct Request {
@@ -48,7 +48,7 @@ CUresult set(Symbol symbol, CUstream stream, CUdeviceptr dst, uint64_t value, un
   });
 }
 
-// One end of a 2D copy. False: an array, which simcuda has none of.
+// One end of a 2D copy. False: it is an array, and simcuda has none.
 bool end_of(CUmemorytype type, const void* host, CUdeviceptr device, size_t x, size_t y,
             size_t pitch, CopyEnd* result) {
   if (type != CU_MEMORYTYPE_HOST && type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_UNIFIED) {
@@ -95,7 +95,7 @@ CUresult cuMemcpyDtoH(void* dst, CUdeviceptr src, size_t bytes) {
                end(src, Place::kDevice), bytes, true);
 }
 
-// Between devices, or within one, even the synchronous call does not wait for the copy.
+// Between devices, or within one, not even the synchronous call waits for the copy.
 CUresult cuMemcpyDtoD(CUdeviceptr dst, CUdeviceptr src, size_t bytes) {
   return plain(CALL(cuMemcpyDtoD), nullptr, end(dst, Place::kDevice), end(src, Place::kDevice),
                bytes, false);

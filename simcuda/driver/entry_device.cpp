@@ -20,7 +20,8 @@ CUresult on_device(Symbol symbol, CUdevice device, const void* out, Body&& body)
   });
 }
 
-// What every GPU of the presets answers, where somebody above is known to ask; 0 for the rest.
+// What every GPU of the presets answers, for attributes that some software is known to ask for; 0
+// for the rest.
 int common_attribute(CUdevice_attribute which, int gpu) {
   switch (which) {
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:

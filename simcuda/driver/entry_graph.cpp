@@ -1,5 +1,5 @@
-// Graphs: what captures made, instances, and their launches. CUDA Driver API, Graph Management.
-// Graphs come from captures: of the calls that build one by hand there is the empty node's.
+// Graphs from captures, their instances, and launches. CUDA Driver API, Graph Management. Of the
+// calls that build a graph by hand, only the empty node's exists.
 #include <algorithm>
 #include <cstdio>
 
@@ -73,7 +73,7 @@ CUresult instantiate(Driver* driver, CUgraphExec* result, CUgraph handle,
   return CUDA_SUCCESS;
 }
 
-// Fails before anything is enqueued.
+// Finds the events. It fails before anything is enqueued.
 CUresult find_events(Driver* driver, const std::vector<GraphNode>& nodes,
                      std::vector<Event*>* events) {
   for (const GraphNode& node : nodes) {
@@ -83,7 +83,7 @@ CUresult find_events(Driver* driver, const std::vector<GraphNode>& nodes,
   return CUDA_SUCCESS;
 }
 
-// Without a schedule: the work is there, and complete by ticks.
+// Without a schedule: the work exists, and ticks complete it.
 void tick_graph(Driver* driver, Stream* stream, const std::vector<GraphNode>& nodes,
                 const std::vector<Event*>& events) {
   for (size_t i = 0; i < nodes.size(); ++i) {
@@ -224,7 +224,7 @@ CUresult cuGraphNodeGetType(CUgraphNode handle, CUgraphNodeType* type) {
   });
 }
 
-// Edges of captured work carry no data: full dependencies all, which reads as zeroes.
+// Edges of captured work have no data. All are full dependencies, which read as zeros.
 CUresult cuGraphNodeGetDependencies_v2(CUgraphNode handle, CUgraphNode* dependencies,
                                        CUgraphEdgeData* edges, size_t* count) {
   return locked(CALL(cuGraphNodeGetDependencies), 0, [&](Driver& driver) -> CUresult {
@@ -234,7 +234,8 @@ CUresult cuGraphNodeGetDependencies_v2(CUgraphNode handle, CUgraphNode* dependen
     std::vector<uint64_t> found;
     for (const uint32_t before : node->after) found.push_back(graph->nodes[before].id);
     const CUresult result = give_nodes(found, dependencies, count);
-    constexpr size_t kEdgeBytes = 8;  // of CUgraphEdgeData, which older headers only name
+    // The size of CUgraphEdgeData, which older headers do not define.
+    constexpr size_t kEdgeBytes = 8;
     if (result == CUDA_SUCCESS && dependencies != nullptr && edges != nullptr) {
       std::fill_n(reinterpret_cast<char*>(edges), *count * kEdgeBytes, char{0});
     }
@@ -298,7 +299,7 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec* result, CUgraph graph,
   });
 }
 
-// A launch would do the same: nothing of a simulated graph is sent ahead.
+// There is nothing to do before a launch, because nothing of a simulated graph is sent ahead.
 CUresult cuGraphUpload(CUgraphExec instance, CUstream stream) {
   return on_instance(CALL(cuGraphUpload), instance, stream,
                      [&](Driver& driver, Stream& on, GraphInstance*) -> CUresult {

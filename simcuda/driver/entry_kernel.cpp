@@ -1,6 +1,6 @@
-// Modules, and launches of the one kernel simcuda runs: glake_copy_blocks(table, count), which
-// copies the blocks {dst, src, bytes} of a table. Where simcuda stands in for CUDA's driver, other
-// kernels (NVRTC's, Triton's) are counted and ordered as those compiled by nvcc are.
+// Modules, and launches of the one kernel that simcuda runs. glake_copy_blocks(table, count) copies
+// the blocks {dst, src, bytes} of a table. If simcuda stands in for CUDA's driver, other kernels
+// (NVRTC's, Triton's) are counted and ordered like those that nvcc compiled.
 #include <atomic>
 #include <cstring>
 #include <set>
@@ -15,8 +15,8 @@ using namespace simcuda;  // NOLINT: this file is nothing but simcuda's C face
 namespace {
 
 constexpr const char kName[] = "glake_copy_blocks";
-constexpr unsigned kWarp = 32, kMostThreads = 256;  // as the kernel's launch bounds are
-constexpr unsigned kMostAnyThreads = 1024;          // of a block, on every GPU so far
+constexpr unsigned kWarp = 32, kMostThreads = 256;  // the launch bounds of the kernel
+constexpr unsigned kMostAnyThreads = 1024;          // in a block, on every GPU so far
 
 std::atomic<bool> counting{false};  // kernels that nobody runs
 
@@ -43,7 +43,7 @@ CUresult check_shape(const Shape& shape) {
   return CUDA_SUCCESS;
 }
 
-// "The total number of threads per block": 1 to what the device allows.
+// "The total number of threads per block": from 1 to what the device allows.
 CUresult check_any_shape(const Shape& shape) {
   uint64_t threads = 1, groups = 1;
   for (int i = 0; i < 3; ++i) {
@@ -56,7 +56,7 @@ CUresult check_any_shape(const Shape& shape) {
                                             " threads; a block has 1 to 1024");
 }
 
-// What is asked of a function besides its launch: its handle must be one.
+// For questions about a function other than its launch. Its handle must be valid.
 template <class Body>
 CUresult on_function(Symbol symbol, CUfunction function, Body&& body) {
   return in_context(symbol, 0, [&](Driver& driver, Context&) -> CUresult {
@@ -104,7 +104,7 @@ CUresult Kernels::function(uint64_t module, const std::string& name, uint64_t* f
   if (!known) return fail(CUDA_ERROR_NOT_FOUND, "the module has no kernel " + name);
   uint64_t& made = found->functions[name];
   if (made == 0) {
-    static auto* const names = new std::set<std::string>;  // under the driver's lock
+    static auto* const names = new std::set<std::string>;  // guarded by the driver's lock
     made = functions_.add({module, found->context,
                            found->code.empty() ? nullptr : names->insert(name).first->c_str()});
   }
@@ -189,7 +189,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int groups_x, unsigned int
 
 CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int, CUjit_option*,
                             void**) {
-  return cuModuleLoadData(module, image);  // options are the compiler's
+  return cuModuleLoadData(module, image);  // the options are for the compiler
 }
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** arguments,
@@ -209,7 +209,8 @@ CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int groups_x,
                         shared, stream, arguments, nullptr);
 }
 
-// Registers and static shared memory are not known: none, and the most threads.
+// Registers and static shared memory are not known. It answers that there are none, and gives the
+// most threads.
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction function) {
   return on_function(CALL(cuFuncGetAttribute), function, [&]() -> CUresult {
     if (value == nullptr || attribute < 0 || attribute >= CU_FUNC_ATTRIBUTE_MAX) {
@@ -231,7 +232,7 @@ CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache) {
   return on_function(CALL(cuFuncSetCacheConfig), function, [] { return CUDA_SUCCESS; });
 }
 
-// As many as there are threads for: what else bounds them is not known.
+// As many blocks as there are threads for. Other bounds are not known.
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int threads,
                                                      size_t) {
   constexpr int kThreadsOfAMultiprocessor = 2048;

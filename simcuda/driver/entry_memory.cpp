@@ -1,4 +1,4 @@
-// cuMemAlloc, pinned host memory, and memory handed to other processes.
+// cuMemAlloc, pinned host memory, and memory for other processes.
 #include <unistd.h>
 
 #include <cstring>
@@ -18,8 +18,8 @@ struct IpcHandle {
 static_assert(sizeof(IpcHandle) <= sizeof(CUipcMemHandle));
 constexpr uint64_t kIpcMagic = 0x676c616b65697063;
 
-// A cuMemAlloc block, or a pool's: cuMemFree takes what "cuMemAllocAsync(),
-// cuMemAllocFromPoolAsync()" returned too.
+// Frees a block of cuMemAlloc or of a pool. cuMemFree also takes what "cuMemAllocAsync(),
+// cuMemAllocFromPoolAsync()" returned.
 CUresult free_memory(Driver* driver, CUdeviceptr address) {
   Pool* pool = driver->pools.any() ? driver->pools.owner(address) : nullptr;
   if (pool == nullptr) {
@@ -48,9 +48,9 @@ CUresult cuMemAlloc(CUdeviceptr* address, size_t bytes) {
                     });
 }
 
-// Managed memory here is a block of the device that the host, and every device, may touch where it
-// is: it takes device memory from the start, and more than a device has is out of memory. (On GPUs
-// with page faults it moves, and may be more.) Phantom memory has no bytes for the host.
+// Managed memory is a block of the device here. The host and every device may touch it in place. It
+// takes device memory from the start, and more than a device has is out of memory. (On GPUs with
+// page faults it moves, and there may be more.) Phantom memory has no bytes for the host.
 CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int flags) {
   return in_context(
       CALL(cuMemAllocManaged), pages_of(bytes), [&](Driver& driver, Context& context) -> CUresult {
@@ -75,7 +75,7 @@ CUresult cuMemFree(CUdeviceptr address) {
     if (driver.memory.find(address) == nullptr) {
       return fail(CUDA_ERROR_INVALID_VALUE, "cuMemFree: not a cuMemAlloc block");
     }
-    // As the driver does: all work that may use the block is waited for.
+    // Waits for all work that may use the block, as the driver does.
     const CUresult waited = driver.scheduler->waits().wait_device(lock, -1);
     const CUresult freed = free_memory(&driver, address);
     return freed != CUDA_SUCCESS ? freed : waited;

@@ -26,7 +26,7 @@ CUresult value_work(Symbol symbol, CUstream handle, Op::Kind kind, CUdeviceptr a
   });
 }
 
-// What a capturing stream answers; nothing for one that is not.
+// The answer for a capturing stream. For other streams nothing is filled in.
 CUresult capture_info(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id,
                       CUgraph* graph, const CUgraphNode** dependencies, size_t* count) {
   return on_stream(CALL(cuStreamGetCaptureInfo), handle, [&](Driver&, Stream& stream) -> CUresult {
@@ -104,7 +104,7 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
 CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
   return on_stream(CALL(cuStreamIsCapturing), handle, [&](Driver& driver, Stream& stream) {
     if (status == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    // Said, but unlike work on the legacy stream it breaks no capture.
+    // This returns an error, but unlike work on the legacy stream it breaks no capture.
     if (driver.captures.implicated(stream)) {
       return fail(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, "a blocking stream is capturing");
     }

@@ -1,4 +1,4 @@
-// What the driver knows of an address.
+// The driver's facts about an address.
 #include <cstring>
 
 #include "driver.h"
@@ -36,7 +36,7 @@ CUresult find_range(Driver* driver, CUdeviceptr address, Range* range) {
   range->bytes = block->bytes;
   range->host = true;
   const bool read_only = block->registered && (block->flags & CU_MEMHOSTREGISTER_READ_ONLY) != 0;
-  range->access = read_only ? 0x55555555u : ~0u;  // of each device: 1 read, 3 both
+  range->access = read_only ? 0x55555555u : ~0u;  // for each device: 1 read, 3 both
   return CUDA_SUCCESS;
 }
 
@@ -78,7 +78,7 @@ CUresult attribute(Driver* driver, const Context& context, void* data, CUpointer
       return put(data, range.bytes);
     case CU_POINTER_ATTRIBUTE_MAPPED:
       return put<bool>(data, true);
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:  // null where it is of none
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:  // null if it is of no pool
       return put(data, range.pool);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
       return put<unsigned long long>(data, range.exportable);
@@ -102,7 +102,7 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute which, CUdevicept
                     });
 }
 
-// Unlike the single form: what is not known reads as zero, and the call succeeds.
+// Unlike the call for one attribute, this succeeds, and what is not known reads as zero.
 CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* which, void** data,
                                 CUdeviceptr address) {
   return in_context(

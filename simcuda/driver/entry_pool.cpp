@@ -5,7 +5,7 @@ using namespace simcuda;  // NOLINT: this file is nothing but simcuda's C face
 
 namespace {
 
-// Memory nodes are not modelled: a capture stays as it was, and the caller is told.
+// Memory nodes are not modelled. The capture stays as it was, and the caller gets an error.
 CUresult check_capture(Driver* driver, Stream* stream) {
   bool taken = false;
   const CUresult result = driver->captures.take(stream, &taken);
@@ -181,7 +181,7 @@ CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle,
   });
 }
 
-// Graphs have no memory nodes here, so what they use and keep is always 0.
+// Graphs have no memory nodes here, so the memory that they use and keep is always 0.
 CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute which, void* value) {
   return locked(CALL(cuDeviceGetGraphMemAttribute), 0, [&](Driver& driver) -> CUresult {
     if (device < 0 || device >= driver.devices) return no_device();

@@ -1,4 +1,4 @@
-// cuGetProcAddress: the newest version of a symbol the caller's CUDA version knows.
+// cuGetProcAddress: the newest version of a symbol that the caller's CUDA version knows.
 #include <cstring>
 
 #include "driver.h"
@@ -15,7 +15,7 @@ struct Export {
   void* function;
 };
 
-// Later rows of one base name are newer versions.
+// Of one base name, later rows are newer versions.
 const Export kExports[] = {
 #define X(base, exported, since, first, further) {#base, since, reinterpret_cast<void*>(&exported)},
     SIMCUDA_CALLS(X)

@@ -1,4 +1,4 @@
-// What the stand-ins for the CUDA runtime libraries ask (runtime.h).
+// What the stand-ins for the CUDA runtime libraries need (runtime.h).
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -24,7 +24,7 @@ struct Kernel {
   uint64_t times = 0;
 };
 
-// By the name's address: launches are many and names are few, and live as long as the process.
+// By the name's address, because launches are many. Names are few, and live as long as the process.
 struct RuntimeBooks {
   std::mutex mutex;
   std::unordered_map<const char*, Kernel> kernels;
@@ -38,14 +38,15 @@ struct RuntimeBooks {
 };
 
 RuntimeBooks& runtime_books() {
-  static auto* kept = new RuntimeBooks;  // threads may launch while the process ends
+  // Never destroyed, because threads may launch while the process ends.
+  static auto* kept = new RuntimeBooks;
   return *kept;
 }
 
 std::string launches_json(bool clear) {
   RuntimeBooks& books = runtime_books();
   std::lock_guard<std::mutex> lock(books.mutex);
-  std::map<std::string, uint64_t> times;  // one kernel may be registered by several libraries
+  std::map<std::string, uint64_t> times;  // several libraries may register the same kernel
   for (const auto& [address, kernel] : books.kernels) times[kernel.name] += kernel.times;
   std::string text = "{";
   for (const auto& [name, count] : times) {

@@ -7,7 +7,7 @@ using namespace simcuda;  // NOLINT: this file is nothing but simcuda's C face
 
 namespace {
 
-// With the event a call names. The body may let go of the lock, and of the event with it.
+// Finds the event that a call names. The body may release the lock, and then the event may end.
 template <class Body>
 CUresult on_event(Symbol symbol, CUevent handle, Body&& body) {
   return call(symbol, 0, [&](Driver& driver) -> CUresult {
@@ -236,7 +236,7 @@ CUresult cuEventQuery(CUevent handle) {
 
 namespace {
 
-// `timeout_ns` on the clock of the schedule; UINT64_MAX: none.
+// `timeout_ns` is on the clock of the schedule; UINT64_MAX: there is none.
 CUresult wait_event(Symbol symbol, CUevent handle, uint64_t timeout_ns) {
   return on_event(symbol, handle, [&](Driver& driver, Event& event, Lock* lock) -> CUresult {
     const CUresult unsafe = driver.captures.check_unsafe();
@@ -260,7 +260,7 @@ CUresult cuEventSynchronize(CUevent handle) {
   return wait_event(CALL(cuEventSynchronize), handle, UINT64_MAX);
 }
 
-// On the books it is the query that a real driver's caller would poll with.
+// The books count it as the query with which a caller of a real driver would poll.
 int simcuda_wait_event(CUevent event, uint64_t timeout_ns) {
   return wait_event(CALL(cuEventQuery), event, timeout_ns);
 }

@@ -1,4 +1,4 @@
-// User objects. CUDA Driver API, Graph Management: cuUserObjectCreate and what follows it.
+// User objects. CUDA Driver API, Graph Management: cuUserObjectCreate and the calls behind it.
 #include "driver.h"
 #include "user_objects.h"
 

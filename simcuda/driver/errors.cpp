@@ -1,4 +1,4 @@
-// CUresult codes: names and descriptions; the calling thread's last message.
+// CUresult codes with their names and descriptions, and the calling thread's last message.
 #include <string>
 #include <utility>
 
@@ -116,7 +116,7 @@ SIMCUDA_EXPORT CUresult cuGetErrorName(CUresult error, const char** text) {
 
 SIMCUDA_EXPORT CUresult cuGetErrorString(CUresult error, const char** text) {
   const simcuda::Error* found = simcuda::find(error);
-  // By this text PyTorch tells the user which kernel it was.
+  // PyTorch tells the user by this text which kernel it was.
   const char* refused = simcuda::refused_kernel();
   if (error == CUDA_ERROR_NOT_SUPPORTED && refused != nullptr) return simcuda::give(refused, text);
   return simcuda::give(found == nullptr ? nullptr : found->text, text);

@@ -17,12 +17,13 @@ void Flows::enter(Op* op) {
   if (op->route.empty() || op->remaining <= 0) return;
   op->shared = shared_->enter(op->route, op->latency_end_ns, op->remaining);
   if (op->shared >= 0) return;
-  // Thousands of copies at once: this one fails, rather than pass links that do not know of it.
+  // There are thousands of copies at once. This one fails, because it must not use links that do
+  // not know of it.
   op->fault = CUDA_ERROR_UNKNOWN;
   op->remaining = 0;
 }
 
-// Whether it has ended on all processes' links.
+// Whether it has ended on the links of all processes.
 bool Flows::take_over(Op* op) {
   if (op->shared < 0) return op->latency_end_ns <= clock_->moment_ns();
   uint64_t end = 0;
@@ -65,7 +66,7 @@ std::vector<Op*> Flows::flowing() {
   return flows;
 }
 
-// UINT64_MAX: nothing will happen.
+// UINT64_MAX: there is none.
 uint64_t Flows::next_moment(uint64_t deadline_ns, const std::vector<Op*>& flows,
                             const std::vector<double>& rates) const {
   const uint64_t now = clock_->moment_ns();

@@ -33,7 +33,7 @@ void Foreseen::set(uint64_t address, size_t bytes, bool known) {
   while (at != ranges_.end() && at->first <= end) {
     const auto [from, until] = *at;
     at = ranges_.erase(at);
-    if (known) {  // ranges that touch become one
+    if (known) {  // adjacent ranges become one
       first = std::min(first, from);
       end = std::max(end, until);
       continue;
@@ -50,7 +50,7 @@ void Foreseen::copy(const Op::Side& dst, const Op::Side& src, size_t bytes) {
     set(dst.address, bytes, bytes <= Known::kMostOfOne);
     return;
   }
-  std::vector<std::pair<uint64_t, uint64_t>> moved;  // the two may overlap
+  std::vector<std::pair<uint64_t, uint64_t>> moved;  // copied first, because the two may overlap
   const uint64_t end = src.address + bytes;
   for (auto at = reaching(src.address); at != ranges_.end() && at->first < end; ++at) {
     moved.emplace_back(std::max(at->first, src.address), std::min(at->second, end));
@@ -61,7 +61,7 @@ void Foreseen::copy(const Op::Side& dst, const Op::Side& src, size_t bytes) {
   }
 }
 
-// What is computed of known bytes is known. A piece that is written alone needs nothing known.
+// What is computed from known bytes is known. A piece that is only written needs no known bytes.
 void Foreseen::compute(const Op& op) {
   const bool known =
       op.computes == Op::Computes::kOfAny ||
@@ -74,8 +74,8 @@ void Foreseen::compute(const Op& op) {
   }
 }
 
-// A launch that nobody knows anything of forgets all when it runs, which may be before work of
-// other streams that is enqueued already: nothing is less known than before it.
+// A launch about which nothing is known forgets all when it runs. It may run before work of other
+// streams that is enqueued already. So what is foreseen here stays as it is.
 void Foreseen::enqueue(const Op& op) {
   if (op.covered || given_up_) return;
   switch (op.kind) {
@@ -91,7 +91,7 @@ void Foreseen::enqueue(const Op& op) {
     default:
       return;
   }
-  if (op.table != 0) {  // what it holds when the kernel runs
+  if (op.table != 0) {  // the table's content when the kernel runs is not known
     give_up();
     return;
   }

@@ -1,4 +1,4 @@
-// Graphs and their nodes as objects.
+// The objects behind graphs and their nodes.
 #include "graph.h"
 
 #include <algorithm>

@@ -56,7 +56,7 @@ CUresult Handles::release(uint64_t id, uint32_t* pages) {
     return fail(CUDA_ERROR_INVALID_VALUE, "cuMemRelease: not a live handle");
   }
   *pages = handle->pages;
-  --handle->refs;  // mapped memory lives until its last unmap
+  --handle->refs;  // memory stays until it is unmapped for the last time
   drop_if_unused(id);
   return CUDA_SUCCESS;
 }
@@ -108,7 +108,7 @@ CUresult Handles::import_fd(int fd, uint64_t* id) {
     *id = known->second;
     return CUDA_SUCCESS;
   }
-  // Of a GPU that CUDA_VISIBLE_DEVICES hides, too: "CUDA 10.1 and later can use P2P with invisible
+  // Also of a GPU that CUDA_VISIBLE_DEVICES hides: "CUDA 10.1 and later can use P2P with invisible
   // devices" (NCCL, src/transport/p2p.cc, of ranks that see one GPU each and import handles).
   result = hold_extent(extent, machine_->at(extent).generation, "the descriptor's memory is gone");
   if (result != CUDA_SUCCESS) return result;

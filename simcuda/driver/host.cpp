@@ -12,7 +12,7 @@
 namespace simcuda {
 namespace {
 
-// Whether all of it is memory of this process.
+// Whether all of it is mapped memory of this process.
 bool mapped(uint64_t at, size_t bytes) {
   const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   std::array<unsigned char, 4096> resident;
@@ -138,7 +138,7 @@ bool HostMemory::placed(uint64_t address, size_t bytes, int* node) const {
   auto at = placed_.upper_bound(address);
   if (at != placed_.begin() && std::prev(at)->second.end > address) --at;
   if (at == placed_.end() || at->first >= address + bytes) return false;
-  // Bytes on each node; what nobody placed counts for none.
+  // The bytes on each node. Bytes that nobody placed count for none.
   std::map<int, size_t> on;
   size_t most = 0, all = 0;
   constexpr double kMostly = 0.75;

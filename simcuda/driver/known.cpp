@@ -7,8 +7,8 @@ namespace simcuda {
 namespace {
 
 constexpr size_t kMostTogether = size_t{64} << 20;  // of host memory
-constexpr size_t kMostRanges = size_t{1} << 18;     // each takes some 200 bytes besides
-// Of one range: a part that stays known holds no more memory than that.
+constexpr size_t kMostRanges = size_t{1} << 18;     // each takes some 200 more bytes
+// Bytes of one range. A part that stays known keeps at most this much memory.
 constexpr size_t kLongest = size_t{64} << 10;
 
 }  // namespace
@@ -22,8 +22,8 @@ Known::Range Known::take(Ranges::iterator at) {
   return taken;
 }
 
-// Fresh host memory is zeros, which benchmarks and initial parameters copy by the gigabyte: they
-// share one copy.
+// Fresh host memory is zeros. Benchmarks and initial parameters copy it by the gigabyte, so all of
+// it shares one copy.
 Known::Bytes Known::copied(const char* from, size_t bytes) {
   static const std::shared_ptr<const char[]> zeros(new char[kLongest]());
   if (bytes == kLongest && std::memcmp(from, zeros.get(), bytes) == 0) {
@@ -34,14 +34,14 @@ Known::Bytes Known::copied(const char* from, size_t bytes) {
   return {std::move(made), bytes, 0, bytes};
 }
 
-// A small part of many bytes is copied: it would hold them all.
+// A small part of many bytes is copied, because it would otherwise keep all of them.
 Known::Bytes Known::part(const Bytes& bytes, size_t begin, size_t size) {
   if (size < bytes.of / 4) return copied(bytes.data() + begin, size);
   return {bytes.all, bytes.of, bytes.begin + begin, size};
 }
 
-// Drops ranges when there are too many: those of large writes first, the oldest first. Scripts
-// act on small values.
+// Drops ranges when there are too many. Large writes go first, the oldest before others, because
+// scripts act on small values.
 void Known::keep(int device, uint64_t address, Bytes bytes, bool large) {
   Range range{device, ++turns_, std::move(bytes)};
   (large ? large_ : small_)[range.turn] = address;
@@ -53,7 +53,7 @@ void Known::keep(int device, uint64_t address, Bytes bytes, bool large) {
   }
 }
 
-// What lies before and behind the range stays known.
+// What is before and behind the range stays known.
 void Known::cut(uint64_t address, size_t bytes) {
   const uint64_t end = address + bytes;
   auto at = ranges_.upper_bound(address);
@@ -121,7 +121,7 @@ std::vector<Known::Piece> Known::pieces(uint64_t address, size_t bytes) const {
 
 void Known::copy(int device, uint64_t to, uint64_t from, size_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const std::vector<Piece> moved = pieces(from, bytes);  // the two may overlap
+  const std::vector<Piece> moved = pieces(from, bytes);  // read first, because the two may overlap
   cut(to, bytes);
   for (const Piece& piece : moved) {
     const Bytes& bytes = piece.bytes;

@@ -1,4 +1,5 @@
-// Runs of bytes with one count each: a gigabyte written in chunks is as many runs as chunks.
+// Runs of bytes with one count each. A gigabyte that is written in chunks has as many runs as
+// chunks.
 #include "landings.h"
 
 #include <algorithm>
@@ -6,7 +7,7 @@
 
 namespace simcuda {
 
-// Makes `at` a border between two runs, where it lies inside one.
+// Splits the run that has `at` inside, so that a run begins at `at`.
 void Landings::split(uint64_t at) {
   auto found = runs_.lower_bound(at);
   if (found == runs_.begin()) return;

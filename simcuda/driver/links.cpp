@@ -1,4 +1,4 @@
-// Changing link speeds, faults of single copies, and loads of links.
+// Changes of link speeds, faults of single copies, and loads of links.
 #include "links.h"
 
 #include <algorithm>
@@ -86,7 +86,7 @@ void Links::meet(Op* op) {
         (fault.countdown == 1 || --fault.countdown == 0)) {
       fault.countdown = 1;
       if (fault.is.code != CUDA_SUCCESS) op->fault = fault.is.code;
-      // A stall "for ever" still has an end: the clock does not wrap.
+      // A stall "for ever" still has an end, so that the clock does not wrap.
       op->stall_ns = std::max(op->stall_ns, std::min(fault.is.stall_ns, uint64_t{1} << 62));
       op->corrupt = op->corrupt || fault.is.corrupt;
       spent = fault.times > 0 && --fault.times == 0;

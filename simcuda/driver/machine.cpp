@@ -19,14 +19,14 @@ constexpr uint64_t kMagic = 0x676c616b65730003;
 
 }  // namespace
 
-// The lock of the state. A private machine needs none: the driver's own mutex is held.
+// The lock of the state. A private machine needs none, because the driver's own mutex is held.
 class Machine::Guard {
  public:
   explicit Guard(Machine* machine) : machine_(machine) {
     if (!machine->shared()) return;
     if (pthread_mutex_lock(&machine->state_->mutex) == EOWNERDEAD) {
       pthread_mutex_consistent(&machine->state_->mutex);
-      machine->recount();  // its owner died half-way through a change
+      machine->recount();  // its owner died during a change
     }
   }
   ~Guard() {
@@ -106,7 +106,7 @@ CUresult Machine::open_files() {
     mapped = mmap(nullptr, sizeof(MachineState), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
                   state_fd_, 0);
   }
-  // Committed as it is used, so that a full file system is an error here and never a fault.
+  // Memory is committed now, so that a full file system is an error here and never a fault.
   const bool room = mapped != MAP_FAILED && fallocate(state_fd_, 0, 0, record_at(1)) == 0;
   if (!room || exports < 0 || memory_fd_ < 0) {
     const int error = errno;
@@ -120,7 +120,7 @@ CUresult Machine::open_files() {
 
 CUresult Machine::enter_state(const Options& options, int devices, bool first) {
   if (first) {
-    // Nobody is here: whatever the files hold is from the dead.
+    // No process is here, so the files hold only what dead processes left.
     directory_.remove("links");
     madvise(state_, sizeof(MachineState), MADV_REMOVE);
     if (ftruncate(memory_fd_, 0) != 0 || ftruncate(memory_fd_, off_t{1} << 46) != 0) {
@@ -148,7 +148,7 @@ CUresult Machine::enter_state(const Options& options, int devices, bool first) {
     return fail(CUDA_ERROR_INVALID_VALUE, "the machine has no room for another process");
   }
   Guard guard(this);
-  forget_member(directory_.slot());  // whoever had the slot before is dead
+  forget_member(directory_.slot());  // the former owner of the slot is dead
   return CUDA_SUCCESS;
 }
 
@@ -206,7 +206,7 @@ CUresult Machine::acquire(int device, uint64_t bytes, uint32_t* extent, bool bac
                     std::to_string(state_->memory_bytes) + " bytes free, " + std::to_string(bytes) +
                     " wanted (option memory)");
   }
-  // As is the record of an extent that has had none.
+  // The same holds for the record of an extent that is used for the first time.
   if (shared() && fallocate(state_fd_, 0, record_at(state_->extents), sizeof(Extent)) != 0) {
     return fail(CUDA_ERROR_OUT_OF_MEMORY, host_refused(errno));
   }
@@ -215,7 +215,7 @@ CUresult Machine::acquire(int device, uint64_t bytes, uint32_t* extent, bool bac
   Extent& made = state_->extent[index];
   made.bytes = bytes;
   made.device = device;
-  // Commit now, so that running out is an error here and never a fault in a copy.
+  // Memory is committed now, so that running out is an error here and never a fault in a copy.
   if (backed && memory_fd_ >= 0 &&
       fallocate(memory_fd_, 0, static_cast<off_t>(made.offset), static_cast<off_t>(bytes)) != 0) {
     const int error = errno;
@@ -262,7 +262,7 @@ bool Machine::hold(uint32_t index, uint32_t generation) {
   return true;
 }
 
-// Sums up again what is in use, and rebuilds the free lists.
+// Adds up again what is in use, and rebuilds the free lists.
 void Machine::recount() {
   std::fill_n(state_->used, kMaxDevices, 0);
   state_->free_granule = state_->free_slot = 0;

@@ -24,8 +24,8 @@ int open_at(const std::string& path) {
 
 std::string prefix() { return "glake-sim-" + std::to_string(geteuid()) + "-"; }
 
-// One process at a time joins or leaves. Holds the directory's lock file; ok() is false when it
-// cannot be had, or the directory went away meanwhile.
+// Lets one process at a time join or leave. Holds the directory's lock file. ok() is false if the
+// lock cannot be taken, or the directory went away meanwhile.
 class JoinLock {
  public:
   JoinLock(const std::string& directory, bool block)
@@ -74,7 +74,8 @@ void remove_files(const std::string& directory) {
   rmdir(directory.c_str());
 }
 
-// Machines whose last process was killed leave files behind: whoever joins next removes them.
+// If the last process of a machine was killed, its files stay. The next process that joins a
+// machine removes them.
 void sweep(const std::string& parent, const std::string& mine) {
   DIR* listing = opendir(parent.c_str());
   if (listing == nullptr) return;
@@ -95,7 +96,7 @@ void sweep(const std::string& parent, const std::string& mine) {
   closedir(listing);
 }
 
-// Where the file system of `directory` is mounted.
+// The mount point of the file system that holds `directory`.
 std::string mount_of(const std::string& directory) {
   struct stat mine{}, above{};
   std::string at = std::filesystem::weakly_canonical(directory);
@@ -107,7 +108,7 @@ std::string mount_of(const std::string& directory) {
   }
 }
 
-// How to have more where `directory` is. Docker gives a container 64 MiB of /dev/shm.
+// Says how to get more room for `directory`. Docker gives a container 64 MiB of /dev/shm.
 std::string more_room(const std::string& directory) {
   const std::string mounted = mount_of(directory);
   struct statfs kind{};
@@ -161,7 +162,7 @@ CUresult MachineDirectory::join(const Options& options,
     if (members_fd_ < 0) return os_error(directory, directory);
     path_ = directory;
     const CUresult result = enter(!byte_locked(members_fd_, 0, kMaxProcesses));
-    if (!joined_) path_.clear();  // not a member: nothing to leave
+    if (!joined_) path_.clear();  // it is not a member, so it has nothing to leave
     return result;
   }
   return fail(CUDA_ERROR_OPERATING_SYSTEM, directory + " comes and goes");

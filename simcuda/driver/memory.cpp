@@ -169,8 +169,8 @@ CUresult Memory::map(CUdeviceptr address, size_t bytes, size_t offset, uint64_t 
   return CUDA_SUCCESS;
 }
 
-// Whether the range holds only whole mappings, no hole, and memory that `devices` can reach; and
-// how many mappings.
+// Whether the range has only whole mappings, no hole, and memory that `devices` can reach. Also
+// counts the mappings.
 CUresult Memory::check_whole_mappings(const Reservation& reservation, size_t first, size_t pages,
                                       uint32_t devices, uint64_t* mappings) {
   uint64_t count = 0;
@@ -220,7 +220,7 @@ CUresult Memory::unmap(CUdeviceptr address, size_t bytes, uint64_t* mappings) {
   return CUDA_SUCCESS;
 }
 
-// Reads the descriptors into masks over Page::access.
+// Turns the descriptors into masks for Page::access.
 CUresult Memory::read_access(const CUmemAccessDesc* desc, size_t count, AccessChange* change) {
   for (size_t i = 0; i < count; ++i) {
     const int device = desc[i].location.id;
@@ -253,7 +253,8 @@ CUresult Memory::set_access(CUdeviceptr address, size_t bytes, const CUmemAccess
   if (result != CUDA_SUCCESS) return result;
   if ((result = backing_.room_for(2)) != CUDA_SUCCESS) return result;
   const int64_t before = count_splits(*reservation, first, pages);
-  // The host's protection is the union over devices; runs of equal protection take one call.
+  // The host's protection is the union over all devices. A run of pages with the same protection
+  // takes one call.
   for (size_t i = first; i < first + pages && result == CUDA_SUCCESS;) {
     const uint32_t access = (reservation->page[i].access & ~change.clear) | change.set;
     size_t end = i;
@@ -308,7 +309,7 @@ bool Memory::accessible(CUdeviceptr address, size_t bytes, int device, bool writ
   return true;
 }
 
-// Whether the kernel needs a new mapping at `page`, counted from the one before it.
+// Whether the kernel needs a new mapping at `page`, behind the page before it.
 bool Memory::splits(const Reservation& reservation, size_t page) const {
   if (page == 0 || page >= reservation.bytes / kGranule) return false;
   const Page& a = reservation.page[page - 1];

@@ -22,7 +22,7 @@ Op::Side taken(const std::vector<char>& staged, size_t offset) {
 
 }  // namespace
 
-// Whose memory it is, which may not be that of the stream.
+// The device that has the memory. The stream's device may be another one.
 int PhantomMemory::owner(uint64_t address, int otherwise) {
   const Page* page = memory_->page_at(address);
   return page == nullptr ? otherwise : memory_->handle_of(*page)->prop.location.id;
@@ -43,7 +43,7 @@ void PhantomMemory::copy(int device, const Op::Side& dst, const Op::Side& src, s
   }
 }
 
-// A collective's, between memory and where it is staged: a large one is staged nowhere.
+// For a collective: between memory and the place where it is staged. Large memory is not staged.
 void PhantomMemory::stage(int device, const Op::Part& part) {
   auto* to = reinterpret_cast<char*>(part.dst.address);
   const auto* from = reinterpret_cast<const char*>(part.src.address);

@@ -22,8 +22,8 @@ bool done(Driver* driver, const Event& freed) {
 
 Pool::Pool(int device, size_t most) : device_(device), most_(most), access_(3u << (2 * device)) {}
 
-// The smallest free chunk that is large enough: free in the stream's order, or of another stream's
-// pending work.
+// The smallest free chunk that is large enough. It is free in the stream's order or, with
+// `pending`, waits for another stream's work.
 Pool::Chunks::iterator Pool::best(uint64_t stream, size_t bytes, bool pending) {
   auto found = chunks_.end();
   for (auto at = chunks_.begin(); at != chunks_.end(); ++at) {
@@ -35,7 +35,7 @@ Pool::Chunks::iterator Pool::best(uint64_t stream, size_t bytes, bool pending) {
   return found;
 }
 
-// Notes what is known to be free by now, and joins neighbours that are free alike.
+// Notes what is now known to be free, and joins neighbours that are free in the same way.
 void Pool::settle(Driver* driver) {
   for (auto at = chunks_.begin(); at != chunks_.end();) {
     Chunk& chunk = at->second;
@@ -53,7 +53,7 @@ void Pool::settle(Driver* driver) {
       continue;
     }
     before->second.bytes += chunk.bytes;
-    Event& freed = before->second.freed;  // of one stream, the later free covers both
+    Event& freed = before->second.freed;  // in one stream the later free covers both
     const bool later = chunk.freed.op != nullptr && freed.op != nullptr
                            ? chunk.freed.op->seq > freed.op->seq
                            : chunk.freed.seq > freed.seq;

@@ -40,8 +40,8 @@ Scheduler::~Scheduler() {
   pending_.unlink();
 }
 
-// Of an event: the copies of its stream since the event before it. Finished ones without a fault
-// are of no interest.
+// Adds a copy to those that an event covers, which are the stream's copies since the event before.
+// Finished copies without a fault do not matter.
 static void remember(std::vector<OpPtr>* copies, const OpPtr& op) {
   constexpr size_t kMany = 64;
   if (copies->size() >= kMany && copies->size() == copies->capacity()) {
@@ -58,7 +58,7 @@ void Scheduler::enqueue(Stream* stream, const OpPtr& op, const OpPtr& also) {
   op->device = stream->device;
   depend(op, stream->tail);
   depend(op, also);
-  // The legacy stream waits for all blocking streams of its context, and they for it.
+  // The legacy stream waits for all blocking streams of its context, and they wait for it.
   if (stream->legacy) {
     streams_->for_each([&](uint64_t, Stream& other) {
       if (other.context == stream->context && !other.non_blocking()) depend(op, other.tail);
@@ -92,7 +92,7 @@ OpPtr Scheduler::enqueue_graph(Stream* stream, const std::vector<Ordered>& work,
   return last;
 }
 
-// Work whose dependencies are known is on its way.
+// Starts work whose dependencies are known.
 void Scheduler::admit(Stream* stream, const OpPtr& op) {
   if (phantom_) {
     foreseen_.enqueue(*op);

@@ -17,7 +17,7 @@ namespace {
 
 uint64_t system_ns() {
   timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);  // the same in every process
+  clock_gettime(CLOCK_MONOTONIC, &now);  // this clock is the same in every process
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
 }
 
@@ -25,7 +25,7 @@ uint64_t system_ns() {
 
 struct SharedLinks::Flow {
   Stage stage;
-  int32_t slot;  // the process's
+  int32_t slot;  // of the process
   uint32_t edges;
   int32_t edge[kMostEdges];
   double share[kMostEdges];
@@ -36,14 +36,14 @@ struct SharedLinks::Flow {
 struct SharedLinks::State {
   pthread_mutex_t mutex;  // robust
   uint64_t epoch_ns, pace, now_ns, next_ns;
-  uint32_t used;  // flows ever entered
+  uint32_t used;  // the number of flow slots ever used
   Flow flow[kMostShared];
 };
 
 class SharedLinks::Guard {
  public:
   explicit Guard(State* state) : state_(state) {
-    // Who died in the middle has left one step of one flow undone.
+    // A process that died in the middle has left one step of one flow undone.
     if (pthread_mutex_lock(&state->mutex) == EOWNERDEAD) pthread_mutex_consistent(&state->mutex);
   }
   ~Guard() { pthread_mutex_unlock(&state_->mutex); }
@@ -54,7 +54,7 @@ class SharedLinks::Guard {
   State* state_;
 };
 
-// Under the machine's joining lock: nobody else opens or makes it meanwhile.
+// Called under the machine's joining lock, so that nobody else opens or makes it meanwhile.
 CUresult SharedLinks::open(const std::string& directory, uint64_t pace, int slot,
                            const Topology& links, std::unique_ptr<SharedLinks>* made) {
   const std::string path = directory + "/links";
@@ -100,7 +100,7 @@ SharedLinks::~SharedLinks() { munmap(state_, sizeof(State)); }
 
 uint64_t SharedLinks::now_ns() const { return (system_ns() - state_->epoch_ns) / pace_; }
 
-// Moves all bytes from the moment they were last moved to, one change of rates after the other.
+// Moves all bytes from the last such moment to this one, one change of rates after the other.
 void SharedLinks::advance(uint64_t now_ns) {
   State& state = *state_;
   if (now_ns <= state.now_ns) return;

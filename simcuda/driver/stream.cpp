@@ -7,7 +7,7 @@
 namespace simcuda {
 namespace {
 
-// Each thread's default streams, by context. A handle of an earlier driver is simply not found.
+// Each thread's default streams, by context. A handle of an earlier driver is not found.
 std::vector<std::pair<uint64_t, uint64_t>>& per_thread_streams() {
   return simcuda::per_thread<std::vector<std::pair<uint64_t, uint64_t>>, Streams>();
 }

@@ -46,7 +46,7 @@ void TickClock::wait(Stream* stream, const Event& event) {
   if (!event.recorded || event.stream == stream->id) return;
   const int64_t after = complete_after().load(std::memory_order_relaxed);
   auto& waits = stream->waits;
-  if (after >= 0 && waits.size() >= 64) {  // drop what time alone has completed
+  if (after >= 0 && waits.size() >= 64) {  // drop those that time alone has completed
     waits.erase(std::remove_if(waits.begin(), waits.end(),
                                [&](const Stream::Wait& wait) { return passed(wait.tick); }),
                 waits.end());

@@ -5,8 +5,8 @@
 namespace simcuda {
 namespace {
 
-// Real time between two looks: at words that the host writes, and for others' copies that end and
-// leave ours more of a link.
+// The real time between two looks: for words that the host writes, and for copies of other
+// processes that end and leave more of a link to this one's.
 constexpr std::chrono::nanoseconds kPacedLook{5'000'000}, kPacedShortest{20'000};
 
 }  // namespace

@@ -27,7 +27,8 @@ void Timeline::finish(const OpPtr& op) {
   for (const OpPtr& next : op->dependents) {
     if (--next->untimed_deps == 0) ready_.push_back(next);
   }
-  // What the host would notice at once is made before time moves; the rest as late as is legal.
+  // What the host would notice at once is made before time moves. All else is made as late as is
+  // legal.
   const bool awaited = std::any_of(words_.begin(), words_.end(),
                                    [&](const OpPtr& word) { return writes_word(*op, *word); });
   if (op->kind == Op::Kind::kHostFunction || awaited) prompt_.push_back(op);
@@ -60,7 +61,7 @@ bool Timeline::poll_words() {
   return any;
 }
 
-// Host functions, and writes to words that streams wait for.
+// Runs host functions and writes to words that streams wait for.
 bool Timeline::run_prompt(Lock* lock) {
   if (prompt_.empty()) return false;
   applier_->apply_unasked(lock, std::exchange(prompt_, {}));
@@ -73,29 +74,30 @@ bool Timeline::finish_done() {
   return !done.empty();
 }
 
-// What takes no time happens before the clock moves.
+// Things that take no time happen before the clock moves.
 bool Timeline::advance(Lock* lock) {
   if (clock_->paced()) return tick(lock);
-  // A word is read after the writes to it that are over, not before.
+  // A word is read only after the writes to it that are over.
   if (start_ready() || run_prompt(lock) || poll_words()) return true;
-  if (turns_->deadline_due()) return false;  // whoever waited for this moment goes on first
+  if (turns_->deadline_due()) return false;  // the thread that waited for this moment goes on first
   while (true) {
     links_->change(clock_->moment_ns());
     if (flows_->empty() && !words_.empty()) {
-      // Only a value somebody writes can help: make the writes that are due, then look again.
+      // Only a written value can help. So this makes the writes that are due, and looks again.
       const bool idle = turns_->nobody_at_work();
       applier_->apply_timed(lock);
       if (poll_words() || start_ready() || !flows_->empty()) return true;
-      if (idle && !turns_->nobody_at_work()) return true;  // somebody came in meanwhile
+      // A thread has come in meanwhile.
+      if (idle && !turns_->nobody_at_work()) return true;
     }
     if (!flows_->move(turns_->next_deadline())) return false;
     const bool any = finish_done();
-    start_ready();  // an event behind them ends now, not after a deadline that is now
+    start_ready();  // an event behind them ends now, and not after a deadline of this moment
     if (turns_->reach_deadlines() || any) return true;
   }
 }
 
-// Where the clock goes on by itself: does what is due. False: nothing was.
+// For a clock that moves by itself: does what is due. False: nothing was due.
 bool Timeline::tick(Lock* lock) {
   clock_->catch_up();
   bool any = start_ready() || run_prompt(lock) || poll_words();

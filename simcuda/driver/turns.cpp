@@ -11,11 +11,12 @@
 namespace simcuda {
 namespace {
 
-// Without anything happening: until threads at work that sleep count as blocked, and until any do.
+// Real time without any event: until sleeping threads at work count as blocked, and until the wait
+// is given up.
 constexpr std::chrono::milliseconds kStall{200}, kGiveUp{10000};
 
 std::atomic<uint64_t> lives{0};
-// The life of the object this thread has joined; 0: none.
+// The life of the object that this thread has joined; 0: none.
 thread_local uint64_t registered_with = 0;
 
 int thread_number() {
@@ -23,7 +24,7 @@ int thread_number() {
   return id;
 }
 
-// On a busy machine a thread may be ready to run and not run for long: that is no stall.
+// On a busy machine a thread may be ready and not run for long. That is not a stall.
 bool asleep(int thread) {
   std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
   std::string text;
@@ -40,7 +41,7 @@ Turns::Turns(const Clock* clock, const PendingWork* pending)
 bool Turns::joined() const { return registered_with == life_; }
 
 void Turns::join(bool join) {
-  if (clock_->paced()) return;  // the clock waits for nobody
+  if (clock_->paced()) return;  // the clock waits for no thread
   if (join == joined()) return;
   if (join && expected_ > 0) --expected_;
   registered_with = join ? life_ : 0;
@@ -76,8 +77,9 @@ void Turns::busy(bool more) {
   if (found != busy_.end()) busy_.erase(found);
 }
 
-// A thread at work may be blocked outside the driver by one that waits in it (on a lock, say). When
-// all of them have slept for a while of real time, time moves on without them.
+// A thread at work may be blocked outside the driver, for example on a lock, by a thread that waits
+// in the driver. When all threads at work have slept for a while of real time, time moves on
+// without them.
 bool Turns::stalled() {
   const auto now = std::chrono::steady_clock::now();
   const uint64_t sequence = pending_->enqueued(), moment = clock_->moment_ns();

@@ -15,7 +15,8 @@ struct Graveyard {
   std::vector<Ended> ended;
 };
 Graveyard& graveyard() {
-  static auto* kept = new Graveyard;  // objects may end while the process does
+  // Never destroyed, because objects may end while the process does.
+  static auto* kept = new Graveyard;
   return *kept;
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kNone = -1;
 
-// The one GPU whose UUID begins so.
+// The one GPU whose UUID begins with this text.
 int by_uuid(const std::string& text, int gpus) {
   int found = kNone;
   for (int gpu = 0; gpu < gpus; ++gpu) {

@@ -9,9 +9,9 @@
 namespace simcuda {
 namespace {
 
-// Pieces of work: a guess, that costs some 30 MB. A GPU takes a thousand launches or so.
+// Pieces of work, a guess that costs some 30 MB. A GPU queues about a thousand launches.
 constexpr size_t kMostPending = size_t{1} << 15;
-// Between two looks at words that the host writes, and for a timekeeper that has ended.
+// The time between two looks at words that the host writes, and for a timekeeper that has ended.
 constexpr std::chrono::milliseconds kLook{1}, kPacedWait{200};
 
 }  // namespace
@@ -19,7 +19,7 @@ constexpr std::chrono::milliseconds kLook{1}, kPacedWait{200};
 void Waits::make_progress(Lock* lock, Waiter* waiter) {
   if (timekeeper_ != nullptr) {
     timekeeper_->wake();
-    waiter->wake.wait_for(*lock, kPacedWait);  // it releases the waiter
+    waiter->wake.wait_for(*lock, kPacedWait);  // the timekeeper releases the waiter
     return;
   }
   if (turns_->may_advance() || (!turns_->any_turn() && turns_->stalled())) {
@@ -29,7 +29,7 @@ void Waits::make_progress(Lock* lock, Waiter* waiter) {
   if (!turns_->may_leave(*waiter)) waiter->wake.wait_for(*lock, kLook);
 }
 
-// Until what the waiter waits for has happened and it is its turn.
+// Waits until what the waiter waits for has happened and it is its turn.
 void Waits::stay(Lock* lock, Waiter* waiter) {
   turns_->enter(waiter);
   while (!turns_->stopping() && !turns_->may_leave(*waiter)) make_progress(lock, waiter);
@@ -43,7 +43,7 @@ void Waits::stay_for(Lock* lock, const OpPtr& op) {
   stay(lock, &waiter);
 }
 
-// Until one is timed, or the deadline; whether one is.
+// Waits until one is timed, or until the deadline. Returns whether one is timed.
 bool Waits::await(Lock* lock, const std::vector<OpPtr>& ops, uint64_t deadline_ns) {
   const auto timed = [&] {
     return std::any_of(ops.begin(), ops.end(), [](const OpPtr& op) { return op->timed; });
@@ -55,7 +55,7 @@ bool Waits::await(Lock* lock, const std::vector<OpPtr>& ops, uint64_t deadline_n
   waiter.deadline_ns = std::max(deadline_ns, clock_->moment_ns());
   waiter.registered = turns_->joined();
   if (waiter.deadline_ns == clock_->moment_ns()) {
-    timeline_->start_ready();  // what takes no time
+    timeline_->start_ready();  // starts what takes no time
     turns_->release(&waiter);
   }
   stay(lock, &waiter);
@@ -120,7 +120,7 @@ void Waits::join(Lock* lock, int rank) {
   stay(lock, &waiter);
 }
 
-// A thread at work that polls lets the others go on, and time if all of them wait.
+// A thread at work that polls lets the others go on. If all of them wait, it moves time.
 CUresult Waits::query_in_turn(Lock* lock, const OpPtr& op) {
   turns_->inside(true);
   if (turns_->may_advance()) timeline_->advance_or_write(lock);
@@ -160,7 +160,7 @@ void Waits::make_room(Lock* lock) {
   while (!last->timed && turns_->may_advance() && timeline_->advance(lock)) continue;
   if (joined) turns_->inside(false);
   applier_->apply_unasked(lock, pending_->timed(last->seq));
-  room_ = pending_->size() + kMostPending / 2;  // where the rest waits for the host
+  room_ = pending_->size() + kMostPending / 2;  // the rest waits for the host
 }
 
 }  // namespace simcuda

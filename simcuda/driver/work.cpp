@@ -10,12 +10,12 @@
 namespace simcuda {
 namespace {
 
-// Copies of a batch below this size go another way through the driver, and slower (published, H100:
-// vLLM #42212).
+// Smaller copies of a batch go another, slower way through the driver (published, H100: vLLM
+// #42212).
 constexpr size_t kSmallPart = 28 << 10;
 constexpr int kByDevice = -2;
 
-// The device whose memory is at `address`; `otherwise` where nothing is mapped.
+// The device whose memory is at `address`; `otherwise` if nothing is mapped there.
 int owner(Driver* driver, CUdeviceptr address, int otherwise) {
   const Page* page = driver->memory.page_at(address);
   return page == nullptr ? otherwise : driver->memory.handle_of(*page)->prop.location.id;
@@ -30,7 +30,7 @@ CUresult resolve(Driver* driver, CopyEnd* end, size_t bytes, size_t rows) {
   const bool device = driver->memory.find(end->address) != nullptr;
   if (end->unified) end->host = !device;
   if (!end->host && !device) {
-    // Pinned memory has a device address too: the host's own.
+    // Pinned memory also has a device address, which is the host's own.
     if (!driver->host.pinned(end->address, bytes)) {
       return fail(CUDA_ERROR_INVALID_VALUE, "the device address is not reserved");
     }
@@ -38,7 +38,8 @@ CUresult resolve(Driver* driver, CopyEnd* end, size_t bytes, size_t rows) {
   }
   if (end->address == 0 && bytes * rows != 0) return fail(CUDA_ERROR_INVALID_VALUE, "NULL");
   const size_t span = bytes * rows == 0 ? 0 : end->pitch * (rows - 1) + bytes;
-  // CUDA Driver API, cuMemcpyAsync: host memory of a copy is registered as a whole, or not at all.
+  // CUDA Driver API, cuMemcpyAsync: host memory of a copy must be registered as a whole, or not at
+  // all.
   if (end->host && span != 0 &&
       driver->host.pinned_extent(end->address, span) == HostMemory::Extent::kPart) {
     return fail(CUDA_ERROR_INVALID_VALUE, "a copy of host memory of which only a part is pinned");
@@ -46,7 +47,7 @@ CUresult resolve(Driver* driver, CopyEnd* end, size_t bytes, size_t rows) {
   return CUDA_SUCCESS;
 }
 
-// Where both ends of a copy are. Host memory that is nowhere in particular is by the other end.
+// Finds where both ends of a copy are. Host memory without a place is near the other end.
 void locate(Driver* driver, const CopyEnd& dst, const CopyEnd& src, size_t dst_span,
             size_t src_span, int device, Op* op) {
   const auto gpu_of = [&](CUdeviceptr address) {
@@ -114,7 +115,7 @@ void capture(Driver* driver, Stream* stream, const OpPtr& op) {
   driver->captures.add_node(stream, std::move(node));
 }
 
-// Bytes by route, of work that has a few of them, and the load they put on edges together.
+// The bytes on each route, for work that uses a few routes, and their common load on edges.
 class Ways {
  public:
   void add(const Op& place, size_t bytes) {
@@ -122,7 +123,7 @@ class Ways {
         static_cast<double>(bytes);
     total_ += static_cast<double>(bytes);
   }
-  // `efficiency`: of the links' rate that such work reaches.
+  // `efficiency` is the part of the links' rate that such work reaches.
   Route route(const Topology& topology, double efficiency = 1) const {
     std::map<int, double> loads;
     for (const auto& [ends, bytes] : between_) {
@@ -215,7 +216,7 @@ CUresult copy_batch(Driver* driver, uint64_t id, const std::vector<BatchCopy>& c
     if (result != CUDA_SUCCESS) return result;
     Op place;
     locate(driver, dst, src, each.bytes, each.bytes, stream->device, &place);
-    if (op->parts.empty()) {  // a fault names the places of the first
+    if (op->parts.empty()) {  // a fault refers to the places of the first part
       op->from = place.from;
       op->to = place.to;
     }
@@ -257,7 +258,8 @@ CUresult copy_blocks(Driver* driver, uint64_t id, uint64_t table, uint32_t count
     Op place;
     locate(driver, dst, src, part.bytes, part.bytes, stream->device, &place);
     ways.add(place, part.bytes);
-    if (&part != &op->parts.front()) continue;  // a fault names the places of the first
+    // A fault refers to the places of the first part.
+    if (&part != &op->parts.front()) continue;
     op->from = place.from;
     op->to = place.to;
   }
