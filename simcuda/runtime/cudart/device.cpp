@@ -18,7 +18,7 @@ CUDART(cudaDeviceSynchronize)() {
   return told(driver().cuCtxSynchronize());
 }
 
-// vLLM looks it up. It would end the context under PyTorch's memory: refused, not guessed at.
+// vLLM looks it up. It would end the context under PyTorch's memory, so it is refused.
 CUDART(cudaDeviceReset)() {
   CUDART_READY();
   return told(CUDA_ERROR_NOT_SUPPORTED);
@@ -91,7 +91,7 @@ CUDART(cudaSetDeviceFlags)(unsigned flags) {
                                   : driver().cuDevicePrimaryCtxSetFlags(current_device(), flags));
 }
 
-// The profiler is told nothing: nobody profiles a simulated device.
+// The profiler is not told, because nobody profiles a simulated device.
 CUDART(cudaProfilerStart)() { return kSuccess; }
 CUDART(cudaProfilerStop)() { return kSuccess; }
 
@@ -108,7 +108,7 @@ Error entry_point(const char* symbol, void** function, unsigned version, unsigne
       driver().cuGetProcAddress(symbol, function, static_cast<int>(version), flags, &found);
   if (status != nullptr) *status = static_cast<int>(found);
   // "cudaDriverEntryPointSymbolNotFound - The requested symbol was not found": the optional status
-  // says so, and the call succeeds.
+  // tells this, and the call succeeds.
   return result == CUDA_ERROR_NOT_FOUND && status != nullptr ? kSuccess : told(result);
 }
 

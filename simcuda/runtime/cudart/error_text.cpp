@@ -1,4 +1,4 @@
-// Names and descriptions of errors, as "cudaError" in the CUDA Runtime API documentation has them.
+// Names and descriptions of errors, as in "cudaError" of the CUDA Runtime API documentation.
 #include "cudart.h"
 
 namespace cudart {

@@ -1,5 +1,5 @@
-// Graphs. The driver does what it supports of them (simcuda/driver/entry_graph.cpp). Anything else,
-// which is mostly building by hand and conditional nodes, is cudaErrorNotSupported.
+// Graphs. The driver does what it supports (simcuda/driver/entry_graph.cpp). All else is
+// cudaErrorNotSupported, most of it building by hand and conditional nodes.
 #include "cudart.h"
 
 using namespace cudart;  // NOLINT: this file is nothing but C face
@@ -56,7 +56,8 @@ CUDART(cudaGraphAddNode)
 }
 #endif
 
-// A conditional handle is made in a context: the driver asks which, the runtime takes the current.
+// A conditional handle is made in a context. The driver asks which one, and the runtime takes the
+// current one.
 CUDART(cudaGraphConditionalHandleCreate)
 (cuuint64_t* handle, CUgraph graph, unsigned value, unsigned flags) {
   CUDART_READY();

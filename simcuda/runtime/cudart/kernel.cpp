@@ -1,4 +1,4 @@
-// What is known of kernels without their code: attributes, occupancy, libraries.
+// What can be answered about kernels without their code: attributes, occupancy, libraries.
 #include "kernel.h"
 
 #include <algorithm>
@@ -12,8 +12,8 @@ int attribute(CUdevice_attribute which) {
   return value;
 }
 
-// By threads, by blocks and by dynamic shared memory. Registers are not known without the code:
-// they limit nothing here, so the figure is the most a kernel could reach.
+// The bound by threads, by blocks and by dynamic shared memory. Registers are not known without the
+// code and bound nothing here, so the result is the most that a kernel could reach.
 int blocks_per_multiprocessor(const Kernel* kernel, int threads, size_t shared) {
   const int warp = attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE);
   const int rounded = (threads + warp - 1) / warp * warp;
@@ -39,8 +39,7 @@ namespace {
 Error set_attribute(Kernel* kernel, int which, int value) {
   if (kernel == nullptr) return kInvalidDeviceFunction;
   if (which < kMaxDynamicShared || which > kLastFuncAttribute) return kInvalidValue;
-  if (which != kMaxDynamicShared)
-    return kSuccess;  // hints, and clusters: nothing here goes by them
+  if (which != kMaxDynamicShared) return kSuccess;  // hints, and clusters, have no effect here
   if (value < 0 || value > attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)) {
     return kInvalidValue;
   }
@@ -58,7 +57,7 @@ Error occupancy(int* blocks, const void* function, int threads, size_t shared) {
 
 }  // namespace
 
-// Registers and static memory are not known without the code: none are used, as far as one is told.
+// Registers and static memory are not known without the code. It answers that none are used.
 CUDART(cudaFuncGetAttributes)(FuncAttributes* result, const void* function) {
   CUDART_READY();
   const Kernel* kernel = kernel_of(function);
@@ -101,7 +100,7 @@ CUDART(cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags)
   return told(occupancy(blocks, function, threads, shared));
 }
 
-// A library's code is not read: every kernel it is asked for is taken to be in it.
+// A library's code is not read. It is assumed to have every kernel that it is asked for.
 CUDART(cudaLibraryLoadData)
 (void** library, const void* code, void*, void**, unsigned, void*, void**, unsigned) {
   CUDART_READY();

@@ -1,5 +1,6 @@
-// What code compiled by nvcc calls: registration at load time, the configuration of <<<>>>, and the
-// launch. No kernel runs: each is ordered, counted work of its stream (simcuda_launch).
+// The functions that code compiled by nvcc calls: registration at load time, the configuration of
+// <<<>>>, and the launch. No kernel runs. Each is ordered, counted work of its stream
+// (simcuda_launch).
 #include <cxxabi.h>
 
 #include <cstdio>
@@ -17,7 +18,7 @@
 namespace cudart {
 namespace {
 
-// A library's kernels and variables, by the addresses that stand for them on the host.
+// A library's kernels and variables, by their addresses on the host.
 struct Binary {
   void* handle = this;  // its address is the handle
   std::vector<const void*> kernels, variables;
@@ -29,11 +30,13 @@ struct Registry {
 };
 
 Registry& registry() {
-  static auto* kept = new Registry;  // libraries unregister while the process ends
+  // Never destroyed, because libraries unregister while the process ends.
+  static auto* kept = new Registry;
   return *kept;
 }
 
-// A copy of a kernel's name that stays after its library is unloaded, the same for equal names.
+// A copy of a kernel's name. It stays after its library is unloaded, and is the same for equal
+// names.
 const char* kept_name(const std::string& name) {
   struct Names {
     std::mutex mutex;
@@ -51,8 +54,8 @@ struct Configured {
 thread_local std::vector<Configured> configured;
 thread_local std::string refused;  // see refusal()
 
-// A kernel that nobody computes, where numbers are asked for: named in the error's text, which
-// reaches the user as an exception with the line of the script.
+// Refuses a kernel that nobody computes where numbers are wanted. Its name is in the error's text,
+// which the user gets as an exception with the line of the script.
 void refuse(const char* name) {
   int status = 0;
   char* readable = abi::__cxa_demangle(name, nullptr, nullptr, &status);
@@ -87,7 +90,7 @@ Kernel* kernel_of(const void* function) {
 }
 
 Kernel* new_kernel(const std::string& name) {
-  auto* kernel = new Kernel;  // the runtime has no call that gives it back
+  auto* kernel = new Kernel;  // the runtime has no call that frees it
   kernel->name = kernel->counted = kept_name(name);
   return kernel;
 }

@@ -1,4 +1,4 @@
-// Device memory, pinned host memory, what is at an address, and memory of other processes.
+// Device memory, pinned host memory, facts about an address, and memory of other processes.
 #include <atomic>
 #include <cstring>
 #include <mutex>
@@ -13,7 +13,7 @@ namespace {
 
 CUdeviceptr* as_address(void** pointer) { return reinterpret_cast<CUdeviceptr*>(pointer); }
 
-// Events whose handle went to another process: see cudaIpcGetEventHandle.
+// Events whose handle was sent to another process: see cudaIpcGetEventHandle.
 struct Exported {
   std::mutex mutex;
   std::unordered_set<CUevent> events;
@@ -42,7 +42,7 @@ void forget_exported(CUevent event) {
 
 }  // namespace cudart
 
-// No bytes are no memory: the pointer is null, and cudaFree takes it.
+// For 0 bytes the pointer is null, which cudaFree takes.
 CUDART(cudaMalloc)(void** pointer, size_t bytes) {
   CUDART_READY();
   if (pointer == nullptr) return told(kInvalidValue);
@@ -148,9 +148,9 @@ CUDART(cudaIpcCloseMemHandle)(void* pointer) {
   return told(driver().cuIpcCloseMemHandle(address(pointer)));
 }
 
-// simcuda has no events across processes. What was recorded so far is waited for, so that whoever
-// opens the handle finds it done; recording such an event again is refused (cudaEventRecord), as
-// the other process would not see it.
+// simcuda has no events across processes. This waits for the work that was recorded so far, so that
+// a process that opens the handle finds it done. Recording such an event again is refused
+// (cudaEventRecord), because the other process would not see it.
 CUDART(cudaIpcGetEventHandle)(IpcHandle* handle, CUevent event) {
   CUDART_READY();
   if (handle == nullptr) return told(kInvalidValue);
@@ -167,5 +167,6 @@ CUDART(cudaIpcGetEventHandle)(IpcHandle* handle, CUevent event) {
 CUDART(cudaIpcOpenEventHandle)(CUevent* event, IpcHandle handle) {
   CUDART_READY();
   if (std::memcmp(handle.bytes, "glake event", 11) != 0) return told(kInvalidValue);
-  return told(driver().cuEventCreate(event, CU_EVENT_DISABLE_TIMING));  // not recorded: complete
+  // Not recorded, so it counts as complete.
+  return told(driver().cuEventCreate(event, CU_EVENT_DISABLE_TIMING));
 }

@@ -1,5 +1,5 @@
-// Stream-ordered allocation (cudaMallocAsync). The driver has no memory of graphs: in a capture
-// these calls, and those about such memory always, are cudaErrorNotSupported.
+// Stream-ordered allocation (cudaMallocAsync). The driver has no memory of graphs. So in a capture
+// these calls return cudaErrorNotSupported, and the calls about such memory always do.
 #include "cudart.h"
 
 using namespace cudart;  // NOLINT: this file is nothing but C face

@@ -1,4 +1,4 @@
-// Attributes and properties of a device: what the driver says of it.
+// Attributes and properties of a device, as the driver gives them.
 #include <cstring>
 #include <initializer_list>
 
@@ -122,7 +122,7 @@ CUDART(cudaGetDeviceProperties_v2)(DeviceProperties* result, int device) {
 }
 #endif
 
-// cudaDeviceAttr and CUdevice_attribute number the same attributes the same.
+// cudaDeviceAttr and CUdevice_attribute have the same numbers.
 CUDART(cudaDeviceGetAttribute)(int* value, int which, int device) {
   const Error started = start();
   if (started != kSuccess) return told(started);

@@ -12,10 +12,10 @@ namespace {
 constexpr int kMostDevices = 64;
 
 thread_local Error last_error = kSuccess;
-thread_local int chosen = -1;  // by cudaSetDevice
+thread_local int chosen = -1;  // set by cudaSetDevice
 
 // An error that left the device in an undefined state. "Any further CUDA work will return the same
-// error. To continue using CUDA, the process must be terminated and relaunched": cudaError_t, of
+// error. To continue using CUDA, the process must be terminated and relaunched": cudaError_t, about
 // these codes. cudaGetLastError cannot reset it.
 std::atomic<Error> lasting{kSuccess};
 
@@ -23,7 +23,7 @@ bool is_lasting(Error error) {
   return error == kIllegalAddress || error == 702 || error == 710 || (error >= 714 && error <= 719);
 }
 
-// Primary contexts this library holds. It never gives them back: they end with the process.
+// The primary contexts that this library holds. It never releases them. They end with the process.
 struct Primaries {
   std::mutex mutex;
   std::atomic<int> devices{-1};
@@ -35,15 +35,15 @@ Primaries& primaries() {
   return *kept;
 }
 
-// Once, whoever comes at the same time: what is forgotten here is forgotten before the driver runs,
-// or it would be a context that another thread has just made.
+// Starts the driver once, however many threads come at the same time. Old contexts are forgotten
+// before the driver runs. Later, this might forget a context that another thread has just made.
 Error start_driver() {
   static std::mutex starting;
   std::lock_guard<std::mutex> once(starting);
   if (simcuda_current_device() != SIMCUDA_NOT_RUNNING) return kSuccess;
   {
     std::lock_guard<std::mutex> lock(primaries().mutex);
-    primaries().contexts.fill(nullptr);  // a driver that was reset has none of the old ones
+    primaries().contexts.fill(nullptr);  // a driver that was reset has none of these contexts
     primaries().devices = -1;
     lasting = kSuccess;
   }
@@ -80,7 +80,7 @@ Error ready() {
 int device_count() {
   if (start() != kSuccess) return 0;
   Primaries& held = primaries();
-  if (held.devices < 0) {  // somebody else started the driver
+  if (held.devices < 0) {  // other code started the driver
     int devices = 0;
     if (driver().cuDeviceGetCount(&devices) == CUDA_SUCCESS) held.devices = devices;
   }
@@ -120,7 +120,7 @@ void* driver_function(const char* name) {
 using namespace cudart;  // NOLINT: what follows is the C face
 
 // "Returns the last error that has been produced by any of the runtime calls in the same instance
-// of the CUDA Runtime library in the host thread and resets it": save for a lasting one.
+// of the CUDA Runtime library in the host thread and resets it". A lasting error is not reset.
 CUDART(cudaGetLastError)() {
   const Error broken = lasting.load(std::memory_order_relaxed);
   const Error error = broken != kSuccess ? broken : last_error;

@@ -75,8 +75,8 @@ void call_back(void* it) {
 
 }  // namespace
 
-// "flags: reserved for future use, must be 0"; a capturing stream takes no callbacks
-// (cudaStreamAddCallback: use cudaLaunchHostFunc there).
+// "flags: reserved for future use, must be 0". A capturing stream takes no callbacks
+// (cudaStreamAddCallback; cudaLaunchHostFunc works there).
 CUDART(cudaStreamAddCallback)
 (CUstream stream, StreamCallback function, void* data, unsigned flags) {
   CUDART_READY();

@@ -1,4 +1,4 @@
-// Variables of the device: each gets memory on a device when it is first asked for there.
+// Variables of the device. Each gets memory on a device when it is first needed there.
 #include "symbols.h"
 
 #include <map>
@@ -25,8 +25,8 @@ Variables& variables() {
 }
 
 // A thread in relaxed mode "is not prohibited from potentially unsafe API calls"
-// (cudaThreadExchangeStreamCaptureMode): as a module's variables are there from its load on,
-// getting them a place must not be seen by captures.
+// (cudaThreadExchangeStreamCaptureMode). A module's variables exist from its load on. So captures
+// must not notice that they get memory only now.
 class Relaxed {
  public:
   Relaxed() { driver().cuThreadExchangeStreamCaptureMode(&mode_); }
@@ -53,7 +53,7 @@ Error place(const void* symbol, CUdeviceptr* address, size_t* bytes) {
   return kSuccess;
 }
 
-// The part of a variable that a copy is about.
+// Finds the part of a variable that a copy uses.
 Error part(const void* symbol, size_t bytes, size_t offset, CUdeviceptr* address) {
   size_t whole = 0;
   const Error placed = place(symbol, address, &whole);
@@ -70,8 +70,8 @@ void add_variable(const void* host, size_t bytes) {
   variables().all[host].bytes = bytes;
 }
 
-// Its memory stays taken: a library that goes is rare, and a driver call while the process ends is
-// not allowed.
+// Its memory stays taken. Libraries are rarely unloaded, and a driver call is not allowed while the
+// process ends.
 void forget_variable(const void* host) {
   std::lock_guard<std::mutex> lock(variables().mutex);
   variables().all.erase(host);

@@ -1,4 +1,4 @@
-// Communicators: making, asking and ending them.
+// Communicators: functions that make, query and end them.
 #include <cstring>
 
 #include "error.h"
@@ -9,7 +9,7 @@ using namespace nccl;  // NOLINT: this file is nothing but NCCL's C face
 
 namespace {
 
-// That of nvidia-nccl-cu13 which PyTorch 2.14 asks for.
+// The version of nvidia-nccl-cu13 that PyTorch 2.14 requires.
 constexpr int kVersion = 23007;
 
 ncclResult missing(const char* function, const char* what) {
@@ -31,7 +31,8 @@ ncclResult join(const char* function, ncclComm** made, int size, int rank, const
     return fail(ncclInvalidArgument,
                 std::string(function) + ": the id is not of this library's ncclGetUniqueId");
   }
-  if (device < 0) return ncclUnhandledCudaError;  // said by current_device()
+  // The error is from current_device().
+  if (device < 0) return ncclUnhandledCudaError;
   return submit(Joining::rank(made, name, size, rank, device));
 }
 
@@ -141,7 +142,7 @@ ncclResult ncclCommCuDevice(ncclComm* comm, int* device) {
   return ncclSuccess;
 }
 
-// Registration makes transfers faster on a GPU and changes nothing else: the handle is the buffer.
+// Registration makes transfers faster on a GPU and changes nothing else. The handle is the buffer.
 ncclResult ncclCommRegister(ncclComm* comm, void* buffer, size_t size, void** handle) {
   if (comm == nullptr || buffer == nullptr || handle == nullptr || size == 0) {
     return fail(ncclInvalidArgument, "ncclCommRegister: a communicator, a buffer and its size");

@@ -71,7 +71,8 @@ bool Collectives::advance(const Operation& operation, Operation::Piece* piece) {
     if (!all_brought(piece->number)) return false;
     if (!same(*piece) || !compute(operation, piece)) return false;
     seat_.mine().passed.store(piece->number + 1, std::memory_order_release);
-    // What a graph reads into next time is the same block: the others are done with it first.
+    // A graph's next launch reads into the same block, so the other ranks must first be done with
+    // it.
     piece->state = operation.captured ? Operation::Piece::kDone : Operation::Piece::kOver;
     if (operation.captured) seat_.room->ring_all(seat_.rank);
   }
@@ -111,9 +112,9 @@ void Collectives::fold(const Operation::Piece& piece, const std::vector<const ch
   reduce(part.type, part.op, from, scaled ? scales.data() : nullptr, part.count, piece.out);
 }
 
-// How much of the result is known: of a reduction all, if all that it is made of is. Where bytes
-// only move, what comes from a rank is if any of it is; the rest of that is zero, as a host would
-// read it.
+// How much of the result is known. A reduction's result is known if all of its inputs are. If bytes
+// only move, the part from a rank counts as known if any of its bytes is. The rest of that part is
+// zero, as a host would read it.
 bool Collectives::find_known(Operation::Piece* piece) const {
   const Part& part = piece->part;
   const uint64_t each = part.out_bytes(seat_.rank, seat_.size) / piece->out_known.size();
@@ -176,10 +177,10 @@ bool Collectives::compute(const Operation& operation, Operation::Piece* piece) {
     case Kind::kScatter:
       std::memcpy(piece->out, inputs[root] + mine, bytes);
       return true;
-    default:  // from everybody, in the order of the ranks
+    default:  // from all ranks, in their order
       for (size_t rank = 0; rank < inputs.size(); ++rank) {
         const uint64_t first = part.kind == Kind::kAllToAll ? mine : 0;
-        if (inputs[rank] == nullptr) continue;  // not known
+        if (inputs[rank] == nullptr) continue;  // its bytes are not known
         std::memcpy(piece->out + rank * bytes, inputs[rank] + first, bytes);
       }
       return true;

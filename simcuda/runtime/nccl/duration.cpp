@@ -13,8 +13,8 @@ class Plan {
  public:
   Plan(const Page& page, int rank) : page_(page), rank_(rank), size_(page.size) {}
 
-  // Bytes from this rank to another, or back. The devices of processes with machines of their own
-  // all have the same numbers: theirs are taken as if they were neighbours'.
+  // Adds bytes from this rank to another, or back. If processes have machines of their own, their
+  // devices all have the same numbers. Those count as neighbours.
   void flow(int other, uint64_t bytes, bool out) {
     if (bytes == 0) return;
     const int gpus = simcuda_collective_gpus();
@@ -33,7 +33,8 @@ class Plan {
     take_steps(steps);
   }
 
-  void straight(uint64_t out, uint64_t in, int root) {  // root < 0: to and from all
+  // root < 0: to and from all.
+  void straight(uint64_t out, uint64_t in, int root) {
     for (int other = 0; other < size_; ++other) {
       if (other == rank_ || (root >= 0 && rank_ != root && other != root)) continue;
       flow(other, out, true);
@@ -62,7 +63,7 @@ void Plan::add(const Part& part) {
   const uint64_t bytes = part.count * width_of(part.type);
   const auto ranks = static_cast<uint64_t>(size_);
   const bool root = part.root == rank_;
-  if (size_ == 1) return flow(rank_, bytes, true);  // a copy
+  if (size_ == 1) return flow(rank_, bytes, true);  // it is a copy
   switch (part.kind) {
     case Kind::kAllReduce:
       return ring(2 * (ranks - 1) * bytes / ranks, 2 * (size_ - 1));

@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kAlign = 256;
 constexpr uint64_t kIdleUs = 100'000;  // between two looks at the page when nothing happens
-constexpr uint64_t kAskUs = 300;       // between two questions that move the simulated work on
+constexpr uint64_t kAskUs = 300;       // between two questions that let simulated work go on
 constexpr int kQuestions = 32;         // at once
 
 uint64_t aligned(uint64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
@@ -52,7 +52,7 @@ Pieces pieces_of(Operation* operation, int rank, int size, bool phantom) {
   return made;
 }
 
-// The context a default stream is of.
+// Makes the context of a default stream current.
 class InContext {
  public:
   InContext(CUstream stream, CUcontext wanted) {
@@ -87,12 +87,12 @@ Engine::~Engine() { simcuda_order_free(order_); }
 void Engine::start() {
   sigset_t all, before;
   sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // only the program's own threads take signals
   thread_ = std::thread([this] { run(); });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-// What is too large to be known in phantom memory is staged nowhere.
+// Phantom memory that is too large to be known is not staged.
 bool Engine::staged(const Part& part) const {
   return !seat_.phantom ||
          std::max(part.in_bytes(seat_.rank, seat_.size), part.out_bytes(seat_.rank, seat_.size)) <=
@@ -119,7 +119,7 @@ ncclResult Engine::prepare(Operation* operation, const std::vector<Part>& parts)
     if (result != ncclSuccess) return result;
   }
   if (seat_.phantom) operation->in = Mapping::zeros(in);
-  operation->out = Mapping::zeros(out);  // an aborted one gives zeros
+  operation->out = Mapping::zeros(out);  // if the operation is aborted, its result is zeros
   if (operation->out == nullptr || (seat_.phantom && operation->in == nullptr)) {
     return fail(ncclSystemError,
                 std::to_string(in + out) + " bytes of host memory to stage: " + strerror(errno));
@@ -165,18 +165,18 @@ ncclResult Engine::enqueue(CUstream stream, const std::vector<Part>& parts) {
   work.release = [](void* data) { delete static_cast<Operation*>(data); };
   const InContext current(stream, context_);
   int how = SIMCUDA_ENQUEUED;
-  // Before the work can run: the thread counts what is done.
+  // This comes before the work can run, because the thread counts what is done.
   ++enqueued_;
   const int code = simcuda_collective(stream, &work, order_, &how);
   if (code != CUDA_SUCCESS || how != SIMCUDA_ENQUEUED) --enqueued_;
   if (code != CUDA_SUCCESS) return cuda_error(code, parts[0].text());
-  // A graph may run captured work at any time: it and its engine are there for good.
+  // A graph may run captured work at any time, so the work and its engine are never freed.
   if (how == SIMCUDA_CAPTURED) captured_ = operation->captured = true;
   operation.release();
   return ncclSuccess;
 }
 
-// On a thread of simcuda, which must not be kept.
+// Called on a thread of simcuda, and must not block it.
 void Engine::reached(Operation* operation) {
   __atomic_store_n(&operation->go, 0, __ATOMIC_RELEASE);  // a graph runs it again
   {
@@ -230,13 +230,15 @@ void Engine::run() {
     if (operation != nullptr) {
       if (performer_.perform(operation)) {
         let_go(operation);
-      } else {  // stop() lets it go
+        // stop() releases it.
+      } else {
         const std::lock_guard<std::mutex> lock(mutex_);
         queue_.push_front(operation);
       }
       continue;
     }
-    // Simulated work runs when somebody asks; on a GPU it would run by itself, and others wait.
+    // Simulated work runs only when somebody asks, and other ranks wait for it. On a GPU it would
+    // run by itself.
     const bool ask = error() == ncclSuccess && somebody_waits() && (enqueued_ > done_ || captured_);
     for (int i = 0; ask && i < kQuestions && seat_.room->bell(seat_.rank) == bell; ++i) {
       simcuda_collective_ask();

@@ -9,7 +9,7 @@ namespace nccl {
 namespace {
 
 std::mutex mutex;
-// Never destroyed: communicators' threads may fail while the process ends.
+// It is never destroyed, because threads of communicators may fail while the process ends.
 std::string& text_of_last() {
   static auto* text = new std::string;
   return *text;

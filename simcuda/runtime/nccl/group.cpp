@@ -21,7 +21,7 @@ struct Group {
 };
 Group& mine() { return simcuda::per_thread<Group, Group>(); }
 
-// Stops at the first step that fails: later ones would wait for ranks that never come.
+// Stops at the first step that fails, because later ones would wait for ranks that never come.
 ncclResult join(std::vector<Joining>* joinings) {
   using Step = ncclResult (Joining::*)();
   for (const Step step : {&Joining::publish, &Joining::enter, &Joining::wait}) {

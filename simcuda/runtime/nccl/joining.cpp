@@ -29,7 +29,7 @@ std::set<ncclComm*>& live() {
   return *set;
 }
 
-// Threads end before the libraries they call do, and peers are told.
+// Ends the threads before the libraries that they call end, and tells the peers.
 void leave_all() {
   std::set<ncclComm*> left;
   {
@@ -42,7 +42,7 @@ void leave_all() {
 void keep(ncclComm* comm) {
   static const int process = getpid();
   static const int registered = atexit([] {
-    if (getpid() == process) leave_all();  // a forked child has none of the threads
+    if (getpid() == process) leave_all();  // a forked child has no such threads
   });
   static_cast<void>(registered);
   const std::lock_guard<std::mutex> lock(live_mutex);
@@ -101,7 +101,8 @@ ncclResult Joining::choose() {
     if (members[static_cast<size_t>(i)].second == parent_->rank()) rank_ = i;
   }
   name_ = parent_->room().name() + "-" + std::to_string(turn_) + "." + std::to_string(color_);
-  if (name_.size() > kLongestName) {  // of a split of a split ...
+  // This happens to a split of a split of a split and so on.
+  if (name_.size() > kLongestName) {
     char text[32];
     std::snprintf(text, sizeof text, "-%016zx", std::hash<std::string>()(name_));
     name_ = name_.substr(0, kLongestName / 2) + text;
@@ -145,7 +146,7 @@ ncclResult Joining::check_devices() const {
 }
 
 ncclResult Joining::wait() {
-  if (room_ == nullptr) return ncclSuccess;  // a split into nothing
+  if (room_ == nullptr) return ncclSuccess;  // this rank joins no part of the split
   const auto start = std::chrono::steady_clock::now();
   while (true) {
     const uint32_t bell = room_->bell(rank_);
@@ -204,7 +205,7 @@ void make_id(ncclUniqueId* id) {
 }
 
 int current_device() {
-  // The runtime's notion, where there is one: a thread has a device before it has a context.
+  // Asks the runtime, if there is one, because a thread has a device before it has a context.
   using GetDevice = int (*)(int*);
   for (const char* runtime : {"libcudart.so.13", "libcudart.so.12"}) {
     void* library = dlopen(runtime, RTLD_LAZY | RTLD_NOLOAD);

@@ -20,7 +20,8 @@ void* map(int fd, size_t bytes) {
 std::shared_ptr<Mapping> Mapping::make(const std::string& path, size_t bytes) {
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return nullptr;
-  // Allocated now: full shared memory is an error here, and a SIGBUS later.
+  // Memory is allocated now. If shared memory is full, that is an error here and not a SIGBUS
+  // later.
   errno = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
   void* data = errno == 0 ? map(fd, bytes) : MAP_FAILED;
   const int error = errno;

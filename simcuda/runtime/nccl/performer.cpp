@@ -15,7 +15,7 @@ using State = decltype(Operation::Piece::state);
 
 }  // namespace
 
-// What this rank knows of phantom memory goes where the others read it.
+// Puts what this rank knows of phantom memory where the others read it.
 bool Performer::show_known(Operation* operation) {
   const auto known = [](const Operation::Piece& piece) { return piece.in_known != 0; };
   if (std::none_of(operation->pieces.begin(), operation->pieces.end(), known)) return true;
@@ -57,7 +57,7 @@ bool Performer::perform(Operation* operation) {
 
 bool Performer::advance(Operation* operation) {
   bool moved = false, collective = false;
-  std::set<int> sending, receiving;  // messages of a pair keep their order
+  std::set<int> sending, receiving;  // because messages of a pair keep their order
   for (Operation::Piece& piece : operation->pieces) {
     if (piece.state == Operation::Piece::kOver) continue;
     const State before = piece.state;
@@ -74,8 +74,8 @@ bool Performer::advance(Operation* operation) {
   return moved;
 }
 
-// A send is over when the other side has the bytes, as NVIDIA's documentation has it: "blocking
-// for the GPU"; what must go on at the same time is to be in one group.
+// A send is over when the other side has the bytes, as in NVIDIA's documentation: "blocking for the
+// GPU". Calls that must go on at the same time belong into one group.
 bool Performer::advance_send(const Operation& operation, Operation::Piece* piece) {
   Mail& mail = seat_.page().mail[seat_.rank][piece->part.root];
   if (piece->state == Operation::Piece::kWaiting) {
@@ -144,7 +144,7 @@ bool Performer::needs(const Operation::Piece& piece, int rank) const {
   }
 }
 
-// A rank that is gone and has not brought what this operation needs.
+// Looks for a rank that is gone and has not brought what this operation needs.
 bool Performer::check_ranks(const Operation& operation) {
   for (int rank = 0; rank < seat_.size; ++rank) {
     if (rank == seat_.rank || seat_.room->alive(rank)) continue;

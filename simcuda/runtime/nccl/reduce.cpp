@@ -16,7 +16,7 @@ constexpr struct {
               {8, "float64"}, {2, "bfloat16"}, {1, "float8_e4m3"}, {1, "float8_e5m2"}};
 constexpr int kTypeCount = sizeof kTypes / sizeof *kTypes;
 
-// Signed integers wrap, as a GPU's do.
+// Signed integers wrap, as on a GPU.
 template <class T, class Do>
 T wrapping(T a, T b, Do&& act) {
   if constexpr (std::is_integral_v<T>) {
@@ -29,7 +29,8 @@ T wrapping(T a, T b, Do&& act) {
 
 template <class T>
 T smaller(T a, T b) {
-  if constexpr (std::is_floating_point_v<T>) return std::fmin(a, b);  // as CUDA's: NaN loses
+  // As in CUDA, a NaN loses against a number.
+  if constexpr (std::is_floating_point_v<T>) return std::fmin(a, b);
   return std::min(a, b);
 }
 template <class T>
@@ -52,7 +53,7 @@ T combine(int op, T a, T b) {
   }
 }
 
-// In chunks, so that what is folded stays in the cache and the loops over one rank are plain.
+// Works in chunks, so that partial results stay in the cache, and each loop reads one rank only.
 template <class Format>
 void fold(int op, const std::vector<const char*>& inputs, const double* scales, size_t count,
           char* out) {

@@ -31,7 +31,8 @@ std::map<std::string, std::weak_ptr<Room>>& rooms() {
   return *map;
 }
 
-// Not its number: that may be another's in another container.
+// A name of this process. It is not the process's number, which another process may have in another
+// container.
 uint64_t this_process() {
   static const uint64_t number = (uint64_t{std::random_device{}()} << 32) | std::random_device{}();
   return number;
@@ -70,12 +71,12 @@ void remove_room(const std::string& directory) {
   rmdir(directory.c_str());
 }
 
-// One process at a time makes, leaves or sweeps rooms: a lock on the directory they are in, so that
-// nothing is left of it.
+// Lets one process at a time make, leave or sweep rooms. It locks the directory that holds them, so
+// that no file of the lock is left.
 class Door {
  public:
   Door() : fd_(::open(room_parent().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    constexpr int kTries = 10'000;  // of a millisecond
+    constexpr int kTries = 10'000;  // each of a millisecond
     for (int i = 0; fd_ >= 0 && flock(fd_, LOCK_EX | LOCK_NB) != 0; ++i) {
       if (i < kTries && (errno == EWOULDBLOCK || errno == EINTR)) {
         usleep(1000);
@@ -102,8 +103,8 @@ bool mine(const std::string& directory) {
          info.st_uid == geteuid() && (info.st_mode & 077) == 0;
 }
 
-// Rooms whose processes were killed leave files behind. Rooms this process is in are not touched:
-// its own locks do not show, and closing a file would drop them.
+// Removes the rooms of processes that were killed. Rooms of this process are not touched, because
+// its own locks are not visible to it, and closing a file would drop them.
 void sweep() {
   DIR* listing = opendir(room_parent().c_str());
   if (listing == nullptr) return;
@@ -174,12 +175,13 @@ ncclResult Room::open_files(const std::string& parent, int size) {
                                      " is another version's (GLAKE_SIM_MACHINE_DIR names "
                                      "another place)");
   }
-  // The byte behind the ranks': this process is here before a rank has entered.
+  // The byte behind those of the ranks says that this process is here, also before one of its ranks
+  // has entered.
   struct flock lock = byte_lock(kMostRanks, 1, F_RDLCK);
   return fcntl(fd_, F_SETLK, &lock) == 0 ? ncclSuccess : system_error(directory);
 }
 
-// The files go with the last process.
+// The last process removes the files.
 void Room::depart() {
   if (fd_ < 0) return;
   const Door door;

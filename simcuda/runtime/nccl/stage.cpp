@@ -12,7 +12,7 @@ namespace nccl {
 namespace {
 
 constexpr size_t kSmallest = size_t{64} << 10;
-// Larger blocks than small ones that nobody uses go back to the system beyond this.
+// Unused blocks other than small ones go back to the system beyond this.
 constexpr size_t kIdle = size_t{64} << 20;
 
 }  // namespace

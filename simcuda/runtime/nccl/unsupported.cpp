@@ -1,4 +1,5 @@
-// What PyTorch asks NCCL for and nobody wrote: an error that names it. Arguments are not read.
+// Functions of NCCL that PyTorch looks up and nobody wrote. Each returns an error that names it.
+// Arguments are not read.
 #include "error.h"
 #include "nccl.h"
 #include "simcuda/driver/runtime.h"

@@ -1,4 +1,4 @@
-// What one device is and has: name, addresses, memory, clocks, and how it stands to another.
+// One device: its name, addresses, memory and clocks, and its relation to another one.
 #include <cstring>
 
 #include "nvml.h"
@@ -133,7 +133,7 @@ NVML(nvmlDeviceGetTopologyCommonAncestor)(const Device* one, const Device* other
   return put(one, level, found);
 }
 
-// NVML_P2P_STATUS_OK, or that the chipset does not support it.
+// NVML_P2P_STATUS_OK, or the status that the chipset does not support it.
 NVML(nvmlDeviceGetP2PStatus)(const Device* one, const Device* other, int, int* status) {
   const Status known = check(other);
   if (known != kSuccess) return known;

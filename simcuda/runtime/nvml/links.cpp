@@ -1,4 +1,4 @@
-// NVLink, fabric, and processes.
+// NVLink, fabric, and processes of a device.
 #include <cmath>
 #include <cstring>
 
@@ -8,7 +8,7 @@ NVML(nvmlDeviceGetPciInfo_v3)(const nvml::Device* device, void* info);
 
 using namespace nvml;  // NOLINT: this file is nothing but C face
 
-// nvmlGpuFabricInfoV_t, "nvmlDeviceGetGpuFabricInfoV": its first members are those of every
+// nvmlGpuFabricInfoV_t, "nvmlDeviceGetGpuFabricInfoV". Its first members are the same in every
 // version.
 struct FabricInfo {
   unsigned version;
@@ -30,7 +30,7 @@ NVML(nvmlDeviceGetGpuFabricInfoV)(const Device* device, FabricInfo* info) {
   return kSuccess;
 }
 
-// Other processes of a shared machine are not told apart: none is named.
+// Other processes of a shared machine cannot be told apart, so none is named.
 NVML(nvmlDeviceGetComputeRunningProcesses_v3)(const Device* device, unsigned* count, void*) {
   const Status known = check(device);
   if (known != kSuccess) return known;
@@ -47,7 +47,7 @@ namespace {
 
 constexpr int kSwitch = -1, kNone = -2;
 
-// Links of an edge: as many as its rate takes.
+// The number of links of an edge, by its rate.
 int links_of(const std::string& from, const std::string& to) {
   const auto& topology = machine()->topology;
   const double each = machine()->model->nvlink_rate;
@@ -55,8 +55,8 @@ int links_of(const std::string& from, const std::string& to) {
   return edge < 0 || each == 0 ? 0 : static_cast<int>(std::lround(topology.rate(edge) / each));
 }
 
-// What link `number` of a device goes to: a device, kSwitch or kNone. Links are numbered by what
-// they go to: other devices in order, then the switch.
+// The other end of link `number` of a device: a device, kSwitch or kNone. Links are numbered by
+// their other ends: other devices in order, then the switch.
 int remote(const Device* device, unsigned number) {
   const std::string here = "g" + std::to_string(device->index);
   auto left = static_cast<int>(number);
@@ -80,7 +80,7 @@ Status on_link(const Device* device, unsigned number, int* to) {
   return kSuccess;
 }
 
-// The same for calls about a link that is there.
+// The same for calls that need an existing link.
 Status on_live_link(const Device* device, unsigned number, int* to) {
   const Status known = on_link(device, number, to);
   return known == kSuccess && *to == kNone ? kNotSupported : known;
@@ -132,7 +132,7 @@ NVML(nvmlDeviceGetNvLinkRemoteDeviceType)(const Device* device, unsigned number,
   return kSuccess;
 }
 
-// A switch has no address here: none of the presets' files names one.
+// A switch has no address here, because no preset's file names one.
 NVML(nvmlDeviceGetNvLinkRemotePciInfo_v2)(const Device* device, unsigned number, void* info) {
   int to = kNone;
   const Status known = on_live_link(device, number, &to);

@@ -155,7 +155,7 @@ NVML(nvmlDeviceGetHandleByIndex)(unsigned index, Device** result) {
 
 namespace {
 
-// The first device that `fits`.
+// Finds the first device that `fits`.
 template <class Fits>
 Status find(Device** result, Fits&& fits) {
   if (machine() == nullptr) return kUninitialized;
@@ -168,7 +168,7 @@ Status find(Device** result, Fits&& fits) {
   return kNotFound;
 }
 
-// "0000:01:00.0" and "00000000:01:00.0" are one address.
+// "0000:01:00.0" and "00000000:01:00.0" are the same address.
 bool same_address(const char* text, int index) {
   const std::string known = bus_id(index);
   const char* colon = std::strchr(text, ':');

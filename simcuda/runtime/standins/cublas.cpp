@@ -1,4 +1,4 @@
-// libcublas: handles, streams and workspaces as cuBLAS has them; every operation is a launch.
+// libcublas: handles, streams and workspaces as in cuBLAS. Every operation is a launch.
 #include <cuda.h>
 
 #include "standin.h"
@@ -23,8 +23,9 @@ struct Blas : standins::Handle {
 };
 
 // "If the cuBLAS library workspace is not set, all kernels will use the default workspace pool
-// allocated during the cuBLAS context creation": cublasSetWorkspace. How large that pool is nobody
-// says; taken is what the same page recommends for a workspace: 32 MiB from Hopper on, else 4 MiB.
+// allocated during the cuBLAS context creation": cublasSetWorkspace. The size of that pool is not
+// published. This takes the workspace that the same page recommends: 32 MiB from Hopper on, else 4
+// MiB.
 size_t default_workspace() {
   CUdevice device = 0;
   int major = 0;

@@ -1,4 +1,4 @@
-// libcublasLt: descriptors hold nothing but what a heuristic is asked for; a product is a launch.
+// libcublasLt. Descriptors hold only what a heuristic needs, and a product is a launch.
 #include <cuda.h>
 
 #include <cstring>
@@ -12,7 +12,8 @@ namespace {
 enum Status : int { kSuccess = 0, kInvalidValue = 7, kExecutionFailed = 13, kNotSupported = 15 };
 #define STANDIN_UNSUPPORTED kNotSupported
 
-struct Descriptor {};  // of a product, a matrix, a preference: nobody asks it anything
+// Of a product, a matrix or a preference. Nobody reads it.
+struct Descriptor {};
 
 // cublasLtMatmulHeuristicResult_t, "cublasLt Datatypes Reference".
 struct Heuristic {
@@ -56,7 +57,7 @@ STANDIN_EXPORT int cublasLtMatmulPreferenceSetAttribute(Descriptor*, int, const 
   return kSuccess;
 }
 
-// One algorithm, which takes no workspace: the caller has it ready in either case.
+// There is one algorithm, and it takes no workspace. The caller has one ready in any case.
 STANDIN_EXPORT int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void*,
                                                   int wanted, Heuristic* results, int* found) {
   if (results == nullptr || found == nullptr || wanted < 1) return kInvalidValue;

@@ -1,5 +1,5 @@
-// Where libcuda.so.1 is ours, simcuda stands in for CUDA's driver: it reads what that reads, and
-// takes any module of kernels.
+// If libcuda.so.1 is this library, simcuda stands in for CUDA's driver. It reads the same
+// variables, and takes any module of kernels.
 // GLAKE_DRIVER=sim, beside GPUs that CUDA_VISIBLE_DEVICES hides, loads simcuda alone.
 #include "simcuda/driver/runtime.h"
 

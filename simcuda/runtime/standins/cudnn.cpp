@@ -47,7 +47,7 @@ STANDIN_EXPORT void cudnnGetLastErrorString(char* text, size_t capacity) {
   text[capacity - 1] = 0;
 }
 
-// Descriptors that nothing is asked of.
+// Descriptors that nobody reads.
 #define DESCRIPTOR(name)                                                      \
   STANDIN_EXPORT int cudnnCreate##name##Descriptor(char** descriptor) {       \
     if (descriptor == nullptr) return kBadParameter;                          \
@@ -63,7 +63,7 @@ DESCRIPTOR(Dropout)
 DESCRIPTOR(SpatialTransformer)
 
 // Batch normalisation keeps nothing between its passes that PyTorch does not keep itself, unless an
-// activation is fused with it, which PyTorch does not ask for.
+// activation is fused with it. PyTorch does not request that.
 STANDIN_EXPORT int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(Handle*, int, int,
                                                                             void*, void*, void*,
                                                                             void*, void*,
@@ -86,8 +86,8 @@ STANDIN_EXPORT int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(Handle*,
   return kSuccess;
 }
 
-// The state of its random numbers: as large as 2048 threads of 132 multiprocessors need, at 16
-// bytes each. Assumed: cuDNN says only how to ask.
+// The size of its random numbers' state: for 2048 threads of each of 132 multiprocessors, at 16
+// bytes. Assumed, because cuDNN only documents the call.
 STANDIN_EXPORT int cudnnDropoutGetStatesSize(Handle* handle, size_t* bytes) {
   if (handle == nullptr || bytes == nullptr) return kBadParameter;
   *bytes = size_t{2048} * 132 * 16;

@@ -1,6 +1,6 @@
-// cuDNN's graph interface (cudnnBackend...), by which PyTorch runs convolutions and attention: any
-// graph is taken, one engine is offered for it, and running its plan is a launch. The plan asks for
-// no workspace: what cuDNN's engines take is written nowhere (docs/real.md).
+// cuDNN's graph interface (cudnnBackend...), by which PyTorch runs convolutions and attention. It
+// takes any graph and offers one engine for it. Running the plan is a launch. The plan needs no
+// workspace, because what cuDNN's engines take is not published (docs/real.md).
 #include <cstdint>
 #include <cstdio>
 
@@ -10,7 +10,7 @@ namespace {
 
 using namespace standins;  // NOLINT
 
-// cudnnBackendAttributeName_t, the few that are read back.
+// The few values of cudnnBackendAttributeName_t that are read back.
 enum Attribute : int {
   kHeuristicResults = 202,
   kConfigEngine = 300,
@@ -32,7 +32,7 @@ struct Graph {  // a descriptor of any type
   int type = 0;
 };
 
-// How many values there are, and what they are; descriptors the caller has made stay as they are.
+// The number of values, and the values. Descriptors that the caller has made stay as they are.
 int read_back(int attribute, int64_t* count, void* values) {
   switch (attribute) {
     case kHeuristicResults:

@@ -1,4 +1,4 @@
-// Tensors as cuDNN describes them, and recurrent networks: the layout of their weights is cuDNN's
+// Tensors as cuDNN describes them, and recurrent networks. The layout of their weights is cuDNN's
 // own, and PyTorch asks for it ("cudnnGetRNNWeightParams").
 #include <algorithm>
 #include <cstdint>
@@ -23,11 +23,11 @@ struct Network {
   int mode = 0, bias = 0, type = 0, input = 0, hidden = 0, projected = 0, layers = 0;
   int directions = 1;
 
-  // Gates by cudnnRNNMode_t: ReLU and tanh networks, LSTM, GRU.
+  // The number of gates, by cudnnRNNMode_t: ReLU and tanh networks, LSTM, GRU.
   int gates() const { return mode == 2 ? 4 : mode == 3 ? 3 : 1; }
   bool has_projection() const { return mode == 2 && projected != hidden; }
   int outputs() const { return has_projection() ? projected : hidden; }
-  // cudnnRNNBiasMode_t: none, of the input, both, of the recurrence.
+  // By cudnnRNNBiasMode_t: none, for the input, both, for the recurrence.
   bool has_bias(bool recurrent) const { return bias == 2 || bias == (recurrent ? 3 : 1); }
   int inputs_of(int layer) const { return layer < directions ? input : directions * outputs(); }
 };
@@ -35,7 +35,7 @@ struct Network {
 // cudnnDataType_t: float, double, half, ..., bfloat16 (9).
 size_t bytes_of(int type) { return type == 1 ? 8 : type == 2 || type == 9 ? 2 : 4; }
 
-// A matrix or bias of the network: elements before it, and its shape (rows 0: there is none).
+// A matrix or bias of the network: the elements before it, and its shape (rows 0: there is none).
 struct Part {
   size_t offset = 0;
   int rows = 0, columns = 0;
@@ -43,11 +43,11 @@ struct Part {
 
 struct Layout {
   Part matrix, bias;
-  size_t elements = 0;  // of all layers
+  size_t elements = 0;  // in all layers
 };
 
-// Layer by layer: the gates' matrices for the input, for the recurrence, the projection; behind the
-// matrices of all layers their biases in the same order.
+// The layout layer by layer: the gates' matrices for the input, those for the recurrence, the
+// projection. Behind the matrices of all layers come their biases in the same order.
 Layout layout(const Network& net, int wanted_layer, int wanted_gate) {
   Layout found;
   const int gates = net.gates(), pseudo = net.layers * net.directions;
@@ -176,8 +176,8 @@ STANDIN_EXPORT int cudnnGetRNNWeightParams(Handle*, const Network* net, int32_t 
   return kSuccess;
 }
 
-// Training keeps every gate and state of every step for the way back; the work space holds one
-// layer's gates. Assumed: cuDNN says only how to ask.
+// Training keeps every gate and state of every step for the backward pass. The work space holds one
+// layer's gates. Assumed, because cuDNN only documents the call.
 STANDIN_EXPORT int cudnnGetRNNTempSpaceSizes(Handle*, const Network* net, int training,
                                              const Sequence* input, size_t* work, size_t* reserve) {
   if (net == nullptr || input == nullptr) return kBadParameter;

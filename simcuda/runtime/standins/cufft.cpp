@@ -1,4 +1,4 @@
-// libcufft: plans with a work area; a transform is a launch.
+// libcufft: plans with a work area. A transform is a launch.
 #include <cuda.h>
 
 #include <map>
@@ -53,12 +53,12 @@ STANDIN_EXPORT int cufftSetStream(int plan, CUstream stream) {
   return kSuccess;
 }
 
-// The work area is the caller's in PyTorch: cufftSetAutoAllocation(plan, 0).
+// In PyTorch the work area is the caller's: cufftSetAutoAllocation(plan, 0).
 STANDIN_EXPORT int cufftSetAutoAllocation(int, int) { return kSuccess; }
 STANDIN_EXPORT int cufftSetWorkArea(int, void*) { return kSuccess; }
 
 // "cuFFT ... may use a temporary buffer of batch * n0 * ... * sizeof(cufftComplex)": cuFFT API,
-// work area estimation. Taken is one such buffer of double complex numbers, whatever the type.
+// work area estimation. This takes one such buffer of double complex numbers, whatever the type.
 STANDIN_EXPORT int cufftXtMakePlanMany(int plan, int rank, long long* sizes, long long*, long long,
                                        long long, int, long long*, long long, long long, int,
                                        long long batch, size_t* work_bytes, int) {

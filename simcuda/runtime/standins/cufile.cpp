@@ -1,5 +1,5 @@
-// libcufile: no files on the device. Its statuses are pairs of an error of its own and the
-// driver's, which return in one register; reads and writes return the error, negative.
+// libcufile: there are no files on the device. Its statuses are pairs of its own error and the
+// driver's, which return in one register. Reads and writes return the error as a negative number.
 #include <sys/types.h>
 
 #include "standin.h"

@@ -1,4 +1,4 @@
-// libcupti: nothing to profile.
+// libcupti: there is nothing to profile.
 #include "standin.h"
 
 #define STANDIN_LIBRARY "libcupti"

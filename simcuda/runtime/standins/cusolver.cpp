@@ -1,4 +1,4 @@
-// libcusolver: handles only.
+// libcusolver: it has handles only.
 #include "handles.h"
 
 #define STANDIN_LIBRARY "libcusolver"

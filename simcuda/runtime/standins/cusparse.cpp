@@ -1,4 +1,4 @@
-// libcusparse: handles only.
+// libcusparse: it has handles only.
 #include "handles.h"
 
 #define STANDIN_LIBRARY "libcusparse"

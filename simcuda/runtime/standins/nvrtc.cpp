@@ -1,5 +1,5 @@
-// libnvrtc: no compiler. A program "compiles" to an image that has the names of its kernels and no
-// code, which simcuda loads and whose launches it counts. Wrong source is not found to be wrong.
+// libnvrtc: there is no compiler. A program "compiles" to an image that has the names of its
+// kernels and no code. simcuda loads it and counts the launches. Errors in source are not found.
 #include <cstring>
 #include <map>
 #include <string>
@@ -23,7 +23,7 @@ enum Status : int {
 
 struct Program {
   std::string source, image;
-  std::map<std::string, std::string> lowered;  // by name expression
+  std::map<std::string, std::string> lowered;  // by the name's expression
 };
 
 bool is_name(char c) {
@@ -32,7 +32,7 @@ bool is_name(char c) {
 
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-// "kernel" of "... kernel(" at or behind `at`, attributes left out; empty: none.
+// The word "kernel" in "... kernel(" at or behind `at`, without attributes; empty: there is none.
 std::string called(const std::string& source, size_t at) {
   constexpr char kAttribute[] = "__launch_bounds__";
   for (size_t open = source.find('(', at); open != std::string::npos;
@@ -47,7 +47,7 @@ std::string called(const std::string& source, size_t at) {
   return {};
 }
 
-// As C++ names are: letters, digits and underscores.
+// Makes a C++ name: letters, digits and underscores.
 std::string lowered_name(const std::string& expression) {
   std::string made = "_glake_";
   for (const char c : expression) made += is_name(c) ? c : '_';
@@ -123,7 +123,7 @@ STANDIN_EXPORT int nvrtcCompileProgram(Program* program, int, const char* const*
   return kSuccess;
 }
 
-// PTX and cubin are the same here; both sizes count the zero at the end of PTX.
+// PTX and cubin are the same here. Both sizes count the zero at the end of PTX.
 static int size_of(const Program* program, size_t* bytes) {
   if (program == nullptr || program->image.empty()) return kInvalidProgram;
   if (bytes == nullptr) return kInvalidInput;

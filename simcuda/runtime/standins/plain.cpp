@@ -1,4 +1,4 @@
-// A library that has nothing but its list: see CMakeLists.txt for which, and with what value.
+// A library that has only its list. CMakeLists.txt says which ones, and with what value.
 #include "kinds.h"
 #include "standin.h"
 #include STANDIN_LIST
