@@ -15,8 +15,8 @@ bool between_gpus(const Hop& hop) {
 }  // namespace
 
 bool ChunkCopier::quiesce(int device, StreamHandle stream) {
-  for (int i = 0; i < TransferTuning::kQuestions;
-       ++i) {  // who asks first is told of the copy that failed
+  // The first question after a failed copy returns that copy's error.
+  for (int i = 0; i < TransferTuning::kQuestions; ++i) {
     if (driver_.synchronize_stream(device, stream).ok()) return true;
   }
   return false;
