@@ -1,4 +1,4 @@
-"""glake: GPU memory that does not fragment. The public names, and nothing else.
+"""glake: GPU memory that does not fragment. It has the public names, and nothing else.
 
 Importing it imports no torch, loads no native library and touches no device: each name is fetched
 from its module when first used.
@@ -101,7 +101,7 @@ def __getattr__(name: str) -> Any:
         module, attribute = _HOME[name]
         value = getattr(importlib.import_module(module), attribute)
     elif name == "__version__":
-        # The one compiled in from pyproject.toml: installed metadata may not be there.
+        # The version compiled in from pyproject.toml, because installed metadata may be missing.
         value = importlib.import_module("glake._C").version()
     else:
         raise AttributeError(f"module 'glake' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Arguments of several calls, checked: whole numbers, sizes, texts, paths, devices."""
+"""Checks arguments of several calls: whole numbers, sizes, texts, paths, devices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from glake.errors import InvalidArgument, InvalidDevice, WrongType
 
 
 def whole(value: Any) -> int | None:
-    """A whole number, NumPy's and torch's too, as an int; None for True, False and all else."""
+    """A whole number as an int, also of NumPy or torch. None for True, False and anything else."""
     if type(value) is int:  # at once: small copies ask
         return value
     if isinstance(value, bool):
@@ -26,14 +26,14 @@ def whole(value: Any) -> int | None:
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or False. InvalidArgument for anything else: "no" would count as true."""
+    """True or False. InvalidArgument for anything else, because "no" would count as true."""
     if not isinstance(value, bool):
         raise InvalidArgument(f"{name} {value!r}: True or False")
     return value
 
 
 def size(name: str, value: Any) -> int:
-    """Bytes, 0 or more, of a whole number or of text such as "4GiB".
+    """Bytes, 0 or more, from a whole number or a text such as "4GiB".
 
     Raises:
         WrongType: neither.
@@ -69,7 +69,7 @@ def text(name: str, value: Any) -> str:
 
 
 def c_string(name: str, value: Any) -> str:
-    """A string that C takes whole.
+    """A string that C can take completely, without a NUL.
 
     Raises:
         WrongType: not a string.
@@ -89,7 +89,7 @@ def word(name: str, value: Any, words: Collection[str | None]) -> Any:
 
 
 def path(name: str, value: Any) -> str:
-    """A file's path, of a string or an os.PathLike. WrongType for anything else."""
+    """A file's path, from a string or an os.PathLike. WrongType for anything else."""
     found = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if not isinstance(found, str):
         raise WrongType(f"{name} is a path, not a {type(value).__name__}")
@@ -100,7 +100,7 @@ def address(value: Any) -> int:
     """An address, as tensor.data_ptr() gives it. WrongType for anything else, tensors too."""
     number = None if hasattr(value, "data_ptr") else whole(value)
     if number is None:
-        # Not its repr: that of a tensor reads its memory, which may be paused.
+        # Its repr is not used: that of a tensor reads the tensor's memory, which may be paused.
         raise WrongType(f"an address, such as tensor.data_ptr(), not a {type(value).__name__}")
     return number
 

@@ -1,4 +1,4 @@
-"""Child Python processes that run a module of this very glake, whatever the current folder holds.
+"""Child Python processes that run a module of this same glake, whatever the current folder holds.
 
 `python -m` and `python -c` look for modules in the current folder before all others, and `-P`,
 which forbids it, is Python 3.11's. So a child runs this file as a script: it takes its own folder

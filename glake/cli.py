@@ -54,7 +54,7 @@ class _Group(Group):
 
 
 def _of_the_table(name: str, metavar: str) -> Callable[[FunctionT], FunctionT]:
-    """The flag of an option of config.py, with that table's words as its help."""
+    """Makes a flag from an option of config.py, with the table's words as its help."""
     option = config.lookup(name)
     takes = "" if metavar == "PATH" else f" Takes {option.takes}."
     text = f"{option.meaning[0].upper()}{option.meaning[1:]}.{takes}"
@@ -222,7 +222,8 @@ def info(library: bool, include: bool, options: bool, as_json: bool, check: bool
 
 
 def _explained(option: config.Option) -> str:
-    """Lines, not a table: at any width, names and values can be read, copied and searched whole."""
+    """Prints lines and not a table: at any width, names and values can be read, copied and
+    searched."""
     name = f"{config.PREFIX}{option.name}={option.default}"
     return f"{name}\n    takes {option.takes}\n    {option.meaning}"
 

@@ -1,4 +1,4 @@
-"""matplotlib, loaded so that it writes nothing to a home that takes no files, and does not warn.
+"""Loads matplotlib so that it writes nothing to a home without write access, and does not warn.
 
 matplotlib keeps what it learnt of the system's fonts in folders under the home, and so does
 fontconfig, which it asks. Where they cannot be written both warn, and work all the same.

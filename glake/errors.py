@@ -60,7 +60,7 @@ __all__ = [
 
 
 class GlakeError(Exception):
-    """Base of all. `status` is the glake_status of glake.h that it stands for."""
+    """The base of all errors. `status` is its glake_status of glake.h."""
 
     status = 10
 
@@ -100,19 +100,19 @@ class UnknownOption(GlakeError, KeyError):
 
 
 class InvalidOption(GlakeError, ValueError):
-    """A known option with a value it does not take, or set after it was read."""
+    """A known option with a value that it does not take, or that was set after it was read."""
 
     status = 6
 
 
 class DriverAbsent(GlakeError, OSError):
-    """The driver library, or a symbol glake needs of it, is missing."""
+    """The driver library, or a symbol that glake needs of it, is missing."""
 
     status = 7
 
 
 class DriverError(GlakeError, RuntimeError):
-    """The driver refused a call; the allocator's books are as before it."""
+    """The driver refused a call. The allocator's books are as before the call."""
 
     status = 8
 
@@ -136,25 +136,25 @@ class Corrupted(GlakeError, RuntimeError):
 
 
 class CopyFailed(GlakeError, RuntimeError):
-    """No path is left for a copy; the text says which bytes of the destination are written."""
+    """No path is left for a copy. The text says which bytes of the destination are written."""
 
     status = 12
 
 
 class CopyCancelled(GlakeError, RuntimeError):
-    """A copy was cancelled; the text says which bytes of the destination are written."""
+    """A copy was cancelled. The text says which bytes of the destination are written."""
 
     status = 13
 
 
 class CopyRefused(GlakeError, ValueError):
-    """The copy cannot be made in the way that was asked for."""
+    """The copy cannot be made in the requested way."""
 
     status = 14
 
 
 class BusyTimeout(GlakeError, TimeoutError):
-    """The work is not done in time, and goes on."""
+    """The work is not done in time. It goes on."""
 
     status = 15
 
@@ -166,7 +166,7 @@ class TransferClosed(GlakeError, RuntimeError):
 
 
 class MemoryOwed(DriverError):
-    """The driver refused to take memory back; the text says how much. Call again to try again.
+    """The driver refused to take memory back. The text says how much. A new call tries again.
 
     Nothing is lost: later requests use that memory before new memory.
     """
@@ -181,13 +181,14 @@ class Reentered(GlakeError, RuntimeError):
 
 
 class RegionPaused(GlakeError, RuntimeError):
-    """The region is paused, or on its way: it can neither be allocated in nor copied."""
+    """The region is paused, or is pausing or resuming. It can neither be allocated in nor
+    copied."""
 
     status = 19
 
 
 class RegionRefused(GlakeError, RuntimeError):
-    """A region cannot be paused, resumed, or saved in that place; the text says why."""
+    """A region cannot be paused, resumed, or saved in that place. The text says why."""
 
     status = 20
 
@@ -199,7 +200,7 @@ class WrongType(GlakeError, TypeError):
 
 
 class TraceError(GlakeError, ValueError):
-    """A line that no trace may hold, or a damaged file (docs/trace-format.md).
+    """A line that is not allowed in a trace, or a damaged file (docs/trace-format.md).
 
     Attributes:
         file: the trace's name.
@@ -220,7 +221,7 @@ class ReplayError(GlakeError, RuntimeError):
 
 
 class AlreadyEnabled(InvalidOption):
-    """glake is on with other options, which cannot change any more."""
+    """glake is on already with other options, which can no longer change."""
 
 
 class AdapterBuildError(GlakeError):
@@ -266,7 +267,7 @@ class DryRunError(GlakeError):
 
 
 class InvalidPlatform(InvalidOption):
-    """A platforms file, or a field of one, that cannot be used."""
+    """A platforms file, or one of its fields, that cannot be used."""
 
 
 class PoolFull(OutOfMemory):
@@ -282,7 +283,7 @@ class RelayUnavailable(GlakeError, ConnectionError):
 
 
 class RelayRefused(GlakeError, PermissionError):
-    """The relay service refuses this process, or it or its directory cannot be trusted."""
+    """The relay service refuses this process, or the service or its directory cannot be trusted."""
 
 
 class BadMessage(GlakeError, ValueError):
@@ -376,5 +377,6 @@ _BY_STATUS: dict[int, type[GlakeError]] = {
 
 
 def from_status(status: int, text: str) -> GlakeError:
-    """The exception for a non-zero glake_status; GlakeError itself for one not known here."""
+    """The exception for a non-zero glake_status. GlakeError itself if the status is not known
+    here."""
     return _BY_STATUS.get(status, GlakeError)(text)

@@ -1,4 +1,4 @@
-"""Packages that parts of glake need and do without: what to type when one is missing.
+"""Packages that some parts of glake need: what to type when one is missing.
 
 torch is in none of the extras that the README's commands need. On its own pip takes PyTorch's CUDA
 build, several GB which `glake plan` cannot use, so the CPU build is installed first, by name.
@@ -21,12 +21,12 @@ TORCH = f"with a GPU its CUDA build: pip install torch; without one the CPU buil
 
 
 def present(module: str) -> bool:
-    """Whether `module` could be imported; it is not."""
+    """Whether `module` could be imported. Does not import it."""
     return importlib.util.find_spec(module) is not None
 
 
 def missing(need: str, package: str, extra: str, error: ImportError | None = None) -> str:
-    """The sentence for `need`, which `package` is for: the extra of glake that brings it.
+    """A sentence about what needs `package`, and the extra of glake that brings it.
 
     `error` is what importing it raised, if that was tried: a package may be there, but broken.
     """
@@ -36,7 +36,8 @@ def missing(need: str, package: str, extra: str, error: ImportError | None = Non
 
 
 def needed(module: str, need: str, package: str, extra: str) -> Any:
-    """The module, imported; PackageMissing, in missing()'s words, where it cannot be."""
+    """Imports the module and returns it. PackageMissing, with missing()'s text, if it cannot be
+    imported."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -44,12 +45,12 @@ def needed(module: str, need: str, package: str, extra: str) -> Any:
 
 
 def missing_torch(need: str) -> str:
-    """The sentence where a job is recorded and this Python has no torch."""
+    """The sentence for a Python without torch, where a job should be recorded."""
     return f"{need} needs PyTorch's CPU build, which is not installed: {TORCH_CPU}"
 
 
 def cuda_torch(version: str) -> str:
-    """The sentence where a job is recorded and this Python's torch is a CUDA build."""
+    """The sentence for a Python with a CUDA build of torch, where a job should be recorded."""
     pip = TORCH_CPU.removeprefix("pip ")
     return (
         f"torch {version} is a CUDA build, which registers its own device: a job is recorded with "

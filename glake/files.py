@@ -1,4 +1,5 @@
-"""Files that processes share: locked, written whole or not at all, in folders of one user's."""
+"""Files that processes share: locked, written whole or not at all, in private folders of one
+user."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from pathlib import Path
 
 
 def lock(file: Path) -> int | None:
-    """The locked file's descriptor, to be kept open; None: another process has the lock."""
+    """The descriptor of the locked file, which must stay open. None: another process has the
+    lock."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     held = os.open(file, flags, 0o600)
     try:
@@ -23,7 +25,8 @@ def lock(file: Path) -> int | None:
 
 
 def write_whole(file: Path, content: str | bytes, mode: int = 0o600) -> None:
-    """Writes a file whole or not at all, under a name of its own first. `mode`: less the umask."""
+    """Writes a file whole or not at all, first under a temporary name. `mode` is reduced by the
+    umask."""
     data = content.encode() if isinstance(content, str) else content
     part = file.with_name(f"{file.name}.{secrets.token_hex(8)}.part")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -36,7 +39,8 @@ def write_whole(file: Path, content: str | bytes, mode: int = 0o600) -> None:
 
 
 def not_private(folder: Path) -> str:
-    """Makes a folder, if there is none. Why it is not this user's alone; "" where it is."""
+    """Makes the folder if there is none. Returns why it is not private to this user, or "" if it
+    is."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -12,7 +12,7 @@ from glake.errors import GlakeError
 
 
 def describe() -> dict[str, Any]:
-    """Facts by name. Opens the driver; an absent one is reported, not raised.
+    """Facts by name. Opens the driver. An absent driver is reported, and not raised.
 
     UnknownOption or InvalidOption if a GLAKE_* variable is wrong.
     """
@@ -90,7 +90,7 @@ def _cuda(version: int) -> str:
 
 
 def _torch() -> str | None:
-    """The version of the torch that `import torch` gives, which is not imported."""
+    """The version of the torch that `import torch` gives. Does not import it."""
     if importlib.util.find_spec("torch") is None:
         return None
     return installed_torch().version

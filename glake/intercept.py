@@ -16,7 +16,7 @@ from glake.errors import DriverAbsent, GlakeError, InvalidArgument
 
 
 def library() -> Path:
-    """The library to preload. DriverAbsent: it was not built."""
+    """The library to preload. DriverAbsent if it was not built."""
     path = library_path().with_name("libglake_intercept.so")
     if not path.is_file():
         raise DriverAbsent(
@@ -60,7 +60,7 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _topology(env: Mapping[str, str], simulated: bool) -> str:
-    """Of the simulator all of the platform, as it is; else what a process with `env` finds."""
+    """For the simulator its whole platform as it is, else what a process with `env` finds."""
     if simulated and not env.get("CUDA_VISIBLE_DEVICES"):
         from glake.transfer import topology
 
@@ -78,7 +78,7 @@ def _topology(env: Mapping[str, str], simulated: bool) -> str:
 
 
 def command(program: str, args: tuple[str, ...], as_module: bool) -> list[str]:
-    """The command line of a Python script, a module, or any executable. InvalidArgument."""
+    """The command line for a Python script, a module, or any executable. InvalidArgument."""
     path = Path(program)
     script = path.is_file() and (path.suffix == ".py" or not os.access(path, os.X_OK))
     if as_module or script:

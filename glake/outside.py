@@ -1,4 +1,5 @@
-"""What CUDA itself takes of a GPU, outside any allocator: one estimate for plans and dry runs."""
+"""What CUDA itself takes of a GPU outside any allocator. Plans and dry runs use the same
+estimate."""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ SOURCE = (
 
 
 def source(bytes_taken: int, ranks: int) -> str:
-    """Where a figure is from: the estimate, or whoever ran the job."""
+    """The source of a figure: the estimate, or the user who ran the job."""
     return SOURCE if bytes_taken == estimate(ranks) else "as it was given"
 
 
 def estimate(ranks: int) -> int:
-    """Bytes of each rank's GPU, in a job of that many ranks."""
+    """The estimated bytes on each rank's GPU, in a job of that many ranks."""
     return CONTEXT_BYTES + (NCCL_BYTES if ranks > 1 else 0)

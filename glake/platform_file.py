@@ -1,4 +1,4 @@
-"""Reads a platforms file: every field checked, errors name the file, the field and the way out."""
+"""Reads a platforms file. It checks every field; errors name the file, the field and what to do."""
 
 import functools
 import json
@@ -34,7 +34,7 @@ def preset_file() -> Path:
 
 
 def load_platforms(path: str | None = None) -> dict[str, Platform]:
-    """The platforms of a file (default: the one installed with glake) by name.
+    """The platforms of a file by name (default: the file installed with glake).
 
     InvalidPlatform, an InvalidOption, says which field is wrong and what it takes.
     """
@@ -53,7 +53,8 @@ def _read(file: Path, version: tuple[int, ...] | None) -> dict[str, Platform]:
 
 
 def read_file(file: Path) -> dict[str, Platform]:
-    """The platforms in `file` by name; a file that is one bare platform gives it its own stem.
+    """The platforms in `file` by name. If the file is one bare platform, its name is the file's
+    stem.
 
     InvalidPlatform if the file cannot be read, is no JSON, or a field has a value not taken.
     """
@@ -104,7 +105,7 @@ def _load(file: Path, where: str) -> Any:
 
 
 def parse(row: dict[str, Any], where: str) -> Platform:
-    """One platform of its JSON object. `where` opens the messages. InvalidPlatform."""
+    """One platform from its JSON object. `where` begins the messages. InvalidPlatform."""
     for name in _NEEDED:
         if name not in row:
             _refuse(where, name, "missing")
@@ -238,7 +239,7 @@ def _check_nodes(platform: Platform, where: str) -> None:
 
 
 def _check_reach(platform: Platform, where: str) -> None:
-    """Each GPU is joined to its own socket without another in between, and to all memory."""
+    """Checks that each GPU is joined to its own socket with none in between, and to all memory."""
     for edges, back in ((platform.edges, False), (_reversed(platform.edges), True)):
         ahead: dict[str, list[str]] = {}
         for edge in edges:

@@ -1,4 +1,4 @@
-"""A machine as a directed capacity graph: the nouns, and the platforms file that holds them.
+"""A machine as a directed graph of capacities: its classes, and the platforms file that holds them.
 
 One format serves presets, a user's own file, what discovery finds (glake/transfer/topology/) and
 the simulator; `docs/topology.md` describes it.
@@ -13,7 +13,7 @@ COPY_US = 8.0  # time of one chunk's copy besides its bytes, where a file gives 
 
 
 def for_people(names: str) -> str:
-    """Nodes, edges and paths of a graph as texts name them: GPU g3 is cuda:3, the memory m0 of a
+    """Nodes, edges and paths of a graph as messages show them: GPU g3 is cuda:3, the memory m0 of a
     socket cpu:0, its PCIe root s0 cpu:0/pcie.
     """
     gpus = re.sub(r"\bg(?=\d+\b)", "cuda:", names)
@@ -23,7 +23,7 @@ def for_people(names: str) -> str:
 
 @dataclass(frozen=True)
 class Edge:
-    """One direction of a link; the capacity is in 1e9 bytes per second."""
+    """One direction of a link. The capacity is in 1e9 bytes per second."""
 
     source: str
     target: str
@@ -36,7 +36,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class Joint:
-    """The sum of weight x load over edges (by name, "g0>N") stays within the limit, in GB/s."""
+    """A limit in GB/s on the sum of weight x load over edges (by name, "g0>N")."""
 
     weights: tuple[tuple[str, float], ...]
     gb_per_s: float
@@ -70,7 +70,7 @@ class Platform:
         return next(index for index, gpus in enumerate(self.sockets) if gpu in gpus)
 
     def as_dict(self) -> dict[str, Any]:
-        """The platform's object in a platforms file."""
+        """The platform as an object of a platforms file."""
         row: dict[str, Any] = {
             "gpus": self.gpus,
             "sockets": [list(gpus) for gpus in self.sockets],

@@ -51,7 +51,7 @@ __all__ = [
 
 
 class Violation(TypedDict):
-    """Something that a GPU leaves undefined, and was done."""
+    """Something was done that a GPU leaves undefined."""
 
     kind: str
     detail: str
@@ -59,7 +59,7 @@ class Violation(TypedDict):
 
 
 class Link(TypedDict):
-    """What one way of a link carried."""
+    """What one direction of a link carried."""
 
     rate: float  # GB/s
     peak: float  # GB/s
@@ -68,7 +68,7 @@ class Link(TypedDict):
 
 
 class Joint(TypedDict):
-    """How far copies used a limit over several edges."""
+    """How much of a limit over several edges copies used."""
 
     edges: list[str]
     limit: float  # GB/s
@@ -95,7 +95,7 @@ class _Name:
 
 
 class _Whole:
-    """A parameter that is a whole number: ctypes would cut off what it does not hold."""
+    """A parameter that is a whole number. ctypes would cut off what does not fit."""
 
     def __init__(self, kind: Any) -> None:
         self._kind = kind
@@ -211,7 +211,7 @@ def configure(key: str, value: str | int) -> None:
 
 
 def reset() -> None:
-    """Forgets devices, streams, books, faults and options. Nothing may be using the simulator.
+    """Forgets devices, streams, books, faults and options. Nothing may use the simulator meanwhile.
 
     Raises:
         InvalidOption: something does.
@@ -224,7 +224,7 @@ def reset() -> None:
 
 
 def resets() -> int:
-    """How often this process has reset it: what was learnt of a machine of before is void."""
+    """How often this process has reset it. What was learnt of an earlier machine is void."""
     return _resets
 
 
@@ -246,7 +246,7 @@ def fail(symbol: str | None = None, k: int = 1, code: int = 2, times: int = 1) -
 
 
 def calls(symbol: str = "*") -> int:
-    """Calls made since the last reset_calls().
+    """The calls made since the last reset_calls().
 
     Args:
         symbol: of the driver; "*": all.
@@ -255,7 +255,7 @@ def calls(symbol: str = "*") -> int:
 
 
 def cost_us(symbol: str = "*") -> float:
-    """Modelled time of the calls made since the last reset_calls(), in microseconds.
+    """The modelled time of the calls made since the last reset_calls(), in microseconds.
 
     Args:
         symbol: of the driver; "*": all.
@@ -264,7 +264,7 @@ def cost_us(symbol: str = "*") -> float:
 
 
 def cost_by_us(table: str, symbol: str) -> float:
-    """Modelled time of the calls of a symbol by a table of prices, whatever is in force.
+    """The modelled time of a symbol's calls by a table of prices, whichever table is in use.
 
     Args:
         table: one of ``glake.trace.replay.COST_TABLES`` or of the cost file.
@@ -295,7 +295,7 @@ def reset_calls() -> None:
 
 
 def price_us(symbol: str) -> float:
-    """Modelled time of one call, in microseconds.
+    """The modelled time of one call, in microseconds.
 
     Args:
         symbol: of the driver.
@@ -315,7 +315,7 @@ def now_ns() -> int:
 
 
 def tick(ticks: int = 1) -> None:
-    """Passes host events, by which `complete_after` measures.
+    """Passes host events, which `complete_after` counts.
 
     Args:
         ticks: how many.
@@ -324,7 +324,7 @@ def tick(ticks: int = 1) -> None:
 
 
 def ledger(device: Device = 0) -> dict[str, int]:
-    """What lives on a device: reservations, handles, mappings, accesses, events, streams, bytes.
+    """What is alive on a device: reservations, handles, mappings, accesses, events, streams, bytes.
 
     Args:
         device: 0, "cuda:0" or a torch.device.
@@ -338,7 +338,7 @@ def ledger(device: Device = 0) -> dict[str, int]:
 
 
 def violations(clear: bool = False) -> list[Violation]:
-    """What a GPU leaves undefined, and was done.
+    """What was done that a GPU leaves undefined.
 
     Args:
         clear: forget them.
@@ -374,7 +374,7 @@ def set_link(source: str, target: str, rate: float, at_ns: int | None = None) ->
 def fail_copy(
     source: str | None = None, target: str = "*", k: int = 1, code: int = 719, times: int = 1
 ) -> None:
-    """Makes a later copy between two places fail: it lands nothing.
+    """Makes a later copy between two places fail. It writes nothing.
 
     Who waits for the copy's event or stream is given the code. The context is well.
 
@@ -451,7 +451,8 @@ def watch_landings(address: int, size: int) -> None:
 
 
 def landings(address: int, size: int) -> bytes:
-    """How often copies wrote each byte of a watched range: a byte each, 255 for more.
+    """How often copies wrote each byte of a watched range, one byte for each, where 255 is 255 or
+    more.
 
     Args:
         address: where it begins.
@@ -466,7 +467,7 @@ def landings(address: int, size: int) -> bytes:
 
 
 def landed(address: int, size: int, times: int = 1) -> int:
-    """Bytes of a watched range that copies wrote so often.
+    """The bytes of a watched range that copies wrote that often.
 
     Args:
         address: where it begins.
@@ -483,7 +484,7 @@ def landed(address: int, size: int, times: int = 1) -> int:
 
 
 def place_host(address: int, size: int, node: int) -> None:
-    """Places host memory on a NUMA node: routes of copies go by it.
+    """Places host memory on a NUMA node, which decides the routes of its copies.
 
     Nodes are the platform's `numa_nodes`. Where it has none, socket S is node S.
 
@@ -499,7 +500,7 @@ def place_host(address: int, size: int, node: int) -> None:
 
 
 def host_node(address: int, size: int) -> int:
-    """The NUMA node of host memory (of a socket with several, its first).
+    """The NUMA node of host memory. For a socket with several it is the first.
 
     Args:
         address: where the memory begins.
@@ -517,7 +518,7 @@ def host_node(address: int, size: int) -> int:
 
 
 def expect_threads(count: int) -> None:
-    """Says that threads are about to call thread_at_work(True): time stands still until then.
+    """Says that threads will call thread_at_work(True). Time stands still until they have.
 
     Args:
         count: how many; a negative number takes expectations back.
@@ -529,7 +530,7 @@ def expect_threads(count: int) -> None:
 
 
 def thread_at_work(at_work: bool, rank: int = 0) -> None:
-    """Lets time move only while this thread, too, waits in the driver (simcuda_work, simcuda.h).
+    """Lets time move only while this thread waits in the driver, too (simcuda_work, simcuda.h).
 
     Args:
         at_work: whether that holds from now on.

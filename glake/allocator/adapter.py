@@ -33,7 +33,7 @@ def library() -> ctypes.CDLL:
 
 
 def install(settings: Config) -> None:
-    """Makes glake torch's CUDA allocator, and its pinned memory's with `host_allocator`, for good.
+    """Makes glake torch's CUDA allocator for good, and that of pinned memory with `host_allocator`.
 
     Touches no device. Raises AdapterBuildError (no compiler, no CUDA headers, a torch that does
     not compile with it), GlakeError if CUDA is already initialised.

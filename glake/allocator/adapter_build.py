@@ -52,7 +52,7 @@ class Torch:
 
 @functools.cache
 def installed_torch() -> Torch:
-    """Facts about the torch that `import torch` would give, which is not imported.
+    """Facts about the torch that `import torch` would give. Does not import it.
 
     Raises AdapterBuildError: there is none.
     """
@@ -85,7 +85,7 @@ def build(name: str) -> Path:
 
 
 def carry(name: str, folder: Path) -> Path:
-    """Compiles an adapter of the installed torch for a wheel of glake, which has it in CARRIED."""
+    """Compiles an adapter of the installed torch into CARRIED, for a wheel of glake."""
     made = folder / _carried_name(name)
     folder.mkdir(parents=True, exist_ok=True)
     _compile(_command(name, "$ORIGIN/../../../torch/lib"), made)
@@ -94,13 +94,13 @@ def carry(name: str, folder: Path) -> Path:
 
 def _carried(name: str) -> Path | None:
     ready = CARRIED / _carried_name(name)
-    # Loaded before torch, it finds torch's libraries by their place beside glake.
+    # Loaded before torch, it finds torch's libraries by their place relative to glake.
     beside = name != FAKE_CUDA or installed_torch().root == SOURCES.parents[1] / "torch"
     return ready if beside and _cxx11_abi() and ready.exists() else None
 
 
 def _carried_name(name: str) -> str:
-    """Torch's version and commit, and a digest of the sources: nothing of where anything lies."""
+    """Torch's version and commit, and a digest of the sources. It depends on no path."""
     torch = installed_torch()
     about = f"{torch.version} {torch.commit} {platform.machine()}".encode()
     key = hashlib.sha256(about + _sources()).hexdigest()[:16]
@@ -195,7 +195,7 @@ def _key(command: list[str]) -> str:
 
 
 def _sources() -> bytes:
-    """A digest of all that an adapter is compiled from, besides torch's headers and CUDA's."""
+    """A digest of all that an adapter is compiled from, without torch's headers and CUDA's."""
     digest = hashlib.sha256()
     headers = (found for folder in (SOURCES / "base", *INCLUDE) for found in folder.rglob("*.h"))
     for source in (*sorted((SOURCES / "torch").rglob("*.*")), *sorted(headers)):
@@ -204,8 +204,8 @@ def _sources() -> bytes:
 
 
 def _cache_directory() -> Path:
-    """GLAKE_JIT_DIR, or else the user's cache, or else, where that cannot be written (a read-only
-    home), a folder of this user's alone among the temporary files: what it holds is executed."""
+    """GLAKE_JIT_DIR, or else the user's cache. If that cannot be written (a read-only home), a
+    private folder of this user among the temporary files, because what it holds is executed."""
     given = config.read().jit_dir
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     directory = Path(given or Path(base, "glake")).expanduser()
@@ -234,7 +234,8 @@ def _writable(directory: Path) -> Path:
 
 
 def _own(directory: Path) -> Path:
-    """Where all may make files: another user's folder, or one that others write in, is refused."""
+    """For a place where all users may make files: refuses another user's folder, and one that
+    others write in."""
     about = directory.lstat()
     mine = stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid()
     if not mine or about.st_mode & 0o077:
@@ -257,7 +258,7 @@ def _lock(target: Path) -> Iterator[None]:
 
 
 def _compile(command: list[str], target: Path) -> None:
-    # Into a name of its own, then renamed: a reader never sees half a library.
+    # Written under a name of its own and then renamed, so that a reader never sees half a library.
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         made = Path(scratch, target.name)
         _run([*command, "-o", str(made)])

@@ -36,7 +36,8 @@ class AllocConf:
 
     @property
     def fraction(self) -> str | None:
-        """What glake's limit becomes, unless GLAKE_LIMIT is set; None if not given at the start."""
+        """What glake's limit becomes, unless GLAKE_LIMIT is set. None if it was not given at the
+        start."""
         if not self.at_start:
             return None
         value = self.given.get(FRACTION, "")
@@ -57,7 +58,7 @@ class AllocConf:
         return found
 
     def warn(self, settings: Config) -> None:
-        """One RuntimeWarning names all that is ignored."""
+        """Names all ignored settings in one RuntimeWarning."""
         keys = self.ignored(settings)
         if not keys:
             return
@@ -72,7 +73,7 @@ class AllocConf:
 
 
 def follow(settings: Config) -> None:
-    """What is set later, by torch.cuda.memory._set_allocator_settings, is told as well."""
+    """Also tells what is set later, by torch.cuda.memory._set_allocator_settings."""
     import torch
 
     theirs = torch._C._accelerator_setAllocatorSettings

@@ -43,7 +43,7 @@ class Buffer:
 
     @property
     def ptr(self) -> int:
-        """Its address.
+        """The address of the block.
 
         Raises:
             InvalidPointer: the buffer was freed.
@@ -53,7 +53,8 @@ class Buffer:
         return self._ptr
 
     def free(self) -> None:
-        """Frees it, in order of its stream and of those recorded. Again does nothing.
+        """Frees it, in the order of its stream and of the recorded ones. A second call does
+        nothing.
 
         Raises:
             InvalidPointer: arrays made of it through DLPack are alive.
@@ -162,7 +163,7 @@ class Buffer:
 
 
 class _Export:
-    """What a capsule holds."""
+    """The object that a capsule holds."""
 
     def __init__(self, buffer: Buffer) -> None:
         self._buffer = buffer

@@ -35,7 +35,7 @@ def check(device: Device = 0) -> None:
 
 
 def findings() -> list[str]:
-    """Findings of the debug modes that nobody has read yet, one text each. Waits for nothing.
+    """Findings of the debug modes that nobody has read yet, one text for each. Waits for nothing.
 
     Raises:
         GlakeError: this is a forked child.
@@ -72,7 +72,7 @@ def tag(name: str) -> Iterator[None]:
 
 
 def start(modes: tuple[str, ...], host_writes: bool) -> None:
-    """Turns on what these modes need of Python, before the driver opens.
+    """Turns on what these debug modes need of Python, before the driver opens.
 
     Findings nobody has read go to stderr when the process exits. host_writes: the host writes the
     memory directly (the emulation), so that every fill must be done when a call returns.

@@ -36,7 +36,7 @@ STATES = ("unopened", "glake", "torch", "forked", "exiting")
 
 @dataclass(frozen=True)
 class Counters:
-    """Totals of this process: allocations and bytes by who served them; refused frees."""
+    """Totals of this process: allocations and bytes by who served them, and refused frees."""
 
     state: str
     allocations: int
@@ -54,7 +54,7 @@ class Coverage:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The sum of all bytes."""
         return self.inside + self.outside
 
     @property
@@ -74,7 +74,7 @@ def _adapter() -> ctypes.CDLL:
 
 
 def install(settings: Config, strict: bool) -> None:
-    """Puts glake under torch's CPU tensors for good; the driver opens at the first allocation.
+    """Puts glake under torch's CPU tensors for good. The driver opens at the first allocation.
 
     If it cannot be opened then: an error with `strict`, else a warning and torch's own memory.
     Raises InvalidOption, DriverAbsent, AdapterBuildError, GlakeError.
@@ -93,7 +93,7 @@ def install(settings: Config, strict: bool) -> None:
 
 
 def default_memory() -> int:
-    """Bytes of the simulated device where GLAKE_SIM_MEMORY does not say.
+    """The size of the simulated device, if GLAKE_SIM_MEMORY does not set it.
 
     Half of the host memory available now, shared among the ranks torchrun started here, in whole
     granules, 64 MiB at least and 64 GiB at most. It is taken from the host as glake grows. Where
@@ -105,7 +105,8 @@ def default_memory() -> int:
 
 
 def _available_addresses() -> int:
-    """What `ulimit -v` leaves, less the roundings of glake's reservations and as much for torch."""
+    """What `ulimit -v` leaves, less the roundings of glake's reservations, and less as much again
+    for torch."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return 1 << 62
@@ -177,7 +178,7 @@ def covered_share() -> float:
 
 
 class CoverageReport:
-    """Samples the coverage after optimizer steps 1, 2, 4, 8..., where most is live, and at exit."""
+    """Samples the coverage after optimizer steps 1, 2, 4, 8..., when most is live, and at exit."""
 
     def __init__(self) -> None:
         self.optimizer_steps = 0
@@ -210,7 +211,8 @@ class CoverageReport:
             return
         self._sample()
         found, trains = self.largest, self.optimizer_steps > 0
-        # Of workers those that train speak, and not the launcher that has next to nothing itself.
+        # Of several workers, those that train report, and not the launcher, which has next to
+        # nothing.
         worker = multiprocessing.parent_process() is not None
         if found.inside == 0 or not trains and (worker or found.share < _NOTHING):
             return

@@ -38,7 +38,7 @@ class Headroom:
         self.restore()
 
     def restore(self) -> None:
-        """Sets the headroom that was in force before."""
+        """Sets the former headroom again."""
         if self._device == _ALL:
             _C.set_headroom(_ALL, self._default)
         for device, before in self._before.items():

@@ -94,7 +94,7 @@ def region(name: str, budget: int | str | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def outside() -> Iterator[None]:
-    """What the thread allocates inside is in no region, whichever is open."""
+    """What the thread allocates inside is in no region, even if one is open."""
     before = _C.set_pool((0, 0))
     try:
         yield
@@ -109,7 +109,8 @@ class _Open:
 
 
 def _leave(opened: _Open) -> str:
-    """Ends it, those opened later staying open; what is wrong with its place among them."""
+    """Ends a region. Those that were opened later stay open. Returns what is wrong with its place
+    among them."""
     mine: list[_Open] = _thread.__dict__.setdefault("open", [])
     if opened not in mine:
         return (
@@ -221,7 +222,7 @@ def resume(name: str, device: Device | None = None, verify: bool = False) -> int
 
 
 def regions() -> list[Region]:
-    """Every region that has memory, or has had, by device. Opens no driver.
+    """Every region that has or had memory, by device. Opens no driver.
 
     Pools of CUDA graphs are not among them, and cannot be paused from here.
     """
@@ -250,7 +251,7 @@ def regions() -> list[Region]:
 
 
 def paused_pools() -> set[tuple[int, tuple[int, int]]]:
-    """(device, pool) of all that is paused, the pools of CUDA graphs too. Opens no driver."""
+    """(device, pool) of every paused pool, also of CUDA graphs. Opens no driver."""
     return {(at["device"], (at["first"], at["second"])) for at in _C.regions() if at["state"]}
 
 
@@ -272,7 +273,7 @@ def _known(name: str) -> tuple[int, int]:
 
 
 def _devices(name: str, device: Device | None) -> list[Region]:
-    """Where the region has memory, or its bytes wait."""
+    """The devices on which the region has memory, or on which its bytes wait."""
     found = [at for at in regions() if at.name == name and (at.reserved or at.state != _STATES[0])]
     number = None if device is None else device_number(device)
     if number is not None:

@@ -43,7 +43,7 @@ def contiguous(kind: str = "vmm") -> Iterator[None]:
 
 
 class Pin:
-    """One pin of a block, which glake.pin() made; a context manager, which ends it."""
+    """One pin of a block that glake.pin() made. As a context manager it ends the pin."""
 
     def __init__(self, ptr: int) -> None:
         self.ptr = ptr
@@ -56,7 +56,7 @@ class Pin:
 
 
 def pin(ptr: int) -> Pin:
-    """Keeps the memory of the live block at `ptr` where it is, even past the block's free.
+    """Keeps the memory of the live block at `ptr` in place, even past the block's free.
 
     Pinned memory can be used again in place, but it is not stitched, unmapped or given back. Pins
     nest. A pin lasts until `unpin(ptr)`, or to the end of `with glake.pin(ptr):`.

@@ -1,4 +1,4 @@
-"""What glake's allocator did: statistics, steps, recorded traces."""
+"""Figures of glake's allocator: statistics, steps, recorded traces."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def stats(device: Device = 0) -> dict[str, int]:
 
 
 def also(source: Callable[[], dict[str, int]]) -> None:
-    """Has stats() tell these figures too."""
+    """Makes stats() include these figures too."""
     _sources.append(source)
 
 
@@ -76,7 +76,7 @@ def step(device: Device = 0) -> None:
 
 
 class TraceRecording:
-    """A recording that glake.record_trace() began; a context manager, which ends it."""
+    """A recording that glake.record_trace() began. As a context manager it ends the recording."""
 
     _under_way: Callable[[], TraceRecording | None] = staticmethod(lambda: None)
 
@@ -92,7 +92,8 @@ class TraceRecording:
         self.stop()
 
     def stop(self) -> None:
-        """Ends the recording; the file is then whole. Does nothing if a later one has ended it.
+        """Ends the recording, and then the file is complete. Does nothing if a later recording has
+        ended it.
 
         Raises:
             GlakeError: a forked child.

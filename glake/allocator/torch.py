@@ -70,7 +70,7 @@ def enable(
 
 
 def enable_from_environment() -> None:
-    """What GLAKE_ALLOCATOR asks for; touches no device. Raises a GlakeError."""
+    """Does what GLAKE_ALLOCATOR asks for. Touches no device. Raises a GlakeError."""
     if getattr(_here, "enabling", False):
         return  # its options come before the environment's
     _import_torch()  # here where it is under way already, else with this call's turn below
@@ -83,7 +83,7 @@ def enable_from_environment() -> None:
 
 
 def _known_hooks() -> dict[str, str]:
-    """GLAKE_INTEGRATIONS without what is misspelt, which a warning names: a job loses that hook,
+    """GLAKE_INTEGRATIONS without misspelt names, which a warning lists. A job then loses that hook,
     and not the allocator."""
     variable = f"{config.PREFIX}INTEGRATIONS"
     known, unknown = config.known_integrations(os.environ.get(variable, "") or "none")
@@ -100,7 +100,8 @@ def mode() -> str | None:
 
 
 def _import_torch() -> None:
-    """Not under the lock: `import torch` may end in enable_from_environment(), which takes it."""
+    """Called without the lock: `import torch` may end in enable_from_environment(), which takes
+    it."""
     _here.enabling = True
     try:
         import torch  # noqa: F401
@@ -160,8 +161,8 @@ def _install(wanted: dict[str, str], strict: bool) -> str:
 
 
 def _keep_nccl_from_graph_buffers(settings: config.Config) -> None:
-    """NCCL registers the buffers of captured collectives and takes each for one driver allocation
-    (pytorch/pytorch#158029: it hangs); stitched memory is many."""
+    """NCCL registers the buffers of captured collectives, and assumes that each is one driver
+    allocation (pytorch/pytorch#158029: it hangs). Stitched memory consists of many."""
     if settings.private_pools == "stitched":
         os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
 

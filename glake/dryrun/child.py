@@ -1,4 +1,5 @@
-"""Inside the job: counts steps, peaks and driver calls, and reports them to the one who started it.
+"""Runs inside the job: counts steps, peaks and driver calls, and reports them to the starting
+process.
 
 glake_autoload starts this at the end of `import torch` in every process of a dry run. Each process
 that uses a GPU writes one JSON file into the folder named by the environment, after steps and at
@@ -91,7 +92,7 @@ class _Watch:
         sys.excepthook = hook
 
     def _initialized(self) -> None:
-        """CUDA has just been initialised in this process."""
+        """Called when CUDA has just been initialised in this process."""
         import torch
 
         reset = torch._C._cuda_resetPeakMemoryStats
@@ -123,7 +124,8 @@ class _Watch:
             self._write()
 
     def _measure(self) -> tuple[int, int]:
-        """Takes note of peaks; reserved and allocated bytes now, of the device that has most."""
+        """Notes the peaks. Returns the reserved and allocated bytes now, of the device that has
+        most."""
         import torch
 
         fullest = (0, 0)
@@ -139,7 +141,8 @@ class _Watch:
         return fullest
 
     def _refuse(self, device: int, requested: int, total: int, free: int) -> None:
-        """PyTorch's observer of requests that found no memory, called before the exception."""
+        """PyTorch's observer of requests that found no memory. It is called before the
+        exception."""
         self._refused += 1
         if len(self._refusals) < _MOST_REFUSALS:
             found = {"device": device, "requested_bytes": int(requested), "step": self._steps}
@@ -159,7 +162,7 @@ class _Watch:
         self._write(files)
 
     def _write(self, files: list[str] | None = None) -> None:
-        """The report, whole or not at all: the process may be killed at any time."""
+        """Writes the report whole or not at all, because the process may be killed at any time."""
         self._measure()
         calls = _driver_calls()
         report = {
@@ -207,7 +210,7 @@ def _cuda_is_used() -> bool:
 
 
 def _rank() -> int:
-    """Of the process group, or as the launcher says."""
+    """The rank in the process group, or the one that the launcher gives."""
     import torch.distributed
 
     if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -216,7 +219,7 @@ def _rank() -> int:
 
 
 def _holders(device: int) -> list[tuple[str, int, int]]:
-    """Where the live blocks of a device were asked for: (file:line in function, bytes, blocks)."""
+    """Where the live blocks of a device were requested: (file:line in function, bytes, blocks)."""
     import torch
 
     held: Counter[str] = Counter()

@@ -87,7 +87,7 @@ def dry_run(
 
 
 def show(runs: list[DryRun], console: Console) -> None:
-    """The verdict, a table, and what was refused to whom."""
+    """Shows the verdict, a table, and the refused requests."""
     console.print(f"\n{verdict(runs)}", highlight=False)
     table = Table("", *(escape(each.allocator) for each in runs))
     for column in table.columns[1:]:

@@ -31,9 +31,9 @@ def _sold_as(name: str, gb: float, platform: str) -> Model:
     return _model(name, gb * 1e9 / GIB, platform)
 
 
-# What CUDA reports as total memory, where reports of out-of-memory errors show it to two decimals
-# ("GPU 0 has a total capacity of 79.11 GiB"); the others by the vendor's decimal gigabytes, which
-# is less than the device has.
+# What CUDA reports as total memory, if reports of out-of-memory errors show it to two decimals
+# ("GPU 0 has a total capacity of 79.11 GiB"). For other models the vendor's decimal gigabytes,
+# which are less than the device has.
 MODELS = {
     model.name: model
     for model in (
@@ -65,7 +65,8 @@ class Machine:
 
 
 def machine(gpus: str = "1", memory: str | int | None = None) -> Machine:
-    """The machine of "4", "H100" or "8xH100" (default model: H100), with other memory if given.
+    """The machine described by "4", "H100" or "8xH100" (default model: H100), with another memory
+    size if given.
 
     memory: bytes, or "62.6GiB"; it is the device's total, of which CUDA itself takes a part.
     Raises DryRunError for what cannot be read, no such model, or more GPUs than its platform has.
@@ -90,7 +91,7 @@ def machine(gpus: str = "1", memory: str | int | None = None) -> Machine:
 
 
 def parse_size(given: str | int, what: str) -> int:
-    """Bytes of a whole number or of "62.6GiB". DryRunError names what was given."""
+    """Bytes from a whole number or a text such as "62.6GiB". DryRunError names what was given."""
     try:
         value = parse_bytes(str(given)) if given not in (0, "0") else 0
     except ValueError as error:

@@ -23,7 +23,7 @@ _STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500)  # of a unit, below 1024 of it
 
 
 def require(path: str) -> None:
-    """DryRunError unless a report can be written there."""
+    """Raises DryRunError unless a report can be written there."""
     if importlib.util.find_spec("jinja2") is None:
         raise DryRunError(missing("dry-run --html", "Jinja2", "report"))
     if not Path(path).absolute().parent.is_dir():
@@ -31,7 +31,7 @@ def require(path: str) -> None:
 
 
 def report(runs: Sequence[DryRun], job: str) -> str:
-    """The report's text. Nothing of the job is trusted: Jinja2 escapes it all."""
+    """The report's text. No text of the job is trusted: Jinja2 escapes all of it."""
     import jinja2
 
     assets = resources.files("glake.dryrun") / "assets"
@@ -53,7 +53,8 @@ def report(runs: Sequence[DryRun], job: str) -> str:
 
 
 def _bars(runs: Sequence[DryRun]) -> dict[str, Any]:
-    """A row an allocator: outside, allocated and reserved bytes at their peaks, and its end."""
+    """Draws a row for each allocator: outside, allocated and reserved bytes at their peaks, and how
+    it ended."""
     most = max(max(_total(each), each.smallest_capacity_bytes or 0) for each in runs)
     most = max(most, min(runs[0].capacity_bytes, int(1.3 * most)))
     unit, factor = scale(most)
@@ -103,7 +104,7 @@ def _ticks(most: int, factor: int, unit: str, across: float) -> list[dict[str, A
 
 
 def _steps(runs: Sequence[DryRun]) -> dict[str, Any] | None:
-    """A line an allocator: reserved bytes after each step, zoomed to what there is."""
+    """Draws a line for each allocator: reserved bytes after each step, scaled to the values."""
     lines = [each for each in runs if len(each.history) > 1]
     if not lines:
         return None

@@ -28,7 +28,8 @@ _GRACE = 5.0  # seconds between asking a job's processes to end and killing them
 
 @dataclass(frozen=True)
 class Job:
-    """A command line, the machine it runs on and where its words go (None: to ours)."""
+    """A command line, the machine on which it runs, and where its output goes (None: to this
+    process's)."""
 
     command: tuple[str, ...]
     machine: Machine
@@ -45,7 +46,7 @@ class Job:
 
 
 def run_once(job: Job, allocator: str) -> DryRun:
-    """One run of the job. DryRunError where it fails for another reason than memory."""
+    """Runs the job once. DryRunError if it fails for another reason than memory."""
     name = f"glake-dry-{uuid.uuid4().hex[:12]}"
     folder = Path(tempfile.mkdtemp(prefix="glake-dry-run-"))
     request = {
@@ -97,7 +98,7 @@ def _environment(job: Job, allocator: str, name: str) -> dict[str, str]:
 
 
 def _run(job: Job, environment: Mapping[str, str], words: IO[bytes] | None) -> int:
-    """The job's exit code; its processes are gone afterwards, whatever ends us."""
+    """Returns the job's exit code. Its processes are gone afterwards, whatever ends this one."""
     # A session of its own, so that one signal reaches every process the job starts.
     with subprocess.Popen(
         job.command,
@@ -133,7 +134,7 @@ def _end(child: subprocess.Popen[Any]) -> None:
 def _check_end(
     job: Job, allocator: str, code: int, reports: list[dict[str, Any]], words: Path
 ) -> None:
-    """DryRunError for a job that failed for another reason than memory, or used no GPU."""
+    """Raises DryRunError if a job failed for another reason than memory, or used no GPU."""
     command = " ".join(job.command[:3])
     if code != 0 and not any(_ended_by_memory(each) for each in reports):
         ended = f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -48,7 +48,7 @@ _BY_MAJOR = {
 
 
 def folder() -> Path:
-    """Where the libraries are. DriverAbsent: they were not built."""
+    """The folder of the libraries. DriverAbsent if they were not built."""
     path = library_path().parent / "cuda"
     if not path.is_dir():
         raise DriverAbsent(
@@ -59,7 +59,8 @@ def folder() -> Path:
 
 
 def libraries(cuda: int = 13) -> list[Path]:
-    """The files a program built with CUDA `cuda` (12 or 13) loads, in the order to preload them.
+    """The files that a program built with CUDA `cuda` (12 or 13) loads, in the order to preload
+    them.
 
     DriverAbsent: one is not there. InvalidArgument: no such CUDA.
     """

@@ -1,4 +1,4 @@
-"""Ops on CUDA tensors are computed by PyTorch's CPU kernels (docs/dry-run.md).
+"""Makes PyTorch's CPU kernels compute ops on CUDA tensors (docs/dry-run.md).
 
 In numbers mode all are, in memory mode those on small values that come from the host.
 
@@ -28,7 +28,7 @@ _library: ctypes.CDLL | None = None
 
 
 def install() -> None:
-    """From now on every aten op of this process computes. torch must be imported.
+    """From now on every aten op of this process is computed. torch must be imported.
 
     DryRunError: GPU memory is phantom, or the stand-ins for CUDA's libraries are not loaded.
     AdapterBuildError: the adapter could not be compiled.
@@ -38,7 +38,7 @@ def install() -> None:
 
 
 def install_known() -> None:
-    """In phantom memory: small values that the host copied to a GPU are followed through the ops.
+    """For phantom memory: follows small values that the host copied to a GPU through the ops.
 
     torch must be imported. DryRunError: GPU memory is not phantom, or the stand-ins for CUDA's
     libraries are not loaded. AdapterBuildError: the adapter could not be compiled.
@@ -63,7 +63,7 @@ def _install(known: bool) -> ctypes.CDLL:
 
 
 def ops() -> dict[str, str]:
-    """How each aten op with a CUDA kernel is dealt with, by name and overload.
+    """How each aten op with a CUDA kernel is handled, by name and overload.
 
     "computed" by the CPU's kernel of that name; "rule": by another; "computed first": its shape
     depends on numbers; "native": it has no numbers to compute; "not computable": it raises.
@@ -82,7 +82,7 @@ def _text(read: Callable[[Any, int], int]) -> str:
 
 
 def _follow_seeds(library: ctypes.CDLL) -> None:
-    """After torch.manual_seed, CUDA draws what the CPU's generator draws."""
+    """Makes CUDA draw what the CPU's generator draws, after torch.manual_seed."""
     import torch
 
     theirs = torch.manual_seed
@@ -97,8 +97,8 @@ def _follow_seeds(library: ctypes.CDLL) -> None:
 
 
 def _finish() -> None:
-    """Computes what the job has left queued, while torch's kernels are still there: the driver
-    ends its queues when they are gone. Tells what failed and no call of the job has told of."""
+    """Computes what the job has left queued, while torch's kernels still exist. The driver ends its
+    queues when they are gone. Tells of failures that no call of the job has told."""
     import torch
 
     if torch.cuda.is_initialized():

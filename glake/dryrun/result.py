@@ -1,4 +1,4 @@
-"""What a dry run found, one object an allocator."""
+"""The results of a dry run, one object for each allocator."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class DryRun:
-    """One run of the job under one allocator. Sizes are bytes, of the rank or device with the most.
+    """One run of the job with one allocator. Sizes are bytes, of the rank or device with the most.
 
     Attributes:
         allocator: which one.
@@ -99,7 +99,7 @@ class DryRun:
 
 
 def verdict(runs: list[DryRun]) -> str:
-    """One plain sentence over all runs at their capacity."""
+    """One plain sentence about all runs at their capacity."""
     from glake.units import size
 
     where = f"in {size(runs[0].capacity_bytes)}"

@@ -1,4 +1,4 @@
-"""Runs a job under each allocator on simulated GPUs, and gathers what its processes report."""
+"""Runs a job with each allocator on simulated GPUs, and gathers the reports of its processes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def dry_run(
     timeout_s: float | None = None,
     progress: Progress | None = None,
 ) -> list[DryRun]:
-    """Runs a CUDA script on simulated GPUs, once an allocator, and says what it needed.
+    """Runs a CUDA script on simulated GPUs once with each allocator, and says what it needed.
 
     Args:
         script: path of a Python script, or a launcher such as "torchrun".
@@ -108,7 +108,8 @@ def dry_run(
 
 
 def _adapter_is_built(numbers: bool, tell: Progress) -> bool:
-    """Compiles what computes ops, here and not in every rank at once; memory mode does without."""
+    """Compiles what computes ops here, so that not every rank does it at once. In memory mode a
+    failure is only told."""
     try:
         adapter_build.build(adapter_build.NUMBERS)
         return True
@@ -129,7 +130,7 @@ def _checked(allocators: Sequence[str]) -> list[str]:
 
 
 def require_cuda_build() -> None:
-    """DryRunError unless this Python's torch is a CUDA build, without importing it."""
+    """Raises DryRunError unless this Python's torch is a CUDA build. Does not import it."""
     found = util.find_spec("torch")
     if found is None or found.origin is None:
         raise DryRunError(f"torch is not installed here; its CUDA build is needed: {WHEEL}")
@@ -142,7 +143,8 @@ def require_cuda_build() -> None:
 
 
 def command_of(script: str, args: Sequence[str], as_module: bool = False) -> tuple[str, ...]:
-    """The command line that runs the job by this Python. DryRunError for no such script."""
+    """The command line that runs the job with this Python. DryRunError if there is no such
+    script."""
     python = sys.executable  # started as the user would: what lies beside the script is the job's
     if script == "-m" and args:  # after a --
         script, *args = args

@@ -1,4 +1,4 @@
-"""The smallest GPU memory with which a job runs, found by running it."""
+"""Finds the smallest GPU memory with which a job runs, by running it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _ROOMY = 4 << 40  # a GPU nobody runs out of: phantom memory costs nothing
 def smallest_capacity(
     job: Job, made: DryRun, tell: Callable[[str], None], precision: float = PRECISION
 ) -> DryRun:
-    """The run, with the smallest capacity (bytes of the device, CUDA's own share included) found by
-    bisection to `precision`, on the safe side: the job ran with it.
+    """The run with the smallest capacity (bytes of the device, with CUDA's own share). It is found
+    by bisection to `precision`, on the safe side: the job ran with it.
 
     It assumes that a job which runs with some memory runs with more. A job that asks how much
     memory there is and takes a share of it has no smallest capacity to speak of.

@@ -1,4 +1,4 @@
-"""Hooks into other packages, which then use glake for what it does better or they cannot see.
+"""Hooks into other packages. Those packages then use glake where it does better or sees more.
 
 Each is a module here with `PACKAGE` (what is imported), `version()`, `VERSIONS` (tried: from,
 below), `install()` and `uninstall()`. Once glake is PyTorch's allocator a
@@ -31,7 +31,7 @@ stats.also(figures.told)
 
 
 def install(name: str) -> None:
-    """Hooks one package, and imports it for that. Again does nothing.
+    """Imports one package and hooks it. A second call does nothing.
 
     Args:
         name: of the integration; NAMES lists them.
@@ -60,7 +60,7 @@ def install(name: str) -> None:
 
 
 def check_version(name: str) -> None:
-    """Does what install() checks first, and hooks nothing.
+    """Does the checks with which install() begins, and hooks nothing.
 
     Args:
         name: of the integration.
@@ -89,7 +89,7 @@ def check_version(name: str) -> None:
 
 @contextlib.contextmanager
 def looking_in(name: str) -> Iterator[None]:
-    """What a package turns out not to have is a GlakeError that says so.
+    """Turns a missing part of a package into a GlakeError that says so.
 
     Args:
         name: of the integration.
@@ -107,7 +107,7 @@ def looking_in(name: str) -> Iterator[None]:
 
 
 def or_warn(name: str, call: Callable[[], None]) -> None:
-    """Calls a function, and turns what it raises into a RuntimeWarning: the job goes on.
+    """Calls a function, and turns its exceptions into a RuntimeWarning, so that the job goes on.
 
     Args:
         name: of the integration, for the warning.
@@ -121,7 +121,7 @@ def or_warn(name: str, call: Callable[[], None]) -> None:
 
 
 def uninstall(name: str) -> None:
-    """Puts back what was there before install(). Without one it does nothing.
+    """Restores what was there before install(). Does nothing if there was no install().
 
     Args:
         name: of the integration.
@@ -136,7 +136,7 @@ def uninstall(name: str) -> None:
 
 
 def arm(allowed: tuple[str, ...]) -> None:
-    """Has each package hooked once it is imported. What fails is a RuntimeWarning.
+    """Hooks each package once it is imported. A failure is a RuntimeWarning.
 
     Args:
         allowed: names of integrations.
@@ -148,12 +148,12 @@ def arm(allowed: tuple[str, ...]) -> None:
 
 
 def _package(hook: ModuleType) -> str:
-    """Its name; a hook may wait for a module inside."""
+    """The name of the package. A hook may wait for a module inside it."""
     return str(hook.PACKAGE).partition(".")[0]
 
 
 def _is_there(package: str) -> bool:
-    """Whether it is or could be imported. It may have been put among the modules by hand."""
+    """Whether it is imported or can be. Somebody may have put it among the modules by hand."""
     return package in sys.modules or importlib.util.find_spec(package) is not None
 
 
@@ -173,7 +173,7 @@ def _hook(name: str) -> ModuleType:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """(0, 0, 10) of "0.0.10rc1": the numbers before anything else."""
+    """(0, 0, 10) from "0.0.10rc1": the numbers before anything else."""
     numbers: list[int] = []
     for part in version.split("."):
         digits = part[: len(part) - len(part.lstrip("0123456789"))]

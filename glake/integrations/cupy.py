@@ -1,4 +1,4 @@
-"""CuPy's arrays in glake's memory, the device's and pinned: one pool with PyTorch's.
+"""CuPy's arrays and its pinned memory in glake's memory, in one pool with PyTorch's.
 
 CuPy's own pools keep what they once took; glake's idle memory serves whoever asks next.
 """
@@ -18,12 +18,13 @@ VERSIONS = ("14", "15")
 
 
 def version() -> str:
-    """Of the package, whatever its distribution is called (cupy-cuda12x, cupy-cuda13x...)."""
+    """The version of the package, whatever its distribution is called (cupy-cuda12x,
+    cupy-cuda13x...)."""
     return str(_cupy().__version__)
 
 
 def allocate(nbytes: int) -> Any:
-    """A `cupy.cuda.MemoryPointer` for CuPy's set_allocator(): on its current device and stream.
+    """For CuPy's set_allocator(): a `cupy.cuda.MemoryPointer` on CuPy's current device and stream.
 
     The block goes back, in order of that stream, when no array holds it any more. An array that
     another stream uses must outlive that use, as with CuPy's own pool.
@@ -44,7 +45,7 @@ def allocate(nbytes: int) -> Any:
 
 
 def allocate_pinned(nbytes: int) -> Any:
-    """A `cupy.cuda.PinnedMemoryPointer` for CuPy's set_pinned_memory_allocator().
+    """For CuPy's set_pinned_memory_allocator(): a `cupy.cuda.PinnedMemoryPointer`.
 
     Raises:
         OutOfMemory: no pinned host memory.
@@ -102,6 +103,6 @@ def _where() -> tuple[int, int]:
 
 
 def _out_of_memory(theirs: type[Exception]) -> type[Exception]:
-    """An exception that is glake's and CuPy's, with glake's text."""
+    """An exception that is both glake's and CuPy's, with glake's text."""
     kind = {"__init__": MemoryError.__init__, "__str__": MemoryError.__str__}
     return type("OutOfMemory", (OutOfMemory, theirs), kind)

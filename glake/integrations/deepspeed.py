@@ -51,12 +51,13 @@ _PIN_SLOT = "_deepspeed_pin_memory_op_module"  # of sys: DeepSpeed keeps its ext
 
 
 def version() -> str:
-    """Of the package."""
+    """The version of the package."""
     return version_of(PACKAGE, PACKAGE)
 
 
 def install() -> None:
-    """Puts them in place. Engines and swappers that exist keep what they were built with."""
+    """Puts glake's parts in place. Engines and swappers that exist keep what they were built
+    with."""
     if _undo:
         return
     with contextlib.ExitStack() as made:
@@ -72,7 +73,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """DeepSpeed's own again; what glake pinned stays until its tensors are gone."""
+    """Restores DeepSpeed's own parts. Memory that glake pinned stays until its tensors are gone."""
     while _undo:
         _undo.pop().close()
 
@@ -81,7 +82,7 @@ _undo: list[contextlib.ExitStack] = []
 
 
 def _give_back(accelerators: Any, ours: Any, before: Any) -> None:
-    """One that somebody has set since then stays."""
+    """Restores one attribute, unless somebody has set another value since."""
     if accelerators.get_accelerator() is ours:
         accelerators.set_accelerator(before)
 
@@ -98,7 +99,7 @@ def _fill_slots(made: contextlib.ExitStack, accelerator: Any) -> None:
 
 
 def _tell_it_is_served(made: contextlib.ExitStack, builder: Any) -> None:
-    """Jobs and ds_report would go by whether libaio is there, which is not needed here."""
+    """Without this, jobs and ds_report would look for libaio, which is not needed here."""
     ops = importlib.import_module("deepspeed.ops")
 
     def ask() -> None:  # DeepSpeed's table of answers is made when it is first looked at
@@ -145,7 +146,7 @@ def _accelerator(before: Any) -> Any:
 
 
 class _Pinned:
-    """Page-locked memory of glake's host pool, counted by DeepSpeed as ever."""
+    """Page-locked memory of glake's host pool, which DeepSpeed counts as before."""
 
     _torch_pins_host_memory = True
 
@@ -162,7 +163,7 @@ class _Pinned:
 
 
 class _Statistics:
-    """GPU memory as glake counts it, where DeepSpeed's accelerator is the CPU's: its emulation."""
+    """GPU memory as glake counts it, for DeepSpeed's CPU accelerator, which the emulation uses."""
 
     def empty_cache(self) -> None:
         _C.empty_cache()

@@ -24,18 +24,18 @@ _CHECK = 64 << 20  # bytes compared at a time
 
 
 class pin_handle:  # noqa: N801 the name DeepSpeed asks for
-    """Page-locked tensors, which live as long as they are used."""
+    """Page-locked tensors. Each lives as long as it is used."""
 
     def new_cpu_locked_tensor(self, num_elem: int, example_tensor: Any) -> Any:
         """A flat one of `num_elem` items of the example's dtype, uninitialised."""
         return locked(num_elem, example_tensor.dtype)
 
     def free_cpu_locked_tensor(self, tensor: Any) -> bool:
-        """Whether it is page-locked; its memory goes back when no tensor uses it any more."""
+        """Whether it is page-locked. Its memory goes back when no tensor uses it any more."""
         return self.is_pinned(tensor)
 
     def free_cpu_locked_tensor_by_ptr(self, address: int) -> bool:
-        """The same of an address."""
+        """The same for an address."""
         return _locked(address)
 
     def is_pinned(self, buffer: Any) -> bool:
@@ -93,16 +93,16 @@ class aio_handle(pin_handle):  # noqa: N801
         return self._settings[4]
 
     def get_alignment(self) -> int:
-        """Bytes that lengths are to be a multiple of."""
+        """The bytes of which lengths must be a multiple."""
         return self._settings[4] * ALIGNMENT
 
     def read(self, buffer: Any, filename: str, validate: bool, file_offset: int = 0) -> int:
-        """Reads a tensor; 0."""
+        """Reads a tensor. Returns 0."""
         self._wait_for(self._read(buffer, filename, validate, file_offset))
         return 0
 
     def write(self, buffer: Any, filename: str, validate: bool, file_offset: int = 0) -> int:
-        """Writes a tensor; 0."""
+        """Writes a tensor. Returns 0."""
         self._wait_for(self._write(buffer, filename, validate, file_offset))
         return 0
 
@@ -115,15 +115,15 @@ class aio_handle(pin_handle):  # noqa: N801
         return self._started(self._write, buffer, filename, validate, *rest, **named)
 
     def sync_pread(self, buffer: Any, filename: str, file_offset: int = 0) -> int:
-        """Reads a tensor; waits for all that is pending, and tells how many that were."""
+        """Reads a tensor, and waits for all pending requests. Returns how many there were."""
         return self.pread(buffer, filename, False, False, file_offset)
 
     def sync_pwrite(self, buffer: Any, filename: str, file_offset: int = 0) -> int:
-        """Writes a tensor; waits for all that is pending, and tells how many that were."""
+        """Writes a tensor, and waits for all pending requests. Returns how many there were."""
         return self.pwrite(buffer, filename, False, False, file_offset)
 
     def async_pread(self, buffer: Any, filename: str, file_offset: int = 0) -> int:
-        """Begins to read a tensor; 0."""
+        """Begins to read a tensor. Returns 0."""
         return self.pread(buffer, filename, False, True, file_offset)
 
     def async_pwrite(
@@ -133,12 +133,12 @@ class aio_handle(pin_handle):  # noqa: N801
         file_offset: int = 0,
         fd: int | None = None,
     ) -> int:
-        """Begins to write a tensor to a file's name, or to the descriptor of an open one; 0."""
+        """Begins to write a tensor to a file's name, or to an open descriptor. Returns 0."""
         to = fd if filename is None else filename
         return self.pwrite(buffer, to, False, True, file_offset)  # type: ignore[arg-type]
 
     def wait(self) -> int:
-        """How many requests were pending. All are over when it returns or raises.
+        """Returns how many requests were pending. All are over when it returns or raises.
 
         Raises:
             FileFailed: of the first that failed.
@@ -211,7 +211,7 @@ def aio_write(
 
 
 def deepspeed_memcpy(dest: Any, src: Any) -> int:
-    """Copies a tensor into another; 0."""
+    """Copies a tensor into another one. Returns 0."""
     dest.copy_(src)
     return 0
 
@@ -224,7 +224,7 @@ def locked(shape: int | tuple[int, ...], dtype: Any) -> Any:
 
 
 def is_pinned(tensor: Any) -> bool:
-    """Whether a tensor is in page-locked host memory, of whoever pinned it."""
+    """Whether a tensor is in page-locked host memory, whoever pinned it."""
     return tensor.device.type == "cpu" and tensor.numel() > 0 and _locked(tensor.data_ptr())
 
 
@@ -251,7 +251,8 @@ def module(name: str) -> ModuleType:
 
 @functools.cache
 def _engine(block: int, depth: int) -> FileEngine:
-    """One for all handles of the same settings: their pinned buffers are bounded together."""
+    """One engine for all handles with the same settings, which bounds their pinned buffers
+    together."""
     return FileEngine(block, depth)
 
 

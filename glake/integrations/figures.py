@@ -1,4 +1,4 @@
-"""What each hook is and has done, as glake.stats() tells it."""
+"""The figures of each hook in glake.stats(): whether it is installed, and what it has done."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _lock = threading.Lock()
 
 
 def add(hook: str, figure: str, amount: int) -> None:
-    """Adds to "glake.integrations.HOOK.FIGURE"."""
+    """Adds to the figure "glake.integrations.HOOK.FIGURE"."""
     with _lock:
         _counts[f"glake.integrations.{hook}.{figure}"] += amount
 
 
 def installed(hook: str, is_it: bool) -> None:
-    """Says whether the hook is in its package: "glake.integrations.HOOK.installed", 1 or 0."""
+    """Sets "glake.integrations.HOOK.installed" to 1 or 0."""
     with _lock:
         _counts[f"glake.integrations.{hook}.installed"] = int(is_it)
 
 
 def told() -> dict[str, int]:
-    """Every figure of every hook; 0 for those that were never installed in this process."""
+    """Every figure of every hook. It is 0 for hooks that were never installed in this process."""
     with _lock:
         return {f"glake.integrations.{hook}.installed": 0 for hook in INTEGRATIONS} | _counts

@@ -23,13 +23,14 @@ _COLLECTIVES = "torch.distributed.fsdp._fully_shard._fsdp_collectives"
 
 
 def version() -> str:
-    """Of PyTorch, without its build."""
+    """The version of PyTorch, without its build."""
     torch: Any = importlib.import_module("torch")
     return str(torch.__version__).partition("+")[0]
 
 
 def install() -> None:
-    """All-gather's and reduce-scatter's buffers from now on, of every module that is sharded."""
+    """Makes all-gather and reduce-scatter buffers so from now on, for every module that is
+    sharded."""
     if _undo:
         return
     kind = getattr(importlib.import_module(_COLLECTIVES), "DefaultAllocMixin", None)
@@ -50,7 +51,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """PyTorch's own again."""
+    """Restores PyTorch's own buffers."""
     while _undo:
         _undo.pop().close()
 

@@ -15,7 +15,7 @@ _waiting: dict[str, Callable[[], None]] = {}
 
 
 def after(package: str, call: Callable[[], None]) -> None:
-    """Calls it at the end of the package's first import, at once if it has been imported.
+    """Calls it at the end of the package's first import, or at once if it is imported already.
 
     The last call given counts.
     """
@@ -34,7 +34,8 @@ def after(package: str, call: Callable[[], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds nothing of its own: the others' module, whose loader then tells of its end.
+    """Finds no module itself. It passes on the other finders' result, whose loader then tells of
+    the end.
 
     Being asked is no import yet: transformers and others ask first whether a package is there.
     """
@@ -56,7 +57,7 @@ class _Finder(MetaPathFinder):
 
 
 def _others() -> set[str]:
-    """What the thread asks the other finders for."""
+    """The modules for which this thread now asks the other finders."""
     names: set[str] = _thread.__dict__.setdefault("asked", set())
     return names
 
@@ -69,7 +70,7 @@ class _Telling(Loader):
         self._loader = loader
 
     def __getattr__(self, name: str) -> Any:
-        """Of the loader itself: its file, its source and the like."""
+        """An attribute of the loader itself: its file, its source and the like."""
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
@@ -85,7 +86,8 @@ class _Telling(Loader):
 
 
 class _Watched(ModuleSpec):
-    """Of a module whose import is under way: the interpreter ends it by clearing a mark here."""
+    """The state of a module whose import is under way. The interpreter ends it by clearing a mark
+    here."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)

@@ -1,5 +1,5 @@
-"""Megatron-core on glake: activations leave and return over every path, in glake's pinned memory;
-buffers that are kept for ever are one driver allocation each, which NCCL can register.
+"""Megatron-core on glake. Activations leave and return over every path, in glake's pinned memory.
+Buffers that are kept for ever are one driver allocation each, which NCCL can register.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ VERSIONS = ("0.0.9", "0.1")
 
 @dataclass(frozen=True)
 class _Kept:
-    """What a tag's memory becomes while it is paused."""
+    """What happens to the memory of a tag while it is paused."""
 
     tag: str
     to: str  # "discard", "host" or "disk"
@@ -40,12 +40,12 @@ class _Kept:
 
 
 def version() -> str:
-    """Of the package."""
+    """The version of the package."""
     return version_of(PACKAGE, PACKAGE)
 
 
 class MemorySaver:
-    """The object `torch_memory_saver.torch_memory_saver`, with its calls and their meaning.
+    """The object for `torch_memory_saver.torch_memory_saver`, with the same calls and meaning.
 
     Errors are glake's: RegionRefused, OutOfMemory (all stays paused and intact), and those of
     glake.pause() and glake.resume().
@@ -92,7 +92,7 @@ class MemorySaver:
         enable_cpu_backup: bool = False,
         cpu_backup_backend: str | None = None,
     ) -> Iterator[None]:
-        """As torch.cuda.graph; the memory of the graph's pool has the tag.
+        """Acts as torch.cuda.graph. The memory of the graph's pool has the tag.
 
         Of a graph's memory all is kept, or nothing: what is dropped must be written anew by the
         graph itself before it is read.
@@ -109,12 +109,12 @@ class MemorySaver:
 
     @contextlib.contextmanager
     def disable(self) -> Iterator[None]:
-        """What is allocated inside, within a region, has no tag."""
+        """What is allocated inside has no tag, even within a region."""
         with outside():
             yield
 
     def pause(self, tag: str | None = None) -> None:
-        """Gives the memory of a tag, or of all, back to the driver; bytes as the region said.
+        """Gives the memory of a tag, or of all, back to the driver. Bytes go where the region said.
 
         Where one part is refused, those paused before it are resumed. Without memory of the tag,
         or with all of it paused, it does nothing.
@@ -142,18 +142,19 @@ class MemorySaver:
             raise
 
     def resume(self, tag: str | None = None) -> None:
-        """Memory, at the same addresses, and bytes again. What does not fit stays paused."""
+        """Takes memory again at the same addresses, with its bytes. What does not fit stays
+        paused."""
         for device, pool, _ in self._parts(tag, "paused"):
             _C.region_resume(device, pool, False)
 
     def set_disk_backup_dir(self, path: str) -> None:
-        """The folder of files that wait; made if need be."""
+        """Sets the folder of files of paused memory, and makes it if it does not exist."""
         os.makedirs(path, exist_ok=True)
         self._folder = path
 
     @property
     def memory_margin_bytes(self) -> int:
-        """Bytes of each GPU that are left free: glake.headroom()."""
+        """The bytes of each GPU that are left free, as by glake.headroom()."""
         return self._headroom.bytes if self._headroom is not None else 0
 
     @memory_margin_bytes.setter
@@ -162,7 +163,8 @@ class MemorySaver:
 
     @property
     def retain_cpu_backup(self) -> bool:
-        """False: host memory goes once its bytes are back. NotOffered to have it True."""
+        """Is False, because host memory goes once its bytes are back. Raises NotOffered when set to
+        True."""
         return False
 
     @retain_cpu_backup.setter
@@ -171,7 +173,7 @@ class MemorySaver:
             raise NotOffered("glake keeps no host copy of memory that is back on the GPU")
 
     def get_cpu_backup(self, x: Any, zero_copy: bool = False) -> Any:
-        """NotOffered: what is paused is read after resume()."""
+        """Raises NotOffered, because paused memory can only be read after resume()."""
         raise NotOffered("glake hands out no bytes of a paused region: resume it, then copy them")
 
     def _keeping(self, tag: str, cpu: bool, disk: bool, backend: str | None) -> _Kept:
@@ -196,7 +198,7 @@ class MemorySaver:
         return self._folder
 
     def _parts(self, tag: str | None, state: str) -> list[tuple[int, tuple[int, int], _Kept]]:
-        """Regions and graphs' pools of the tag in that state, by device."""
+        """The regions and graph pools of the tag that are in that state, by device."""
         meant = {kept.region: kept for kept in self._kept if tag is None or kept.tag == tag}
         parts = [
             (at.device, _C.region_pool(at.name), meant[at.name])
@@ -216,7 +218,7 @@ _undo: dict[MemorySaver, contextlib.ExitStack] = {}
 
 
 def install() -> None:
-    """Puts glake's object, and a configure_subprocess() that preloads nothing, in their place."""
+    """Installs glake's object, and a configure_subprocess() that preloads nothing."""
     if allocator.mode() not in ("adapter", "emulation"):
         raise GlakeError(
             "integration memory_saver: glake is not PyTorch's allocator here; glake.enable() first"
@@ -234,7 +236,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """The package's own again.
+    """Restores the package's own object.
 
     Raises:
         RegionRefused: some of its memory is paused, which the package's own could not resume.

@@ -1,4 +1,4 @@
-"""What hooks put in packages' places, and back; and packages' versions."""
+"""Replaces parts of packages and restores them, and finds packages' versions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from glake.allocator.sharing import contiguous
 
 
 def version_of(package: str, *distributions: str) -> str:
-    """By the metadata of a distribution, else by the package itself: a checkout has no metadata.
+    """The version in a distribution's metadata, or else in the package itself, as a checkout has no
+    metadata.
 
     Args:
         package: as it is imported.
@@ -34,7 +35,7 @@ def version_of(package: str, *distributions: str) -> str:
 
 @contextlib.contextmanager
 def single_allocations() -> Iterator[None]:
-    """Blocks that NCCL can register, for a package's own buffers.
+    """Allocates blocks that NCCL can register, for a package's own buffers.
 
     They are in no region, even where the job is in one: it could not be paused with them, and
     buffers outlive it.
@@ -44,7 +45,7 @@ def single_allocations() -> Iterator[None]:
 
 
 def replace(made: contextlib.ExitStack, owner: Any, name: str, ours: Any) -> None:
-    """Sets an attribute, of a class, module or object, until `made` is closed.
+    """Replaces an attribute of a class, module or object, until `made` is closed.
 
     What was there comes back then, unless somebody has set another meanwhile: that one stays.
     """
@@ -63,7 +64,7 @@ def replace(made: contextlib.ExitStack, owner: Any, name: str, ours: Any) -> Non
 
 
 def replace_item(made: contextlib.ExitStack, table: dict[str, Any], name: str, ours: Any) -> None:
-    """The same of an entry of a dict."""
+    """The same for an entry of a dict."""
     before = table.get(name)
     table[name] = ours
 

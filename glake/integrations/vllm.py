@@ -58,7 +58,7 @@ def version() -> str:
 
 
 def register() -> None:
-    """Is vLLM's plug-in: it tells vLLM the names that a job may choose. A second call does nothing.
+    """vLLM's plug-in. It tells vLLM the names that a job may choose. A second call does nothing.
 
     An exception here would end vLLM in every process. So a failure is a RuntimeWarning, and vLLM
     then knows none of the names. A version that was not tried is a RuntimeWarning too.
@@ -95,7 +95,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """vLLM's own allocator again.
+    """Restores vLLM's own allocator.
 
     Raises:
         RegionRefused: something sleeps, which vLLM's own could not wake.
@@ -113,13 +113,13 @@ _FUNCTION = "get_mem_allocator_instance"
 
 
 def _users() -> list[str]:
-    """Where the function is, and modules that have imported it already."""
+    """The module of the function, and the modules that have imported it already."""
     names = (PACKAGE, "vllm.v1.worker.gpu_worker", "vllm.compilation.cudagraph_pool")
     return [name for name in names if hasattr(sys.modules.get(name), _FUNCTION)]
 
 
 class RegionAllocator:
-    """vLLM's MemAllocator: a region for each tag, and a graph pool where graphs sleep too.
+    """vLLM's MemAllocator: a region for each tag, and a graph pool if graphs sleep too.
 
     Bytes go to pinned host memory over every path, and back. Errors are those of glake.pause() and
     glake.resume(): what does not fit stays asleep, intact.
@@ -170,7 +170,7 @@ class RegionAllocator:
         self._pause(_tuple(tags), ())
 
     def wake_up(self, tags: list[str] | None = None) -> None:
-        """Maps memory again, at the same addresses.
+        """Maps the memory again, at the same addresses.
 
         It wakes the tags named, and every tag that is not DEFERRABLE. None wakes all tags.
         """

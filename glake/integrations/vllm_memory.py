@@ -1,4 +1,4 @@
-"""What a vLLM job may name to have its memory be glake's: a sleep backend and a KV connector.
+"""Names by which a vLLM job gets its memory from glake: a sleep backend and a KV connector.
 
 Imported by vLLM, which it imports.
 """
@@ -17,7 +17,7 @@ from glake.integrations.vllm import RegionAllocator
 
 
 class GlakeSleepBackend(CuMemBackend):  # type: ignore[misc]
-    """vLLM's own backend, which goes by whatever allocator is in place, where that is glake's.
+    """vLLM's own sleep backend, for jobs whose allocator in place is glake's.
 
     `sleep_mode_backend="glake"` so demands what "cumem" does silently by either: without the hook
     vLLM refuses it.
@@ -32,18 +32,19 @@ class GlakeSleepBackend(CuMemBackend):  # type: ignore[misc]
 
     @classmethod
     def preserves_compiled_artifacts(cls) -> bool:
-        """True: kernels are in no region, and what they were compiled for keeps its addresses."""
+        """True: kernels are in no region, and memory that they were compiled for keeps its
+        addresses."""
         return True
 
 
 class GlakeOffloadingConnector(OffloadingConnector):  # type: ignore[misc]
-    """vLLM's OffloadingConnector; each tensor of the KV cache is one driver allocation.
+    """vLLM's OffloadingConnector. Each tensor of the KV cache is one driver allocation.
 
     So a network card can register it: beside NIXL's connector in a MultiConnector, for one.
     """
 
     def get_mem_pool_context(self) -> AbstractContextManager[None] | None:
-        """Where the KV cache is allocated; None: where vLLM's is.
+        """The context in which the KV cache is allocated; None: vLLM's own.
 
         That is in sleep mode, whose memory must be given back and so is a region's, and where
         PyTorch's allocator is not glake's: its segments are single allocations anyway.

@@ -65,7 +65,7 @@ class _Direction:
         return transfer
 
     def finished(self) -> list[TransferResult]:
-        """Of the jobs that are over, in order."""
+        """The results of the jobs that are over, in order."""
         results = []
         while self.jobs and self.jobs[0].transfer.done():
             job = self.jobs.popleft()
@@ -81,7 +81,7 @@ class _Direction:
         return results
 
     def wait(self, numbers: set[int] | None) -> None:
-        """For these jobs, or all; how they went is told by finished()."""
+        """Waits for these jobs, or for all. finished() tells how they went."""
         for job in list(self.jobs):
             if numbers is None or job.number in numbers:
                 try:
@@ -119,24 +119,25 @@ class EngineWorker(OffloadingWorker):  # type: ignore[misc]
         self._store, self._load = _Direction(to_host=True), _Direction(to_host=False)
 
     def submit_store(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
-        """Begins to copy blocks of the GPU to chunks of host memory; whether it has."""
+        """Begins to copy blocks of the GPU to chunks of host memory. Returns whether it has
+        begun."""
         return self._submit(self._store, job_id, src_spec, dst_spec)
 
     def submit_load(
         self, job_id: int, src_spec: Any, dst_spec: Any, expedited: bool = False
     ) -> bool:
-        """Begins to copy chunks of host memory to blocks of the GPU; whether it has.
+        """Begins to copy chunks of host memory to blocks of the GPU. Returns whether it has begun.
 
         `expedited` is vLLM 0.33's: loads have a queue of their own here, and none waits for stores.
         """
         return self._submit(self._load, job_id, dst_spec, src_spec)
 
     def get_finished(self) -> list[TransferResult]:
-        """Of the jobs that are over since the last call."""
+        """The results of the jobs that are over since the last call."""
         return self._store.finished() + self._load.finished()
 
     def wait(self, job_ids: set[int]) -> None:
-        """Returns when these jobs are over."""
+        """Waits until these jobs are over."""
         self._store.wait(job_ids)
         self._load.wait(job_ids)
 
@@ -191,7 +192,7 @@ class EngineWorker(OffloadingWorker):  # type: ignore[misc]
 
 
 class _OverGlake:
-    """What a spec of vLLM's needs to have its blocks moved by glake."""
+    """The part of a vLLM spec that makes glake move its blocks."""
 
     config: Any
     num_chunks: int
@@ -202,7 +203,7 @@ class _OverGlake:
     _worker: Any
 
     def get_worker(self, kv_caches: Any) -> EngineWorker:
-        """The process's worker, made once."""
+        """The process's worker, which is made once."""
         if not self._worker:
             self._worker = self.create_worker(kv_caches)
         worker: EngineWorker = self._worker
@@ -238,7 +239,7 @@ class _OverGlake:
 
 
 class GlakeOffloadingSpec(_OverGlake, CPUOffloadingSpec):  # type: ignore[misc]
-    """vLLM's CPUOffloadingSpec, its blocks moved by glake: `spec_name` of the connector."""
+    """vLLM's CPUOffloadingSpec with blocks that glake moves: `spec_name` of the connector."""
 
     def _made_region(self) -> Any:
         if not self._uses_shared_region() or not self.num_chunks:
@@ -247,7 +248,7 @@ class GlakeOffloadingSpec(_OverGlake, CPUOffloadingSpec):  # type: ignore[misc]
 
 
 class GlakeTieringSpec(_OverGlake, TieringOffloadingSpec):  # type: ignore[misc]
-    """vLLM's TieringOffloadingSpec, blocks between GPU and host moved by glake.
+    """vLLM's TieringOffloadingSpec. glake moves its blocks between GPU and host.
 
     Secondary tiers ("fs" and others) read and write the same host memory, as ever.
     """

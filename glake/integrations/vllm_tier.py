@@ -33,7 +33,7 @@ class _Job:
 
 
 class FileJobs:
-    """Jobs of many blocks, each a file: what vLLM's tier has its pool of threads for.
+    """Jobs of many blocks, each of them a file. They replace the thread pool of vLLM's own tier.
 
     A file is opened when its turn comes. Jobs have thousands of blocks, and a process may have no
     more than a thousand open files.
@@ -50,7 +50,7 @@ class FileJobs:
         self.loaded: dict[int, int] = {}  # of loads that failed: blocks before the first that did
 
     def store(self, number: int, paths: Sequence[str], parts: Sequence[memoryview]) -> None:
-        """Begins to write blocks that are not there yet."""
+        """Begins to write the blocks that do not exist yet."""
         self._begin(number, self._write, paths, parts)
 
     def load(self, number: int, paths: Sequence[str], parts: Sequence[memoryview]) -> None:
@@ -64,11 +64,11 @@ class FileJobs:
         return [self._finished(number) for number in over]
 
     def wait_idle(self) -> None:
-        """Returns when nothing is read or written any more; get_finished() tells of it."""
+        """Waits until nothing is read or written any more. get_finished() tells the results."""
         wait([block for job in self._jobs.values() for block in job.blocks])
 
     def shutdown(self, wait: bool = True) -> None:
-        """Waits for all jobs; what is whole keeps its name."""
+        """Waits for all jobs. Blocks that are whole keep their names."""
         self.wait_idle()
         self.get_finished()
         self._threads.shutdown()

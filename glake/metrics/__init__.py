@@ -1,4 +1,4 @@
-"""What glake does, for Prometheus and OpenTelemetry. docs/metrics.md lists the names.
+"""glake's figures for Prometheus and OpenTelemetry. docs/metrics.md lists the names.
 
 Everything is read when it is asked for: between two scrapes nothing runs and nothing is counted
 twice. Importing this imports neither package.

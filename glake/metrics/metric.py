@@ -1,4 +1,4 @@
-"""A metric, as every system of metrics knows it."""
+"""A metric in the form that all metrics systems share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Metric:
-    """What is measured, whatever its values are.
+    """What is measured, without values.
 
     Attributes:
         name: parts in words with "_", bytes with "_bytes" at the end; without "glake_" before it
@@ -23,7 +23,7 @@ class Metric:
 
     @property
     def in_bytes(self) -> bool:
-        """Whether its unit is bytes; else it has none."""
+        """Whether its unit is bytes; otherwise it has no unit."""
         return self.name.endswith("_bytes")
 
 

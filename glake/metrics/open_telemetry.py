@@ -19,7 +19,7 @@ _AGE = 0.1  # seconds: all instruments of one collection are of one reading
 
 
 def register_opentelemetry(provider: MeterProvider | None = None) -> None:
-    """Makes an observable instrument of each of glake's metrics, by OpenTelemetry's own API.
+    """Makes an observable instrument for each of glake's metrics, by OpenTelemetry's own API.
 
     They are read when the provider's reader collects; exporters are the provider's. Names have dots
     in place of Prometheus' underscores after "glake" ("glake.transfer_path_bytes"); bytes have the
@@ -53,7 +53,7 @@ def register_opentelemetry(provider: MeterProvider | None = None) -> None:
 
 
 class _Recent:
-    """The last reading, while it is recent."""
+    """Keeps the last reading while it is recent."""
 
     def __init__(self) -> None:
         self._reading = Reading()
@@ -62,7 +62,7 @@ class _Recent:
         self._lock = threading.Lock()
 
     def of(self, metric: Metric) -> Samples:
-        """The metric's values."""
+        """The values of the metric."""
         with self._lock:
             if time.monotonic() - self._at > _AGE:
                 self._read = {each.metric.name: each for each in self._reading.read()}

@@ -27,7 +27,7 @@ class Collector:
         self._reading = Reading()
 
     def describe(self) -> Iterator[Family]:
-        """The families without values, so that registering reads nothing."""
+        """The families without values, because registering must read nothing."""
         for metric in metrics():
             yield self._family(metric)
 
@@ -46,7 +46,7 @@ class Collector:
 
 
 class Server:
-    """Answers scrapes on a port until it is closed; a context manager.
+    """Answers scrapes on a port until it is closed. As a context manager it closes at the end.
 
     Attributes:
         address, port: where.
@@ -57,7 +57,7 @@ class Server:
         self.address, self.port = server.server_address[:2]
 
     def close(self) -> None:
-        """Gives the port back. Closing twice does nothing."""
+        """Gives the port back. A second call does nothing."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

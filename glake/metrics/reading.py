@@ -1,4 +1,4 @@
-"""Reads glake's statistics, and says them as metrics. It opens nothing: no driver, no engine."""
+"""Reads glake's statistics and gives them as metrics. It opens neither a driver nor an engine."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ _READABLE = Metric(
 
 
 def metrics() -> list[Metric]:
-    """All there are, in the order of read()."""
+    """All metrics, in the order of read()."""
     found = [*_ALLOCATOR.values(), _DRIVER_CALLS, *_HOST.values(), *_TRANSFER.values()]
     found += [*_PATH.values(), _PATH_STATE, _QUARANTINED]
     found += [metric for metric, _ in (*_FILES.values(), *_NODES.values())]
@@ -126,13 +126,13 @@ def metrics() -> list[Metric]:
 
 
 class Reading:
-    """Reads again and again; what it keeps is which devices have been in use."""
+    """Reads repeatedly. It only keeps which devices have been in use."""
 
     def __init__(self) -> None:
         self._used: set[int] = set()
 
     def read(self) -> list[Samples]:
-        """All metrics that have values now. What is not in use has none."""
+        """All metrics that have values now. Parts that are not in use have none."""
         found = {metric.name: Samples(metric) for metric in metrics()}
         parts: dict[str, Callable[[Any], None]] = {
             "allocator": self._allocator,
@@ -172,7 +172,7 @@ class Reading:
 
 
 def _core() -> Any:
-    """glake's core, if it has a driver; never loads one."""
+    """glake's core, if it has a driver. It never loads one."""
     core = sys.modules.get("glake._C")
     return core if core is not None and core.driver_path() else None
 
