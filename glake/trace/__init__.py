@@ -1,5 +1,5 @@
-"""Allocation traces: what a job asked for and gave back, recorded without running it, replayed
-under allocation policies.
+"""Allocation traces: what a job requested and freed. They are recorded without running the job, and
+replayed under allocation policies.
 
 The names below are fetched when asked for, so that importing this stays free of work.
 """

@@ -73,7 +73,7 @@ _SHARDED = (roles.PARAMETERS, roles.MASTERS, roles.OPTIMIZER_STATE, roles.GRADIE
 
 
 def advise(job: Digest) -> list[Advice]:
-    """All that the numbers of a job suggest, what keeps it from running first."""
+    """All that the numbers of a job suggest. What keeps the job from running comes first."""
     rules = (
         _too_small,
         allocators.room,
@@ -151,7 +151,7 @@ def _roles(job: Digest) -> Iterator[Advice]:
 
 
 def _done(job: Digest) -> set[str]:
-    """What the job does already, by its header's strategy and by its tags."""
+    """What the job does already, according to its header's strategy and its tags."""
     done = {word for word in re.split(r"[ ,]+", job.header.get("strategy", "").lower()) if word}
     if done & {"fsdp2", "zero3"} or any(_GATHERS.search(tag) for tag, _, _ in job.peak.by_tag):
         done.add("sharded")
@@ -168,7 +168,7 @@ def _what_to_do(role: str, done: set[str], job: Digest) -> str:
 
 
 def _loss(job: Digest) -> Iterator[Advice]:
-    """Logits and what the loss makes of them are often the largest tensors of a model."""
+    """Looks at the logits and the loss's tensors, which are often the largest of a model."""
     held = [
         holder
         for role, holder in roles.with_roles(job.peak.by_tag, job.peak.lasting)
@@ -213,7 +213,7 @@ def _largest(job: Digest) -> Iterator[Advice]:
 
 
 def _activations(job: Digest) -> Iterator[Advice]:
-    """For traces whose tags do not say it: what comes and goes within a step."""
+    """Looks at what comes and goes within a step, for traces whose tags do not name activations."""
     if job.static is None or job.peak.tagged:
         return
     transient = job.peak.live - job.static
@@ -230,7 +230,7 @@ def _activations(job: Digest) -> Iterator[Advice]:
 
 
 def _growth(job: Digest) -> Iterator[Advice]:
-    """Live memory at step starts that only ever rises is something kept by mistake.
+    """Looks at live memory at step starts. If it only ever rises, something is kept by mistake.
 
     Of few steps the end counts as one more start, unless it breaks a growth that is steady.
     """

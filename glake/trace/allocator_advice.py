@@ -26,8 +26,8 @@ _SWITCHES = {
 
 @dataclass(frozen=True)
 class Advice:
-    """``level`` is ``problem`` (it does not run so), ``saving`` or ``note``; ``figure`` is the
-    number it rests on."""
+    """``level`` is ``problem`` (the job does not run so), ``saving`` or ``note``. ``figure`` is the
+    number on which it rests."""
 
     level: str
     figure: str
@@ -36,7 +36,8 @@ class Advice:
 
 
 def room(job: Digest) -> Iterator[Advice]:
-    """Where PyTorch's default (or else another allocator) runs the job and much stays unused."""
+    """Whether PyTorch's default (or else another allocator) runs the job and much memory stays
+    unused."""
     capacity = job.capacity
     runs = [each for each in job.policies if each.fits and each.name in _SWITCHES]
     usual = next((each for each in runs if each.name == "native"), None)
@@ -60,13 +61,14 @@ def room(job: Digest) -> Iterator[Advice]:
 
 
 def _need(each: PolicyDigest) -> int:
-    """Bytes of the least device known to do: the smallest capacity, if it was looked for."""
+    """The bytes of the least device that is known to be enough: the smallest capacity, if it was
+    searched."""
     least = each.result.min_capacity_bytes
     return each.result.peak_physical_bytes if least is None else least
 
 
 def out_of_memory(job: Digest) -> Iterator[Advice]:
-    """Policies that fail although the bytes would be there."""
+    """The policies that fail although there would be enough bytes."""
     capacity = job.capacity
     if capacity is None or job.peak.live > capacity:
         return
@@ -114,7 +116,7 @@ def _where(step: int | None) -> str:
 
 
 def headroom(job: Digest) -> Iterator[Advice]:
-    """What is left under glake, where the job could use it."""
+    """The memory that is left under glake, if the job could use it."""
     for each in job.policies:
         least, capacity = each.result.min_capacity_bytes, job.capacity
         if each.name != "glake" or least is None or capacity is None:
@@ -132,9 +134,9 @@ def headroom(job: Digest) -> Iterator[Advice]:
 
 
 def compared(job: Digest) -> Iterator[Advice]:
-    """glake beside each model of another allocator, where both run the job: praise for the one that
-    is better at something and worse at nothing, both sides where each is better at something. Of
-    glake's policies it is the one with most to say for it."""
+    """Compares glake with each model of another allocator, if both run the job. It praises the one
+    that is better at something and worse at nothing, and names both sides if each is better at
+    something. Of glake's policies it takes the one with the most to say for it."""
     own = [each for each in job.policies if each.own and each.fits]
     own.sort(key=lambda each: each.result.peak_physical_bytes)
     if not own or any(room(job)):
@@ -155,12 +157,12 @@ def compared(job: Digest) -> Iterator[Advice]:
 
 
 def _cost(sides: _Sides) -> str:
-    """What a gain is paid with, too little to decide by: named all the same."""
+    """The price of a gain. It is too little to decide by, but is named."""
     return f" What it costs: it {_listed(sides.dear)}." if sides.dear else ""
 
 
 def _beside_glake(one: PolicyDigest, own: list[PolicyDigest]) -> str:
-    """What `compact` pays beside glake's usual policy."""
+    """The price of `compact`, compared with glake's usual policy."""
     usual = next((each for each in own if each.name == "glake"), None)
     if one.name != "compact" or usual is None:
         return ""
@@ -189,7 +191,8 @@ def _as_good(job: Digest, own: PolicyDigest, than: PolicyDigest) -> str:
 
 @dataclass(frozen=True)
 class _Side:
-    """One figure in which two policies differ: by how much, what of both, what glake gains."""
+    """One figure in which two policies differ: by how much, the values of both, and glake's
+    gain."""
 
     differs: str
     says: str
@@ -198,8 +201,8 @@ class _Side:
 
 @dataclass(frozen=True)
 class _Sides:
-    """The figures in which one of glake's policies is better than another, and worse, by enough to
-    matter; and those in which it is better as shown by less, or costs more by less."""
+    """The figures in which one of glake's policies is better or worse than another one by enough to
+    matter, and those in which it is better or worse by less."""
 
     better: list[_Side]
     worse: list[_Side]
@@ -236,7 +239,8 @@ def _sides(job: Digest, own: PolicyDigest, each: PolicyDigest) -> _Sides:
 
 
 def _full(job: Digest, own: PolicyDigest, each: PolicyDigest) -> bool:
-    """At a limit every caching allocator fills up to it, so only what is below one says much."""
+    """At a limit every caching allocator fills the memory up to it, so only use below one says
+    much."""
     most = max(own.result.peak_physical_bytes, each.result.peak_physical_bytes)
     return job.capacity is not None and most > (1 - WASTE_SHARE) * job.capacity
 

@@ -29,11 +29,11 @@ _FRAMES = 4  # of the user's own code, shown with an error
 
 
 class Ended(BaseException):
-    """The one who started this process, or its end, ends it."""
+    """Raised when the process that started this one ends it, or has itself ended."""
 
 
 def main(argument: str) -> int:
-    """Records; 0, or 2 for an error, which has been reported; 143 if told to end."""
+    """Records. Returns 0, 2 for an error that has been reported, or 143 if it was told to end."""
     request = json.loads(argument)
     ready = ":" not in request["target"]
     del sys.argv[1:]  # a job's own argument parser finds none
@@ -59,7 +59,8 @@ def main(argument: str) -> int:
 
 
 def _end_with(parent: int) -> None:
-    """SIGTERM ends this process tidily, and it comes when the parent dies, however that does."""
+    """Makes SIGTERM end this process tidily. It also comes when the parent dies, however that
+    happens."""
 
     def end(*_: Any) -> None:
         raise Ended
@@ -101,8 +102,8 @@ def _record(request: dict[str, Any], report: IO[str]) -> dict[str, Any]:
 
 
 def load_target(target: str) -> Callable[[Job], Step]:
-    """The make_step that "module:function" names, looked for in the current directory first; a name
-    without a colon is one of the ready plans (glake.trace.plans). Raises BadTarget."""
+    """The make_step that "module:function" names. It is first looked for in the current directory.
+    A name without a colon is one of the ready plans (glake.trace.plans). Raises BadTarget."""
     module_name, colon, name = target.partition(":")
     if not colon:
         return _ready_plan(target)
@@ -145,7 +146,7 @@ def _with_job(make_step: Callable[..., Any]) -> Callable[[Job], Step]:
 
 
 def _left(left: SystemExit) -> str:
-    """What to say of a job that called sys.exit()."""
+    """The message about a job that called sys.exit()."""
     lines = [_frame(each) for each in traceback.extract_tb(left.__traceback__) if _own(each)]
     code = "" if left.code is None else repr(left.code)
     text = (
@@ -156,8 +157,8 @@ def _left(left: SystemExit) -> str:
 
 
 def _described(error: BaseException, ready: bool = False) -> str:
-    """The error, after the last frames that are the user's own, innermost last. Of a ready plan the
-    user has no frames: the error is enough, or else it comes first."""
+    """The error, after the last frames of the user's own code, the innermost last. In a ready plan
+    the user has no frames: then the error is enough, or comes first."""
     if ready and isinstance(error, GlakeError):
         return str(error)
     lines: list[str] = []

@@ -34,7 +34,8 @@ def _load(path: str) -> Any:
 
 
 def _check_outputs(traces: tuple[str, ...], outputs: dict[str, str | None]) -> None:
-    """Before a long replay: its files can be written, and none is an input or another's."""
+    """Checks before a long replay that its files can be written, and that none is an input or
+    another output."""
     written: dict[str, str] = {}
     for option, path in outputs.items():
         if path is None:

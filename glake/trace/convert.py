@@ -1,4 +1,4 @@
-"""PyTorch's memory snapshots, and RMM's logs, as allocation traces."""
+"""Converts PyTorch's memory snapshots, and RMM's logs, to allocation traces."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RMM_ACTIONS = {"allocate": "alloc", "free": "free"}
 def convert(
     path: str | os.PathLike[str], out: str | os.PathLike[str], device: int | None = None
 ) -> Conversion:
-    """Writes a snapshot or a log, told apart by content, as a trace.
+    """Writes a snapshot or a log as a trace. It tells the two apart by content.
 
     Args:
         path: a pickle of ``torch.cuda.memory._dump_snapshot()`` or ``glake.dump_snapshot()`` with

@@ -1,4 +1,5 @@
-"""What a report says of one trace and its replays, as numbers: computed here, shown elsewhere."""
+"""The numbers that a report shows of one trace and its replays. They are computed here, and shown
+elsewhere."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Moment:
-    """Who holds what after an event; ``lasting`` is the part in blocks that outlive their step."""
+    """Who holds what after an event. ``lasting`` is the part in blocks that outlive their step."""
 
     event: int
     live: int
@@ -55,8 +56,8 @@ class Moment:
 
 @dataclass(frozen=True)
 class PolicyDigest:
-    """A replay; its memory after ``map_event`` (None for a replay without a layout) with the bytes
-    live then as requested; and who held what when memory ran out.
+    """A replay. It has the memory after ``map_event`` (None for a replay without a layout) with the
+    requested bytes that are live then, and who held what when memory ran out.
 
     Of a replay with ``layout_at="peak"`` the event is the trace's peak of live memory, which is the
     same moment for all policies. Where memory ran out, it is the request that was refused.
@@ -124,7 +125,7 @@ class Digest:
         return [span for span in self.spans if span.step is not None]
 
     def span_at(self, event: int) -> Span | None:
-        """The step an event belongs to."""
+        """The step to which an event belongs."""
         earlier = [span for span in self.spans if span.first_event <= event]
         return earlier[-1] if earlier else None
 
@@ -137,7 +138,7 @@ def _static(spans: Sequence[Span], end_live: int) -> int | None:
 
 
 def _buckets(sizes: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """Without gaps between the smallest and the largest."""
+    """The buckets from the smallest to the largest, without gaps."""
     sums: dict[int, tuple[int, int]] = {}
     for size, count in sizes:
         exponent = max(size.bit_length() - 1, LEAST_EXPONENT)
@@ -206,8 +207,8 @@ def digest(
 
 
 def facts(header: Mapping[str, str], most: int = 40) -> list[tuple[str, str]]:
-    """The header's facts worth showing, in its order and shortened, without those the report
-    computes itself."""
+    """The header's facts that are worth showing, in its order and shortened. Those that the report
+    computes itself are left out."""
     computed = ("format", "allocations", "frees", "setup_allocations")
     shown = [
         (key, value)
@@ -220,5 +221,5 @@ def facts(header: Mapping[str, str], most: int = 40) -> list[tuple[str, str]]:
 
 
 def shorten(text: str, most: int) -> str:
-    """The text in at most `most` characters, an ellipsis for what is cut off."""
+    """The text in at most `most` characters. An ellipsis stands for what is cut off."""
     return text if len(text) <= most else text[: most - 1] + "…"

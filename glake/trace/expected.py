@@ -1,4 +1,5 @@
-"""Sizes and numbers that depend on data no fake tensor has: assumptions, each one counted and told.
+"""Assumptions for sizes and numbers that depend on data, which no fake tensor has. Each one is
+counted and told.
 
 Each tensor may carry an expected mean of its elements (`_glake_mean`) or, for indices drawn evenly,
 the number they are drawn from (`_glake_range`). So a balanced router's `one_hot` has a mean of
@@ -39,7 +40,7 @@ _DEFAULT_SHARE = 0.5
 
 
 def assume(tensor: torch.Tensor, mean: float) -> torch.Tensor:
-    """Tells `glake plan` the mean of a tensor's elements, where data decides a size.
+    """Tells `glake plan` the mean of a tensor's elements, if data decides a size.
 
     A mask with mean 0.25 has a quarter of its elements set. Outside a plan nothing happens.
 
@@ -66,7 +67,7 @@ def assume(tensor: torch.Tensor, mean: float) -> torch.Tensor:
 
 
 class Expected:
-    """Runs operators, and answers for those whose result depends on data.
+    """Runs operators. It assumes a result if that depends on data.
 
     `recording` is a context in which operators called here are part of the job, too.
     """
@@ -87,7 +88,7 @@ class Expected:
         }
 
     def call(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        """The operator's result under the fake mode. Raises PlanError if nothing can be assumed."""
+        """The operator's result in the fake mode. Raises PlanError if nothing can be assumed."""
         packet = func.overloadpacket
         rule = self._rules.get(packet)
         if rule is not None:
@@ -197,7 +198,7 @@ class Expected:
         return max(0, min(int(mask.numel()), rows))
 
     def _without_masks(self, indices: Any) -> list[Any]:
-        """As the real operators do: a mask becomes the indices of its nonzero elements."""
+        """Replaces a mask by the indices of its nonzero elements, as the real operators do."""
         out: list[Any] = []
         for each in indices:
             if each is not None and each.dtype in (torch.bool, torch.uint8):
@@ -260,7 +261,7 @@ def _range(tensor: Any) -> int | None:
 
 
 def _share(packet: Any, args: Any) -> float | None:
-    """How often a comparison of evenly drawn indices holds."""
+    """The share of evenly drawn indices for which a comparison holds."""
     drawn_from = _range(args[0])
     if drawn_from is None and isinstance(args[1], torch.Tensor):
         drawn_from = _range(args[1])

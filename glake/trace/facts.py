@@ -1,4 +1,4 @@
-"""What a trace says without replaying it, in memory for its live blocks only."""
+"""Facts of a trace without a replay. They take memory only for its live blocks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from glake.units import counted, printable, size, size_range, titled
 
 @dataclass(frozen=True)
 class SizeClass:
-    """Allocations of `least` bytes to below twice as many: how many, and their bytes in all."""
+    """Allocations from `least` bytes to below twice that: how many, and their bytes in all."""
 
     least: int
     allocations: int
@@ -89,12 +89,13 @@ def scan(path: str | os.PathLike[str]) -> TraceFacts:
 
 
 def to_json(facts: TraceFacts) -> dict[str, Any]:
-    """All of it as JSON values."""
+    """All facts as JSON values."""
     return dataclasses.asdict(facts)
 
 
 def print_facts(facts: TraceFacts, console: Console, holders: int = 15) -> None:
-    """Tables: the figures with the header, sizes, streams, and the largest holders at the peak."""
+    """Prints tables: the figures with the header, sizes, streams, and the largest holders at the
+    peak."""
     # Foreign words are Text, since a markup string would read :100: as a picture.
     table = Table(title=Text(titled(facts.trace)), title_justify="left")
     table.add_column("what")

@@ -1,4 +1,5 @@
-"""torch.cuda for a device that exists in name only: `install` makes a CPU build of torch answer.
+"""torch.cuda for a device that exists in name only: `install` makes a CPU build of torch provide
+it.
 
 Works in a process that called `load` before `import torch` (csrc/torch/fake_cuda.cpp), and that
 only ever makes fake tensors. What is not stubbed here fails as it does on any CPU build.
@@ -29,7 +30,7 @@ _SDP_BACKENDS = {"math": 0, "flash": 1, "efficient": 2}  # at::SDPBackend
 
 
 def recording_torch() -> adapter_build.Torch:
-    """This Python's torch, not imported. Raises PlanError where it cannot record a job."""
+    """This Python's torch, without importing it. Raises PlanError if it cannot record a job."""
     if not extras.present("torch"):
         raise PlanError(extras.missing_torch(f"recording a job ({sys.executable})"))
     torch = adapter_build.installed_torch()
@@ -39,7 +40,7 @@ def recording_torch() -> adapter_build.Torch:
 
 
 def load(devices: int, attention: str) -> Path:
-    """Builds and loads the fake device; `devices` of them, 1 to 64. Must precede `import torch`.
+    """Builds and loads the fake device, `devices` times (1 to 64). Must come before `import torch`.
 
     Raises AdapterBuildError (no compiler), PlanError (no torch, a CUDA build, torch imported).
     """
@@ -55,7 +56,8 @@ def load(devices: int, attention: str) -> Path:
 
 
 def install(devices: int, total_bytes: int, live: Callable[[], tuple[int, int]]) -> None:
-    """Stubs torch.cuda: `devices` of `total_bytes` each. live(): bytes allocated now, at most."""
+    """Stubs torch.cuda with `devices` of `total_bytes` each. live() gives the bytes allocated now
+    and at most."""
     import torch
 
     _define_streams()
@@ -118,7 +120,7 @@ def _define_streams() -> None:
 
 
 def _device(device: Any) -> Any:
-    """A torch.device with an index, of None, an index, a name or a device."""
+    """A torch.device with an index, from None, an index, a name or a device."""
     import torch
 
     if isinstance(device, int):

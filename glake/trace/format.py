@@ -46,7 +46,7 @@ _Parsed = TypeVar("_Parsed")
 
 
 class Event(NamedTuple):
-    """One line of a trace. Each kind has what its line says, and ``bytes`` of the block.
+    """One line of a trace. Each kind has what its line says, and the ``bytes`` of the block.
 
     ``op`` is "a" (allocate), "f" (free), "r" (record_stream) or "s" (a step begins), and ``id`` the
     block's, or the step's number. ``bytes`` is the block's size on all three, 0 on a step;
@@ -62,7 +62,7 @@ class Event(NamedTuple):
 
 
 def clean_tag(text: str) -> str:
-    """A text as a tag: blanks and what cannot be printed become "_".
+    """A text as a tag. Blanks and unprintable characters become "_".
 
     What goes beyond 1024 bytes is cut off at the front, since the last frame names the culprit.
 
@@ -95,8 +95,8 @@ def _check(name: str, value: int, least: int, most: int) -> None:
 
 
 class TraceWriter:
-    """Writes a trace, gzip if the name ends in .gz or as ``packed`` says, in memory bounded by what
-    is live.
+    """Writes a trace, as gzip if the name ends in .gz or ``packed`` says so. Its memory is bounded
+    by what is live.
 
     A file closed early is a valid trace of what came before. The same calls give the same bytes.
     ``live_bytes`` and ``peak_live_bytes`` tell what was written so far; facts known only at the end
@@ -200,7 +200,7 @@ class TraceWriter:
         self._step = n
 
     def fact(self, key: str, value: object) -> None:
-        """A fact about the job, for the reader's `header`; the last of one key counts.
+        """A fact about the job, for the reader's `header`. The last fact with a key counts.
 
         Args:
             key: what it is about, without a colon.
@@ -228,7 +228,7 @@ class TraceWriter:
         self._write_line(f"# {text}")
 
     def close(self) -> None:
-        """Ends the file. Closing again does nothing."""
+        """Ends the file. A second call does nothing."""
         try:
             self._text.close()
         finally:
@@ -271,7 +271,8 @@ def _opened(path: str | os.PathLike[str], mode: str) -> IO[bytes]:
 
 
 class Chunks(Iterator[bytes]):
-    """The bytes of a file in pieces, unpacked if it is gzip (``packed``, once the first is read).
+    """The bytes of a file in pieces. A gzip is unpacked (``packed`` is known once the first piece
+    is read).
 
     Raises BROKEN_ARCHIVE for a gzip that is truncated or damaged, FileFailed.
     """
@@ -304,7 +305,7 @@ def read_chunks(path: str | os.PathLike[str]) -> Chunks:
 
 
 class _Prefixed:
-    """A file whose first bytes have been read already: a pipe cannot be wound back."""
+    """A file whose first bytes have been read already, because a pipe cannot be rewound."""
 
     def __init__(self, first: bytes, rest: IO[bytes]) -> None:
         self._first, self._rest = first, rest
@@ -329,7 +330,7 @@ def archive_error(name: str, line: int, broken: BaseException) -> Exception:
 
 
 def _checked(chunks: Chunks, error: Any) -> Any:
-    """The error to tell of a line no trace may hold: damage that made it so comes first.
+    """The error about a bad line. If damage of the file caused it, that is told first.
 
     A gzip's checksum stands at its end, long after the garbage that a flipped bit unpacks to; it is
     looked for in as much as unpacks in seconds.
@@ -348,8 +349,8 @@ def _checked(chunks: Chunks, error: Any) -> Any:
 def parsed(
     path: str | os.PathLike[str], parse: Callable[..., _Parsed], *more: Any, name: str = ""
 ) -> _Parsed:
-    """What `parse(name, chunks, *more)`, a parser of glake._C, makes of the file; the path where no
-    name is given.
+    """The result of `parse(name, chunks, *more)`, a parser of glake._C, for the file. The name is
+    the path if none is given.
 
     Raises TraceError for a line no trace may hold or a broken gzip stream, FileFailed for a file
     that cannot be opened, WrongType for what is no path or no name.
@@ -370,8 +371,8 @@ def shown_name(path: str | os.PathLike[str]) -> str:
 
 
 class EventReader(Iterator[Event]):
-    """The events of a trace in order, read as they are asked for: a file of any length takes memory
-    for its live blocks only. ``header`` has the facts met so far.
+    """The events of a trace in order, read when they are needed. So a file of any length takes
+    memory for its live blocks only. ``header`` has the facts met so far.
 
     Args:
         path: as of read_events().
@@ -405,7 +406,8 @@ class EventReader(Iterator[Event]):
 
 
 def read_events(path: str | os.PathLike[str]) -> EventReader:
-    """The events of a trace, plain or gzip, one after another, in memory for the live blocks only.
+    """Reads the events of a trace, plain or gzip, one by one. It takes memory for the live blocks
+    only.
 
     The rules are those of `load_trace`, since one parser serves both.
 

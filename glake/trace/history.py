@@ -1,4 +1,4 @@
-"""From what an allocator logged, by address, to a trace, by block.
+"""Makes a trace, by block, from what an allocator logged, by address.
 
 A log begins and ends anywhere: blocks may have been live before it, and parts of it may be lost.
 """
@@ -19,8 +19,8 @@ BEFORE_HISTORY = "before_history"
 
 
 class Entry(NamedTuple):
-    """One action: "alloc", "free", "completed" (of a free, where that is logged) or "step", whose
-    number is the address."""
+    """One action: "alloc", "free", "completed" (of a free, if that is logged) or "step", which has
+    its number as the address."""
 
     action: str
     address: int
@@ -31,7 +31,7 @@ class Entry(NamedTuple):
 
 @dataclass
 class Conversion:
-    """What became of a file: counts, and sentences on what could not be carried over."""
+    """The result of a conversion: counts, and sentences about what could not be converted."""
 
     events: int = 0
     steps: int = 0
@@ -50,7 +50,7 @@ def write(
     header: Mapping[str, object],
     out: str | os.PathLike[str],
 ) -> Conversion:
-    """Writes a history as a trace; what was live before it stands first.
+    """Writes a history as a trace. What was live before it comes first.
 
     `entries` starts the history anew at each call (it is read twice); `held` is what was live at
     its end, by address, where that is known. A file that cannot be finished is removed. Raises
@@ -75,7 +75,7 @@ def write(
 def _live_before(
     entries: Iterable[Entry], held: Mapping[int, Entry], result: Conversion
 ) -> list[Entry]:
-    """What must have been live when the history began, in address order."""
+    """The blocks that must have been live when the history began, in address order."""
     before: dict[int, Entry] = {}
     seen: set[int] = set()
     live: set[int] = set()

@@ -32,21 +32,21 @@ class Node:
 
 
 def fold(frame: str) -> str:
-    """A module path with its numbers made ``*``, so that a model's equal layers add up, and without
-    what would steer a terminal."""
+    """A module path with ``*`` for its numbers, so that a model's equal layers add up. Characters
+    that would steer a terminal are left out."""
     folded = _NUMBER.sub("*", printable(frame))
     return folded if len(folded) <= _LONGEST_FRAME else folded[: _LONGEST_FRAME - 1] + "…"
 
 
 def frames_of(tag: str) -> list[str]:
-    """The frames of a tag, outermost first; the empty tag has one of its own."""
+    """The frames of a tag, the outermost first. The empty tag has a frame of its own."""
     return [fold(frame) for frame in tag.split(";") if frame] or [UNTAGGED]
 
 
 def tree(holders: Iterable[Holder]) -> Node:
-    """All holders under one nameless root, largest first. Frames past the 16th, what is less than
-    0.2 % of all and what comes after the 24th of one parent are added up, so that the tree of any
-    trace stays small."""
+    """All holders under one nameless root, the largest first. The tree of any trace stays small:
+    frames past the 16th, parts below 0.2 % of all, and all after the 24th child of one parent are
+    added up."""
     root = Node("")
     index: dict[tuple[str, ...], Node] = {(): root}
     for tag, size, blocks in holders:

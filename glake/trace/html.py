@@ -78,7 +78,7 @@ def available() -> bool:
 
 
 def absent(option: str = "an HTML report") -> str:
-    """The sentence where `available` is not so."""
+    """The sentence for a Python in which `available` is false."""
     return extras.missing(option, "Jinja2", "report")
 
 
@@ -124,7 +124,7 @@ def write(
 
 
 def render(jobs: Sequence[Digest]) -> str:
-    """The page, of one digest a trace."""
+    """The page, from one digest for each trace."""
     try:
         jinja2 = importlib.import_module("jinja2")
     except ImportError as missing:
@@ -157,7 +157,7 @@ def _asset(name: str) -> str:
 
 
 def _embed(value: Any) -> str:
-    """JSON that no text in it can end: without a character that means something to HTML."""
+    """JSON that cannot end the HTML around it, because it has no character with a meaning there."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     for each in "<>&":
         text = text.replace(each, f"\\u{ord(each):04x}")
@@ -208,7 +208,7 @@ def _job(job: Digest) -> dict[str, Any]:
 
 
 def _bucket(exponent: int) -> str:
-    """The sizes from 2^exponent on, below twice that."""
+    """The bucket of sizes from 2^exponent to below twice that."""
     low, high = 1 << exponent, 2 << exponent
     return f"below {high} B" if exponent == LEAST_EXPONENT else size_range(low, high)
 
@@ -235,7 +235,7 @@ def _assumptions(job: Digest) -> str:
 
 
 def _near(job: Digest) -> int | None:
-    """The capacity, unless most of it stays empty and bars of its scale would say nothing."""
+    """The capacity. None if most of it stays empty, because bars of its scale would say nothing."""
     most = max(one.result.peak_physical_bytes for one in job.policies)
     return job.capacity if job.capacity and job.capacity <= _FAR * most else None
 
@@ -367,12 +367,13 @@ def _changes(at: Sequence[int], values: Sequence[int]) -> tuple[list[int], list[
 
 
 def _kept(steps: int) -> range:
-    """Indices of steps, evenly spaced: not more than a chart can show."""
+    """Indices of steps, evenly spaced, and no more than a chart can show."""
     return range(0, steps, -(-steps // _MOST_STEPS) or 1)
 
 
 def _data(job: Digest) -> dict[str, Any]:
-    """What the script draws of one trace; sizes are bytes, of tapes in units."""
+    """The data that the script draws for one trace. Sizes are bytes, and those of tapes are in
+    units."""
     physical = max((each.layout.physical for each in job.policies if each.layout), default=0)
     row = 1 << max((physical // _MAP_ROWS).bit_length(), 21)
     steps = job.steps

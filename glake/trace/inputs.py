@@ -46,7 +46,7 @@ class InputFile(click.Path):
 
 @contextlib.contextmanager
 def bad_input() -> Iterator[None]:
-    """Turns what readers raise (ValueError, OSError) into BadInput."""
+    """Turns exceptions of readers (ValueError, OSError) into BadInput."""
     try:
         yield
     except (ValueError, OSError) as bad:
@@ -55,7 +55,7 @@ def bad_input() -> Iterator[None]:
 
 @contextlib.contextmanager
 def rereadable(path: str) -> Iterator[str]:
-    """A path that can be opened again and again: `path` itself, or that of a copy of a pipe.
+    """A path that can be opened repeatedly: `path` itself, or a copy of a pipe.
 
     The copy is a temporary file without a name, so that nothing is left however the process ends.
     Raises BadInput, naming `path`, for what readers raise inside, and where the copy has no room.
@@ -86,7 +86,8 @@ def _copy(pipe: Any, copy: Any, path: str) -> None:
 
 
 def check_output(source: str, out: str) -> None:
-    """Raises BadParameter if the output `out` is the input `source`, or its folder is not there."""
+    """Raises BadParameter if the output `out` is the input `source`, or if its folder does not
+    exist."""
     if not os.path.isdir(os.path.dirname(os.path.realpath(out))):
         raise click.BadParameter(f"{out}: there is no such folder", param_hint="-o")
     if os.path.exists(out) and os.path.samefile(source, out):

@@ -1,4 +1,4 @@
-"""The job that `glake plan` records: what a make_step is given, and what may go wrong."""
+"""The job that `glake plan` records: the argument of make_step, and the errors of a job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ Step = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Job:
-    """What `make_step(job)` is given. It builds model and optimizer, and returns a step function.
+    """The argument of `make_step(job)`, which builds model and optimizer, and returns a step
+    function.
 
     Attributes:
         world: ranks of the (fake) process group.

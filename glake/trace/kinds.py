@@ -1,4 +1,5 @@
-"""What set-up's tensors are for: the last frame of their tags, from which reports tell roles."""
+"""The purpose of tensors made in set-up. It is the last frame of their tags, from which reports
+tell roles."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def kind(tensor: torch.Tensor, what: str) -> torch.Tensor:
-    """Tells `glake plan` what a tensor made in set-up is for, where no module owns it.
+    """Tells `glake plan` what a tensor made in set-up is for, if no module owns it.
 
     Outside a plan nothing happens.
 
@@ -41,8 +42,9 @@ def kind(tensor: torch.Tensor, what: str) -> torch.Tensor:
 
 
 def named(modules: list[Any]) -> Iterator[tuple[str, Any, str]]:
-    """(name, tensor, kind) of what is alive, the surest last: weights that an optimizer updates and
-    no module of ``modules`` (roots) owns; parameters and buffers; what :func:`kind` was told."""
+    """(name, tensor, kind) of live tensors, the surest last: weights that an optimizer updates and
+    no module of ``modules`` (roots) owns, then parameters and buffers, then what :func:`kind` was
+    told."""
     import gc
 
     import torch

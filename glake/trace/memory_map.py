@@ -1,4 +1,4 @@
-"""What a policy's memory looks like at one moment: sums, holes, and a drawing's worth of pieces."""
+"""A policy's memory at one moment: sums, holes, and as many pieces as a drawing needs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FINEST_PIECES = 1 << 15
 @dataclass(frozen=True)
 class MemoryMap:
     """Sums over a policy's segments, in bytes. ``largest_free`` is the longest run of free bytes in
-    one segment, ``holes`` the number of such runs, and ``free_by_stream`` the bytes free on each
+    one segment, ``holes`` the number of such runs, and ``free_by_stream`` the free bytes of each
     stream. ``tape`` is for drawing: the segments end to end, see :func:`summarise`."""
 
     physical: int
@@ -54,7 +54,7 @@ class _Sums:
 
 
 def _pieces(segment: LayoutSegment) -> Iterator[tuple[int, int, int | None]]:
-    """(bytes, state, stream) of a segment's blocks; what no block covers is free."""
+    """(bytes, state, stream) of a segment's blocks. What no block covers is free."""
     at = 0
     for block in segment.blocks:
         if block.offset > at:
@@ -66,8 +66,9 @@ def _pieces(segment: LayoutSegment) -> Iterator[tuple[int, int, int | None]]:
 
 
 def _tape(segments: Sequence[LayoutSegment], cell: int) -> list[Any]:
-    """Per segment its name and a flat list of integers: a run of blocks is 4 x units + state, and
-    after a MIXED one (blocks smaller than a cell, added up) its live and its pending units."""
+    """For each segment its name and a flat list of integers. A run of blocks is 4 x units + state.
+    Behind a MIXED one (blocks smaller than a cell, added up) come its live and its pending
+    units."""
     tape: list[Any] = []
     for segment in segments:
         runs: list[list[int]] = []  # [state, total, live, pending], in bytes
@@ -141,7 +142,8 @@ def _length(tape: Sequence[Any]) -> int:
 
 
 def _merge_small(segments: Sequence[LayoutSegment], cell: int) -> list[LayoutSegment]:
-    """Neighbouring segments smaller than a cell as one segment of that many."""
+    """Joins neighbouring segments that are smaller than a cell. The result says how many they
+    were."""
     merged: list[LayoutSegment] = []
     group: list[LayoutSegment] = []
 

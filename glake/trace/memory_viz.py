@@ -24,7 +24,7 @@ _FRAME = re.compile(r"(?P<file>[^:]+):(?P<line>\d+):(?P<name>.*)")
 
 
 def export(path: str | os.PathLike[str], out: str | os.PathLike[str]) -> None:
-    """Writes a trace as a snapshot with history: device 0, an event's number as its time in us.
+    """Writes a trace as a snapshot with history on device 0. An event's time in us is its number.
 
     Takes about 1 KiB of memory for each event. TraceError for a bad trace; OSError.
     """
@@ -34,7 +34,7 @@ def export(path: str | os.PathLike[str], out: str | os.PathLike[str]) -> None:
 
 
 def build(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The snapshot `export` writes, of dicts, lists, strings and numbers."""
+    """The snapshot that `export` writes, made of dicts, lists, strings and numbers."""
     layout = _Layout()
     frames: dict[str, list[dict[str, Any]]] = {}
     live: dict[int, tuple[int, Event]] = {}
@@ -84,7 +84,8 @@ def _entry(
 
 
 def _frames(tag: str, known: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """A tag as a stack, innermost first; stacks are shared, which keeps the pickle small."""
+    """A tag as a stack, the innermost frame first. Stacks are shared, which keeps the pickle
+    small."""
     if tag not in known:
         known[tag] = []
         for text in reversed(tag.split(";")) if tag else ():
@@ -140,7 +141,7 @@ def _rounded(size: int) -> int:
 
 
 class _Layout:
-    """Best fit with coalescing, growing at the end."""
+    """Places blocks by best fit with coalescing, and grows at the end."""
 
     def __init__(self) -> None:
         self.top = _BASE

@@ -1,4 +1,4 @@
-"""Asking a planned job's tensors for their values is an error that says why, at the job's line.
+"""If a planned job asks a tensor for its values, that is an error that says why, at the job's line.
 
 `item()` and what is built on it (`tolist()`, `if tensor:`) is answered by glake.trace.expected;
 what copies data out of torch cannot be.
@@ -22,7 +22,7 @@ _REAL = (torch.Tensor, torch.nn.Parameter)
 
 @contextmanager
 def refused() -> Iterator[None]:
-    """Inside, tensors without memory raise PlanError where torch would name its own internals."""
+    """Inside, tensors without memory raise PlanError, and not an error about torch's internals."""
     owner: Any = torch.Tensor
     originals = {name: getattr(owner, name) for name in _READERS}
     for name, original in originals.items():

@@ -1,4 +1,4 @@
-"""A trace, and what allocators make of it, in the Trace Event Format that ui.perfetto.dev opens.
+"""Exports a trace and its replays in the Trace Event Format, which ui.perfetto.dev opens.
 
 Source: the public "Trace Event Format" document of Chromium, its JSON object form. A trace has no
 times: an event of the trace is a microsecond of the picture.
@@ -31,7 +31,7 @@ def export(
     points: int = 20000,
     blocks: int = 2000,
 ) -> None:
-    """Writes a trace as Perfetto JSON, gzip if `out` ends in .gz.
+    """Writes a trace as Perfetto JSON, as gzip if `out` ends in .gz.
 
     Counter tracks of live bytes and of each result's physical bytes, a slice for each step, an
     asynchronous slice for each of the `blocks` largest blocks, and a mark where a result ran out of
@@ -123,7 +123,7 @@ def _physical(result: ReplayResult) -> Iterator[dict[str, Any]]:
 
 
 class _Largest:
-    """The largest blocks of a trace, whenever they live."""
+    """The largest blocks of a trace, at whatever time they are live."""
 
     def __init__(self, most: int):
         self._most = most

@@ -1,4 +1,4 @@
-"""Reading a pickle that may be anybody's: plain values only, nothing imported, nothing called."""
+"""Reads a pickle of unknown origin: plain values only. It imports nothing and calls nothing."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _MEMORY_PER_BYTE = 64  # an empty dict costs one byte in a pickle and 64 in memo
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Builds dicts, lists, tuples, strings and numbers. All else in a pickle begins with a class
-    or function found by name, and there is none to be found here."""
+    """Builds dicts, lists, tuples, strings and numbers. Anything else in a pickle begins with a
+    class or function that is found by name, and here none is found."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(
@@ -35,8 +35,8 @@ class _PlainUnpickler(pickle.Unpickler):
 
 @contextlib.contextmanager
 def _memory_limit(more: int) -> Iterator[None]:
-    """Lets the process grow by `more` bytes of addresses: a pickle of a few bytes can ask for
-    terabytes, which then is a MemoryError here, and not the end of the machine."""
+    """Lets the process grow by `more` bytes of addresses. A pickle of a few bytes can ask for
+    terabytes. That becomes a MemoryError here, and not the end of the machine."""
     with open("/proc/self/statm", "rb") as file:
         now = int(file.read().split()[0]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -51,7 +51,7 @@ def _memory_limit(more: int) -> Iterator[None]:
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """The plain value (dict, list, tuple, str, bytes, int, float, bool, None) a pickle holds.
+    """The plain value (dict, list, tuple, str, bytes, int, float, bool, None) in a pickle.
 
     While it reads, the whole process may grow by a bounded amount of memory only. Raises
     RefusedPickle (a ValueError) for a pickle that names a class or a function, is broken, is larger

@@ -40,7 +40,7 @@ class Refused(click.ClickException):
 
 
 def _ready_plan_options(command: click.Command) -> click.Command:
-    """--seq 8192 and the like: each option of the ready plans as a flag of its own."""
+    """Makes each option of the ready plans a flag of its own: --seq 8192 and the like."""
     for option in OPTIONS:
         # Only with a flag_value may the value be left out, and then none may begin with "-".
         bare: dict[str, Any] = {}
@@ -139,8 +139,8 @@ def plan(target: str, **given: Any) -> None:
 
 @contextlib.contextmanager
 def _ended_tidily() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the command as Ctrl-C does: the recording process goes
-    first. The exit status is 128 and the signal's number."""
+    """Ends the command on SIGTERM and SIGHUP as Ctrl-C does: the recording process ends first. The
+    exit status is 128 plus the signal's number."""
 
     def end(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
@@ -158,7 +158,7 @@ def _ended_tidily() -> Iterator[None]:
 
 
 def _as_typed(text: str, given: dict[str, Any]) -> str:
-    """An error with seq=4096 as --seq 4096, where that is how it was given."""
+    """An error about seq=4096 as one about --seq 4096, if the option was given like that."""
     for option in OPTIONS:
         value = given.get(_parameter(option.name))
         if value is not None:

@@ -1,4 +1,4 @@
-"""Does a job fit? Recorded without running it, then replayed under allocation policies.
+"""Does a job fit? It is recorded without running it, and then replayed under allocation policies.
 
 >>> plan = glake.trace.plan("train:make_step", gpu="80GiB", world=8)
 >>> plan.verdict
@@ -72,7 +72,7 @@ class Plan:
 
     @property
     def fits(self) -> dict[str, bool]:
-        """Whether the job runs to its end, by policy."""
+        """Whether the job runs to its end, for each policy."""
         return {each.policy: each.oom is None for each in self.results}
 
     @property
@@ -94,7 +94,7 @@ class Plan:
         return f"{self.target} fits {where} with {_listed(runs, 'and')}{rest}"
 
     def to_json(self) -> dict[str, Json]:
-        """Everything as plain values; each result without its timeline and layout."""
+        """Everything as plain values. Results are without their timelines and layouts."""
         from glake.trace.report import to_json
 
         return {
@@ -137,7 +137,7 @@ def plan(
     python: str = "",
     progress: Progress | None = None,
 ) -> Plan:
-    """Records `target` without running it and replays it on a device of `gpu` bytes.
+    """Records `target` without running it, and replays it on a device of `gpu` bytes.
 
     Args:
         target: "module:make_step", from the current directory, or the name of a ready plan.
@@ -226,7 +226,7 @@ def _replays(
 
 
 def parse_size(name: str, value: int | str, least: int = _LEAST) -> int:
-    """Bytes of 85899345920, "80GiB" or "80 GiB". Raises PlanError, naming the limit."""
+    """Bytes from 85899345920, "80GiB" or "80 GiB". Raises PlanError, which names the limit."""
     text = str(value).replace(" ", "")
     text = re.sub(r"(?i)(\d)([kmgt])ib$", lambda found: f"{found[1]}{found[2].upper()}iB", text)
     try:
@@ -241,7 +241,7 @@ def parse_size(name: str, value: int | str, least: int = _LEAST) -> int:
 
 
 def folded(holders: Sequence[Holder]) -> list[Holder]:
-    """Holders with the numbers of layers made `*` and added up, largest first."""
+    """Holders with `*` for the numbers of layers, added up, the largest first."""
     sums: dict[str, tuple[int, int]] = {}
     for tag, held, blocks in holders:
         key = ";".join(fold(frame) for frame in tag.split(";"))
@@ -267,7 +267,7 @@ def _require(name: str) -> None:
 
 
 def _kept(target: str, file: IO[bytes]) -> str:
-    """The path of a named copy of a trace."""
+    """The path of a copy of the trace, in a temporary file that is named after the target."""
     name = re.sub(r"[^\w.-]+", "-", Path(target).name).strip("-") or "job"
     handle, path = tempfile.mkstemp(prefix=f"glake-{name}-", suffix=".trace.gz")
     try:

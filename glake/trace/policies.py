@@ -1,4 +1,4 @@
-"""The policies that a trace can be replayed under: what each is called, and what it stands for."""
+"""The policies by which a trace can be replayed: their names and what they stand for."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Policy(NamedTuple):
 
 @functools.cache
 def known() -> dict[str, Policy]:
-    """All of them by name."""
+    """All policies by name."""
     rows = importlib.import_module("glake._C").replay_policies()
     return {row[0]: Policy(*row) for row in rows}
 
 
 def named(policy: str) -> Policy:
-    """The policy of a name, which may have a parameter (``gmlake:64MiB``).
+    """The policy with this name, which may have a parameter (``gmlake:64MiB``).
 
     Raises:
         KeyError: there is none.

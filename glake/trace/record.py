@@ -31,7 +31,7 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Request:
-    """What the child is asked for. Raises PlanError for a value out of range."""
+    """The request to the child. Raises PlanError for a value out of range."""
 
     target: str
     out: str
@@ -65,7 +65,7 @@ def record(
     progress: Progress | None = None,
     **request: Any,
 ) -> dict[str, Any]:
-    """Records a job's allocations into the trace `out` without running it; its facts.
+    """Records a job's allocations into the trace `out` without running it. Returns its facts.
 
     Args:
         target: "module:function", found from the current directory, or the name of a ready plan.
@@ -150,7 +150,7 @@ def _command(asked: Request, python: str, report: int, named: bool) -> list[str]
 
 
 def _environment() -> dict[str, str]:
-    """The child's: torch loads neither glake's adapter nor another's."""
+    """The child's environment. torch loads neither glake's adapter nor another one there."""
     kept = {key: value for key, value in os.environ.items() if key != "GLAKE_ALLOCATOR"}
     return {**kept, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 

@@ -1,4 +1,4 @@
-"""Sees each storage of a fake job come and go, and writes it down as an allocation trace.
+"""Sees when each storage of a fake job is made and freed, and writes an allocation trace.
 
 A dispatch mode above torch's FakeTensorMode looks at the results of each operator. A storage it has
 not met is a birth, with the bytes asked for, the current stream, and a tag of phase, module
@@ -29,7 +29,7 @@ _KEEP_UNSETTLED = 64 * _KEEP  # and where the phase of some is still open
 
 
 class Writer(Protocol):
-    """What a recorder writes to: glake.trace.format.TraceWriter."""
+    """The interface to which a recorder writes: glake.trace.format.TraceWriter."""
 
     def alloc(self, id: int, nbytes: int, stream: int = 0, tag: str = "") -> None: ...
     def free(self, id: int) -> None: ...
@@ -38,7 +38,7 @@ class Writer(Protocol):
 
 
 class _Storage:
-    """One storage: its bytes now, the ID of its block (0: none), and the weak reference."""
+    """One storage: its bytes now, the ID of its block (0: none), and the weak reference to it."""
 
     __slots__ = ("block", "nbytes", "on_device", "reference")
 
@@ -48,7 +48,7 @@ class _Storage:
 
 
 class Recorder(TorchDispatchMode):
-    """The mode. Enter it inside a FakeTensorMode that uses it, and `watching()` both."""
+    """The mode. Enter it inside a FakeTensorMode that uses it, and `watching()` around both."""
 
     def __init__(self, writer: Writer, scratch: Scratch, device: str = "cuda") -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -201,8 +201,8 @@ class Recorder(TorchDispatchMode):
         return tag
 
     def name_parameters(self, modules: list[Any]) -> None:
-        """Tags the held blocks by the names and kinds that glake.trace.kinds finds for them: those
-        of parameters and buffers of `modules` (roots), which their modules then go by."""
+        """Tags the held blocks with the names and kinds that glake.trace.kinds finds for them. The
+        modules below `modules` (roots) get their names in later tags, too."""
         for module in modules:
             self.where.name(module, type(module).__name__)
         names: dict[int, str] = {}
@@ -219,14 +219,14 @@ class Recorder(TorchDispatchMode):
     # -- for the one who drives it ------------------------------------------------------------
 
     def step(self, number: int) -> None:
-        """Step `number` begins; with the first, set-up is over."""
+        """Step `number` begins. The first one ends set-up."""
         self._held = False
         self._unsettled.clear()
         self.where.begin_step()
         self._events.append(("s", number))
 
     def flush(self) -> None:
-        """Writes the events seen so far. A death during it is written by the next one."""
+        """Writes the events seen so far. If a storage dies meanwhile, the next call writes that."""
         writer, events = self.writer, self._events
         self._unsettled.clear()
         for _ in range(len(events)):
@@ -241,12 +241,12 @@ class Recorder(TorchDispatchMode):
                 writer.step(*fields)
 
     def live(self) -> tuple[int, int]:
-        """Bytes live on the device now, and at most so far."""
+        """The bytes that are live on the device now, and the most so far."""
         return self.live_bytes, self.peak_bytes
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """What runs inside is no part of the job."""
+        """What runs inside is not a part of the job."""
         self._paused += 1
         try:
             yield
@@ -255,7 +255,7 @@ class Recorder(TorchDispatchMode):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Sees modules, optimizers and storages that are resized in place, too."""
+        """Also sees modules, optimizers, and storages that are resized in place."""
         original = torch.UntypedStorage.resize_
 
         def resize(storage: Any, nbytes: int) -> Any:

@@ -1,4 +1,4 @@
-"""Loading traces and replaying them through allocation policies, no GPU needed.
+"""Loads traces and replays them through allocation policies. It needs no GPU.
 
 >>> trace = load_trace("job.trace.gz")
 >>> result = replay(trace, "glake", capacity=80 << 30)
@@ -61,13 +61,15 @@ def _native() -> Any:
 
 
 def policies() -> list[str]:
-    """The policies a trace can be replayed under; ``gmlake`` takes a size too: ``gmlake:64MiB``."""
+    """The policies by which a trace can be replayed. ``gmlake`` also takes a size:
+    ``gmlake:64MiB``."""
     return list(known())
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """What one step of a trace cost. Times are microseconds, modelled by the result's first table.
+    """The cost of one step of a trace. Times are microseconds, modelled by the result's first
+    table.
 
     Attributes:
         step: its number.
@@ -113,15 +115,15 @@ class DriverTime:
 
 
 def default_costs() -> list[str]:
-    """The tables driver time is priced by unless others are named: the one in force in the
-    simulator (``GLAKE_SIM_COSTS``), then the built-in ones."""
+    """The tables of driver prices that are used unless others are named: the one of the simulator
+    (``GLAKE_SIM_COSTS``), then the built-in ones."""
     in_force = os.environ.get("GLAKE_SIM_COSTS", "").strip()
     return list(dict.fromkeys([*([in_force] if in_force else []), *COST_TABLES]))
 
 
 @dataclass(frozen=True)
 class Holder:
-    """What was live of one tag.
+    """What was live with one tag.
 
     Attributes:
         tag: "": untagged.
@@ -199,7 +201,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Live and physical memory over time: of each run of events the largest figures.
+    """Live and physical memory over time: the largest values of each run of events.
 
     Attributes:
         event: the first of each run.
@@ -214,7 +216,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """One trace under one policy. Sizes are bytes.
+    """One trace replayed by one policy. Sizes are bytes.
 
     After an out-of-memory all figures are of the events before it, and those of a step are of the
     completed steps. Figures `*_per_step` are means over the second half of the steps, and None
@@ -292,7 +294,7 @@ class ReplayResult:
 
     @property
     def is_bound(self) -> bool:
-        """Whether the policy places nothing, and so has no driver calls and no host time."""
+        """Whether the policy places nothing. Then it has no driver calls and no host time."""
         return named(self.policy).kind == "bound"
 
 
@@ -340,7 +342,7 @@ def require_policy(name: str) -> None:
 
 
 def require_costs(names: Sequence[str]) -> list[str]:
-    """The tables of driver prices of these names, each once.
+    """The tables of driver prices with these names, each once.
 
     Args:
         names: as ``costs`` of :func:`replay`.
@@ -398,7 +400,7 @@ def _event(trace: Trace, index: int | str) -> int:
 
 
 def require_trace(trace: Trace) -> None:
-    """WrongType for what load_trace() did not return."""
+    """Raises WrongType for a value that is not from load_trace()."""
     if not isinstance(trace, _native().Trace):
         raise WrongType(f"a trace, as load_trace() returns it, not a {type(trace).__name__}")
 

@@ -1,4 +1,4 @@
-"""The command-line options of a replay that `glake replay` and `glake trace export` share."""
+"""The command-line options that `glake replay` and `glake trace export` share."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def parse_complete_after(ctx: click.Context, param: click.Parameter, value: str)
 
 
 def parse_policies(ctx: click.Context, param: click.Parameter, value: str | None) -> list[str]:
-    """The callback of --policy: names separated by commas; none at all where it has no default."""
+    """The callback of --policy: names separated by commas, or none if there is no default."""
     if value is None:
         return []
     names = list(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
@@ -88,7 +88,7 @@ def parse_policies(ctx: click.Context, param: click.Parameter, value: str | None
 
 
 def parse_costs(ctx: click.Context, param: click.Parameter, value: str | None) -> list[str] | None:
-    """The callback of --costs; None where it is not given."""
+    """The callback of --costs. None if it is not given."""
     if value is None:
         return None
     names = [name.strip() for name in value.split(",") if name.strip()]
@@ -99,7 +99,8 @@ def parse_costs(ctx: click.Context, param: click.Parameter, value: str | None) -
 
 
 def device_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates a command with --capacity and --complete-after: the device replayed on."""
+    """Decorates a command with --capacity and --complete-after, which describe the device of a
+    replay."""
     command = click.option(
         "--complete-after",
         default="512",

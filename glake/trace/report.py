@@ -1,4 +1,4 @@
-"""Replay results as a table, as JSON and as a picture."""
+"""Shows replay results as a table, as JSON and as a picture."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CROSS: Any = {
 
 
 def to_json(result: ReplayResult) -> dict[str, Any]:
-    """One JSON object per trace and policy: every field but the timeline and the layout."""
+    """A JSON object for each trace and policy, with every field but the timeline and the layout."""
     fields = dataclasses.asdict(dataclasses.replace(result, layout=None))
     del fields["timeline"], fields["layout"]
     return fields
@@ -102,7 +102,8 @@ def _table(trace: str, results: Sequence[ReplayResult]) -> Table:
 
 
 def print_table(results: Sequence[ReplayResult], console: Console) -> None:
-    """One table per trace, and under it where each policy that did not fit ran out."""
+    """Prints a table for each trace, and below it where each policy that did not fit ran out of
+    memory."""
     for trace, group in groupby(results, key=lambda each: each.trace):
         rows = list(group)
         console.print(_table(trace, rows))
@@ -120,8 +121,8 @@ def print_table(results: Sequence[ReplayResult], console: Console) -> None:
 def plot(
     results: Sequence[ReplayResult], path: str | os.PathLike[str], traces: Sequence[Trace]
 ) -> None:
-    """Draws live and physical bytes over events, and below them the modelled driver time of each
-    step where any was completed, for each trace, as a PNG (or what the path's suffix says).
+    """Draws for each trace live and physical bytes over events, and below them the modelled driver
+    time of each step if any was completed. The file is a PNG (or what the path's suffix says).
 
     Args:
         results: replays, those of one trace together.
@@ -163,7 +164,7 @@ def _figure(results: Sequence[ReplayResult], traces: Sequence[Trace]) -> Any:
 
 
 def _mark_steps(axes: Any, steps: Sequence[tuple[str, int]]) -> None:
-    """A faint line where each step begins, names where there is room for them."""
+    """Draws a faint line where each step begins, with names if there is room for them."""
     if not 0 < len(steps) <= _MOST_MARKS:
         return
     for _, event in steps:
@@ -239,8 +240,8 @@ def _draw_panel(axes: Any, panel: Sequence[ReplayResult], trace: Trace) -> None:
 def _crosses(
     panel: Sequence[ReplayResult], events: int, apart: float
 ) -> list[tuple[int, float, int]]:
-    """(event, bytes, number) of each policy that ran out of memory: where its curve ends, or above
-    another's cross that it would hide, `apart` bytes from it."""
+    """(event, bytes, number) of each policy that ran out of memory. A cross is where its curve
+    ends. It is moved `apart` bytes above another policy's cross that it would hide."""
     placed: list[tuple[int, float, int]] = []
     ends = [
         (each.timeline.physical[-1] if each.timeline.physical else 0, each.oom.event, number)

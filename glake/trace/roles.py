@@ -1,4 +1,4 @@
-"""What the memory live at a moment is: the role of each block, by its tag and by how long it lives.
+"""The role of each block that is live at a moment, by its tag and by how long it lives.
 
 The first frame of a tag is the phase in which the block was allocated, the last one in set-up its
 kind, where the recorder knew it (docs/trace-format.md). What an optimizer allocates is its state if
@@ -45,8 +45,8 @@ _FORWARD = re.compile(r"forward|recompute", re.I)
 
 def role_of(tag: str, lasting: bool, kinds: bool = False) -> str:
     """The role of a block. ``lasting``: it outlives its step. ``kinds``: the trace's recorder gave
-    set-up's tags their kinds, so that what has none is no parameter: it is a bucket or buffer of
-    whoever spreads the job, or a temporary."""
+    the tags of set-up their kinds. A block without one is then no parameter, but a bucket or buffer
+    of the code that spreads the job, or a temporary."""
     frames = tag.split(";")
     phase, last = frames[0], frames[-1]
     if _SETUP.match(phase):
@@ -70,7 +70,7 @@ def role_of(tag: str, lasting: bool, kinds: bool = False) -> str:
 
 
 def by_role(held: Sequence[Holder], lasting: Sequence[Holder]) -> list[tuple[str, int]]:
-    """Bytes by role, largest first; nothing for a trace without tags.
+    """Bytes by role, the largest first. It is empty for a trace without tags.
 
     ``held`` is ``Trace.holders(event)`` and ``lasting`` ``Trace.lasting(event)``, the part of it in
     blocks that outlive their step.
@@ -84,7 +84,7 @@ def by_role(held: Sequence[Holder], lasting: Sequence[Holder]) -> list[tuple[str
 
 
 def with_roles(held: Sequence[Holder], lasting: Sequence[Holder]) -> Iterator[tuple[str, Holder]]:
-    """(role, holder) of what is live; a tag of which a part outlives its step may have two."""
+    """(role, holder) of live blocks. A tag has two roles if only a part of it outlives its step."""
     kinds = any(_has_kind(tag) for tag, _, _ in held)
     stays = {tag: (size, blocks) for tag, size, blocks in lasting}
     for tag, size, blocks in held:

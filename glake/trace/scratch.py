@@ -1,4 +1,4 @@
-"""What CUDA kernels allocate for themselves, which no fake kernel shows: one table.
+"""A table of the memory that CUDA kernels allocate for themselves. No fake kernel shows it.
 
 Estimates after how torch and FlashAttention are known to work; NOT calibrated on hardware. Sizes
 are bytes.
@@ -71,7 +71,7 @@ def _embedding_backward(args: Any, out: Any) -> list[int]:
 
 
 def _sort(args: Any, out: Any) -> list[int]:
-    """A radix sort's second buffer of keys and of 64-bit places."""
+    """A radix sort's second buffer, of keys and of 64-bit places."""
     return [args[0].numel() * (args[0].element_size() + 8)]
 
 
@@ -84,7 +84,7 @@ _TABLE: dict[Any, Callable[[Any, Any], list[int]]] = {
 
 
 class Scratch:
-    """One of the tables in SCRATCH; "none" has nothing in it."""
+    """One of the tables in SCRATCH. "none" is empty."""
 
     def __init__(self, name: str) -> None:
         assert name in SCRATCH
@@ -97,7 +97,7 @@ class Scratch:
         return getattr(operator, "overloadpacket", None) in _MATRIX_PRODUCTS
 
     def sizes(self, operator: Any, args: Any, out: Any) -> list[int]:
-        """Bytes of each block the operator takes while it runs."""
+        """The bytes of each block that the operator takes while it runs."""
         rule = self._table.get(getattr(operator, "overloadpacket", None))
         return [each for each in rule(args, out) if each > 0] if rule else []
 

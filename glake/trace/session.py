@@ -1,4 +1,4 @@
-"""One recording, inside the child: process group, fake mode and recorder around a user's job."""
+"""One recording, inside the child: a process group, fake mode and recorder around a user's job."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def record(
     load: Callable[[], Callable[[Job], Step]],
     progress: Callable[[int, str], None],
 ) -> dict[str, Any]:
-    """Records `job.steps` steps of what `load` gives into request["out"]; the facts of it.
+    """Records `job.steps` steps of what `load` gives into request["out"]. Returns the facts.
 
     Raises PlanError and whatever the user's code raises.
     """
@@ -103,7 +103,7 @@ _NOTHING = (
 
 @contextmanager
 def _recording(recorder: Recorder) -> Iterator[None]:
-    """The modes, and what of torch must keep out of the record."""
+    """Enters the modes, and keeps parts of torch out of the record."""
     # A fake device is available, and yet no tensor may be made on it for real.
     modes: Any = FakeTensorMode
     modes.avoid_device_init = property(lambda self: True)
@@ -118,7 +118,8 @@ def _recording(recorder: Recorder) -> Iterator[None]:
 
 @contextmanager
 def _muted_sharding(recorder: Recorder) -> Iterator[None]:
-    """DTensor derives shapes by running operators on whole-size fakes; meshes hold real tensors."""
+    """Keeps DTensor's work out: it derives shapes by running operators on whole-size fakes, and
+    meshes hold real tensors."""
     if not torch.distributed.is_available():
         yield
         return
@@ -157,7 +158,8 @@ def _muted_sharding(recorder: Recorder) -> Iterator[None]:
 
 
 def _replicating(original: Callable[..., Any]) -> Callable[..., Any]:
-    """DistributedDataParallel without what reads values (comparing ranks, timing, new buckets)."""
+    """DistributedDataParallel without the parts that read values (comparing ranks, timing, new
+    buckets)."""
     from glake.trace.plans.engines import _all_reduced, _FirstBuckets, _NoLogger
 
     @functools.wraps(original)
@@ -187,8 +189,8 @@ def _inside(function: Callable[..., Any], context: Callable[[], Any]) -> Callabl
 
 
 def _join_fake_group(job: Job) -> None:
-    """A process group of `world` ranks of which only this one exists; `init_process_group` by the
-    job itself is then a no-op."""
+    """Makes a process group of `world` ranks of which only this one exists. An `init_process_group`
+    of the job itself then does nothing."""
     local = job.rank % 8
     facts = {"RANK": job.rank, "WORLD_SIZE": job.world, "LOCAL_RANK": local}
     facts |= {"LOCAL_WORLD_SIZE": min(job.world, 8), "MASTER_PORT": 29500}
@@ -212,15 +214,15 @@ def _join_fake_group(job: Job) -> None:
 
 
 def _untraced_transformers() -> None:
-    """transformers takes a fake tensor for a graph being traced, and then makes attention masks
-    that a real run leaves out. Once it is imported, it is told otherwise."""
+    """transformers mistakes a fake tensor for a graph that is traced, and then makes attention
+    masks that a real run leaves out. Once it is imported, this corrects it."""
     module: Any = sys.modules.get("transformers.utils.import_utils")
     if module is not None and hasattr(module, "is_fake_tensor"):
         module.is_fake_tensor = lambda tensor: False
 
 
 def _root_modules() -> list[Any]:
-    """The modules alive that are no other's submodule."""
+    """The live modules that are no submodule of another one."""
     import gc
 
     modules = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]

@@ -1,4 +1,4 @@
-"""A PyTorch memory snapshot with history, its parts checked as they are read.
+"""A PyTorch memory snapshot with history. Its parts are checked when they are read.
 
 The form is that of torch.cuda.memory._snapshot(), described in PyTorch's documentation and in the
 type hints of torch/cuda/memory.py.
@@ -32,7 +32,7 @@ _ACTIONS = {"alloc": "alloc", "free_requested": "free", "free_completed": "compl
 
 
 def _get(holder: Any, key: str, kind: type, where: str, default: Any = None) -> Any:
-    """A field of a dict of unknown shape; ConvertError names it if it is not of `kind`."""
+    """A field of a dict of unknown shape. ConvertError names it if it is not of `kind`."""
     if not isinstance(holder, dict):
         raise ConvertError(f"{where}: {type(holder).__name__}, where a dict belongs")
     value = holder.get(key, default)
@@ -51,7 +51,7 @@ def _size(holder: Any, key: str, where: str) -> int:
 
 
 class _Tags:
-    """Stacks as tags. Snapshots share their stacks, so each is turned into text once."""
+    """Makes tags of stacks. Snapshots share their stacks, so each becomes text only once."""
 
     def __init__(self) -> None:
         self._by_stack: dict[int, str] = {}
@@ -86,7 +86,7 @@ class _Tags:
         return clean_tag(";".join(reversed(kept)))
 
     def _frame(self, frame: Any, where: str) -> tuple[str, bool]:
-        """A frame's text, and whether it says something to its user."""
+        """A frame's text, and whether it tells the user something."""
         file = _get(frame, "filename", str, f"{where}.frames")
         line = _get(frame, "line", int, f"{where}.frames")
         name = _get(frame, "name", str, f"{where}.frames")
@@ -98,8 +98,8 @@ class _Tags:
 
 
 def _frame_text(file: str, line: int, name: str) -> tuple[str, bool]:
-    """FILE:LINE:FUNCTION of Python, or an operator's name, and whether a tag should have it: it is
-    the user's own Python, an operator, or what our own export made of a tag."""
+    """FILE:LINE:FUNCTION of Python, or an operator's name, and whether a tag should have it. It
+    should if it is the user's own Python, an operator, or what glake's own export made of a tag."""
     if file == TAG_FRAME:
         return name, True
     base = os.path.basename(file)
@@ -119,7 +119,7 @@ def _has_history(trace: list[Any]) -> bool:
 
 
 class Snapshot:
-    """One device of a snapshot, its parts checked as they are read."""
+    """One device of a snapshot. Its parts are checked when they are read."""
 
     def __init__(self, path: str, device: int | None):
         self.tags = _Tags()
@@ -157,7 +157,7 @@ class Snapshot:
         return with_history[0]
 
     def entries(self) -> Iterator[Entry]:
-        """Allocations, frees and their completion, and the profiler's steps, in order."""
+        """Allocations, frees with their completion, and the profiler's steps, in order."""
         steps = self._steps()
         for number, entry in enumerate(self.events):
             where = f"device_traces[{self.device}][{number}]"
@@ -177,8 +177,9 @@ class Snapshot:
         return sum(entry.get("action") in _GIVEN_BACK for entry in self.events)
 
     def _steps(self) -> list[tuple[int, int]]:
-        """(time, number) of each step's begin, the last one first: those torch.profiler marked, or
-        else the ends of the first optimizer's steps, as glake itself marks them."""
+        """(time, number) of each step's begin, the last one first. They are the steps that
+        torch.profiler marked, or else the ends of the first optimizer's steps, which glake itself
+        would mark."""
         profiled: list[tuple[int, int]] = []
         optimized: list[int] = []
         optimizer: str | None = None
@@ -197,7 +198,7 @@ class Snapshot:
         return sorted(steps, reverse=True)
 
     def held_at_the_end(self) -> dict[int, Entry]:
-        """Blocks the program held when the snapshot was taken, by address."""
+        """The blocks that the program held when the snapshot was taken, by address."""
         held = {}
         for number, segment in enumerate(self.segments):
             where = f"segments[{number}]"

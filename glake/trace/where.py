@@ -1,4 +1,4 @@
-"""Which phase of a job and which of its modules are at work: the first frames of a tag.
+"""The phase of a job and the module that are at work: the first frames of a tag.
 
 After a backward or an optimizer's step, outside all modules, only what comes next tells what an
 operator was for: an update (clipping), another forward (its inputs), or neither (`step`).
@@ -25,8 +25,8 @@ from torch.optim.optimizer import (
 
 
 class Where:
-    """Phase and module path of what runs now, forward and backward. ``settle`` is told the phase of
-    all that was last said to be ``step`` and turns out to be an update's or a forward's."""
+    """The phase and module path of what runs now, forward and backward. What was said to be
+    ``step`` may turn out to be an update's or a forward's. ``settle`` is then told its phase."""
 
     def __init__(self, settle: Callable[[str], None] = lambda phase: None) -> None:
         self.phase = "setup"
@@ -98,7 +98,7 @@ class Where:
         return known
 
     def name(self, module: Any, root: str, prefix: str = "") -> str:
-        """Names a root module and all below it, as named_modules() does."""
+        """Names a root module and all modules below it, as named_modules() does."""
         for path, each in module.named_modules():
             if path and each not in self._names:
                 self._names[each] = prefix + path
@@ -107,7 +107,7 @@ class Where:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Hooks on every module and optimizer of the process."""
+        """Sets hooks on every module and optimizer of the process."""
 
         def enter(module: Any, _: Any) -> None:
             if torch._C._current_graph_task_id() == -1 and not self._optimizers:

@@ -22,7 +22,7 @@ Step = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the list of ready plans; ``parameters`` is None where the sizes are given."""
+    """A line of the list of ready plans. ``parameters`` is None if the sizes must be given."""
 
     name: str
     parameters: int | None
@@ -30,7 +30,7 @@ class Row:
 
 
 def describe() -> list[Row]:
-    """The models that can be named, and where their sizes are from."""
+    """The models that have names, and the sources of their sizes."""
     rows = [Row(name, row["parameters"], row["source"]) for name, row in configs.table().items()]
     rows.append(Row(configs.CUSTOM, None, "sizes given: --layers --hidden --heads --vocab ..."))
     rows.append(Row("path/to/config.json", None, "a local HuggingFace config"))
@@ -56,8 +56,8 @@ def check(name: str, given: dict[str, str], world: int = 1) -> PlanOptions:
 
 
 def _default_length(job: Any, model: configs.Model, parsed: PlanOptions) -> PlanOptions:
-    """Options with the sequence length of a plan that gives none, which the job's facts then tell:
-    the default, or what the model's own context has room for where that is less."""
+    """Options with a sequence length for a plan that gives none: the default, or less if the
+    model's own context has less room. The job's facts then tell it."""
     context = getattr(model.build(), "max_position_embeddings", None) or parsed.seq.most
     generated = 0 if parsed.workload == "train" else parsed.multiple + parsed.output.most
     room = (context - generated) // parsed.multiple * parsed.multiple
@@ -73,7 +73,7 @@ def _default_length(job: Any, model: configs.Model, parsed: PlanOptions) -> Plan
 
 
 def find(name: str) -> Callable[[Any], Step]:
-    """The ``make_step(job)`` of a model; the job's options say how it is trained or served.
+    """The ``make_step(job)`` of a model. The job's options say how it is trained or served.
 
     ``name`` is one of ``describe()``, or the path of a HuggingFace config.json. Raises
     UnknownOption for any other; ``make_step`` itself raises InvalidOption and PackageMissing.

@@ -1,4 +1,5 @@
-"""Model sizes by name, from a local HuggingFace config.json, or given one by one. No download."""
+"""Model sizes: by name, from a local HuggingFace config.json, or given one by one. Downloads
+nothing."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ class Model:
 
 
 def one_line(error: BaseException) -> str:
-    """Another package's error as a part of one line of ours."""
+    """Another package's error as a part of one line of a message."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
 
@@ -67,7 +68,7 @@ def require(package: str) -> Any:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps transformers' advice about weights and tokens that nobody loads off the terminal."""
+    """Hides transformers' advice about weights and tokens that nobody loads."""
     logging = require("transformers").utils.logging
     level = logging.get_verbosity()
     logging.set_verbosity_error()
@@ -79,7 +80,7 @@ def quiet() -> Iterator[None]:
 
 @functools.cache
 def table() -> dict[str, dict[str, Any]]:
-    """name -> {parameters, source, config}: the shipped table, configs.json."""
+    """The shipped table, configs.json: name -> {parameters, source, config}."""
     rows: dict[str, dict[str, Any]] = json.loads(_TABLE.read_text())
     return rows
 
@@ -113,7 +114,7 @@ _DERIVED = ("kv-heads", "ffn")
 
 
 def _check_fields(path: Path, model_type: str, config: dict[str, Any]) -> None:
-    """Refuses a size in a config file that no model has."""
+    """Refuses sizes in a config file that no model has."""
     for name in _FIELDS:
         key = _field(name, model_type)
         if key is None or key not in config or (config[key] is None and name in _DERIVED):
@@ -127,7 +128,7 @@ def _check_fields(path: Path, model_type: str, config: dict[str, Any]) -> None:
 
 
 def _resized(name: str, model_type: str, config: dict[str, Any], sizes: dict[str, int]) -> Model:
-    """The config with the given sizes in place of its own; what depends on them follows."""
+    """The config with the given sizes. Sizes that depend on these are changed, too."""
     config = dict(config)
     for size, value in sizes.items():
         key = _field(size, model_type)
@@ -200,7 +201,8 @@ def _from_file(name: str, sizes: dict[str, int]) -> Model:
 
 
 def load(name: str, options: PlanOptions) -> Model:
-    """A model by table name, ``custom``, or the path of a config.json (or of its directory).
+    """A model from a name of the table, ``custom``, or the path of a config.json (or of its
+    directory).
 
     Sizes given as options take the place of the model's own. Raises UnknownOption for a name that
     is none of these, InvalidOption for a file that is no config and for sizes that cannot be.

@@ -1,4 +1,5 @@
-"""How a model is spread over GPUs and its weights updated: one class a strategy, rank 0's view."""
+"""How a model is spread over GPUs and its weights are updated. There is a class for each strategy.
+All is as rank 0 sees it."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ _BETAS, _RATE = (0.9, 0.95), 1e-4
 
 
 def make_optimizer(parameters: Iterable[Any], options: PlanOptions, device: str) -> Any:
-    """The optimizer over ``parameters``; torch's default for a GPU is stated, never guessed.
+    """The optimizer over ``parameters``. It states torch's default for a GPU and does not guess.
 
     torch chooses foreach by looking for plain CUDA tensors, which fake ones are not.
     """
@@ -31,7 +32,8 @@ def make_optimizer(parameters: Iterable[Any], options: PlanOptions, device: str)
 
 
 class HostOptimizer:
-    """AdamW on the host: float32 weights and states there, gradients copied out as they are.
+    """AdamW on the host. Float32 weights and states are there, and gradients are copied there as
+    they are.
 
     ``step`` leaves no gradient on the device and copies the new weights back.
     """
@@ -62,7 +64,7 @@ class HostOptimizer:
 
 
 def _local(tensor: Any) -> Any:
-    """This rank's part of a DTensor; a plain tensor itself."""
+    """This rank's part of a DTensor, or a plain tensor itself."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
@@ -97,11 +99,11 @@ class Engine:
         return torch.autocast(self.device, dtype=work)
 
     def backward(self, loss: Any, last: bool = True) -> None:
-        """One micro-batch's backward; ``last`` of its step or not."""
+        """The backward pass of one micro-batch. ``last``: it is the last of its step."""
         loss.backward()
 
     def step(self) -> None:
-        """Clips, updates the weights and lets the gradients go."""
+        """Clips gradients, updates the weights and frees the gradients."""
         import torch
 
         if self.options.clip:
@@ -137,7 +139,8 @@ class _FirstBuckets:
 
 
 class DataParallel(Engine):
-    """torch's DistributedDataParallel: buckets of gradients beside the gradients themselves."""
+    """torch's DistributedDataParallel: there are buckets of gradients beside the gradients
+    themselves."""
 
     def _prepare(self, job: Any, model: Model, head: str) -> Any:
         import torch
@@ -158,7 +161,8 @@ class DataParallel(Engine):
 
 
 def _all_reduced(world: int, bucket: Any) -> Any:
-    """What an all-reduce does to a bucket's memory: nothing is allocated, it works in place."""
+    """The effect of an all-reduce on a bucket's memory: it works in place, and allocates
+    nothing."""
     import torch
 
     done: Any = torch.futures.Future()
@@ -167,7 +171,7 @@ def _all_reduced(world: int, bucket: Any) -> Any:
 
 
 class FullyShard(Engine):
-    """torch's FSDP2, each block a unit and the rest of the model another."""
+    """torch's FSDP2. Each block is a unit, and the rest of the model is another one."""
 
     def _prepare(self, job: Any, model: Model, head: str) -> Any:
         # Weights are made once sharded, as nobody has room for all of them before.
@@ -200,7 +204,7 @@ def shard(model: Any, job: Any, options: PlanOptions) -> None:
 
 
 def frozen(job: Any, model: Model, options: PlanOptions, *, head: str = "lm") -> Any:
-    """A model that only answers (a reference, a reward), spread as the trained ones are."""
+    """A model that only answers (a reference, a reward), spread like the trained ones."""
     if options.strategy != "fsdp2":
         return models.build(model, options, job.device, trainable=False, head=head)
     built = models.build(model, options, "meta", trainable=False, head=head)

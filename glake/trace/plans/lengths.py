@@ -1,4 +1,4 @@
-"""Sequence lengths of a job's batches: fixed, or drawn anew for each one."""
+"""Sequence lengths of a job's batches: fixed, or drawn for each batch."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _SIGMA_MOST = 10.0
 
 @dataclass(frozen=True)
 class Lengths:
-    """A distribution of sequence lengths, in tokens, as it was given; ``most`` bounds every length
-    drawn."""
+    """A distribution of sequence lengths, in tokens, as it was given. ``most`` bounds every drawn
+    length."""
 
     text: str
     most: int
     _draw: Callable[[random.Random], int] | tuple[int, ...]
 
     def series(self, seed: int, multiple: int = 1) -> Callable[[int], int]:
-        """The length of batch i, for i = 0, 1, ...: the same for the same seed, in any order.
+        """The length of batch i, for i = 0, 1, ... It is the same for the same seed, in any order.
 
         Lengths are padded up to a multiple of ``multiple`` tokens. A file's lengths are taken in
         its order, and again from the start when they run out.
@@ -90,7 +90,7 @@ def _file(path: str) -> Lengths:
 
 
 def parse(text: str) -> Lengths:
-    """The distribution that ``text`` describes (``TAKES``). ValueError says what is wrong."""
+    """The distribution that ``text`` describes (``TAKES``). A ValueError says what is wrong."""
     kind, colon, rest = text.strip().partition(":")
     if not colon:
         kind, rest = "fixed", text.strip()

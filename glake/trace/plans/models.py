@@ -14,7 +14,7 @@ _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj", "out_proj", "query_key_val
 
 
 def dtypes(options: PlanOptions) -> tuple[Any, Any]:
-    """The types in which weights are held, and in which the work is done."""
+    """The types of the weights, and of the computation."""
     import torch
 
     if options.precision == "mixed":
@@ -25,7 +25,7 @@ def dtypes(options: PlanOptions) -> tuple[Any, Any]:
 
 
 def check_length(config: Any, name: str, tokens: int, option: str) -> None:
-    """Raises InvalidOption if learned positions end before ``tokens``; a GPU would stop there."""
+    """Raises InvalidOption if learned positions end before ``tokens``, where a GPU would stop."""
     if config.model_type not in ("opt", "gpt2"):
         return
     most = config.max_position_embeddings
@@ -39,7 +39,7 @@ def check_length(config: Any, name: str, tokens: int, option: str) -> None:
 def build(
     model: Model, options: PlanOptions, device: str, *, trainable: bool = True, head: str = "lm"
 ) -> Any:
-    """The model on ``device`` ("meta" for weights to be made once they are sharded).
+    """The model on ``device`` ("meta" for weights that are made once they are sharded).
 
     ``head`` is lm, or value for a score of each token (critic and reward models). With
     ``trainable`` false no weight asks for a gradient and dropout is off. Raises PackageMissing,
@@ -77,7 +77,7 @@ def build(
 
 
 def _score_tokens(model: Any) -> None:
-    """A critic's head in place of the vocabulary's: one number a token."""
+    """Replaces the vocabulary's head by a critic's, with one number for each token."""
     import torch
 
     old = model.get_output_embeddings()
@@ -109,7 +109,8 @@ def _targets(model: Any, options: PlanOptions) -> Any:
 
 
 def _check_targets(model: Any, targets: tuple[str, ...]) -> None:
-    """peft accepts a list if one name in it is found, so a mistyped one would go unseen."""
+    """Checks all names. peft accepts a list if one name in it is found, so a mistyped one would not
+    be seen."""
     linear = set()
     missing = dict.fromkeys(targets)
     for name, module in model.named_modules():
@@ -144,7 +145,7 @@ def _with_adapters(model: Any, options: PlanOptions) -> Any:
 
 
 def blocks(model: Any) -> list[Any]:
-    """The model's transformer blocks, in order: what is sharded and recomputed as one."""
+    """The model's transformer blocks, in order. Each is sharded and recomputed as one."""
     names = set()
     for module in model.modules():
         names |= set(getattr(module, "_no_split_modules", None) or ())

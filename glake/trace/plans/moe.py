@@ -1,4 +1,4 @@
-"""Mixture of experts on fake tensors: token counts are drawn, since no router has values there.
+"""Mixture of experts on fake tensors. Token counts are drawn, because no router has values there.
 
 transformers' own loop over experts asks which tokens chose each expert, and that depends on data.
 Here each expert gets a number of tokens drawn from the seed, and runs on that many: the same
@@ -21,12 +21,12 @@ _EVENNESS = {"balanced": 400.0, "skewed": 0.7}
 
 
 def is_moe(config: Any) -> bool:
-    """Whether a config is of a mixture of experts."""
+    """Whether a config is that of a mixture of experts."""
     return any(getattr(config, name, None) for name in ("num_local_experts", "num_experts"))
 
 
 def check(options: PlanOptions, types: tuple[Any, Any]) -> None:
-    """Raises InvalidOption where the grouped kernel would meet weights that are not bfloat16."""
+    """Raises InvalidOption if the grouped kernel would get weights that are not bfloat16."""
     import torch
 
     held, work = types
@@ -42,7 +42,7 @@ def check(options: PlanOptions, types: tuple[Any, Any]) -> None:
 def token_counts(
     chance: random.Random, tokens: int, experts: int, per_token: int, routing: str
 ) -> list[int]:
-    """How many of ``tokens`` each expert gets: they add up to ``tokens * per_token``.
+    """How many of ``tokens`` each expert gets. They add up to ``tokens * per_token``.
 
     A token goes to an expert at most once, so no count is above ``tokens``.
     """
@@ -57,7 +57,8 @@ def token_counts(
 
 
 class Drawn:
-    """Draws each layer's counts; the same again when the layer is recomputed in backward."""
+    """Draws each layer's counts, and gives the same ones when the layer is recomputed in
+    backward."""
 
     def __init__(self, routing: str, seed: int) -> None:
         self.routing = routing
@@ -101,7 +102,7 @@ def _forward(module: Any, hidden: Any, chosen: Any, weights: Any) -> Any:
 
 
 def implementation(options: PlanOptions) -> str:
-    """transformers' name for the experts code of ``routing``; ours is registered on the way."""
+    """transformers' name for the experts code of ``routing``. glake's own is registered first."""
     if options.routing == "grouped":
         return "grouped_mm"
     require("transformers")

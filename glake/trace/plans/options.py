@@ -1,4 +1,5 @@
-"""The options of the ready plans: one typed table, from ``Job.options`` and the command line."""
+"""The options of the ready plans, from ``Job.options`` and the command line. They are one typed
+table."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from glake.trace.plans.lengths import Lengths
 
 @dataclass(frozen=True)
 class PlanOption(config.Option):
-    """One row: its name is that of ``-o NAME=VALUE`` and of the flag --NAME."""
+    """One row. Its name is the one of ``-o NAME=VALUE`` and of the flag --NAME."""
 
     bare: str | None = None
     """What the flag means without a value (``--recompute``); None where it needs one."""
@@ -164,7 +165,7 @@ SIZES = ("layers", "hidden", "heads", "kv-heads", "ffn", "vocab")
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """The options in force, one field per row of ``OPTIONS`` ("-" read as "_")."""
+    """The options in use, with a field for each row of ``OPTIONS`` ("-" is read as "_")."""
 
     workload: str
     seq: Lengths
@@ -237,7 +238,7 @@ def parse(given: Mapping[str, str], world: int = 1) -> PlanOptions:
 
 
 def _check(options: PlanOptions, world: int) -> None:
-    """Refuses what does not go together, with the way out."""
+    """Refuses options that contradict each other, and says what to do."""
     strategy = options.strategy
     if strategy == "single" and world > 1:
         raise InvalidOption(

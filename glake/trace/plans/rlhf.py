@@ -16,7 +16,8 @@ from glake.trace.plans.options import SIZES, PlanOptions
 
 
 def log_probabilities(logits: Any, ids: Any) -> Any:
-    """Of each token after the first, given those before: (batch, length - 1), float32."""
+    """The log probability of each token but the first, given those before: (batch, length - 1),
+    float32."""
     from torch.nn import functional
 
     flat = logits[:, :-1].reshape(-1, logits.shape[-1]).float()
@@ -25,7 +26,7 @@ def log_probabilities(logits: Any, ids: Any) -> Any:
 
 
 class Trainer:
-    """The four models of PPO and what a step does with them."""
+    """The four models of PPO, and their work in a step."""
 
     def __init__(self, job: Any, model: Model, options: PlanOptions) -> None:
         plain = dataclasses.replace(options, lora=0)
@@ -41,7 +42,8 @@ class Trainer:
         self.vocab = min(model.build().vocab_size, critic.build().vocab_size)
 
     def generate(self, prompt: int, new: int) -> Any:
-        """Token ids (batch, prompt + new), one forward a token over a growing cache."""
+        """Token ids (batch, prompt + new), by one forward pass for each token over a growing
+        cache."""
         import torch
         from transformers import DynamicCache
 
@@ -61,7 +63,7 @@ class Trainer:
         return ids
 
     def score(self, ids: Any) -> tuple[Any, Any]:
-        """The old log probabilities and the advantages of every token, no gradient."""
+        """The old log probabilities and the advantages of every token, without gradients."""
         import torch
 
         with torch.no_grad(), self.actor.autocast():
@@ -96,7 +98,7 @@ class Trainer:
 
 
 def make_step(job: Any, model: Model, options: PlanOptions) -> Callable[[int], None]:
-    """The function that does PPO step i: one batch generated, scored and learned from."""
+    """The function that does PPO step i: it generates one batch, scores it and learns from it."""
     longest = options.seq.most + options.multiple + options.output.most
     models.check_length(model.build(), model.name, longest, "seq and output together")
     drawn = moe.start(options, job.seed)

@@ -21,7 +21,8 @@ from glake.trace.plans.options import PlanOptions
 
 @dataclass
 class Request:
-    """Prompt tokens, tokens still to generate, and prompt tokens already in its cache."""
+    """Prompt tokens, tokens that are still to be generated, and prompt tokens that are in its
+    cache."""
 
     prompt: int
     remaining: int
@@ -51,7 +52,7 @@ class Server:
         self.cache: Any = None
 
     def tick(self) -> None:
-        """What a scheduler does between two tokens, and one token for every running request."""
+        """The work of a scheduler between two tokens, and one token for every running request."""
         self._arrive()
         if self.entering is None and self.waiting and len(self.running) < self.options.batch:
             self.entering = self.waiting.popleft()
@@ -61,7 +62,7 @@ class Server:
             self._decode()
 
     def _arrive(self) -> None:
-        """Poisson arrivals, by multiplying uniform numbers; the first tick always has one."""
+        """Poisson arrivals, by multiplying uniform numbers. The first tick always has one."""
         count, product = 0, self.chance.random()
         while product > math.exp(-min(self.options.arrivals, 700.0)):
             count, product = count + 1, product * self.chance.random()
@@ -98,7 +99,8 @@ class Server:
             self.entering = None
 
     def _join(self, request: Request) -> None:
-        """Adds a prefilled request's cache to the batch's, the shorter padded on the left."""
+        """Adds a prefilled request's cache to the batch's. The shorter one is padded on the
+        left."""
         import torch
 
         longest = max([each.length for each in self.running], default=0)
@@ -126,7 +128,8 @@ class Server:
             self._leave(stay)
 
     def _leave(self, stay: list[int]) -> None:
-        """Keeps the rows of ``stay`` alone, and no more columns than the longest of them needs."""
+        """Keeps only the rows of ``stay``, and only as many columns as the longest of them
+        needs."""
         import torch
 
         self.running = [self.running[i] for i in stay]

@@ -19,7 +19,7 @@ def tokens(job: Any, vocab: int, batch: int, length: int) -> Any:
 
 
 def note(job: Any, model: Model, options: PlanOptions, **more: object) -> None:
-    """Tells the trace's header what the job is, where the recorder has a place for it."""
+    """Tells the trace's header what the job is, if the recorder has a place for it."""
     facts = getattr(job, "facts", None)
     if facts is not None:
         facts |= {"model": model.name, "strategy": summary(options), **more}
@@ -40,7 +40,7 @@ def summary(options: PlanOptions) -> str:
 
 
 def make_step(job: Any, model: Model, options: PlanOptions) -> Callable[[int], None]:
-    """The function that does training step i: ``accumulate`` micro-batches and an update."""
+    """The function that does training step i: ``accumulate`` micro-batches and one update."""
     config = model.build()
     models.check_length(config, model.name, _longest(options), f"seq={options.seq.text}")
     drawn = moe.start(options, job.seed)

@@ -1,4 +1,5 @@
-"""A model of ZeRO stage 3 as DeepSpeed does it: sharded by parameter, gathered around each module.
+"""A model of ZeRO stage 3 as in DeepSpeed: it is sharded by parameter, and gathered around each
+module.
 
 Written anew from DeepSpeed's published configuration reference and from Rajbhandari et al. 2020
 and 2021 (ZeRO, ZeRO-Infinity), with DeepSpeed's default sizes. Modelled: 16-bit partitions and
@@ -34,7 +35,7 @@ PERSISTENT = 100_000
 
 @dataclass(eq=False)
 class Sharded:
-    """A parameter: whole shape, this rank's part, and whether the whole is here now."""
+    """A parameter: its whole shape, this rank's part, and whether the whole is here now."""
 
     parameter: Any
     shape: Any
@@ -59,7 +60,7 @@ class Order:
 
 
 class Zero3(engines.Engine):
-    """Rank 0 of a ZeRO-3 group, its collectives being the buffers they need."""
+    """Rank 0 of a ZeRO-3 group. Its collectives are only the buffers that they need."""
 
     def _prepare(self, job: Any, model: Model, head: str) -> Any:
         import torch
@@ -170,7 +171,7 @@ class Zero3(engines.Engine):
                 self._release(each)
 
     def _prefetch(self) -> None:
-        """Gathers what comes next in the known order, up to a bucket, in one go."""
+        """Gathers what comes next in the known order, up to a bucket, at once."""
         room = PREFETCH_BUCKET
         ahead: list[Sharded] = []
         for group in self._order.seen[self._order.at + 1 :]:
@@ -198,7 +199,8 @@ class Zero3(engines.Engine):
         return soon
 
     def _fetch(self, wanted: list[Sharded]) -> None:
-        """An all-gather of several parameters through one flat buffer, of one without."""
+        """An all-gather: of several parameters through one flat buffer, of a single one without a
+        buffer."""
         import torch
 
         if not wanted:
@@ -245,7 +247,7 @@ class Zero3(engines.Engine):
         self._after([each])
 
     def _reduce(self) -> None:
-        """A reduce-scatter of the bucket; this rank's part goes to its gradient partition."""
+        """A reduce-scatter of the bucket. This rank's part goes to its gradient partition."""
         import torch
 
         with self._on(self._streams[1]), torch.no_grad():
@@ -280,7 +282,8 @@ class Zero3(engines.Engine):
         return [engines.make_optimizer([each], options, device) for each in masters]
 
     def step(self) -> None:
-        """One sub-group at a time: float32 gradient, update, and its 16-bit partition anew."""
+        """Updates one sub-group at a time: float32 gradient, update, and then its new 16-bit
+        partition."""
         import torch
 
         with torch.no_grad():
@@ -311,7 +314,7 @@ def _sub_groups(every: list[Sharded]) -> list[list[Sharded]]:
 
 @functools.cache
 def _linear_function() -> Any:
-    """A linear layer whose graph keeps the parameter itself, and so not its gathered bytes.
+    """A linear layer whose graph keeps the parameter itself, and not its gathered bytes.
 
     torch's own saves a transposed view, which would keep a released weight alive.
     """
