@@ -50,7 +50,7 @@ _CLASS = "class"  # the key of a dict that names the part
 
 @dataclasses.dataclass(frozen=True)
 class Within:
-    """The limits of a number: `Annotated[float, Within(0, below=1)]`.
+    """The limits of a number, as in `Annotated[float, Within(0, below=1)]`.
 
     least, most: the ends of the range, which it may be. above, below: ends that it may not be.
     """
@@ -61,7 +61,7 @@ class Within:
     below: float = math.inf
 
     def check(self, value: float) -> None:
-        """InvalidOption, with what would do, where `value` is outside."""
+        """Raises InvalidOption, with what is allowed, if `value` is outside."""
         if not (self.least <= value <= self.most and self.above < value < self.below):
             raise InvalidOption(f"{value!r} is out of range: take {self}")
 
@@ -89,7 +89,7 @@ _FLOAT32 = Within(-3e38, 3e38)
 
 
 def child(kind: Callable[..., C], **fields: object) -> C:
-    """The default of a field that holds a config: a new one for each parent.
+    """The default of a field that holds a config. Each parent gets a new one.
 
     Args:
         kind: the config's class.
@@ -100,7 +100,7 @@ def child(kind: Callable[..., C], **fields: object) -> C:
 
 
 class Configurable:
-    """Base of every part; `config` is the part's own copy.
+    """The base of every part. `config` is the part's own copy.
 
     Args:
         config: an instance of the part's `Config`, whose build() calls this.
@@ -109,7 +109,7 @@ class Configurable:
     @dataclass_transform(kw_only_default=True)
     @dataclasses.dataclass(kw_only=True)
     class Config:
-        """Base of every config; iterate its fields with `dataclasses.fields`."""
+        """The base of every config. Iterate its fields with `dataclasses.fields`."""
 
         part: typing.ClassVar[type[Configurable]]  # what build() makes
 
@@ -135,7 +135,7 @@ class Configurable:
             raise InvalidOption(f"{name}: an option cannot be deleted: set another value, or None")
 
         def build(self, *args: Any, **context: Any) -> Any:
-            """The part, with a copy of this config: later edits do not reach it."""
+            """The part, with a copy of this config. Later edits do not reach it."""
             return self.part(copy.deepcopy(self), *args, **context)
 
         def get(self, path: str) -> Any:
@@ -149,15 +149,15 @@ class Configurable:
             return node
 
         def set(self, path: str, value: object) -> None:
-            """Replaces the value at a dotted path; a dict with a "class" becomes a config."""
+            """Replaces the value at a dotted path. A dict with a "class" becomes a config."""
             self.get(path)  # or says what is not there
             before, _, last = path.rpartition(".")
             with told_of(f"{before}." if before else ""):
                 setattr(self.get(before) if before else self, last, value)
 
         def set_text(self, path: str, text: str) -> None:
-            """`set` with a value from a command line: TOML, or else the text itself; none unsets an
-            option that may be."""
+            """Acts as `set`, with a value from a command line: TOML, or else the text itself.
+            "none" unsets an option, if that is allowed."""
             reader, value = _toml_reader(), text
             if text.lower() == "none":
                 with contextlib.suppress(InvalidOption):  # else it is a text like any other
@@ -168,7 +168,7 @@ class Configurable:
             self.set(path, value)
 
         def visit(self, kind: type[Configurable.Config], function: Callable[[Any], Any]) -> Any:
-            """Puts function(node) in the place of every node of a kind, below this one and itself.
+            """Replaces every node of a kind by function(node), in this config and below it.
 
             This config itself changes. Children come before their parents; what `function` returns
             is not visited again, and None keeps the node. Returns the root, which may be another
@@ -181,7 +181,7 @@ class Configurable:
             return self if replaced is None else replaced
 
         def unset(self) -> Iterator[tuple[str, str]]:
-            """Path and type of every option that is None, which TOML leaves out."""
+            """Path and type of every option that is None. TOML leaves these out."""
             return ((path, _worded(hint)) for path, value, hint in self._leaves() if value is None)
 
         def _options(self) -> list[tuple[str, Any]]:
@@ -199,7 +199,7 @@ class Configurable:
                     yield name, value, _annotations(kind)[name]
 
         def to_dict(self) -> dict[str, object]:
-            """Plain dicts, tuples and scalars, each config with its class, without None."""
+            """Plain dicts, tuples and scalars. Each config has its class, and None is left out."""
             plain: dict[str, object] = {_CLASS: _title(type(self).part)}
             for name, value in self._options():
                 if value is not None:
@@ -209,7 +209,7 @@ class Configurable:
 
         @classmethod
         def from_dict(cls: type[C], plain: Mapping[str, object]) -> C:
-            """The config that to_dict() described; it must be of this class or below it."""
+            """The config that to_dict() described. It must be of this class or a subclass."""
             made: C = _checked(plain, cls)
             return made
 
@@ -219,7 +219,7 @@ class Configurable:
 
         @classmethod
         def load(cls: type[C], path: str | Path) -> C:
-            """Reads what save() wrote; fields that are left out take their defaults."""
+            """Reads what save() wrote. Fields that are left out have their defaults."""
             reader = _toml_reader()
             with told_of(f"{path}: "):
                 try:
@@ -229,11 +229,12 @@ class Configurable:
                 return cls.from_dict(plain)
 
         def flat(self) -> dict[str, object]:
-            """Every leaf by its dotted path, the class of each node included."""
+            """Every leaf by its dotted path, with the class of each node."""
             return {path: value for path, value, _ in self._leaves() if value is not None}
 
         def diff(self, other: Configurable.Config) -> dict[str, tuple[object, object]]:
-            """Path -> (here, there) where the two differ; None where one has no such path."""
+            """Path -> (here, there) where the two differ. None stands for a path that is
+            missing."""
             mine, theirs = self.flat(), other.flat()
             pairs = {path: (mine.get(path), theirs.get(path)) for path in mine | theirs}
             return {path: pair for path, pair in pairs.items() if pair[0] != pair[1]}
@@ -275,18 +276,18 @@ def _name(config: type) -> str:
 
 
 def _title(part: type) -> str:
-    """What `class` names a part by."""
+    """The name of a part in `class`."""
     return f"{part.__module__}:{part.__qualname__}"
 
 
 def _kinds(part: type[Configurable]) -> set[type[Configurable]]:
-    """All that may stand for an abstract part, of the modules imported so far."""
+    """All parts that can take the place of an abstract part, in the modules imported so far."""
     below = {kind for each in part.__subclasses__() for kind in _kinds(each)}
     return below if part.abstract else below | {part}
 
 
 def _known(config: type, name: str) -> None:
-    """Raises UnknownOption, with the nearest right name, where a config has no such field."""
+    """Raises UnknownOption, with the nearest right name, if a config has no such field."""
     names = [field.name for field in dataclasses.fields(config)]
     if name not in names:
         raise unknown(f"{_name(config)} has no option", name, "it has", names)
@@ -301,7 +302,7 @@ def unknown(what: str, name: str, known: str, names: Iterable[str]) -> UnknownOp
 
 @contextlib.contextmanager
 def told_of(place: str) -> Iterator[None]:
-    """Puts the place before what a refusal says."""
+    """Puts the place before the text of a refusal."""
     try:
         yield
     except (InvalidOption, UnknownOption) as error:
@@ -318,7 +319,7 @@ def _is_union(hint: Any) -> bool:
 
 
 def _checked(value: Any, hint: Any) -> Any:
-    """`value` as a field of this type holds it; raises InvalidOption where it does not fit."""
+    """`value` as a field of this type holds it. Raises InvalidOption if it does not fit."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         checked = _checked(value, inner[0])
@@ -362,7 +363,7 @@ def _worded(hint: Any) -> str:
 
 
 def _writable(value: Any) -> Any:
-    """The value, if it means something, and a file can hold it."""
+    """The value, if it means something and a file can hold it."""
     if isinstance(value, float):
         if math.isnan(value):
             raise InvalidOption("nan is no number that an option may be: take a finite one")
@@ -380,7 +381,8 @@ def _checked_at(key: object, value: Any, hint: Any) -> Any:
 
 
 def _part(named: Any) -> type[Configurable]:
-    """The part "module:Class"; imports modules of glake only: a file must not run what it names."""
+    """The part "module:Class". It imports modules of glake only, because a file must not run what
+    it names."""
     if not isinstance(named, str) or named.count(":") != 1:
         raise InvalidOption(f"class: {named!r} is not written as 'module:Class'")
     module = named.partition(":")[0]
@@ -396,7 +398,7 @@ def _part(named: Any) -> type[Configurable]:
 
 
 def _from_dict(plain: Mapping[str, Any], default: type[Configurable.Config]) -> Configurable.Config:
-    """A config from a dict; without a "class" it is the one that the field declares."""
+    """A config from a dict. Without a "class" it is the one that the field declares."""
     config = _part(plain[_CLASS]).Config if _CLASS in plain else default
     values = {key: value for key, value in plain.items() if key != _CLASS}
     for name in values:  # a misspelt one is not a missing one

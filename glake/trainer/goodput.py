@@ -1,4 +1,4 @@
-"""Goodput: the share of training time that ended in the result, from a run's log.
+"""Goodput: the share of training time that counts in the result, from a run's log.
 
 Kills cost the steps that are done again, the step that was under way and the restoring of the
 state; that the interpreter starts, imports torch and joins the group is counted apart.
@@ -27,18 +27,18 @@ class Goodput:
 
     @property
     def share(self) -> float:
-        """useful / all but restarting."""
+        """The useful time, divided by all but restarting."""
         lost = self.stalled + self.repeated + self.broken + self.restoring
         return self.useful / (self.useful + lost) if self.useful else 0.0
 
     @property
     def share_of_all(self) -> float:
-        """useful / all."""
+        """The useful time, divided by all time."""
         part = self.share
         return self.useful / (self.useful / part + self.restarting) if part else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """A dict for JSON."""
         return asdict(self) | {"share": self.share, "share_of_all": self.share_of_all}
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class Goodput:
 
 
 def records(path: Path) -> list[dict[str, Any]]:
-    """A log's records; a line that a kill tore, or that is somebody else's, is left out."""
+    """The records of a log. A line that a kill tore, or that is not the trainer's, is left out."""
     found = []
     for line in path.read_text(errors="replace").splitlines():
         try:
@@ -65,7 +65,7 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 
 def _last_run(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records of the last run that the log is of."""
+    """The records of the last run in the log."""
     found: list[dict[str, Any]] = []
     run = None
     for each in log:
@@ -78,12 +78,12 @@ def _last_run(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def last_of_each_step(log: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """The records of the last run that count: of each step the last one."""
+    """The records of the last run that count, which is the last one of each step."""
     return {each["step"]: each for each in _last_run(log) if each["event"] == "step"}
 
 
 def goodput(log: list[dict[str, Any]]) -> Goodput:
-    """Of a run's records, all its restarts included.
+    """The goodput of a run's records, with all its restarts.
 
     The first step of a process takes longer than others; what is above the usual counts as
     restoring. Where a run began anew, what was before it is another's.

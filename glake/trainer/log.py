@@ -1,4 +1,5 @@
-"""What a run tells: a progress bar, lines of JSON, TensorBoard, a profile and a memory snapshot."""
+"""The output of a run: a progress bar, lines of JSON, TensorBoard, a profile and a memory
+snapshot."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _LINE_S = 10.0  # from one line to the next, where there is no terminal for a ba
 
 
 class Log(Configurable):
-    """The log of a run. Rank 0 writes it; the others profile and take snapshots."""
+    """The log of a run. Rank 0 writes it. The other ranks profile and take snapshots."""
 
     class Config(Configurable.Config):
         folder: str = ""  # of log.jsonl and all else; "": the checkpoints', if there are any
@@ -41,8 +42,8 @@ class Log(Configurable):
     def __init__(
         self, config: Config, *, rank: int, steps: int, folder: str, device: Any = None
     ) -> None:
-        """Opens it. `folder`: the checkpoints'; `device`: whose memory a snapshot is of.
-        InvalidOption, PackageMissing."""
+        """Opens the log. `folder` is that of the checkpoints. A snapshot is of the memory of
+        `device`. InvalidOption, PackageMissing."""
         super().__init__(config)
         chosen = config.folder or folder
         files = ("tensorboard", "profile", "snapshot", "trace")
@@ -89,12 +90,12 @@ class Log(Configurable):
             self._snapshot = _recorded(device)
 
     def say(self, text: str) -> None:
-        """One sentence for the user, from rank 0."""
+        """Tells the user one sentence, from rank 0."""
         if self._rank == 0:
             print(f"trainer: {text}", file=sys.stderr, flush=True)
 
     def event(self, kind: str, **values: Any) -> None:
-        """A record; a kill loses the last one at most."""
+        """Writes a record. A kill loses the last one at most."""
         record = {"event": kind, **values, "time": time.time()}
         if self.folder is None and self._rank == 0:
             self.records.append(record)
@@ -110,7 +111,7 @@ class Log(Configurable):
                 self.lost = True
 
     def step(self, step: int, values: dict[str, Any]) -> None:
-        """What became of a step, by name: numbers."""
+        """Writes the numbers of a step, by name."""
         self.event("step", step=step, **values)
         if self._board is not None:
             for name in ("loss", "rate", "norm", "tokens_per_s", "mfu", "evaluation"):
@@ -120,7 +121,7 @@ class Log(Configurable):
             self._bar.show(step, values)
 
     def profiled(self) -> None:
-        """A step has ended, for the profiler."""
+        """Tells the profiler that a step has ended."""
         if self._profiler is not None:
             self._profiler.step()
 
@@ -131,14 +132,14 @@ class Log(Configurable):
         self.say(f"profile: {path} (perfetto.dev opens it)")
 
     def snapshot(self) -> None:
-        """Writes the memory snapshot, if one was asked for."""
+        """Writes the memory snapshot, if one was requested."""
         if self._snapshot is not None and self.folder is not None:
             path = self.folder / f"memory-{self._rank}.pickle"
             self._snapshot(path)
             self.say(f"memory snapshot: {path} (pytorch.org/memory_viz opens it)")
 
     def close(self) -> None:
-        """Writes what is left; also after an error."""
+        """Writes what is left. Also called after an error."""
         self._ends.close()
         self._file = self._board = None
 
@@ -149,7 +150,7 @@ def _closed(file: Any) -> None:
 
 
 def _continued(path: Path) -> Any:
-    """The log, opened to be continued: a line that a kill tore is ended."""
+    """Opens the log to continue it, and ends a line that a kill tore."""
     file = path.open("a")
     if file.tell():
         with path.open("rb") as written:
@@ -159,7 +160,7 @@ def _continued(path: Path) -> Any:
 
 
 class _Bar:
-    """A live bar on a terminal; a line now and then in a log."""
+    """A live bar on a terminal, or an occasional line in a log."""
 
     def __init__(self, steps: int, ends: contextlib.ExitStack) -> None:
         self._console = Console(stderr=True)
@@ -173,7 +174,7 @@ class _Bar:
             ends.callback(self._bar.stop)
 
     def show(self, step: int, values: dict[str, Any]) -> None:
-        """After `step` steps."""
+        """Shows the state after `step` steps."""
         text = f"loss {values['loss']:.4f}  {values['tokens_per_s']:,.0f} tokens/s"
         if "mfu" in values:
             text += f"  MFU {values['mfu']:.1%}"
@@ -188,8 +189,8 @@ class _Bar:
 
 
 def memory(device: Any) -> dict[str, Any]:
-    """Peak bytes of this rank so far, from glake where it serves torch's memory, else from torch;
-    empty where nobody counts them."""
+    """The peak bytes of this rank so far, from glake if it serves torch's memory, else from torch.
+    It is empty if nothing counts them."""
     if (mode := allocator.mode()) is not None:
         whose, live, found = mode, "requested_bytes", glake.stats(device.index or 0)
     elif device.type == "cuda":
@@ -204,7 +205,7 @@ def memory(device: Any) -> dict[str, Any]:
 
 
 def _traced(path: Path) -> Any:
-    """Has glake record this rank's allocations from here on. InvalidOption where it serves none."""
+    """Makes glake record this rank's allocations from now on. InvalidOption if it serves none."""
     if allocator.mode() is None:
         raise InvalidOption(
             "log.trace: glake records what it allocates, and serves no memory here: "
@@ -214,8 +215,8 @@ def _traced(path: Path) -> Any:
 
 
 def _recorded(device: Any) -> Callable[[Path], None]:
-    """Has whoever serves torch's memory record it from here on; returns what writes PyTorch's
-    memory snapshot. InvalidOption where nobody can."""
+    """Makes the allocator of torch's memory record it from now on. Returns a function that writes
+    PyTorch's memory snapshot. InvalidOption if the allocator cannot."""
     if allocator.mode() is not None:
         glake.record_memory_history()
         return glake.dump_snapshot

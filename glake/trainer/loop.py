@@ -1,4 +1,4 @@
-"""The training loop: an experiment's config in, a trained model out.
+"""The training loop. It takes an experiment's config, and returns a trained model.
 
 All that a step depends on is the state (parameters and the optimizer's), the seed and the step's
 number: data, learning rate and random numbers are functions of these. So a run that goes on from a
@@ -52,7 +52,7 @@ from glake.trainer.optimizers.schedule import Schedule
 
 
 class Evaluation(Configurable):
-    """When, and on how much, a model is evaluated."""
+    """When a model is evaluated, and on how much text."""
 
     class Config(Configurable.Config):
         every: Natural = 0  # steps; 0: never
@@ -60,7 +60,7 @@ class Evaluation(Configurable):
 
 
 class Experiment(Configurable):
-    """What is trained, on what, and how; the parts know nothing of one another."""
+    """What is trained, on what, and how. The parts do not know each other."""
 
     class Config(Configurable.Config):
         model: Decoder.Config
@@ -100,7 +100,7 @@ class Outcome:
 
 
 def train(config: Experiment.Config) -> Outcome:
-    """Trains on this rank, from the newest whole checkpoint if there is one.
+    """Trains on this rank. It begins with the newest whole checkpoint, if there is one.
 
     Every rank of a torchrun job calls it, or one process alone.
 
@@ -215,7 +215,7 @@ class _Run:
         )
 
     def train(self) -> Outcome:
-        """All steps that are left."""
+        """Runs all steps that are left."""
         config = self.config
         began, stalled, tokens = time.perf_counter(), 0.0, self.tokens
         while self.step < config.steps:
@@ -241,7 +241,7 @@ class _Run:
         return self._finish()
 
     def _step(self) -> dict[str, Any]:
-        """One step; its loss, learning rate and the norm of its gradients."""
+        """Runs one step. Returns its loss, learning rate and the norm of its gradients."""
         here, config = self.here, self.config
         torch.manual_seed(_mixed(config.seed, self.step, here.rank))
         batches = self.data.batch(self.step, here.rank, here.count, config.accumulation)
@@ -272,7 +272,8 @@ class _Run:
         return {"loss": self.loss, "rate": rate, "norm": norm}
 
     def _passes(self, batches: list[Batch]) -> Any:
-        """Forward and backward over the rank's part of a step; the sum of its tokens' losses."""
+        """Runs forward and backward over the rank's part of a step. Returns the sum of its tokens'
+        losses."""
         total = torch.zeros((), dtype=torch.float32, device=self.here.device)
         for batch in batches:
             waits = batch is not batches[-1]
@@ -292,7 +293,7 @@ class _Run:
         return self.sharded(tokens, targets, **where)
 
     def evaluate(self) -> float:
-        """The loss on the text that is kept for it, the same text each time."""
+        """The loss on the text that is kept for evaluation. The text is the same each time."""
         sums = torch.zeros(2, dtype=torch.float64, device=self.here.device)
         with torch.no_grad():
             for batch in self.data.evaluation(
@@ -334,7 +335,7 @@ class _Run:
 
 
 def _require_consistent(config: Experiment.Config) -> None:
-    """InvalidOption where the parts' options contradict one another."""
+    """Raises InvalidOption if options of different parts contradict each other."""
     if config.sharding.fsdp == "torch" and config.checkpoint.folder:
         raise InvalidOption(
             "sharding.fsdp = 'torch' is for comparison, and keeps no checkpoints, nor a last one "
@@ -351,8 +352,9 @@ def _require_consistent(config: Experiment.Config) -> None:
 
 
 def _kept_from_a_dry_run(config: Experiment.Config) -> tuple[Experiment.Config, str]:
-    """The config with which `glake dry-run` touches none of the user's states, and what is left
-    alone, in words. Values are unknown there, and each allocator's run begins at the first step."""
+    """The config with which `glake dry-run` touches none of the user's states, and a text about
+    what is left alone. In a dry run values are unknown, and each allocator's run begins at the
+    first step."""
     dry = os.environ.get(child_of_dry_run.VARIABLE)
     options = ("checkpoint.folder", "export", "log.folder")
     given = [option for option in options if config.get(option)]
@@ -367,8 +369,8 @@ def _kept_from_a_dry_run(config: Experiment.Config) -> tuple[Experiment.Config, 
 
 
 def _require_memory(config: Experiment.Config, here: ranks.Ranks, length: int) -> None:
-    """InvalidOption where the host has no memory for the least that a step's sequences take, of
-    `length` tokens each."""
+    """Raises InvalidOption if the host has too little memory for a step's sequences, of `length`
+    tokens each."""
     model = config.model
     arrays = 2 * 8 * config.sequences * length  # tokens and targets
     alive = 0  # what a pass keeps on the host
@@ -390,7 +392,7 @@ def _require_memory(config: Experiment.Config, here: ranks.Ranks, length: int) -
 
 @contextmanager
 def _in_memory(model: Any) -> Iterator[None]:
-    """What torch says of a model that this rank has no memory for, as OutOfMemory."""
+    """Turns torch's error about a model that does not fit on this rank into OutOfMemory."""
     try:
         yield
     except RuntimeError as error:
@@ -411,8 +413,9 @@ def _mixed(seed: int, step: int, rank: int) -> int:
 
 
 def _flops_per_token(config: Experiment.Config, told: log.Log) -> float:
-    """Of a forward and a backward pass over a longest sequence, by torch's counter: the matrix
-    products of the model, three times the forward pass's. What is recomputed does not count."""
+    """The operations of a forward and a backward pass over a longest sequence, by torch's counter:
+    the model's matrix products, which are three times those of the forward pass. Recomputation does
+    not count."""
     length = config.data.length
     try:
         with torch.device("meta"), FlopCounterMode(display=False) as counter, torch.no_grad():

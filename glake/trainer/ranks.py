@@ -1,4 +1,5 @@
-"""The ranks of a job (torchrun's environment, or one process alone), and when processes began."""
+"""The ranks of a job (torchrun's environment, or one process alone), and the start time of
+processes."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ _GONE = re.compile(
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among the job's."""
+    """This process as one of the job's ranks."""
 
     rank: int
     count: int
@@ -39,13 +40,13 @@ class Ranks:
     agent: int  # the process that started this one
 
     def total(self, value: int) -> int:
-        """The sum over ranks, on the host: every rank has come here when it is back."""
+        """The sum over ranks, on the host. When it returns, every rank has called it."""
         sum_ = torch.tensor(value)
         dist.all_reduce(sum_, group=self.host)
         return int(sum_)
 
     def check(self) -> None:
-        """RankLost where torchrun, which started this rank and would start it again, is gone."""
+        """Raises RankLost if torchrun is gone, which started this rank and would start it again."""
         if _UNDER_TORCHRUN in os.environ and os.getppid() != self.agent:
             raise RankLost(
                 "torchrun was killed: its ranks end too, and the same command goes on from the "
@@ -55,7 +56,7 @@ class Ranks:
 
 @contextmanager
 def joined(timeout_s: float) -> Iterator[Ranks]:
-    """Joins the process group, and leaves it. RankLost if one does not come."""
+    """Joins the process group, and leaves it at the end. RankLost if a rank does not come."""
     agent = os.getppid()
     limit = datetime.timedelta(seconds=timeout_s)
     local, count = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -77,13 +78,13 @@ def joined(timeout_s: float) -> Iterator[Ranks]:
 
 
 def here_of(count: int) -> int:
-    """How many of `count` ranks this machine has."""
+    """How many of `count` ranks are on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", str(count)))
 
 
 def _store(limit: datetime.timedelta) -> tuple[Any, int]:
-    """(what ranks find one another by, this rank). A restart, and each further job of the same
-    processes, has names of its own in torchrun's store: under the old ones it would find the
+    """(a store through which ranks find each other, this rank). A restart, and each further job of
+    the same processes, has its own names in torchrun's store. By the old names it would find the
     addresses of ranks that are gone, and wait."""
     if "RANK" not in os.environ:
         return dist.HashStore(), 0
@@ -93,7 +94,7 @@ def _store(limit: datetime.timedelta) -> tuple[Any, int]:
 
 @contextmanager
 def lost_ranks() -> Iterator[None]:
-    """A failed collective says RankLost, and what to do."""
+    """Turns a failed collective into RankLost, which says what to do."""
     try:
         yield
     except RuntimeError as error:
@@ -114,19 +115,21 @@ def restarts() -> int:
 
 
 def job() -> str:
-    """The process that started this one (torchrun), as no other is named until the machine ends."""
+    """A name of the process that started this one (torchrun). No other process has it until the
+    machine ends."""
     return f"{os.getppid()}-{ticks_at_start(os.getppid())}"
 
 
 def warn_of_restarts(folder: str, say: Callable[[str], None]) -> None:
-    """Says it where torchrun restarts a job that keeps nothing."""
+    """Warns if torchrun restarts a job that keeps nothing."""
     if not folder and (restarts() or int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))):
         now = "this is one: it begins anew" if restarts() else "it would begin anew"
         say(f"no checkpoint.folder is set, so a restart has no state to go on from: {now}")
 
 
 def ticks_at_start(pid: int | str = "self") -> int | None:
-    """When a process began, in the kernel's ticks since the machine did; None: there is none."""
+    """The start of a process, in the kernel's ticks since the machine started. None: there is no
+    such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -135,6 +138,6 @@ def ticks_at_start(pid: int | str = "self") -> int | None:
 
 
 def process_began() -> float:
-    """When this process began, in seconds since the epoch."""
+    """The start of this process, in seconds since the epoch."""
     up = float(Path("/proc/uptime").read_text().split()[0])
     return time.time() - up + (ticks_at_start() or 0) / os.sysconf("SC_CLK_TCK")

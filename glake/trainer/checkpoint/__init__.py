@@ -40,7 +40,7 @@ _PAUSES_S = (5.0, 10.0, 20.0)  # for a user to make room for the last state
 
 @dataclass(frozen=True)
 class Resumed:
-    """Where a run goes on."""
+    """The place from which a run goes on."""
 
     source: str  # "memory" or "disk"
     step: int
@@ -66,9 +66,9 @@ class Checkpoint(Configurable):
         text: str,
         signature: Signature,
     ) -> None:
-        """Takes the folder. `group`: gloo, of all ranks, used by nobody else; `say` is told what
-        the user should know; `text` is the experiment's config; `signature`, what its states are
-        of. FolderInUse; InvalidOption."""
+        """Takes the folder. `group` is a gloo group of all ranks that nobody else uses. `say` is
+        called with what the user should know. `text` is the experiment's config. `signature` says
+        what its states belong to. FolderInUse; InvalidOption."""
         super().__init__(config)
         self.stall_s = 0.0  # of all steps so far
         self._group, self._say, self._text = group, say, text
@@ -88,7 +88,8 @@ class Checkpoint(Configurable):
     # --- Beginning ---
 
     def _entered(self) -> str:
-        """Takes the folder for this job; the run's name, which no copy of the folder has."""
+        """Takes the folder for this job. Returns the run's name, which no copy of the folder
+        has."""
         told: Any = None
         if self._rank == 0:
             lock = self._folder / ".lock"
@@ -107,7 +108,7 @@ class Checkpoint(Configurable):
         return str(told)
 
     def resume(self, state: State, optimizer: Any) -> Resumed | None:
-        """Puts the newest whole state in place; None where the run begins.
+        """Puts the newest whole state in place. None if the run begins.
 
         `state` and `optimizer` are what is kept from here on. NoWholeCheckpoint,
         CheckpointMismatch.
@@ -150,7 +151,7 @@ class Checkpoint(Configurable):
         return found
 
     def _tell_of_others(self, step: int) -> None:
-        """Says that a newer state in memory is of another number of ranks, and not used.
+        """Says that a newer state in memory belongs to another number of ranks, and is not used.
 
         CheckpointMismatch where it is the only copy: the disk was full when the job ended.
         """
@@ -196,7 +197,7 @@ class Checkpoint(Configurable):
     # --- Going on ---
 
     def after_step(self, step: int, notes: dict[str, Any]) -> None:
-        """Begins to copy the state, if one is due after `step` steps. Until settle() is back, no
+        """Begins to copy the state, if one is due after `step` steps. Until settle() returns, no
         parameter and no optimizer state may change."""
         began, every = time.perf_counter(), self.config.every
         keep = step % self.config.memory_every == 0
@@ -249,7 +250,8 @@ class Checkpoint(Configurable):
         layout: Layout,
         pauses: tuple[float, ...],
     ) -> None:
-        """`pauses`: before it is tried again, if the disk refuses it."""
+        """Saves a state. `pauses` are the times to wait before it tries again, if the disk
+        refuses."""
         host, held = host_memory(layout, parts), self._memory
         copied = self._copies.submit(HostCopy(parts, layout, host).finish)
         self._copied.append(copied)
@@ -281,8 +283,8 @@ class Checkpoint(Configurable):
             disk.prune(self._folder, self.config.keep)
 
     def settle(self) -> None:
-        """Waits until the state that is being copied is whole on this rank; before the collective
-        that comes before the optimizer's step, so that no rank is a state ahead."""
+        """Waits until the state that is being copied is whole on this rank. It is called before the
+        collective that comes before the optimizer's step, so that no rank is a state ahead."""
         began = time.perf_counter()
         copied, self._copied = self._copied, []
         for each in copied:
@@ -297,8 +299,8 @@ class Checkpoint(Configurable):
             self._written.result()
 
     def interrupted(self) -> str:
-        """What is kept of a run that the user ends here, in words. One rank alone writes its last
-        state to disk; with several there is no knowing that all of them are here."""
+        """Says what is kept of a run that the user ends here. One rank alone writes its last state
+        to disk. With several ranks it is not known whether all of them are here."""
         if not self.config.folder:
             return "nothing of the run is kept, as no checkpoint.folder is set"
         self.settle()
@@ -316,7 +318,7 @@ class Checkpoint(Configurable):
         return "there is no checkpoint yet: the same command begins anew"
 
     def _write_kept(self, file: memory.File) -> str:
-        """A state that lies in memory goes to disk; why it does not, in words."""
+        """Writes a state in memory to disk. Says why it does not."""
         header, state = file.header, file.read()
         if header is None or state is None:
             return ""
@@ -328,8 +330,8 @@ class Checkpoint(Configurable):
         return ""
 
     def finish(self, step: int, notes: dict[str, Any]) -> None:
-        """The run is over: its last state goes to disk, and nothing stays in memory. NotWritten
-        where the disk does not take it; then memory keeps it, for the same command to write."""
+        """Ends the run: its last state goes to disk, and nothing stays in memory. NotWritten if the
+        disk does not take it. Then memory keeps it, and the same command writes it later."""
         if not self.config.folder:
             return
         self.settle()
@@ -354,7 +356,7 @@ class Checkpoint(Configurable):
         self.close()
 
     def close(self) -> None:
-        """Ends the threads once they are idle, and gives the folder back."""
+        """Ends the threads once they are idle, and frees the folder."""
         self._copies.shutdown(wait=False)
         self._writes.shutdown(wait=False)
         if self._lock >= 0:
@@ -363,7 +365,7 @@ class Checkpoint(Configurable):
 
 
 def _first_here() -> bool:
-    """Whether this rank speaks for those of its machine."""
+    """Whether this rank speaks for the ranks of its machine."""
     return os.environ.get("LOCAL_RANK", "0") == "0"
 
 

@@ -1,4 +1,4 @@
-"""Sharded checkpoints on disk, by torch's DCP: written whole or not at all.
+"""Sharded checkpoints on disk, by torch's DCP. They are written whole or not at all.
 
 A checkpoint is a folder, made under another name and renamed into place when every file is there;
 its marker lists them all with their sizes and checksums.
@@ -41,7 +41,7 @@ class Found:
 
     @property
     def step(self) -> int:
-        """After how many steps it was written."""
+        """The number of steps after which it was written."""
         return int(self.path.name[len(_NAME) :])
 
 
@@ -77,12 +77,12 @@ def write(
 
 
 def path_of(folder: Path, step: int) -> Path:
-    """Where the checkpoint of a step lies."""
+    """The path of a step's checkpoint."""
     return folder / f"{_NAME}{step:08d}"
 
 
 def _committed(part: Path, folder: Path, marker: dict[str, Any], text: str) -> str | None:
-    """Puts a checkpoint into its place; what went wrong, in words."""
+    """Moves a checkpoint to its place. Returns what went wrong, in words."""
     path = path_of(folder, marker["step"])
     try:
         (part / "config.toml").write_text(text)
@@ -109,7 +109,7 @@ def _free(folder: Path) -> str:
 
 
 def set_aside(path: Path, why: str) -> None:
-    """Gives it a free name beside its own, which no checkpoint has: nothing is lost."""
+    """Gives it a free name beside its own, which no checkpoint has, so that nothing is lost."""
     names = (path.with_name(f"{path.name}.{why}-{at}") for at in itertools.count(1))
     path.rename(next(each for each in names if not each.exists()))
 
@@ -123,7 +123,7 @@ def _synced(folder: Path) -> None:
 
 
 def _facts(path: Path) -> list[int]:
-    """[bytes, CRC-32] of a file."""
+    """The bytes and the CRC-32 of a file."""
     total = size = 0
     with path.open("rb") as file:
         while piece := file.read(_CHUNK):
@@ -132,7 +132,7 @@ def _facts(path: Path) -> list[int]:
 
 
 def _reason(error: BaseException) -> str:
-    """What a disk's refusal means, with what would help."""
+    """What a disk's refusal means, and what would help."""
     causes = [error, *(failed for failed, _ in getattr(error, "failures", {}).values())]
     for each in causes:  # which grows by what each was caused by
         if isinstance(each, OSError) and each.errno is not None:
@@ -148,14 +148,14 @@ def _reason(error: BaseException) -> str:
 
 
 def found_in(folder: Path) -> list[Found]:
-    """The checkpoints, newest first. A folder with nothing of one in it is the user's."""
+    """The checkpoints, the newest first. A folder without any part of one is the user's."""
     own = [path for path in folder.glob(f"{_NAME}*") if _OWN.fullmatch(path.name)]
     there = [path for path in own if any((path / name).exists() for name in (MARKER, ".metadata"))]
     return sorted(map(_found, there), key=lambda found: found.step, reverse=True)
 
 
 def remove_partial(folder: Path, say: Callable[[str], None]) -> None:
-    """Removes what a kill left of a checkpoint that was being written, or removed."""
+    """Removes what a kill has left of a checkpoint that was being written or removed."""
     for path in folder.glob(f".{_NAME}*.part"):
         say(f"{path.name} was never finished: removed")
         shutil.rmtree(path, ignore_errors=True)
@@ -178,7 +178,7 @@ def _found(path: Path) -> Found:
 
 
 def damage(found: Found, rank: int, ranks: int) -> str | None:
-    """What is wrong with this rank's share of the files, in words."""
+    """Says what is wrong with this rank's share of the files."""
     if found.problem is not None:
         return found.problem
     for name, facts in sorted(found.marker["files"].items())[rank::ranks]:
@@ -191,7 +191,7 @@ def damage(found: Found, rank: int, ranks: int) -> str | None:
 
 
 def read(found: Found, state: Any, optimizer: Any, group: Any) -> None:
-    """Puts the state in place, at whatever number of ranks it was saved. CheckpointMismatch."""
+    """Puts the state in place, whatever number of ranks it was saved with. CheckpointMismatch."""
     reader = dcp.FileSystemReader(found.path)
     tensors = state.template(reader.read_metadata().state_dict_metadata)
     dcp.load(tensors, storage_reader=reader, process_group=group)

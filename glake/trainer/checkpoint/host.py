@@ -1,4 +1,4 @@
-"""A rank's state in one run of host memory: where each tensor lies, and the copy that brings them.
+"""A rank's state in one run of host memory: the place of each tensor, and the copy that fills it.
 
 From device memory they come through glake's transfer engine, from the host's by a thread; either
 way the step goes on meanwhile.
@@ -19,10 +19,10 @@ _ALIGNMENT = 64  # bytes; of every tensor's place
 
 
 class Layout:
-    """Where 1-D tensors lie in a run of bytes."""
+    """The places of 1-D tensors in a run of bytes."""
 
     def __init__(self, entries: list[tuple[str, str, int]]) -> None:
-        """`entries`: each tensor's (name, dtype, elements), in their order."""
+        """`entries` are the (name, dtype, elements) of the tensors, in order."""
         self.entries = [(name, kind, size) for name, kind, size in entries]
         self._places: dict[str, tuple[int, int, torch.dtype]] = {}
         self.bytes = 0
@@ -33,20 +33,22 @@ class Layout:
 
     @classmethod
     def of(cls, parts: Mapping[str, Part]) -> Layout:
-        """That of these parts of a state."""
+        """The layout of these parts of a state."""
         return cls([(name, str(part.dtype)[6:], part.size) for name, part in parts.items()])
 
     def tensors(self, memory: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The tensors over uint8 memory of the layout's size; no copy."""
+        """The tensors over uint8 memory of the layout's size. Copies nothing."""
         places = self._places.items()
         return {name: memory[first:end].view(dtype) for name, (first, end, dtype) in places}
 
 
 class HostCopy:
-    """A state on its way to host memory. The tensors must not change before finish() is back."""
+    """A state that is being copied to host memory. The tensors must not change before finish()
+    returns."""
 
     def __init__(self, parts: Mapping[str, Part], layout: Layout, memory: torch.Tensor) -> None:
-        """Begins what the transfer engine carries; finish() copies what lies in host memory."""
+        """Begins the copies that the transfer engine makes. finish() copies what is in host
+        memory."""
         places = layout.tensors(memory)
         copies = [copy for name, part in parts.items() for copy in part.put_into(places[name])]
         device = [copy for copy in copies if in_device_memory(copy[1])]
@@ -54,7 +56,7 @@ class HostCopy:
         self._transfer = _carried(device) if device else None
 
     def finish(self) -> None:
-        """Returns when all is copied; on any thread."""
+        """Returns when all is copied. Any thread may call it."""
         for to, piece in self._host:
             to.copy_(piece)
         if self._transfer is not None:
@@ -62,7 +64,7 @@ class HostCopy:
 
 
 def _carried(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:
-    """Through the transfer engine, after the work that is queued and beside what comes later."""
+    """Copies by the transfer engine, after the queued work and beside later work."""
     engine = transfer.default_engine()
     if pairs[0][1].device.type != "cuda":  # the emulation has no streams
         return engine.copy_batch(pairs, stream=transfer.UNORDERED)
@@ -72,7 +74,7 @@ def _carried(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:
 
 
 def in_device_memory(tensor: torch.Tensor) -> bool:
-    """Whether its bytes are a GPU's, real or (in the emulation) simulated."""
+    """Whether its bytes are in GPU memory, real or (in the emulation) simulated."""
     if tensor.device.type == "cuda":
         return True
     if allocator.mode() != "emulation":
@@ -82,7 +84,7 @@ def in_device_memory(tensor: torch.Tensor) -> bool:
 
 
 def host_memory(layout: Layout, parts: Mapping[str, Part]) -> torch.Tensor:
-    """Memory for such a state, pinned where the transfer engine will fill it."""
+    """Memory for such a state. It is pinned if the transfer engine fills it."""
     if any(in_device_memory(piece) for part in parts.values() for _, piece in part.pieces):
         transfer.default_engine()  # whose pool it is
         return transfer.pinned((layout.bytes,), torch.uint8)
@@ -90,5 +92,6 @@ def host_memory(layout: Layout, parts: Mapping[str, Part]) -> torch.Tensor:
 
 
 def checksum(memory: torch.Tensor) -> int:
-    """The sum of the bytes' 64-bit words: at the speed of memory; finds what was torn or lost."""
+    """The sum of the bytes' 64-bit words. It runs at the speed of memory, and finds torn or lost
+    bytes."""
     return int(memory.view(torch.int64).sum())

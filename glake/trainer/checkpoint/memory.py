@@ -1,4 +1,5 @@
-"""The last state in host memory outside the rank's process, so that a killed rank loses one step.
+"""The last state in host memory outside the rank's process, so that a killed rank loses only one
+step.
 
 Each rank has two files in /dev/shm and writes them in turn, so that one is whole at any time. What
 a file holds is said in another beside it, which is not there while the first is written. A rank
@@ -36,7 +37,7 @@ _NOBODY = "kept until the run goes on"
 
 @dataclass(frozen=True)
 class Header:
-    """What the file beside a state says of it, once it is whole."""
+    """What the file beside a state says about it, once the state is whole."""
 
     step: int
     sum: int
@@ -46,10 +47,10 @@ class Header:
 
 
 class File:
-    """One of a rank's two: the bytes of a state."""
+    """One of a rank's two files: the bytes of a state."""
 
     def __init__(self, path: Path) -> None:
-        """What is there of it, if anything."""
+        """Reads what exists of it."""
         self.path, self._beside = path, path.with_suffix(f"{path.suffix}.json")
         self.layout: Layout | None = None
         self.header: Header | None = None  # None where no whole state is in it
@@ -72,7 +73,7 @@ class File:
         self.memory, self.layout = memory[: layout.bytes], layout
 
     def make(self, layout: Layout) -> None:
-        """Room for such a state, which is being written from here on. NoRoom."""
+        """Makes room for such a state, which is being written from now on. NoRoom."""
         self.clear()
         if self.layout is None or self.layout.entries != layout.entries:
             with self._no_room(layout):
@@ -93,19 +94,20 @@ class File:
             ) from None
 
     def read(self) -> dict[str, torch.Tensor] | None:
-        """The tensors, over the file's own memory, if they are as they were put there."""
+        """The tensors, over the file's own memory, if they are unchanged since they were
+        written."""
         if self.header is None or self.layout is None:
             return None
         whole = checksum(self.memory) == self.header.sum
         return self.layout.tensors(self.memory) if whole else None
 
     def clear(self) -> None:
-        """No whole state is in it from here on."""
+        """From now on there is no whole state in it."""
         self.header = None
         self._beside.unlink(missing_ok=True)
 
     def seal(self, step: int, notes: dict[str, Any], signature: Signature) -> None:
-        """Its memory is whole: a state after `step` steps. NoRoom."""
+        """Its memory now holds a whole state, after `step` steps. NoRoom."""
         assert self.layout is not None
         header = Header(step, checksum(self.memory), notes, signature, self.layout.entries)
         with self._no_room(self.layout):
@@ -117,7 +119,7 @@ class Memory:
     """A rank's part of the last two states of a run."""
 
     def __init__(self, run: str, rank: int, ranks: int) -> None:
-        """Opens what is there of this run. GlakeError for a folder of another user's."""
+        """Opens what exists of this run. GlakeError for a folder of another user."""
         self.folder, self._ranks = folder_of(run), ranks
         _require_private(self.folder)
         if not self.outlives:
@@ -125,11 +127,11 @@ class Memory:
         self.files = [File(self.folder / f"{rank}of{ranks}.{half}") for half in (0, 1)]
 
     def whole(self) -> dict[int, File]:
-        """Step -> the file that has its state whole."""
+        """For each step the file that has the whole state."""
         return {each.header.step: each for each in self.files if each.header is not None}
 
     def of_others(self) -> tuple[int, int]:
-        """(step, ranks) of the newest state of another number of ranks; (0, 0): there is none."""
+        """(step, ranks) of the newest state of another number of ranks; (0, 0) if there is none."""
         found = [(0, 0)]
         for path in self.folder.glob("*of*.[01].json"):
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
@@ -138,7 +140,8 @@ class Memory:
         return max(found)
 
     def begin(self, layout: Layout) -> File:
-        """The file of the older state, or of none: the other one stays whole. NoRoom."""
+        """The file with the older state, or with none, so that the other one stays whole.
+        NoRoom."""
         for path in self.folder.glob("*of*.[01]"):
             if _ranks_of(path) != self._ranks:  # another course of the run
                 path.with_suffix(f"{path.suffix}.json").unlink(missing_ok=True)
@@ -148,46 +151,46 @@ class Memory:
         return chosen
 
     def forget_after(self, step: int) -> None:
-        """Drops states of later steps: the run goes on from this one."""
+        """Drops states of later steps, because the run goes on from this one."""
         for later, each in self.whole().items():
             if later > step:
                 each.clear()
 
     def own(self) -> None:
-        """This run's states live as long as the process that started the ranks."""
+        """From now on this run's states end with the process that started the ranks."""
         under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
         self._owned_by(_process(os.getppid() if under_torchrun else os.getpid()))
 
     def outlive(self) -> None:
-        """They stay until own(), whoever ends: they hold what is nowhere else."""
+        """They stay until own(), whichever process ends, because nothing else holds them."""
         self._owned_by(_NOBODY)
 
     @property
     def outlives(self) -> bool:
-        """Whether outlive() was the last word on them."""
+        """Whether outlive() was called after the last own()."""
         return _owner_of(self.folder) == _NOBODY
 
     def _owned_by(self, owner: str) -> None:
         files.write_whole(self.folder / _OWNER, owner)
 
     def remove(self) -> None:
-        """The run has ended: nothing of it stays."""
+        """Removes all states, because the run has ended."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _ranks_of(path: Path) -> int:
-    """Of how many ranks a File, or what lies beside it, is; 0: of no number."""
+    """The number of ranks that a File, or the file beside it, belongs to; 0: none."""
     count = path.name.partition(".")[0].rpartition("of")[2]
     return int(count) if count.isdecimal() else 0
 
 
 def folder_of(run: str) -> Path:
-    """Where the states of a run lie."""
+    """The folder of a run's states."""
     return ROOT / f"{_PREFIX}{os.getuid()}-{run}"
 
 
 def sweep(keep: str) -> list[Path]:
-    """Removes what jobs of this user left whose owner is gone, but for the run `keep`."""
+    """Removes what jobs of this user left whose owner is gone, except for the run `keep`."""
     gone = []
     for folder in sorted(ROOT.glob(f"{_PREFIX}{os.getuid()}-*")):
         owner = _owner_of(folder)
@@ -202,7 +205,7 @@ def sweep(keep: str) -> list[Path]:
 
 
 def _process(pid: int) -> str:
-    """A process, told from others that had or will have its number."""
+    """A name of a process that no earlier or later process has, even with the same number."""
     return f"{pid} {ticks_at_start(pid)} {_namespace()}"
 
 
@@ -218,7 +221,7 @@ def _owner_of(folder: Path) -> str:
 
 
 def _require_private(folder: Path) -> None:
-    """Makes it; refuses one that is another user's, or that others may enter."""
+    """Makes the folder. Refuses one that is another user's, or that others may enter."""
     try:
         problem = files.not_private(folder)
     except OSError as error:

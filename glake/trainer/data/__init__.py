@@ -1,4 +1,5 @@
-"""Batches of local text: packed or padded, split over ranks, with a part kept for evaluation."""
+"""Batches of local text. They are packed or padded, and split over ranks. A part is kept for
+evaluation."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from glake.trainer.data.order import IGNORED, Packed, Padded
 
 @dataclass(frozen=True)
 class Batch:
-    """What one forward pass takes: NumPy arrays, int64 [sequences, length]."""
+    """The input of one forward pass: NumPy arrays, int64 [sequences, length]."""
 
     tokens: Any
     targets: Any  # the next token, or IGNORED
@@ -24,7 +25,7 @@ class Batch:
 
     @property
     def count(self) -> int:
-        """Tokens that are predicted."""
+        """The number of tokens that are predicted."""
         return int((self.targets != IGNORED).sum())
 
 
@@ -41,7 +42,8 @@ class Data(Configurable):
         evaluation: SharePart = 0.05  # the share of the text, its end, that is not trained on
 
     def __init__(self, config: Config, *, sequences: int, seed: int) -> None:
-        """Reads the text; `sequences` make a step. DataMissing, DataTooShort, InvalidOption."""
+        """Reads the text. A step has `sequences` of them. DataMissing, DataTooShort,
+        InvalidOption."""
         super().__init__(config)
         text = corpus.read(config.path, config.pattern, config.separator, config.tokenizer)
         self.vocabulary, self.tokens = text.vocabulary, len(text.tokens)
@@ -55,7 +57,7 @@ class Data(Configurable):
         return Padded(text, self.config.length, seed, self._sequences)
 
     def batch(self, step: int, rank: int, ranks: int, pieces: int = 1) -> list[Batch]:
-        """The rank's part of a step, in as many pieces as gradients are accumulated over.
+        """The rank's part of a step, in as many pieces as gradients accumulate over.
 
         All ranks' parts together are the same sequences whatever the number of ranks and pieces.
         """
@@ -77,11 +79,12 @@ class Data(Configurable):
 
     @property
     def tokens_of_sequence(self) -> int:
-        """That a sequence has; of padded ones, at least, on average over the longest step."""
+        """The tokens of a sequence. For padded ones it is a lower bound on the average in the
+        longest step."""
         return self._order.tokens_of_sequence
 
     def check_evaluation(self, steps: int) -> None:
-        """DataTooShort where the text kept for evaluation is too little for it."""
+        """Raises DataTooShort if the text kept for evaluation is too short for it."""
         if not any(batch.count for batch in self.evaluation(steps, 0, 1)):
             raise DataTooShort(
                 f"the text kept for evaluation (data.evaluation = {self.config.evaluation}) has no "
@@ -89,8 +92,8 @@ class Data(Configurable):
             )
 
     def evaluation(self, steps: int, rank: int, ranks: int) -> Iterator[Batch]:
-        """The rank's part of the first `steps` batches of the text that is kept for evaluation,
-        the same ones each time. DataTooShort where that text does not make a batch."""
+        """The rank's part of the first `steps` batches of the text that is kept for evaluation.
+        They are the same each time. DataTooShort if that text does not make a batch."""
         try:
             order = self._arranged(self._kept, seed=0)
         except DataTooShort as error:

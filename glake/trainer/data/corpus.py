@@ -1,4 +1,4 @@
-"""Local text as tokens: one array of them all, and where each document begins."""
+"""Local text as tokens: one array of all of them, and the begin of each document."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class Corpus:
         return int(self.starts[-1] - self.starts[0])
 
     def split(self, share: float) -> tuple[Corpus, Corpus]:
-        """(all but the last `share` of the tokens, these): a document there is cut in two."""
+        """(all but the last `share` of the tokens, and these). A document at the border is cut in
+        two."""
         cut = self.size - int(self.size * share)
         return self._between(0, cut), self._between(cut, self.size)
 
@@ -46,8 +47,8 @@ class Corpus:
 
 
 class FileBytes:
-    """A file as an array of its bytes, which slices read: a mapped one that is cut short meanwhile
-    would end the process by SIGBUS."""
+    """A file as an array of its bytes, which slices read. It is not mapped, because a mapped file
+    that is cut short meanwhile would end the process by SIGBUS."""
 
     def __init__(self, path: Path) -> None:
         self._file, self._size = path.open("rb"), path.stat().st_size
@@ -56,7 +57,7 @@ class FileBytes:
         return self._size
 
     def __getitem__(self, part: slice) -> Any:
-        """DataMissing where the file is shorter than it was."""
+        """Raises DataMissing if the file is shorter than it was."""
         first, end, _ = part.indices(self._size)
         self._file.seek(first)
         found = self._file.read(max(0, end - first))
@@ -69,7 +70,7 @@ class FileBytes:
 
 
 def read(path: str, pattern: str, separator: str, tokenizer: str) -> Corpus:
-    """The text of a file, or of the files in a folder that match, in order of their names.
+    """The text of a file, or of the matching files in a folder, in the order of their names.
 
     Args:
         path: a file or a folder.
@@ -142,7 +143,7 @@ def _bytes(files: list[Path], separator: str) -> Corpus:
 
 
 def _ends(part: Any, separator: str) -> Iterator[int]:
-    """Where the documents of a file end, the last one at the file's end."""
+    """The ends of the documents of a file. The last one is the file's end."""
     if separator:
         for match in re.finditer(re.escape(separator.encode()), memoryview(part[:])):
             if match.end() < len(part):

@@ -1,4 +1,4 @@
-"""Which text a step trains on: a function of the seed and the step, whatever the number of ranks.
+"""Which text a step trains on. It depends on the seed and the step, and not on the number of ranks.
 
 Nothing is remembered from one step to the next, so a run goes on at any step.
 """
@@ -18,14 +18,14 @@ IGNORED = -100  # a target that is not to be predicted
 
 
 class Packed:
-    """Rows of equal length, cut from the documents of an epoch laid end to end in a drawn order.
+    """Rows of equal length, cut from an epoch's documents, which are joined in a drawn order.
 
     A row tells its documents apart: `segments` numbers them, and the last token of one predicts
     nothing of the next.
     """
 
     def __init__(self, corpus: Corpus, length: int, seed: int) -> None:
-        """DataTooShort where the documents do not make one row."""
+        """Raises DataTooShort if the documents do not make one row."""
         self._corpus, self._length, self._seed = corpus, length, seed
         self.tokens_of_sequence = length
         self.rows = (corpus.size - 1) // length
@@ -52,7 +52,7 @@ class Packed:
         return tokens[:, :-1], targets, documents[:, :-1]
 
     def _drawn(self, epoch: int) -> tuple[Any, Any, Any]:
-        """(documents in their order, where each ends in the stream of all, order of the rows)."""
+        """(documents in order, where each ends in the joined stream, order of the rows)."""
         draw = np.random.default_rng([self._seed, epoch])
         order = draw.permutation(len(self._corpus))
         ends = np.cumsum(np.diff(self._corpus.starts)[order])
@@ -74,14 +74,14 @@ class Packed:
 
 
 class Padded:
-    """A document (or a piece of one) a row, each batch as long as its longest.
+    """Each row has a document (or a piece of one). Each batch is as long as its longest row.
 
     Documents of like length share a batch, and the length varies from step to step. What is padded
     comes last and predicts nothing, so that a causal model needs no mask for it.
     """
 
     def __init__(self, corpus: Corpus, length: int, seed: int, sequences: int) -> None:
-        """DataTooShort where the documents do not make one batch."""
+        """Raises DataTooShort if the documents do not make one batch."""
         self._corpus, self._seed, self._sequences = corpus, seed, sequences
         self._first, self._count = _pieces(corpus.starts, length)
         self._steps = len(self._first) // sequences
@@ -121,7 +121,7 @@ class Padded:
 
 
 def _pieces(starts: Any, length: int) -> tuple[Any, Any]:
-    """(first token, tokens) of each piece: of at most length + 1 tokens, and two at least."""
+    """(first token, tokens) of each piece. It has at most length + 1 tokens, and at least two."""
     counts = np.diff(starts)
     several = -(-counts // (length + 1))
     document = np.repeat(np.arange(len(counts)), several)

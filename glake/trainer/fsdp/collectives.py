@@ -1,4 +1,4 @@
-"""What ranks say to each other, by torch.distributed: NCCL between GPUs, gloo between CPUs."""
+"""The communication of ranks by torch.distributed: NCCL between GPUs, gloo between CPUs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Work(Protocol):
     """A collective under way."""
 
     def wait(self) -> object:
-        """On CUDA holds the current stream until it is done, else the caller."""
+        """On CUDA it makes the current stream wait. Otherwise it makes the caller wait."""
 
 
 class _SumOfChunks:
-    """The second half of a reduce-scatter by all-to-all: adds up what every rank sent."""
+    """The second half of a reduce-scatter by all-to-all. It adds up what every rank sent."""
 
     def __init__(self, work: Work, received: torch.Tensor, share: torch.Tensor) -> None:
         self._work, self._received, self._share = work, received, share
@@ -32,7 +32,7 @@ class _SumOfChunks:
 
 
 def _newest(*names: str) -> Any:
-    """The first of these functions that this torch has: names that go out of use warn."""
+    """The first of these functions that this torch has, because deprecated names warn."""
     for name in names:
         if (found := getattr(dist, name, None)) is not None:
             return found
@@ -40,10 +40,11 @@ def _newest(*names: str) -> Any:
 
 
 class Collectives:
-    """The ranks that share a model. One rank needs no process group."""
+    """The ranks that share a model. A single rank needs no process group."""
 
     def __init__(self, group: Any, device: torch.device) -> None:
-        """`group`: a process group; None: all ranks, or this process alone where there are none."""
+        """`group` is a process group; None: all ranks, or this process alone if there is no
+        group."""
         together = dist.is_available() and dist.is_initialized()
         self.group: Any = group if group is not None or not together else dist.group.WORLD
         self.ranks = dist.get_world_size(self.group) if together else 1
@@ -57,33 +58,34 @@ class Collectives:
             self._reduce = _newest("reduce_scatter_single", "reduce_scatter_tensor")
 
     def mesh(self, kind: str) -> Any:
-        """The ranks as a DeviceMesh of devices of a kind, which DTensors need."""
+        """The ranks as a DeviceMesh of one kind of device, which DTensors need."""
         if kind not in self._meshes:
             self._meshes[kind] = DeviceMesh.from_group(self.group, kind)
         return self._meshes[kind]
 
     def aside(self) -> contextlib.AbstractContextManager[Any]:
-        """A stream beside the current one, after the work enqueued on that so far (CUDA)."""
+        """A stream beside the current one, behind the work that is enqueued on that so far
+        (CUDA)."""
         if self._aside is None:
             return contextlib.nullcontext()
         self._aside.wait_stream(torch.cuda.current_stream(self.device))
         return torch.cuda.stream(self._aside)
 
     def mark(self) -> Any:
-        """What runs aside up to here, for join()."""
+        """A mark behind the work that ran aside so far, for join()."""
         return None if self._aside is None else self._aside.record_event()
 
     def join(self, mark: Any) -> None:
-        """The current stream goes on after what ran aside when it was marked."""
+        """Makes the current stream wait for the work that ran aside before the mark."""
         if mark is not None:
             torch.cuda.current_stream(self.device).wait_event(mark)
 
     def gather(self, whole: torch.Tensor, share: torch.Tensor) -> Work:
-        """Starts to fill `whole` with the shares of all ranks, one after another."""
+        """Starts to fill `whole` with the shares of all ranks, in order."""
         return self._gather(whole, share, group=self.group, async_op=True)
 
     def reduce(self, share: torch.Tensor, whole: torch.Tensor) -> Work:
-        """Starts to fill `share` with this rank's part of the sum of every rank's `whole`."""
+        """Starts to fill `share` with this rank's part of the sum of all ranks' `whole`."""
         if not self._gloo:
             return self._reduce(share, whole, group=self.group, async_op=True)
         # gloo's reduce-scatter takes twice the CPU time of an all-to-all and a sum.
@@ -92,14 +94,14 @@ class Collectives:
         return _SumOfChunks(work, received, share)
 
     def total(self, value: torch.Tensor) -> torch.Tensor:
-        """The sum of every rank's `value`, in place."""
+        """Sums every rank's `value`, in place."""
         if self.ranks > 1:
             dist.all_reduce(value, group=self.group)
         return value
 
 
 def everyones(value: Any, group: Any) -> list[Any]:
-    """What every rank of the group gives, in their order; one process alone needs no group."""
+    """The values of all ranks of the group, in their order. A single process needs no group."""
     if group is None:
         return [value]
     found: list[Any] = [None] * dist.get_world_size(group)

@@ -1,4 +1,4 @@
-"""A flat: the parameters of a unit that have one dtype and one trainability, end to end.
+"""A flat holds the parameters of a unit that have the same dtype and trainability, end to end.
 
 Its elements are dealt out in equal shares, one a rank. While the unit computes, `full` holds all of
 them, gathered in place: the unit's parameters are views of it, so nothing is copied in or out. In
@@ -25,7 +25,7 @@ _ROUND = 1024  # of a large flat, so that the shares of 2 to 128 ranks begin ali
 
 @dataclass(eq=False)
 class Slot:
-    """A parameter of the model, and where it lies in its flat."""
+    """A parameter of the model, and its place in its flat."""
 
     name: str
     whole: nn.Parameter  # as it was given; in a flat a view of `full`, which the module works with
@@ -43,7 +43,7 @@ class Slot:
         return self.start + self.whole.numel()
 
     def install(self, parameter: nn.Parameter, whole: bool = True) -> None:
-        """Gives it to the modules."""
+        """Gives the parameter to the modules."""
         if whole:
             self.whole = parameter
         for module, attribute in self.owners:
@@ -55,7 +55,7 @@ def _rounded(count: int, unit: int) -> int:
 
 
 class Flat:
-    """Parameters of one dtype and trainability, shared out among the ranks."""
+    """Parameters of the same dtype and trainability, shared out among the ranks."""
 
     def __init__(
         self,
@@ -65,8 +65,8 @@ class Flat:
         compute: torch.dtype | None,
         host: Host | None = None,
     ) -> None:
-        """Keeps this rank's share of the parameters' values, and gives the modules the pieces of
-        it. `compute`: the dtype in which they are gathered; `host`: keeps the share, if given."""
+        """Keeps this rank's share of the parameters' values, and gives the modules its pieces.
+        `compute` is the dtype in which they are gathered. `host` keeps the share, if given."""
         self.name, self.slots = name, slots
         self.dtype, self.trainable = slots[0].whole.dtype, slots[0].whole.requires_grad
         self.compute_dtype = compute if compute and self.dtype.is_floating_point else self.dtype
@@ -113,7 +113,8 @@ class Flat:
         self._free()
 
     def _copy_overlap(self, slot: Slot, share: torch.Tensor) -> int:
-        """Copies what of a parameter lies in this share; how many elements that is."""
+        """Copies the part of a parameter that is in this share. Returns how many elements it
+        has."""
         low, high = max(slot.start, self.first), min(slot.end, self.first + self.chunk)
         slot.offset, count = low - self.first, max(0, high - low)
         if count:
@@ -123,13 +124,13 @@ class Flat:
 
     @property
     def valid(self) -> int:
-        """Elements of this share that lie in the flat; the rest of the chunk is padding."""
+        """The elements of this share that are in the flat. The rest of the chunk is padding."""
         return max(0, min(self.chunk, self.length - self.first))
 
     # Between passes
 
     def gather(self) -> None:
-        """Starts to gather all shares, if that has not been done."""
+        """Starts to gather all shares, if that was not done."""
         if self._alone or self._gathered or self._work is not None:
             return
         self.full.untyped_storage().resize_(self._bytes)
@@ -149,7 +150,7 @@ class Flat:
         return made
 
     def wait(self) -> None:
-        """The unit's modules have their whole parameters from here on."""
+        """From now on the unit's modules have their whole parameters."""
         if self._gathered:
             return
         self.gather()
@@ -161,7 +162,7 @@ class Flat:
             slot.install(slot.whole)
 
     def release(self) -> None:
-        """Frees the whole parameters; the modules have the pieces from here on."""
+        """Frees the whole parameters. From now on the modules have the pieces."""
         if self._work is not None:
             self._work.wait()
             self._work = self._source = None
@@ -177,7 +178,7 @@ class Flat:
             slot.install(slot.piece, whole=False)
 
     def whole_values(self) -> torch.Tensor:
-        """All ranks' shares end to end, in the parameters' dtype."""
+        """The shares of all ranks end to end, in the parameters' dtype."""
         share = self._on_device(self.shard)
         if self._ranks.ranks == 1:
             return share.clone()
@@ -190,7 +191,8 @@ class Flat:
     # Gradients
 
     def collect(self, dtype: torch.dtype) -> torch.Tensor:
-        """The gradients of the whole parameters, taken from them, end to end and summed so far.
+        """The gradients of the whole parameters, end to end and summed so far. The parameters have
+        none afterwards.
 
         Each rank's chunk of them has a mark for every slot behind it, 1 where this rank has a
         gradient: sums of marks tell all ranks which parameters nobody used, with no further word.
@@ -220,7 +222,7 @@ class Flat:
         return whole
 
     def _marks_of(self, used: set[int], dtype: torch.dtype) -> torch.Tensor:
-        """One for each slot; those of a pass that used all, as most do, are kept."""
+        """A mark for each slot. Those of a pass that used all slots are kept, as most passes do."""
         if len(used) < len(self.slots):
             row = [float(number in used) for number in range(len(self.slots))]
             return torch.tensor(row, dtype=dtype, device=self._ranks.device)
@@ -229,7 +231,7 @@ class Flat:
         return self._marks
 
     def reduce(self, dtype: torch.dtype) -> None:
-        """Starts to sum every rank's collect(), of which this rank keeps its share."""
+        """Starts to sum collect() of all ranks. This rank keeps its share of the sum."""
         share = whole = self.collect(dtype)
         work: Work | None = None
         if self._ranks.ranks > 1:
@@ -238,7 +240,7 @@ class Flat:
         self._reducing = work, share, whole  # which must live until it has been summed
 
     def arrived(self) -> torch.Tensor | None:
-        """What reduce() has summed, once it is there; None if it was not called."""
+        """The sum of reduce(), once it has arrived. None if reduce() was not called."""
         if self._reducing is None:
             return None
         (work, share, _), self._reducing = self._reducing, None
@@ -247,8 +249,8 @@ class Flat:
         return share
 
     def deliver(self) -> None:
-        """Gives the pieces the gradients of reduce(), or adds to those they have; to one that no
-        rank used, none, so that no optimizer steps it."""
+        """Gives the pieces the gradients of reduce(), or adds to those that they have. A piece that
+        no rank used gets none, so that no optimizer steps it."""
         share = self.arrived()
         if share is None:
             return
@@ -272,14 +274,14 @@ class Flat:
                 slot.piece.grad += part
 
     def settle(self) -> None:
-        """The host has all gradients that were delivered."""
+        """Waits until the host has all delivered gradients."""
         for copy, _ in self._arriving:
             copy.wait()
         self._arriving.clear()
 
     def forget(self, backward: bool) -> None:
-        """Drops the gradients of a pass that failed. `backward`: it had begun to add to those of
-        passes before it, which are dropped with them."""
+        """Drops the gradients of a pass that failed. `backward`: the pass had begun to add to those
+        of earlier passes, which are dropped as well."""
         self.arrived()
         if backward:
             self.partial = None
@@ -292,7 +294,8 @@ class Flat:
 
 
 def _chunked(parts: list[torch.Tensor], chunk: int, marks: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The parts, which make whole chunks, cut where one ends; `marks` follow each chunk."""
+    """The parts, which together make whole chunks, cut where a chunk ends. `marks` follow each
+    chunk."""
     room = chunk
     for part in parts:
         while part.numel() >= room:

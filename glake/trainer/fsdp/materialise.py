@@ -1,4 +1,4 @@
-"""A model's parameters, sorted into units and flats, and given their first values."""
+"""Sorts a model's parameters into units and flats, and gives them their first values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = "root"
 
 
 def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
-    """The blocks by name, each once; InvalidArgument for a model without `blocks`."""
+    """The blocks by name, each once. InvalidArgument for a model without `blocks`."""
     blocks = getattr(model, "blocks", None)
     if not isinstance(blocks, nn.ModuleList):
         raise InvalidArgument(
@@ -28,8 +28,8 @@ def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def slots_of(model: nn.Module) -> dict[str, list[Slot]]:
-    """Each unit's parameters, in the order of its modules; one that two units share is the root's,
-    whose parameters are there throughout."""
+    """Each unit's parameters, in the order of its modules. A parameter that two units share belongs
+    to the root, whose parameters are always there."""
     units: dict[str, list[Slot]] = {ROOT: []}
     homes: dict[nn.Module, str] = {}
     for name, block in blocks_of(model).items():
@@ -56,7 +56,7 @@ def flats_of(
     compute: torch.dtype | None,
     host: Host | None,
 ) -> list[Flat]:
-    """One flat for each dtype and trainability among a unit's parameters."""
+    """A flat for each dtype and trainability among a unit's parameters."""
     sorts: dict[str, list[Slot]] = {}
     for slot in slots:
         kind = "trained" if slot.whole.requires_grad else "frozen"
@@ -66,8 +66,8 @@ def flats_of(
 
 
 def drawn(model: nn.Module, units: dict[str, list[Slot]], device: torch.device) -> Iterator[str]:
-    """Gives parameters and buffers on the meta device their first values; a unit's name, when its
-    own have them, so that the whole of one unit is on the device at a time.
+    """Gives parameters and buffers on the meta device their first values. Yields a unit's name when
+    its own have them, so that only one whole unit is on the device at a time.
 
     Every rank draws all values, in the same order whoever shards the model: the same seed gives
     the same ones whatever the number of ranks.

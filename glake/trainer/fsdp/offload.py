@@ -1,4 +1,4 @@
-"""Host memory for what the device need not hold: shares, gradients, optimizer state, activations.
+"""Host memory for what need not be on the device: shares, gradients, optimizer state, activations.
 
 Where glake is torch's allocator its transfer engine copies, over every useful path of the node, and
 its pool gives pinned memory; elsewhere torch's own copies and pinned memory do, but for optimizer
@@ -26,7 +26,7 @@ SMALLEST = 1 << 16  # bytes of an activation that is worth the way
 
 
 class _ByTorch:
-    """A copy of torch's: on a CUDA stream, or done."""
+    """A copy by torch, on a CUDA stream or already done."""
 
     def __init__(self, device: torch.device) -> None:
         self._event = torch.cuda.current_stream().record_event() if device.type == "cuda" else None
@@ -50,8 +50,8 @@ class Host:
         return torch.empty(shape, dtype=dtype, pin_memory=self._device.type == "cuda")
 
     def copy(self, to: torch.Tensor, of: torch.Tensor) -> Any:
-        """Starts a copy. The device's current stream is in order with it; the handle's wait()
-        returns when the host may read or change its side."""
+        """Starts a copy in the order of the device's current stream. The handle's wait() returns
+        when the host may read or change its side."""
         if self._engine and to.numel():
             handle = transfer.copy(to, of)
             if not handle.ordered:  # the emulation: the CPU computes, and no stream orders it
@@ -61,7 +61,7 @@ class Host:
         return _ByTorch(self._device)
 
     def keep_optimizer(self, optimizer: Any, bytes_of_parameters: int) -> None:
-        """Has the transfer engine keep the optimizer's state away except while it steps."""
+        """Makes the transfer engine keep the optimizer's state away except while it steps."""
         if self._engine or self._device.type == "cuda":
             # A bound, not a size: a few values are kept for each element, of 8 bytes at most.
             transfer.Offloader(64 * bytes_of_parameters).offload_optimizer(optimizer)
@@ -74,7 +74,7 @@ class _Away(NamedTuple):
 
 
 class Activations:
-    """What autograd saves in a block's forward pass, in host memory until the backward pass.
+    """Keeps what autograd saves in a block's forward pass in host memory until the backward pass.
 
     Copies go beside the computation. The device's memory is free one block later, when they are
     done: the computation then waits for them, which costs nothing where links keep up. With the
@@ -92,7 +92,7 @@ class Activations:
 
     @contextmanager
     def saved(self, flats: list[Flat]) -> Iterator[None]:
-        """Around a block's forward pass; what it saves of `flats`, its parameters, stays."""
+        """Used around a block's forward pass. What it saves of its parameters, `flats`, stays."""
         known: dict[Any, tuple[StorageWeakRef, _Away]] = {}
         stay = {flat.full.untyped_storage().data_ptr() for flat in flats}
 
@@ -116,7 +116,7 @@ class Activations:
         self._turn()
 
     def _turn(self) -> None:
-        """A block is over: what left in the one before it may be freed."""
+        """A block is over. What left in the one before it may be freed."""
         self._ranks.join(self._mark)
         for _, handle in self._left:
             # The engine's handles keep tensors alive; for torch's copies stream order is enough.

@@ -1,4 +1,4 @@
-"""glake's FSDP behind the contract."""
+"""glake's own FSDP, with the interface of Sharded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from glake.trainer.fsdp.unit import Unit
 
 
 class Ours(Sharded, fsdp="ours"):
-    """A model whose blocks are gathered as they are needed."""
+    """A model whose blocks are gathered when they are needed."""
 
     def __init__(self, config: Sharding.Config, model: nn.Module, group: Any, device: Any) -> None:
         super().__init__(config, model, group, device)
@@ -59,7 +59,7 @@ class Ours(Sharded, fsdp="ours"):
             self._host.keep_optimizer(optimizer, total)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Parts are 1-D."""
+        """The parts are 1-D."""
         for flat in self._flats:
             for slot in flat.slots:
                 if slot.piece.numel():

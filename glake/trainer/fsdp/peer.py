@@ -1,4 +1,4 @@
-"""PyTorch's own FSDP (`fully_shard`) behind the same contract: what ours is compared with."""
+"""PyTorch's own FSDP (`fully_shard`) with the same interface. glake's is compared with it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from glake.trainer.fsdp.sharding import Sharded, Sharding, dtype_of
 
 
 class Peer(Sharded, fsdp="torch"):
-    """A model under `fully_shard`: parameters are DTensors, sharded along their first dimension."""
+    """A model under `fully_shard`. Parameters are DTensors, which are sharded along their first
+    dimension."""
 
     def __init__(self, config: Sharding.Config, model: nn.Module, group: Any, device: Any) -> None:
         if not dist.is_initialized():

@@ -1,4 +1,4 @@
-"""When gathers and reductions go: one step ahead of the computation, and one behind it.
+"""When gathers and reductions begin: one step before the computation, and one after it.
 
 Ranks must start their collectives in the same order. That order follows from the order in which
 units run, which is the same on all ranks, never from the values a rank holds or the time it takes.
@@ -20,7 +20,7 @@ class Schedule:
     """The order of a model's units, and what is under way."""
 
     def __init__(self, reduce_dtype: torch.dtype | None, ahead: int) -> None:
-        """`ahead`: how many units are gathered before they are needed."""
+        """`ahead` is how many units are gathered before they are needed."""
         self.units: list[Unit] = []  # the root first
         self.synchronise = True  # reduce gradients after a backward pass
         self._reduce_dtype, self._ahead = reduce_dtype, ahead
@@ -53,7 +53,7 @@ class Schedule:
             self._prefetch(self._expected[at : at + self._ahead])
 
     def leave(self, unit: Unit, keep: bool) -> None:
-        """A unit's forward pass is over; `keep`: a backward pass may follow."""
+        """A unit's forward pass is over. `keep`: a backward pass may follow."""
         if keep:
             self._kept.append(unit)
         self._depth -= 1
@@ -75,7 +75,7 @@ class Schedule:
     # Backward
 
     def before_backward(self, unit: Unit) -> None:
-        """The gradients of a unit's output are there."""
+        """The gradients of a unit's output have arrived."""
         task = torch._C._current_graph_task_id()
         if self._task != task:
             self._task = task
@@ -109,7 +109,8 @@ class Schedule:
                 flat.deliver()
 
     def _end(self) -> None:
-        """The backward pass is over: the root's gradients, and units whose input needs none."""
+        """The backward pass is over. Reduces the root's gradients, and those of units whose input
+        needs none."""
         for unit in reversed(self.units):
             unit.release()  # first: there may be no room for parameters and sums of gradients
             if unit.reached or unit.has_gradients(partial=self.synchronise):
@@ -125,8 +126,8 @@ class Schedule:
     # Both
 
     def reset(self) -> None:
-        """Ends what a failed pass has left under way, and forgets its gradients: all that there
-        are, if it was a backward pass."""
+        """Ends what a failed pass has left under way, and forgets its gradients. After a backward
+        pass it forgets all gradients."""
         backward = self._task is not None
         self._reducing = None
         self._kept.clear()

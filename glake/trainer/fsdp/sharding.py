@@ -1,4 +1,4 @@
-"""How a model is to be shared out, and what the training loop asks of it then."""
+"""How a model is shared out, and what the training loop then needs of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 
 
 class Sharding(Configurable):
-    """Its Config.build() makes the Sharded model that `fsdp` names."""
+    """The base of shardings. Its Config.build() makes the Sharded model that `fsdp` names."""
 
     class Config(Configurable.Config):
         """How a model is shared out.
@@ -76,15 +76,15 @@ class Sharded:
         return self.module(*args, **kwargs)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """What an optimizer updates: this rank's parts of parameters, by their names."""
+        """The parameters that an optimizer updates: this rank's parts, by name."""
         raise NotImplementedError
 
     def accumulate(self) -> AbstractContextManager[None]:
-        """Backward passes in this context keep their gradients for the next one outside it."""
+        """In this context backward passes keep their gradients for the next pass outside it."""
         raise NotImplementedError
 
     def norm_of(self, tensors: list[torch.Tensor]) -> torch.Tensor:
-        """The norm of all ranks' tensors together, in float32; each rank gives its own."""
+        """The norm of all ranks' tensors together, in float32. Each rank gives its own."""
         squares = torch.zeros((), dtype=torch.float32, device=self.device)
         if tensors:
             norms = torch._foreach_norm(tensors, 2, dtype=torch.float32)
@@ -92,7 +92,7 @@ class Sharded:
         return self._ranks.total(squares).sqrt()
 
     def clip_gradients(self, max_norm: float | None, scale: float = 1.0) -> torch.Tensor:
-        """Multiplies gradients by `scale` and clips them; returns their norm before clipping."""
+        """Multiplies gradients by `scale` and clips them. Returns their norm before clipping."""
         gradients = [local(own.grad) for _, own in self.named_parameters() if own.grad is not None]
         norm = self.norm_of(gradients) * scale
         factor: Any = scale
@@ -105,19 +105,20 @@ class Sharded:
         return norm
 
     def attach(self, optimizer: Any) -> None:
-        """Tells of the optimizer that was built; with offload its state lives in host memory."""
+        """Tells which optimizer was built. With offload its state is in host memory."""
 
     def put(self, name: str, value: torch.Tensor) -> None:
-        """Takes over a whole parameter's values, of which this rank keeps its part."""
+        """Takes a whole parameter's values. This rank keeps its part."""
         raise NotImplementedError
 
     def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Whole parameters in host memory on rank 0, none elsewhere; all ranks must iterate."""
+        """Whole parameters in host memory on rank 0, and none on other ranks. All ranks must
+        iterate."""
         raise NotImplementedError
 
 
 def _device_of(given: Any) -> torch.device:
-    """The device to use: the one given, else this process's GPU, else the CPU."""
+    """The device to use: the given one, else this process's GPU, else the CPU."""
     device = torch.device(given or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
@@ -125,5 +126,5 @@ def _device_of(given: Any) -> torch.device:
 
 
 def dtype_of(name: str | None) -> torch.dtype | None:
-    """torch's dtype of that name."""
+    """torch's dtype with that name."""
     return None if name is None else getattr(torch, name)

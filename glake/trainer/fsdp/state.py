@@ -26,7 +26,7 @@ _SCALARS = "scalars"
 
 @dataclass
 class Part:
-    """A tensor of the state as this rank has it: pieces of tensors that are in use."""
+    """A tensor of the state as this rank has it: pieces of tensors in use."""
 
     dtype: torch.dtype
     size: int  # elements
@@ -34,7 +34,7 @@ class Part:
     fill: float = 0.0  # what lies between them
 
     def put_into(self, to: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Fills what lies between the pieces; (where, what) of the copies that are left to do."""
+        """Fills the gaps between the pieces. Returns (where, what) of the copies that are left."""
         end, copies = 0, []
         for first, piece in self.pieces:
             to[end:first] = self.fill
@@ -53,7 +53,7 @@ class State:
         self._slots = [slot for flat in flats if flat.trainable for slot in flat.slots]
 
     def parts(self, optimizer: Any) -> dict[str, Part]:
-        """This rank's part of all tensors; no rank is asked, and nothing is copied."""
+        """This rank's part of all tensors. It asks no rank and copies nothing."""
         found = {
             f"parameters.{name}": Part(flat.dtype, flat.valid, [(0, flat.shard[: flat.valid])])
             for name, flat in self._flats.items()
@@ -78,7 +78,7 @@ class State:
         return found
 
     def complete(self, own: dict[str, torch.Tensor], group: Any) -> dict[str, Any]:
-        """What DCP writes, of tensors that parts() describes; all ranks call it.
+        """The tensors that DCP writes, from those that parts() describes. All ranks call it.
 
         A rank may hold no piece of what others have: it has zeros there, and everybody's scalars.
         """
@@ -94,7 +94,7 @@ class State:
         return {path: self._spread(path, merged[path]) for path in sorted(merged)}
 
     def tensors(self, optimizer: Any) -> dict[str, Any]:
-        """The state for DCP, in host memory; all ranks call it."""
+        """The state for DCP, in host memory. All ranks call it."""
         own = {}
         for path, part in self.parts(optimizer).items():
             own[path] = torch.empty(part.size, dtype=part.dtype)
@@ -103,7 +103,7 @@ class State:
         return self.complete(own, self._ranks.group)
 
     def template(self, saved: Mapping[str, Any]) -> dict[str, Any]:
-        """Tensors for DCP to load into; `saved`: the state_dict_metadata of a checkpoint.
+        """Tensors into which DCP loads. `saved` is the state_dict_metadata of a checkpoint.
 
         CheckpointMismatch where the checkpoint is of another model.
         """
@@ -117,7 +117,7 @@ class State:
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Any], optimizer: Any) -> None:
-        """Takes over this rank's tensors: what DCP has put into template(), or a copy of parts().
+        """Takes this rank's tensors: those that DCP has put into template(), or a copy of parts().
 
         CheckpointMismatch where they are of another model.
         """
@@ -147,7 +147,8 @@ class State:
                 optimizer.state[slot.piece][key] = value.to(device, copy=True)
 
     def _spread(self, path: str, share: torch.Tensor) -> Any:
-        """A share as a part of the whole; scalars, and what one process has alone, are whole."""
+        """A share as a part of the whole. Scalars, and tensors that one process has alone, are
+        whole."""
         flat = self._flats.get(_flat_of(path))
         if flat is None or self._ranks.group is None:
             return share
@@ -161,7 +162,7 @@ class State:
         )
 
     def _require(self, found: Mapping[str, int], size: str) -> None:
-        """CheckpointMismatch where these are not the sizes of the model's parameters."""
+        """Raises CheckpointMismatch if these are not the sizes of the model's parameters."""
         wanted = {f"parameters.{name}": getattr(flat, size) for name, flat in self._flats.items()}
         given = {path: count for path, count in found.items() if path.startswith("parameters.")}
         for path in sorted({*wanted, *given}):
@@ -180,12 +181,12 @@ def local(tensor: Any) -> torch.Tensor:
 
 
 def _flat_of(path: str) -> str:
-    """The flat that a tensor of the state is of, or "scalars"."""
+    """The flat to which a tensor of the state belongs, or "scalars"."""
     kind, _, name = path.partition(".")
     return name.rpartition(".")[0] if kind == "optimizer" else name
 
 
 def _counted_on_device(optimizer: Any) -> set[torch.Tensor]:
-    """The parameters whose steps torch counts where they are, not on the host."""
+    """The parameters whose steps torch counts on their device, and not on the host."""
     groups = [g for g in optimizer.param_groups if g.get("fused") or g.get("capturable")]
     return {each for group in groups for each in group["params"]}

@@ -1,4 +1,4 @@
-"""A unit: a block of the model, or all that lies in no block (the root), and its flats.
+"""A unit: a block of the model, or all that is in no block (the root), and its flats.
 
 The unit takes the place of its module's `forward`, so that nothing else of the model changes. It
 waits for its parameters before the forward and the backward pass, and frees them after each.
@@ -21,7 +21,7 @@ from glake.trainer.fsdp.schedule import Schedule
 
 
 class _AfterBackward(torch.autograd.Function):
-    """The identity on a unit's inputs: its backward runs when the unit's own is over."""
+    """The identity on a unit's inputs. Its backward runs when the unit's own backward is over."""
 
     @staticmethod
     def forward(ctx: Any, unit: Unit, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -50,8 +50,8 @@ class Unit:
         inputs: torch.dtype | None = None,
         saved: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
-        """`reshard`: free the parameters between forward and backward. `inputs`: the dtype that
-        floating-point arguments are cast to. `saved`: a context for what autograd saves."""
+        """`reshard`: free the parameters between forward and backward. `inputs` is the dtype to
+        which floating-point arguments are cast. `saved` is a context for what autograd saves."""
         self.name, self.module, self.flats = name, module, flats
         self.reached = False  # by the backward pass under way
         self.pending = 0  # forward passes whose backward has not come yet
@@ -66,7 +66,7 @@ class Unit:
     # The module's forward pass
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Stands in for the module's own forward()."""
+        """Replaces the module's own forward()."""
         self._schedule.enter(self)
         try:
             args, kwargs = self._arrive(args, kwargs)
@@ -87,7 +87,8 @@ class Unit:
         return result
 
     def _arrive(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The arguments, cast, and so that their gradients tell when this unit's are complete."""
+        """The arguments, after a cast. Their gradients tell when those of this unit are
+        complete."""
         leaves, layout = pytree.tree_flatten((args, kwargs))
         if self._inputs is not None:
             leaves = [
@@ -115,7 +116,8 @@ class Unit:
             self._schedule.reduce(self)
 
     def has_gradients(self, partial: bool) -> bool:
-        """Whether gradients lie here that are not reduced; `partial`: count earlier passes' too."""
+        """Whether there are gradients that are not reduced. `partial`: counts those of earlier
+        passes too."""
         left = (flat for flat in self.flats if flat.trainable)
         return any(
             (partial and flat.partial is not None)
@@ -126,24 +128,24 @@ class Unit:
     # Its parameters
 
     def gather(self) -> None:
-        """Starts to gather them."""
+        """Starts to gather the parameters."""
         for flat in self.flats:
             flat.gather()
 
     def wait(self) -> None:
-        """Has them whole."""
+        """Waits until the parameters are whole."""
         self.gather()
         for flat in self.flats:
             flat.wait()
 
     def release(self) -> None:
-        """Frees them, but for the share."""
+        """Frees the parameters, but not the share."""
         for flat in self.flats:
             flat.release()
 
     def reset(self, backward: bool) -> None:
-        """As after construction, whatever pass failed; the shares stay as they are, and after a
-        failed forward pass the gradients of passes before it."""
+        """Restores the state after construction, whichever pass failed. The shares stay as they
+        are. After a failed forward pass the gradients of earlier passes stay too."""
         self.reached = False
         self.pending = 0
         self.release()

@@ -12,7 +12,8 @@ from glake.trainer.models.position import Rotary, Sequences
 
 
 class Attention(Configurable, nn.Module):
-    """Several heads; groups of them share keys and values where key_value_heads is fewer."""
+    """Attention with several heads. Groups of heads share keys and values if key_value_heads is
+    smaller."""
 
     class Config(Configurable.Config):
         heads: Width

@@ -19,7 +19,8 @@ IGNORED = -100  # a target that counts for nothing
 
 
 class Block(Configurable, nn.Module):
-    """Attention, then the feed-forward part, each normed first and added."""
+    """Attention, then the feed-forward part. Each part's input is normed, and its output is
+    added."""
 
     class Config(Configurable.Config):
         attention: Attention.Config
@@ -41,7 +42,7 @@ class Block(Configurable, nn.Module):
 
 
 class LossSum(NamedTuple):
-    """total: the sum over tokens; its mean, total / count, is the loss.
+    """`total` is the sum over tokens. The loss is its mean, total / count.
 
     terms: what each part but the cross-entropy adds to the mean, by name ("balance").
     """
@@ -52,7 +53,7 @@ class LossSum(NamedTuple):
 
 
 class Decoder(Configurable, nn.Module):
-    """Embedding, blocks, norm, and a head; without a head the embedding serves as one (tied).
+    """Embedding, blocks, norm, and a head. Without a head the embedding serves as one (tied).
 
     `blocks` are the units that sharding and recomputation work on.
     """
@@ -82,7 +83,7 @@ class Decoder(Configurable, nn.Module):
     def forward(
         self, tokens: Tensor, targets: Tensor | None = None, *, segments: Tensor | None = None
     ) -> Tensor | LossSum:
-        """Logits [B, T, vocabulary], or with targets the loss of those that are not IGNORED.
+        """Logits [B, T, vocabulary]. With targets, the loss of those that are not IGNORED.
 
         Args: tokens, targets, segments: [B, T] int64. Documents that share a row have
         different `segments` and do not see one another; positions begin anew in each.
@@ -117,7 +118,8 @@ class Decoder(Configurable, nn.Module):
         return LossSum(total, count, terms)
 
     def _recomputed(self, x: Tensor, targets: Tensor) -> Tensor:
-        """_cross_entropy() whose logits are made again in the backward pass, not kept."""
+        """Computes _cross_entropy() without keeping its logits. The backward pass computes them
+        again."""
         return checkpoint(
             self._cross_entropy, x, targets, use_reentrant=False, preserve_rng_state=False
         )

@@ -1,4 +1,4 @@
-"""What a block does to each token by itself."""
+"""The part of a block that works on each token separately."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(Configurable, nn.Module, abstract=True):
-    """Base: maps [..., dim] to [..., dim]; built with `dim`, and `gain`, which scales the last
-    weights at the start."""
+    """The base. It maps [..., dim] to [..., dim] and is built with `dim` and `gain`, which scales
+    the last weights at the start."""
 
     class Config(Configurable.Config):
         pass
@@ -73,7 +73,7 @@ class SwiGLU(MLP):
 
 
 class MoE(FeedForward):
-    """A mixture of experts: each token goes to the top_k that its router likes best.
+    """A mixture of experts. Each token goes to the top_k experts that its router prefers.
 
     Experts take tables of a fixed number of tokens, so no shape depends on the data. With a
     `capacity` c, an expert takes at most c times its even share; what does not fit skips it, first
@@ -121,7 +121,7 @@ class MoE(FeedForward):
         return mixed.sum(0).to(x.dtype).view_as(x)
 
     def _experts_on(self, tokens: Tensor, slots: Tensor, rows: int, sequences: Sequences) -> Tensor:
-        """The experts' rows one after another, and a row of zeros for what was dropped."""
+        """The experts' rows one after another, and a row of zeros for dropped tokens."""
         count, table = len(tokens), len(self.experts) * rows
         of_choice = torch.arange(count, device=tokens.device).repeat(self.config.top_k)
         # Which token a slot holds; `count` stands for none. The slot past the table is the dropped.
@@ -132,7 +132,8 @@ class MoE(FeedForward):
 
 
 def _slots(chosen: Tensor, picks: Tensor, rows: int) -> Tensor:
-    """The row, of all experts' tables in a row, for each choice; one past them where none is free.
+    """The row for each choice in the joined tables of all experts. It is one past them if none is
+    free.
 
     Args: chosen [choices] int64; picks [choices, experts] bool, its one-hot form.
     """

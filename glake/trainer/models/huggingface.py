@@ -69,7 +69,7 @@ _MODULES = {
 
 
 def _modules(layers: int) -> dict[str, str]:
-    """Our module -> theirs."""
+    """Our modules -> those of transformers."""
     return {
         ours.replace("{}", str(number)): theirs.replace("{}", str(number))
         for number in range(layers)
@@ -131,7 +131,7 @@ def _config_of(described: Mapping[str, Any]) -> Decoder.Config:
 
 
 def _rotary_of(described: Mapping[str, Any]) -> Rotary.Config:
-    """From rope_parameters (transformers 5), or rope_theta and rope_scaling (4)."""
+    """Reads rope_parameters (transformers 5), or rope_theta and rope_scaling (4)."""
     told = described.get("rope_parameters") or described.get("rope_scaling") or {}
     if not isinstance(told, Mapping):
         raise InvalidOption(f"rope_parameters (or rope_scaling) is {told!r}: no table")
@@ -146,7 +146,7 @@ def _rotary_of(described: Mapping[str, Any]) -> Rotary.Config:
 
 
 def _described(plain: Decoder.Config) -> dict[str, Any]:
-    """config.json's content. InvalidOption where it does not read back as the same model."""
+    """The content of config.json. InvalidOption if it does not read back as the same model."""
     try:
         described = _description(plain)
         read = _config_of(described)
@@ -184,7 +184,7 @@ def _description(config: Decoder.Config) -> dict[str, Any]:
 
 
 def read_weights(directory: str | Path) -> Iterator[tuple[str, Tensor]]:
-    """Our name and the value of each parameter, one at a time, on the CPU."""
+    """Our name and the value of each parameter, one by one, on the CPU."""
     directory, tensors = Path(directory), _safetensors()
     config = read_config(directory)
     names = {theirs: ours for ours, theirs in _modules(config.layers).items()}
@@ -203,8 +203,8 @@ def read_weights(directory: str | Path) -> Iterator[tuple[str, Tensor]]:
 def matched(
     config: Decoder.Config, weights: Iterable[tuple[str, Tensor]]
 ) -> Iterator[tuple[str, Tensor]]:
-    """The weights by the names of the model's parameters, each once; where a projection has LoRA
-    beside it, they are its base's. InvalidArgument."""
+    """The weights by the names of the model's parameters, each once. If a projection has LoRA
+    beside it, they are those of its base. InvalidArgument."""
     shapes = _shapes(_plain(config))
     names = {name.replace(".base.", "."): name for name in _shapes(config)}
     for name, value in _each_once(weights, shapes):
@@ -213,7 +213,7 @@ def matched(
 
 @torch.no_grad()
 def load_weights(model: Decoder, weights: Iterable[tuple[str, Tensor]]) -> None:
-    """Copies weights into a model's parameters; each must come once, and fit."""
+    """Copies weights into a model's parameters. Each must come once, and fit."""
     parameters = dict(model.named_parameters())
     for name, value in matched(model.config, weights):
         parameters[name].copy_(value)
@@ -237,9 +237,9 @@ def load(directory: str | Path) -> Decoder:
 
 
 def check(directory: str | Path, config: Decoder.Config, again: bool = False) -> None:
-    """Whether write() could write such a model there, before it has been trained. InvalidOption
-    where it has no form in transformers; NotExported where the folder takes no file, or has a model
-    already, unless this is done `again`: then it may be the same job's."""
+    """Checks whether write() could write such a model there, before it has been trained.
+    InvalidOption if transformers has no form for it. NotExported if the folder takes no file, or
+    has a model already. With `again` that model may be the same job's."""
     _described(_plain(config))
     _safetensors()
     fresh = Path(directory).expanduser() / ".part"
@@ -261,7 +261,7 @@ def check(directory: str | Path, config: Decoder.Config, again: bool = False) ->
 def write(
     directory: str | Path, config: Decoder.Config, weights: Iterable[tuple[str, Tensor]]
 ) -> None:
-    """Writes a model for transformers' from_pretrained(); LoRA is merged into the weights.
+    """Writes a model for transformers' from_pretrained(). LoRA is merged into the weights.
 
     A checkpoint that is there stays as it is until the new one is whole.
 
@@ -305,7 +305,7 @@ def write(
 def _merged(
     config: Decoder.Config, weights: Iterable[tuple[str, Tensor]]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Weights, each with base + scale * up @ down where LoRA stands."""
+    """The weights, with base + scale * up @ down if there is LoRA."""
     with torch.device("meta"):
         modules = config.build().named_modules()
     scales = {name: module.scale for name, module in modules if isinstance(module, LoRA)}
@@ -326,8 +326,8 @@ def _merged(
 def _each_once(
     weights: Iterable[tuple[str, Tensor]], shapes: Mapping[str, torch.Size]
 ) -> Iterator[tuple[str, Tensor]]:
-    """The weights. InvalidArgument for one that has no shape here, another one, or comes twice,
-    and for those that do not come."""
+    """The weights. InvalidArgument for one that has no shape here or a wrong one, that comes twice,
+    or that does not come."""
     left = dict(shapes)
     for name, value in weights:
         if name not in left:
@@ -347,7 +347,7 @@ def _plain(config: Decoder.Config) -> Decoder.Config:
 
 
 def _shapes(config: Decoder.Config) -> dict[str, torch.Size]:
-    """Those of the model's parameters."""
+    """The shapes of the model's parameters."""
     with torch.device("meta"):
         return {name: own.shape for name, own in config.build().named_parameters()}
 
@@ -359,7 +359,7 @@ def _safetensors() -> Any:
 
 
 def _files(directory: Path) -> list[Path]:
-    """Those that hold the weights; an index names none elsewhere."""
+    """The files that hold the weights. An index names none in other folders."""
     index, names = directory / _INDEX, [_WHOLE]
     if index.exists():
         try:

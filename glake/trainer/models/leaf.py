@@ -1,4 +1,4 @@
-"""Leaves: the only modules that own parameters.
+"""Leaves, which are the only modules with parameters of their own.
 
 A leaf gives its parameters their first values in reset_parameters(): at the end of its constructor,
 or after it if it was built on the meta device. Since nothing else owns parameters, a model that is
@@ -27,8 +27,8 @@ class Leaf(Configurable, nn.Module, abstract=True):
         return nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=self.config.trainable)
 
     def begin(self) -> None:
-        """First values, where there is room for values: drawing on the meta device takes longer
-        than building the model."""
+        """Draws the first values, if there is room for values. Drawing on the meta device takes
+        longer than building the model."""
         if not any(each.is_meta for each in self.parameters(recurse=False)):
             self.reset_parameters()
 
@@ -37,8 +37,8 @@ class Leaf(Configurable, nn.Module, abstract=True):
 
 
 class Projection(Configurable, nn.Module, abstract=True):
-    """Base of what maps the last dimension from in_features to out_features, with which it is
-    built; `gain` scales the standard deviation of the weights at the start."""
+    """The base of layers that map the last dimension from in_features to out_features, with which
+    they are built. `gain` scales the standard deviation of the weights at the start."""
 
     class Config(Configurable.Config):
         pass
@@ -86,7 +86,7 @@ class Embedding(Leaf):
 
 
 class Norm(Leaf, abstract=True):
-    """Base of the norms of `dim` features."""
+    """The base of the norms of `dim` features."""
 
     class Config(Leaf.Config):
         epsilon: NonNegative = 1e-5
@@ -106,7 +106,7 @@ class Norm(Leaf, abstract=True):
 
 
 class RMSNorm(Norm):
-    """By the root of the mean square (arXiv 1910.07467)."""
+    """A norm by the root of the mean square (arXiv 1910.07467)."""
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.to(self.weight.dtype)
@@ -114,7 +114,7 @@ class RMSNorm(Norm):
 
 
 class LayerNorm(Norm):
-    """By mean and standard deviation, with a bias."""
+    """A norm by mean and standard deviation, with a bias."""
 
     biased = True
 

@@ -1,4 +1,4 @@
-"""Where each token stands, and the two ways in which a model learns of it."""
+"""The position of each token, and the two ways in which a model learns it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from glake.trainer.models.leaf import Embedding
 
 
 class Sequences:
-    """What every layer may ask of the current batch. Each forward pass makes a new one.
+    """What every layer may ask about the current batch. Each forward pass makes a new object.
 
     positions: [T] or [B, T] int64, the place of each token in its document.
     mask: None where each token sees all before it; else [B, 1, T, T] bool, True where it sees.
@@ -30,7 +30,7 @@ class Sequences:
 
     @classmethod
     def of(cls, tokens: Tensor, segments: Tensor | None) -> Sequences:
-        """`segments` [B, T] numbers the documents of a row; without it a row is one document."""
+        """`segments` [B, T] numbers the documents of a row. Without it a row is one document."""
         at = torch.arange(tokens.shape[1], device=tokens.device)
         if segments is None:
             return cls(at, None)
@@ -39,14 +39,14 @@ class Sequences:
         return cls(at - torch.where(begins, at, 0).cummax(1).values, seen[:, None])
 
     def once(self, key: object, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """What `make` returns; layers that ask with an equal key share it."""
+        """The result of `make`. Layers that ask with an equal key share it."""
         if key not in self._memo:
             self._memo[key] = make()
         return self._memo[key]
 
     def add_term(self, name: str, value: Tensor) -> None:
-        """Adds a term, per token, to the loss. It does nothing once take_terms() has been called:
-        recomputation calls it a second time."""
+        """Adds a term, per token, to the loss. It does nothing once take_terms() was called,
+        because recomputation calls it a second time."""
         if self._terms is not None:
             self._terms.setdefault(name, []).append(value)
 
@@ -56,7 +56,7 @@ class Sequences:
 
 
 class LearnedPosition(Embedding):
-    """A learned row for each position, added to the token's embedding."""
+    """A learned row for each position, which is added to the token's embedding."""
 
     class Config(Embedding.Config):
         longest: Width = 1024

@@ -1,4 +1,4 @@
-"""The zoo: models by name, from a million parameters to 13 billion; and what puts RoPE, or experts,
+"""The zoo: models by name, from a million to 13 billion parameters. Functions put RoPE, or experts,
 into all of them.
 
 Figures are those of the published configurations; tests hold the parameter counts against them.
@@ -115,7 +115,7 @@ def model(name: str) -> Decoder.Config:
 
 
 def with_rope(config: Configurable.Config, theta: float = 10000.0) -> Any:
-    """Rotary positions in place of learned ones, wherever in this experiment a decoder stands."""
+    """Replaces learned positions by rotary ones in every decoder of this experiment."""
     config.visit(Decoder.Config, lambda decoder: decoder.set("position", None))
     return config.visit(
         Attention.Config, lambda attention: attention.set("rotary", Rotary.Config(theta=theta))
@@ -123,8 +123,8 @@ def with_rope(config: Configurable.Config, theta: float = 10000.0) -> Any:
 
 
 def with_experts(config: Configurable.Config, experts: int = 8, top_k: int = 2) -> Any:
-    """A mixture of experts in place of every feed-forward part of this config, which changes; each
-    expert is one like it."""
+    """Changes this config: a mixture of experts replaces every feed-forward part. Each expert is
+    like that part."""
     return config.visit(
         FeedForward.Config, lambda part: MoE.Config(expert=part, experts=experts, top_k=top_k)
     )

@@ -1,4 +1,4 @@
-"""AGD (arXiv 2312.01658): a step is divided by how much the mean gradient changed of late.
+"""AGD (arXiv 2312.01658): a step is divided by the recent change of the mean gradient.
 
 With m the moving mean of gradients and s the difference of its two latest values, both corrected
 for their start at zero, and b the moving mean of s squared, a step is, for each element,
@@ -23,7 +23,7 @@ from glake.trainer.optimizers.base import Betas, Decayed, Norm
 
 
 class AGDOptimizer(torch.optim.Optimizer):
-    """Works element by element, so that pieces of parameters take the steps of the whole."""
+    """It works element by element, so pieces of parameters take the same steps as the whole."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What the optimizers' configs share, and torch's AdamW."""
+"""The common part of the optimizers' configs, and torch's AdamW."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Betas = tuple[SharePart, SharePart]
 
 
 class Optimizer(Configurable, abstract=True):
-    """Its config's build(named_parameters, norm=None) returns a torch.optim.Optimizer.
+    """The base of optimizers. Its config's build(named_parameters, norm=None) returns a
+    torch.optim.Optimizer.
 
     Parameters may be pieces: rules go by name, never by shape, and a step on pieces equals that on
     the whole. `norm` is for what needs the norm of all gradients, those of other ranks included.
@@ -29,7 +30,7 @@ class Optimizer(Configurable, abstract=True):
 
 
 class Decayed(Optimizer, abstract=True):
-    """An optimizer with a rate and decoupled weight decay of its own."""
+    """An optimizer with its own rate and decoupled weight decay."""
 
     class Config(Optimizer.Config):
         lr: Rate = 3e-4
@@ -37,7 +38,7 @@ class Decayed(Optimizer, abstract=True):
         undecayed: tuple[str, ...] = ("bias", "norm")  # no decay where a name holds one of these
 
         def groups(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> list[Any]:
-            """Parameters that learn, with weight decay and without; no empty group."""
+            """Parameters that learn, with weight decay and without. No group is empty."""
             decayed: list[nn.Parameter] = []
             spared: list[nn.Parameter] = []
             for name, own in named_parameters:

@@ -1,4 +1,4 @@
-"""How the learning rate goes: up in the warm-up, then down."""
+"""The course of the learning rate: up during the warm-up, then down."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from glake.trainer.configurable import Configurable, Natural, Share
 
 
 class Schedule(Configurable):
-    """schedule(step) is what the base rate of step 0, 1, ... is multiplied by."""
+    """schedule(step) is the factor on the base rate for step 0, 1, ..."""
 
     class Config(Configurable.Config):
         warmup: Natural = 0  # steps of linear growth, from 1 / warmup to 1
@@ -38,7 +38,8 @@ class Schedule(Configurable):
         return float(config.floor + (1 - config.floor) * left)
 
     def apply(self, optimizer: torch.optim.Optimizer, step: int) -> float:
-        """Sets the rates for a step, of each group from its first one; returns the first group's.
+        """Sets each group's rate for a step, from the group's first rate. Returns the first group's
+        rate.
 
         The rate depends on the step alone, so a run that goes on from a checkpoint needs no more.
         """

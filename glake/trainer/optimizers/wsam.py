@@ -21,7 +21,8 @@ from glake.trainer.optimizers.base import AdamW, Decayed, Norm, Optimizer, local
 
 
 class WSAMOptimizer(torch.optim.Optimizer):
-    """Around a base optimizer, whose groups and state it shares; it has no state of its own.
+    """It works around a base optimizer and shares that one's groups and state. It has no state of
+    its own.
 
     step(closure) takes the gradients at hand as g; `closure` must zero them and make them anew, on
     the same batch, with clipping and reduction as before.
@@ -66,7 +67,8 @@ class WSAMOptimizer(torch.optim.Optimizer):
         return loss
 
     def _climb(self) -> list[tuple[Any, Tensor, Tensor]]:
-        """Moves by rho along the gradient; (parameter, its value before, its gradient) of each."""
+        """Moves the parameters by rho along the gradient. Returns (parameter, its former value, its
+        gradient) of each."""
         owned = [own for group in self.param_groups for own in group["params"]]
         moved = [(own, own.clone(), own.grad.clone()) for own in owned if own.grad is not None]
         scale = self.rho / (self.norm([gradient for _, _, gradient in moved]) + 1e-12)
