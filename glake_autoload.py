@@ -44,8 +44,8 @@ def load() -> None:
 
 
 def _import_glake() -> None:
-    """The glake beside this file: the script's folder, which comes first on the path, may hold a
-    folder of that name."""
+    """Imports the glake beside this file. The script's folder, which comes first on the path, may
+    have a folder of that name."""
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     try:
         import glake  # noqa: F401 (what it brings)

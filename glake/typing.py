@@ -43,7 +43,7 @@ __all__ = [
 
 
 class DLPackArray(Protocol):
-    """An array that others take through DLPack: of torch, NumPy, CuPy, JAX, or a glake.Buffer."""
+    """An array that others take through DLPack: of torch, NumPy, CuPy or JAX, or a glake.Buffer."""
 
     @property
     def __dlpack__(self) -> Callable[..., object]: ...
@@ -85,7 +85,7 @@ Json: TypeAlias = None | bool | int | float | str | Sequence["Json"] | Mapping[s
 
 
 class PathStats(TypedDict):
-    """What one path of copies has carried, and how the engine finds it."""
+    """What one path of copies has carried, and its health."""
 
     path: str
     state: str  # "healthy", "suspect" (a copy is late: no new ones) or "quarantined" (it rests)
@@ -130,7 +130,7 @@ class _Measured(TypedDict, total=False):
 
 
 class PartResult(_Measured):
-    """What the engine reports of one of its transfers; of a plain copy less than of others."""
+    """What the engine reports about one of its transfers. A plain copy has fewer fields."""
 
     state: str
     relayed: bool
@@ -139,7 +139,7 @@ class PartResult(_Measured):
 
 
 class Lent(TypedDict, total=False):
-    """The relay service's part of LendingStats."""
+    """The part of LendingStats that is about the relay service."""
 
     service: str
     grants: int
@@ -148,7 +148,7 @@ class Lent(TypedDict, total=False):
 
 
 class LendingStats(Lent):
-    """What the relay service lends. Without a service there is the mode alone.
+    """What the relay service lends. Without a service there is only the mode.
 
     mode: which GPUs may relay. service: its state. grants: how many have come. hidden: GPUs that
     the process does not see and the service copies on. not_reached: those it does not, and why.
@@ -162,7 +162,7 @@ class _Relays(TypedDict, total=False):
 
 
 class CopyStats(_Relays):
-    """What the copies of an engine have done, and what is under way."""
+    """What the copies of an engine have done, and those under way."""
 
     transfers: int
     bytes: int

@@ -1,4 +1,4 @@
-"""Sizes, times and shares as a reader wants them."""
+"""Sizes, times and shares in a form for readers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STEERING = re.compile(
 
 
 def size(count: float) -> str:
-    """Bytes in the largest binary unit that leaves at least one: 3 digits or so."""
+    """Bytes in the largest binary unit that leaves at least one, with about 3 digits."""
     sign, value = ("-" if count < 0 else ""), abs(count)
     for unit in _UNITS:
         if value < 1023.5 or unit == _UNITS[-1]:
@@ -28,22 +28,24 @@ def size(count: float) -> str:
 
 
 def counted(count: int, one: str, more: str | None = None) -> str:
-    """A number of things, ``one`` their singular and ``more`` their plural (else with an s)."""
+    """A number of things. ``one`` is their singular, and ``more`` their plural (by default with an
+    s)."""
     return f"{count:,} {one if count == 1 else more or one + 's'}"
 
 
 def size_range(low: int, high: int) -> str:
-    """Two sizes as a span, round ones without decimals: 512 B to 1 KiB."""
+    """Two sizes as a range, round ones without decimals: 512 B to 1 KiB."""
     return f"{round_size(low)} to {round_size(high)}"
 
 
 def round_size(count: float) -> str:
-    """Bytes as size() has them, without decimals where they are zeros: 64 MiB."""
+    """Bytes as from size(), without decimals if these are zeros: 64 MiB."""
     return size(count).replace(".00 ", " ").replace(".0 ", " ")
 
 
 def exact_size(count: int) -> str:
-    """Bytes as options take them, in the largest unit of which it is a multiple: 64MiB."""
+    """Bytes in the form that options take, in the largest unit of which they are a multiple:
+    64MiB."""
     for power, unit in reversed(list(enumerate(_UNITS[1:4], 1))):
         if count % 1024**power == 0:
             return f"{count // 1024**power}{unit}"
@@ -88,7 +90,7 @@ def printable(text: str) -> str:
 
 
 def titled(path: str) -> str:
-    """A file's name for a title; a pipe's is the number of its descriptor, which says nothing."""
+    """A file's name for a title. The name of a pipe is only the number of its descriptor."""
     folder, name = os.path.split(printable(path))
     return f"pipe {name}" if folder in ("/dev/fd", "/proc/self/fd") else name
 

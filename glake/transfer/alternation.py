@@ -1,4 +1,4 @@
-"""Modules that come to the GPU for their forward pass and leave it again (Offloader.alternate)."""
+"""Modules that come to the GPU for their forward pass, and leave it again (Offloader.alternate)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Moves:
-    """What an offloader does for it."""
+    """What an offloader does for an Alternation."""
 
     fetch: Callable[[Any], Move]  # back to the GPU what is away of a module
     offload: Callable[[Any], Move]
@@ -26,7 +26,8 @@ class Moves:
 
 
 class Alternation:
-    """While one module computes the next one is fetched; what has computed leaves when it must."""
+    """While one module computes, the next one is fetched. A module that has computed leaves when it
+    must."""
 
     def __init__(
         self,
@@ -35,7 +36,7 @@ class Alternation:
         frozen: bool,
         watermarks: tuple[int, int] | None,
     ) -> None:
-        """Moves all modules away, and hooks their forward passes.
+        """Moves all modules away, and sets hooks on their forward passes.
 
         Args:
             moves: how they come and go.
@@ -70,7 +71,7 @@ class Alternation:
             self._hooks.append(module.register_forward_hook(self._exit, always_call=True))
 
     def end(self) -> None:
-        """Moves away what is on the GPU. What copies raise."""
+        """Moves away what is on the GPU. Raises what the copies raise."""
         for each in self._hooks:
             each.remove()
         for move in (*self._moves.values(), *self._coming, *self._leaving):
@@ -134,11 +135,12 @@ class Alternation:
         return set().union(*(self._own[at] for at in self._here))
 
     def _beside(self, wanted: int) -> int:
-        """Bytes on the GPU once module `wanted` is there too."""
+        """The bytes on the GPU once module `wanted` is there too."""
         return self._bytes(self._used() | self._own[wanted])
 
     def _make_room(self, wanted: int, keep: set[int], limit: int) -> None:
-        """What was used last leaves first: a pass comes in the same order again."""
+        """Makes the module that was used last leave first, because a pass comes in the same order
+        again."""
         for used in reversed(self._here[:]):
             if self._beside(wanted) <= limit:
                 return
@@ -175,7 +177,7 @@ class Alternation:
 
 
 def modules_of(given: Any) -> list[Any]:
-    """The modules in their order. InvalidArgument for what are none."""
+    """The modules in their order. InvalidArgument for values that are no modules."""
     order = list(given) if isinstance(given, Iterable) else []
     wrong = [at for at, each in enumerate(order) if not hasattr(each, "register_forward_pre_hook")]
     if isinstance(given, Iterable) and not wrong:
@@ -192,8 +194,8 @@ def modules_of(given: Any) -> list[Any]:
 
 
 def watermarks_of(given: Any) -> tuple[int, int] | None:
-    """(low, high) in bytes. InvalidArgument for what are no two sizes, or low above high; WrongType
-    for what is no size."""
+    """(low, high) in bytes. InvalidArgument if these are not two sizes, or low is above high;
+    WrongType if one is not a size."""
     if given is None:
         return None
     pair = tuple(given) if isinstance(given, list | tuple) else ()
@@ -211,7 +213,7 @@ def watermarks_of(given: Any) -> tuple[int, int] | None:
 
 
 def _behind(move: Move, others: deque[Move]) -> Move:
-    """The move, once the one before it is done: each holds its memory until it is."""
+    """Moves once the move before it is done, because each holds its memory until it is."""
     others.append(move)
     if len(others) > 1:
         others.popleft().wait()
@@ -219,7 +221,8 @@ def _behind(move: Move, others: deque[Move]) -> Move:
 
 
 def _refuse_grad(module: Any, given: Any) -> None:
-    """Frozen modules are recorded too, for the gradient of what they are given."""
+    """Raises InvalidArgument if a pass is recorded. Frozen modules are recorded too, for their
+    inputs' gradient."""
     import torch
     from torch.utils._pytree import tree_leaves
 

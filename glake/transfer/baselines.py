@@ -1,4 +1,4 @@
-"""What others reach on the same graph: the plain single copy, and GLake's equal shares.
+"""What other programs reach on the same graph: the plain single copy, and GLake's equal shares.
 
 GLake splits a copy between host and GPU into equal parts over the GPU's own link and every NVLink
 peer outside its index pair (GPUs 2i and 2i + 1), whatever they share; between GPUs without NVLink
@@ -25,7 +25,7 @@ def plain(
     host: str = "local",
     scales: Mapping[str, float] | None = None,
 ) -> float:
-    """GB/s of plain copies that run together; 0 if one has no way. Arguments as for `bound`."""
+    """GB/s of plain copies that run together; 0 if one has no path. Arguments as for `bound`."""
     graph = scaled(graph_of(platform), scales)
     return _together(graph, [_plain(graph, *ends(graph, *copy, host)) for copy in copies])
 
@@ -38,7 +38,7 @@ def equal_shares(
     scales: Mapping[str, float] | None = None,
     exclude: Iterable[Device] = (),
 ) -> float:
-    """GB/s of copies split as GLake does, running together. Arguments as for `bound`."""
+    """GB/s of copies that are split as in GLake and run together. Arguments as for `bound`."""
     graph = scaled(graph_of(platform), scales)
     barred = set(bounds.barred(graph, exclude))
     loads = [_shares(graph, *ends(graph, *copy, host), barred) for copy in copies]
@@ -72,7 +72,7 @@ def _over(graph: CapacityGraph, src: Place, gpu: int, dst: Place) -> Loads:
 
 
 def _alive(graph: CapacityGraph, a: int, b: int) -> bool:
-    """Whether NVLink joins two GPUs both ways."""
+    """Whether NVLink joins two GPUs in both directions."""
     if not graph.linked(a, b) or not graph.linked(b, a):
         return False
     edges = graph.route((a, 0), (b, 0)) + graph.route((b, 0), (a, 0))
@@ -82,7 +82,8 @@ def _alive(graph: CapacityGraph, a: int, b: int) -> bool:
 def shared_paths(
     graph: CapacityGraph, src: Place, dst: Place, barred: Iterable[int] = ()
 ) -> list[int | None]:
-    """The ways GLake gives equal parts of a copy to: relay GPUs, None: the plain copy's own way."""
+    """The paths to which GLake gives equal parts of a copy: relay GPUs, or None for the plain
+    copy's own path."""
     shut = set(barred)
     if src.gpu is not None and dst.gpu is not None:
         return [_one_relay(graph, src, dst, shut)]

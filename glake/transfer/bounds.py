@@ -1,4 +1,4 @@
-"""What a machine allows at most: the bound of a transfer, beside a plain copy and equal shares.
+"""The most that a machine allows: the bound of a transfer, beside a plain copy and equal shares.
 
 The bound is a linear program (maximum flow in the capacity graph, at most two relay GPUs, host
 memory of each socket giving an equal part where it is interleaved), solved by HiGHS. It knows
@@ -39,7 +39,7 @@ class Ends(TypedDict):
 
 @dataclass(frozen=True)
 class Joint:
-    """Bounds of copies that run together, in GB/s (1e9 bytes a second).
+    """Bounds for copies that run together, in GB/s (1e9 bytes a second).
 
     Attributes:
         total: of the sum of their rates.
@@ -130,7 +130,8 @@ def _most_relays(relays: int) -> int:
 
 
 def scaled(graph: CapacityGraph, scales: Mapping[str, float] | None) -> CapacityGraph:
-    """The graph with some edges at a factor of their rate. InvalidArgument: no such edge."""
+    """The graph with the rates of some edges multiplied by a factor. InvalidArgument: no such
+    edge."""
     if scales is None:
         return graph
     if not isinstance(scales, Mapping):
@@ -150,7 +151,8 @@ def scaled(graph: CapacityGraph, scales: Mapping[str, float] | None) -> Capacity
 
 
 def barred(graph: CapacityGraph, exclude: Iterable[Device]) -> tuple[int, ...]:
-    """GPUs that may not relay, each once, in order. InvalidArgument for what is no GPU."""
+    """The GPUs that may not relay, each once, in order. InvalidArgument for a value that is no
+    GPU."""
     several = isinstance(exclude, Iterable) and not isinstance(exclude, str)
     return tuple(sorted({_barred(graph, gpu) for gpu in (exclude if several else (exclude,))}))
 
@@ -168,7 +170,8 @@ def _barred(graph: CapacityGraph, gpu: Any) -> int:
 
 
 class _Flow:
-    """The linear program: flow of each demand over each edge, after 0, 1, 2 relays.
+    """The linear program. Its columns are the flow of each demand over each edge, after 0, 1 or 2
+    relays.
 
     A GPU passed on the way moves the flow to the next layer; from the last layer no further GPU is
     entered but the destination. Switches and root complexes are passed freely.
@@ -249,7 +252,7 @@ class _Flow:
         )
 
     def solve(self, *, fair: bool) -> float:
-        """The largest sum; with `fair`, the largest rate that all can have."""
+        """The largest sum. With `fair`, the largest rate that all can have."""
         columns, rows = list(self.columns), list(self.rows)
         gains = dict.fromkeys(self.totals, 1.0)
         if fair:
@@ -268,8 +271,8 @@ _Edge = tuple[str, str, list[tuple[int, float]]]  # from, to, the graph's edges 
 
 
 def _of_pages(graph: CapacityGraph, memory: Place, source: bool) -> list[_Edge]:
-    """Ways between memory whose every page is on another socket, "M", and each GPU: a plain copy's,
-    which loads those of all sockets alike."""
+    """The ways between each GPU and "M", memory whose every page is on another socket. They are
+    those of a plain copy, and load the ways of all sockets equally."""
     found: list[_Edge] = []
     for gpu in range(graph.gpus):
         at = Place(gpu=gpu).code
@@ -281,7 +284,7 @@ def _of_pages(graph: CapacityGraph, memory: Place, source: bool) -> list[_Edge]:
 def _loaded(
     holds: Mapping[int, list[tuple[int, float]]], loads: list[tuple[int, float]]
 ) -> list[tuple[int, float]]:
-    """(limit, load) of a unit over an edge."""
+    """(limit, load) of one unit over an edge."""
     found: dict[int, float] = defaultdict(float)
     for edge, share in loads:
         for row, weight in holds[edge]:
@@ -319,7 +322,7 @@ def _maximum(
 
 
 def require_solver() -> None:
-    """PackageMissing, with the way out, where bounds cannot be computed."""
+    """Raises PackageMissing, with what to do, if bounds cannot be computed."""
     _solver()
 
 

@@ -1,4 +1,5 @@
-"""Addresses of what can be copied: torch tensors, NumPy and CuPy arrays, DLPack, raw pointers."""
+"""Finds the addresses of what can be copied: torch tensors, NumPy and CuPy arrays, DLPack, raw
+pointers."""
 
 import ctypes
 import math
@@ -21,7 +22,8 @@ _BYTES = ("", "uint8", "int8")  # dtypes that stand for memory of any kind
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """`bytes` bytes at `address`. Nothing keeps them alive: they must stay until the copy is done.
+    """`bytes` bytes at `address`. Nothing keeps them alive, so they must stay until the copy is
+    done.
 
     Args:
         address: the address of the first byte.
@@ -38,7 +40,7 @@ class Raw:
 # It is not frozen: that would triple the time to make one, and small copies would be slower.
 @dataclass(slots=True)
 class Buffer:
-    """The memory of an array. Nobody changes a Buffer.
+    """The memory of an array. A Buffer is never changed.
 
     `strides` are in bytes. `owner` keeps the memory alive. `stream` is the current stream of the
     array's framework on that GPU; None: it has none. `read_only` says why the memory may not be
@@ -61,14 +63,14 @@ class Buffer:
 
     @property
     def bytes(self) -> int:
-        """Bytes of its items."""
+        """The bytes of its items."""
         if self._bytes is None:
             self._bytes = self.item * math.prod(self.shape)
         return self._bytes
 
     @property
     def contiguous(self) -> bool:
-        """Whether its items lie in C order with no gap."""
+        """Whether its items are in C order without gaps."""
         if self._dense is None:
             self._dense = self._is_dense()
         return self._dense
@@ -118,7 +120,7 @@ def buffer_of(thing: Any, write: bool = False, use: str = "copy") -> Buffer:
 
 
 def is_tensor(thing: Any) -> bool:
-    """Whether it is torch's, without importing torch."""
+    """Whether it is torch's tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and (type(thing) is torch.Tensor or isinstance(thing, torch.Tensor))
 
@@ -147,7 +149,7 @@ def _framework(thing: Any, use: str) -> Buffer:
 
 
 def raw_memory(kind: str, address: Any, bytes: Any, device: Any) -> Buffer:
-    """Memory that nothing vouches for, given as a `kind`. InvalidArgument names that."""
+    """Memory without an owner, given as a `kind`. InvalidArgument names the kind."""
     first, size = arguments.whole(address), arguments.whole(bytes)
     if first is None or not 1 <= first < 1 << 63:
         raise InvalidArgument(f"{kind}: address {address!r} is not a number from 1 to 2^63")

@@ -1,4 +1,5 @@
-"""Watches copies under way: whose handles nobody holds, or at whose end something is to be done."""
+"""Watches copies under way whose handles nobody holds, or after whose end something must be
+done."""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ _SLICE_NS = 50_000_000
 
 
 class Watched(Protocol):
-    """What the watcher keeps until it is over."""
+    """What the watcher keeps until the copies are over."""
 
     def over(self, wait: bool) -> bool:
-        """Whether it is over. With `wait` the answer may take a short while. Raises nothing."""
+        """Whether it is over. With `wait` the answer may take a short time. It never raises."""
         ...
 
 
@@ -33,7 +34,7 @@ class Dropped:
         self._ids, self._keep = ids, keep
 
     def over(self, wait: bool) -> bool:
-        """Whether they are done, or have failed; then they are released."""
+        """Whether they are done or have failed. Then it releases them."""
         if not all(_over(each, wait) for each in self._ids) or unsettled(self._ids):
             return False
         keep_until_the_end(self._keep)
@@ -42,14 +43,14 @@ class Dropped:
 
 
 class Unfinished:
-    """Copies that have failed, of which some that were given up may still read and write."""
+    """Copies that failed. Some of them were given up and may still read and write."""
 
     def __init__(self, ids: tuple[int, ...], keep: Any) -> None:
         """Keeps `keep`."""
         self._ids, self._keep = ids, keep
 
     def over(self, wait: bool) -> bool:
-        """Whether those are done after all."""
+        """Whether the copies that were given up are done after all."""
         if unsettled(self._ids):
             if wait:
                 time.sleep(_SLICE_NS / 1e9)
@@ -81,7 +82,7 @@ class CompletionWatcher:
                     self._thread.start()
 
     def take(self, item: Watched) -> None:
-        """Keeps it until it is over. May be called by a finaliser, on any thread."""
+        """Keeps it until it is over. A finaliser may call this on any thread."""
         self._given.put(item)
 
     def _run(self) -> None:
@@ -106,7 +107,7 @@ def _over(copy: int, wait: bool) -> bool:
 
 
 def unsettled(ids: tuple[int, ...]) -> bool:
-    """Whether one of them, done or failed, may still use its memory."""
+    """Whether a copy, done or failed, may still use its memory."""
     for each in ids:
         with contextlib.suppress(GlakeError):  # its engine ends
             if not _C.copy_settled(each):
@@ -120,14 +121,14 @@ _until_the_end: list[Any] = []
 
 
 def keep_until_the_end(keep: Any) -> None:
-    """Keeps what copies of an engine that is ending may still use."""
+    """Keeps what copies may still use while their engine ends."""
     if _ending:
         _until_the_end.append(keep)
 
 
 @contextlib.contextmanager
 def engine_ends() -> Iterator[None]:
-    """Inside, the engine is closed; if that fails, all goes on being kept."""
+    """A context in which the engine is closed. If that fails, everything is still kept."""
     global _ending
     _ending += 1
     yield
@@ -136,7 +137,7 @@ def engine_ends() -> Iterator[None]:
 
 
 def release(ids: tuple[int, ...]) -> None:
-    """Forgets copies that are done; those of a closed engine are forgotten already."""
+    """Forgets copies that are done. A closed engine has forgotten its own already."""
     for each in ids:
         try:  # noqa: SIM105 - suppress() would take longer than the call
             _C.copy_release(each)

@@ -1,4 +1,4 @@
-"""The verbs on the process's engine, which the first of them opens."""
+"""The functions of the process's engine. The first call opens the engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def copy(
     dst: Array, src: Array, stream: CopyStream = None, direct: bool = False, checksum: bool = False
 ) -> Transfer:
-    """Copies `src` into `dst`: the destination comes first, as in `dst[:] = src`.
+    """Copies `src` into `dst`. The destination comes first, as in `dst[:] = src`.
 
     Args:
         dst: written to. Engine.copy says what it may be.
@@ -34,7 +34,7 @@ def copy(
 
 
 def copy_batch(pairs: Iterable[tuple[Array, Array]], stream: CopyStream = None) -> Transfer:
-    """Copies each (dst, src), those between the same places as one transfer: Engine.copy_batch.
+    """Copies each (dst, src). Those between the same places are one transfer: Engine.copy_batch.
 
     Args:
         pairs: (dst, src) of each copy. None may write what another reads or writes.
@@ -81,7 +81,7 @@ def scatter(
 
 
 def stats() -> TransferStats:
-    """What the process's engines have done so far.
+    """The figures of all engines that the process has had.
 
     Returns:
         Engine.stats(); under "files", what all file engines have read and written; under "nodes",

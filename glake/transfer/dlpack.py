@@ -1,4 +1,4 @@
-"""Where a DLPack capsule's data lies, without taking the capsule.
+"""Finds the data of a DLPack capsule without consuming the capsule.
 
 Layout of `DLManagedTensor` and, from version 1 on, `DLManagedTensorVersioned`: the DLPack
 specification (dlpack.h, 0.8 and 1.0). The capsule is not consumed, so its producer frees it when it
@@ -50,7 +50,8 @@ _is_valid.restype, _is_valid.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.
 
 @dataclass(frozen=True)
 class Contents:
-    """What a capsule says. `strides` are bytes; `dtype` is empty where NumPy has no name for it."""
+    """The content of a capsule. `strides` are bytes. `dtype` is empty if NumPy has no name for
+    it."""
 
     address: int
     shape: tuple[int, ...]
@@ -63,7 +64,7 @@ class Contents:
 
 
 def capsule_of(producer: Any) -> Any:
-    """A capsule, of version 1 where the producer has it: only that says what is read-only."""
+    """A capsule, of version 1 if the producer has it, because only that says what is read-only."""
     try:
         return producer.__dlpack__(max_version=(1, 0))
     except TypeError:  # of before 1.0
@@ -71,7 +72,7 @@ def capsule_of(producer: Any) -> Any:
 
 
 def read(capsule: Any) -> Contents:
-    """What it holds. InvalidArgument if somebody has consumed it, or items are not whole bytes."""
+    """The content. InvalidArgument if the capsule was consumed, or items are not whole bytes."""
     read_only = False
     if _is_valid(capsule, b"dltensor_versioned"):
         whole = ctypes.cast(
@@ -104,7 +105,7 @@ def read(capsule: Any) -> Contents:
 
 
 def dense(shape: tuple[int, ...], item: int) -> tuple[int, ...]:
-    """Strides in bytes of a C-contiguous array."""
+    """The strides in bytes of a C-contiguous array."""
     strides = []
     for extent in reversed(shape):
         strides.append(item)

@@ -90,8 +90,9 @@ class Engine:
         atexit.register(self._exit)
 
     def close(self) -> None:
-        """Ends its threads and unpins host memory; copies under way are cancelled. Closing twice
-        does nothing. BusyTimeout, DriverError if a stream holds it up: it may be tried again."""
+        """Ends its threads and unpins host memory. Copies under way are cancelled. A second call
+        does nothing. BusyTimeout or DriverError if a stream holds it up; then it may be called
+        again."""
         global _open
         with _lock:
             if _open is not self:
@@ -113,7 +114,7 @@ class Engine:
         atexit.unregister(self._exit)
 
     def _borrow(self) -> None:
-        """Begins to use what other processes lend, if that is wanted and there is any."""
+        """Begins to use what other processes lend, if that is wanted and they lend anything."""
         gpus = _C.device_count()
         if self._node is None or self._node.topology.platform.gpus < 2:
             return
@@ -129,13 +130,13 @@ class Engine:
 
     @property
     def shares_host_memory(self) -> bool:
-        """Whether copies go over GPUs that this process does not see: memory of `pinned()` is then
-        such that the relay service reaches it."""
+        """Whether copies go over GPUs that this process does not see. Then `pinned()` gives memory
+        that the relay service reaches."""
         return self._lender is not None and self._lender.served
 
     def _spare_others(self) -> None:
-        """Nobody has said that this process may use every GPU it sees: those that others compute on
-        are no relays of it."""
+        """Keeps GPUs on which other processes compute from being relays, because nobody has said
+        that this process may use every GPU that it sees."""
         if modes.told() or not self.topology.source.startswith("this machine"):
             return
         used = nodes.used_by_others(os.environ)
@@ -159,7 +160,7 @@ class Engine:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is the process's engine now."""
+        """Whether it is the process's engine at present."""
         return _open is self
 
     def __enter__(self) -> Engine:
@@ -194,7 +195,7 @@ class Engine:
         direct: bool = False,
         checksum: bool = False,
     ) -> Transfer:
-        """Copies `src` into `dst`: the destination comes first, as in memcpy.
+        """Copies `src` into `dst`. The destination comes first, as in memcpy.
 
         Args:
             dst: written to: a tensor, an array, a DLPack or buffer object, or `Raw` memory. It has
@@ -234,7 +235,7 @@ class Engine:
     def copy_batch(
         self, pairs: Iterable[tuple[Array, Array]], stream: CopyStream = None
     ) -> Transfer:
-        """Copies each (dst, src) as copy() does, those between the same places as one transfer.
+        """Copies each (dst, src) as copy() does. Those between the same places are one transfer.
 
         The pairs have no order among themselves: none may write what another reads or writes.
 
@@ -292,7 +293,8 @@ class Engine:
     def scatter(
         self, blocks: BlockArray, src: Array, index: BlockIndex = None, stream: CopyStream = None
     ) -> Transfer:
-        """Copies the contiguous `src` into blocks, one part after another: the reverse of gather().
+        """Copies the contiguous `src` into blocks, one part after another. It is the reverse of
+        gather().
 
         Args:
             blocks: an array, whose blocks lie along its first dimension, or `Blocks`.
@@ -374,7 +376,7 @@ class Engine:
 
 
 def _planned(to: Buffer, of: Buffer) -> tuple[Buffer, Buffer, runs.Parts, bool]:
-    """The pair, its parts, and whether the source was made contiguous for it."""
+    """The pair of arrays, its parts, and whether the source was made contiguous for it."""
     # At once, as small copies ask: bytes without gaps, of a maker who knew that.
     size = to._bytes if to._dense and of._dense else None
     alike = to.dtype == of.dtype or not (to.typed and of.typed)
@@ -407,7 +409,7 @@ def _pairs(given: Any) -> list[tuple[Any, Any]]:
 
 
 def _checks(to: Buffer, of: Buffer) -> int:
-    """The flags for memory that no owner vouches for: `Raw`, `Blocks`."""
+    """The flags for memory without an owner: `Raw`, `Blocks`."""
     return (_CHECKED_DST if to.owner is None else 0) | (_CHECKED_SRC if of.owner is None else 0)
 
 
@@ -432,13 +434,13 @@ def _lined_up(flat: Buffer, count: int, size: int) -> Any:
 
 
 def written(dst: Any) -> None:
-    """Tells autograd, which refuses to use a saved tensor that has changed since."""
+    """Tells autograd of a write. It then refuses to use a saved tensor that has changed."""
     if is_tensor(dst) and not dst.is_inference():
         sys.modules["torch"].autograd.graph.increment_version(dst)
 
 
 def _ordering(stream: CopyStream, dst: Buffer, src: Buffer, made: bool = False) -> Streams:
-    """The streams of a copy; with `made`, its source was just made on its framework's own."""
+    """The streams of a copy. `made`: its source was just made on its framework's own stream."""
     found: Streams = []
     ends: tuple[Buffer, ...] = (src, dst)
     if isinstance(stream, str):
@@ -482,7 +484,7 @@ def _node(given: topologies.Topology | str | Path | None) -> Node:
 
 
 def default_engine() -> Engine:
-    """The process's engine. Opens one over the machine's own topology if there is none.
+    """The process's engine. If there is none, it opens one over the machine's own topology.
 
     Raises:
         GlakeError: as of Engine.
@@ -491,13 +493,13 @@ def default_engine() -> Engine:
 
 
 def open_over(topology: topologies.Topology | str | Path | None) -> Engine:
-    """The process's engine; opens it over `topology`, as Engine takes it, if there is none."""
+    """The process's engine. If there is none, it opens one over `topology`, as Engine takes it."""
     with _lock:
         return _open if _open is not None else Engine(topology)
 
 
 def open_engine() -> Engine | None:
-    """The process's engine, if one is open."""
+    """The process's engine if one is open, else None."""
     return _open
 
 

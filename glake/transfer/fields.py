@@ -1,4 +1,4 @@
-"""Checks of the fields of messages, for every protocol here: each returns what it was given.
+"""Checks of the fields of messages, for every protocol. Each returns the value that it was given.
 
 All raise BadMessage, which names the field, the value and what is taken.
 """
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def refuse(field: str, value: Any, takes: str) -> NoReturn:
-    """Says that the value of `field` is not what it takes."""
+    """Raises an error that says that `field` does not take the value."""
     shown = repr(value)
     raise BadMessage(f"{field}: {shown[:60] + '...' if len(shown) > 63 else shown} is not {takes}")
 
@@ -48,7 +48,7 @@ def flag(field: str, value: Any) -> bool:
 
 
 def listed(field: str, value: Any, most: int, each: Callable[[str, Any], T]) -> tuple[T, ...]:
-    """A list, each of whose items `each` checks."""
+    """A list. `each` checks each of its items."""
     if type(value) is not list or len(value) > most:
         refuse(field, value, f"a list of at most {most}")
     return tuple(each(f"{field}[{i}]", item) for i, item in enumerate(value))

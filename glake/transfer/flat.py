@@ -11,13 +11,13 @@ from glake.transfer.engine import default_engine
 
 
 def require(memory: Buffer) -> None:
-    """InvalidArgument for memory with gaps."""
+    """Raises InvalidArgument for memory with gaps."""
     if not memory.contiguous:
         raise InvalidArgument(f"{memory} has gaps: pass contiguous memory, or copy it first")
 
 
 def gpu_of(memory: Buffer) -> int:
-    """Whose memory it is, or HOST.
+    """The GPU whose memory it is, or HOST.
 
     Raises:
         RegionPaused: it is of a paused region.
@@ -37,7 +37,7 @@ def gpu_of(memory: Buffer) -> int:
 
 
 def stream_of(memory: Buffer, gpu: int) -> Any:
-    """(GPU, handle) of the stream that is current for the caller; None: it has none.
+    """(GPU, handle) of the caller's current stream. None: it has none.
 
     It was found when the caller called: a thread that copies has another current stream.
     """

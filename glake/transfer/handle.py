@@ -34,18 +34,18 @@ _live: dict[int, weakref.ref[Transfer]] = {}  # by id(); each step on it is one 
 
 
 def live() -> list[Transfer]:
-    """The handles somebody holds."""
+    """The handles that somebody holds."""
     found = (reference() for reference in list(_live.values()))
     return [transfer for transfer in found if transfer is not None]
 
 
 def family() -> object:
-    """What a handle remembers of the process that made it."""
+    """What a handle remembers about the process that made it."""
     return _family
 
 
 def require_own(made_by: object) -> None:
-    """Forked if a handle was made before this process was forked."""
+    """Raises Forked if a handle was made before this process was forked."""
     if made_by is not _family:
         raise Forked(
             "this handle belongs to the parent process: a forked child has no engine and no copies"
@@ -62,7 +62,7 @@ os.register_at_fork(after_in_child=_forget)
 
 @dataclass(frozen=True)
 class Result:
-    """How a copy went.
+    """The result of a copy.
 
     Attributes:
         bytes: of the copy.
@@ -81,12 +81,12 @@ class Result:
 
     @property
     def rate(self) -> float:
-        """GB/s (1e9 bytes a second) over all paths; 0 for a plain copy."""
+        """GB/s (1e9 bytes a second) over all paths. It is 0 for a plain copy."""
         return self.bytes / self.seconds / 1e9 if self.seconds else 0.0
 
 
 class Transfer:
-    """The copies of one call: to wait for, to ask about, to `await`.
+    """The copies of one call. A caller can wait for them, ask about them, and `await` them.
 
     It may be dropped: the copy goes on, and what it uses is kept alive until it is done. In a
     forked child each method raises Forked.
@@ -105,7 +105,7 @@ class Transfer:
         ordered: bool = False,
         made_contiguous: bool = False,
     ) -> None:
-        """Takes over the engine's `ids`; `keep` is what must live until they are done."""
+        """Takes over the engine's `ids`. `keep` must live until they are done."""
         self._ids = tuple(ids)
         self._keep = keep
         self._over = not self._ids
@@ -125,7 +125,8 @@ class Transfer:
         return f"<Transfer of {self.bytes} bytes, {state}>"
 
     def done(self) -> bool:
-        """Whether all bytes have arrived, or the copy has failed; then wait() raises."""
+        """Whether all bytes have arrived, or the copy has failed. In the second case wait()
+        raises."""
         require_own(self._family)
         return self._over or all(_C.copy_done(each) for each in self._ids)
 
@@ -182,7 +183,7 @@ class Transfer:
             self._over = True
 
     def close(self) -> None:
-        """Cancels it and keeps its result, before its engine ends. For the engine."""
+        """Cancels the copies and keeps their result. The engine calls it before it ends."""
         if self._over:
             return
         self.cancel()
@@ -203,7 +204,7 @@ class Transfer:
         return loop.run_in_executor(None, self.wait).__await__()
 
     def result(self, timeout: float | None = None) -> Result:
-        """Waits, then says how the copy went.
+        """Waits, and then returns the result of the copy.
 
         Args:
             timeout: as of wait().
@@ -259,7 +260,7 @@ class Transfer:
 
     # The default outlives the module's names, which are None by the time the last handles go.
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        """Gives the ids back; what is under way goes on."""
+        """Gives the ids back. What is under way goes on."""
         if not getattr(self, "_ids", ()) or finalizing() or self._family is not _family:
             return
         _live.pop(id(self), None)

@@ -1,4 +1,5 @@
-"""Pinned host memory: allocated so, or an array's own made so. Copies of it are the fastest.
+"""Pinned host memory. It is allocated pinned, or an array's memory is pinned in place. Copies of it
+are the fastest.
 
 Pageable memory is copied as well, through pinned buffers of the engine.
 """
@@ -85,7 +86,7 @@ def pinned(
 
 
 def pinned_block(size: int, freed: Callable[[int], object] | None = None) -> tuple[Any, int]:
-    """(a ctypes array over a block of the pool, its address). When the array is collected `freed`
+    """(a ctypes array over a block of the pool, its address). When the array is collected, `freed`
     is called with the address, and the block goes back to the pool."""
     shared = open_engine()
     if shared is not None and shared.shares_host_memory:

@@ -1,4 +1,4 @@
-"""The library that carries a program's own copies (docs/intercept.md), where it is preloaded.
+"""The library that carries a program's own copies (docs/intercept.md), if it is preloaded.
 
 A process has one engine: one that Python opens takes the place of the library's, which then carries
 copies by that.
@@ -11,21 +11,23 @@ import os
 
 
 def take_over() -> None:
-    """Before an engine is opened: copies under way are waited for, and the library's own ends."""
+    """Called before an engine is opened. Waits for copies under way, and ends the library's own
+    engine."""
     loaded = library()
     if loaded is not None:
         loaded.glake_intercept_yield()
 
 
 def wait() -> None:
-    """Before an engine is closed: its end would cancel the copies that it carries for others."""
+    """Called before an engine is closed, because its end would cancel the copies that it
+    carries."""
     loaded = library()
     if loaded is not None:
         loaded.glake_intercept_wait()
 
 
 def library() -> ctypes.CDLL | None:
-    """The library, loaded; None where it is not preloaded."""
+    """The loaded library. None if it is not preloaded."""
     if "libglake_intercept.so" not in os.environ.get("LD_PRELOAD", ""):
         return None
     loaded = ctypes.CDLL(None)

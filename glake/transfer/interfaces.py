@@ -1,4 +1,4 @@
-"""What arrays say of themselves: array interfaces checked, item types under one name each.
+"""Checks array interfaces, and gives item types one name each.
 
 Names are NumPy's where it has the type ("float32", "bool", "datetime64[s]"), and torch's equal them
 there. Types of another byte order, strings and structures are NumPy's text of them (">f4", "|S5").
@@ -17,19 +17,19 @@ _MOST_NAMES = 256  # of structured ones there is no end
 
 
 def name_of(dtype: Any) -> str | None:
-    """The name remembered for a dtype, if one is."""
+    """The name that is remembered for a dtype, if there is one."""
     return _names.get(dtype)
 
 
 def named(dtype: Any, name: str) -> str:
-    """`name`, remembered for the dtype."""
+    """Returns `name`, and remembers it for the dtype."""
     if len(_names) < _MOST_NAMES:
         _names[dtype] = name
     return name
 
 
 def array_dtype(dtype: Any, typestr: str) -> str:
-    """The name of an array's items, from its dtype or, where that is not NumPy's, its typestr."""
+    """The name of an array's items, from its dtype or, if that is not NumPy's, from its typestr."""
     try:
         known = _names.get(dtype) if typestr[0] != ">" else None
     except TypeError:  # an array library's own kind, not hashable
@@ -49,7 +49,7 @@ def _numpy_name(dtype: Any) -> str:
 
 
 def item_bytes(dtype: Any, typestr: str) -> int:
-    """Bytes of one item. TypeError for a typestr that is none."""
+    """The bytes of one item. TypeError for a wrong typestr."""
     size = getattr(dtype, "itemsize", None)
     if isinstance(size, int):
         return size
@@ -78,7 +78,7 @@ def format_dtype(view: memoryview) -> str:
 
 
 def check(thing: Any, interface: str, facts: Any) -> None:
-    """InvalidArgument unless `facts` are what that interface has."""
+    """Raises InvalidArgument unless `facts` are what that interface has."""
     wrong = _wrong(facts)
     if wrong:
         raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""Tensors moved out of GPU memory into a bounded pool of pinned host memory, and back.
+"""Moves tensors out of GPU memory into a bounded pool of pinned host memory, and back.
 
 A tensor keeps its object: its `.data` is on the host while it is away. Copies are ordered by the
 GPU's current stream, and go on while the caller does. Not seen on hardware yet: run on CPU tensors
@@ -47,7 +47,7 @@ _RETURN_S = 0.2  # for a block whose copy is done; whoever keeps its old memory 
 
 @dataclass
 class _Away:
-    """A block of the pool: where its bytes belong, and the copy that brought them."""
+    """A block of the pool: the home of its bytes, and the copy that brought them."""
 
     device: Any
     bytes: int
@@ -59,7 +59,7 @@ _pooled: set[int] = set()  # addresses of the blocks of every offloader's pool
 
 
 class _Group:
-    """Storages that move together, and how to take the move back."""
+    """Storages that move together, and a way to undo the move."""
 
     def __init__(
         self, transfer: Transfer, undo: list[Callable[[], None]], blocks: frozenset[int]
@@ -70,7 +70,8 @@ class _Group:
         self.error: GlakeError | None = None
 
     def over(self, wait: bool) -> bool:
-        """Settles it once the copy is done: one that failed leaves its tensors where they were."""
+        """Settles the group once the copy is done. If the copy failed, its tensors stay where they
+        were."""
         try:
             if wait:
                 self.transfer.wait(0.05)
@@ -95,14 +96,14 @@ class _Group:
 
 
 class Move:
-    """An offload or a prefetch that is under way. It may be dropped: the copies go on.
+    """An offload or a prefetch that is under way. The object may be dropped; the copies go on.
 
     Attributes:
         bytes: of all its copies.
     """
 
     def __init__(self, groups: list[_Group]) -> None:
-        """Watches the groups."""
+        """Begins to watch the groups."""
         self.groups = groups
         self._family = handle.family()
         if groups:
@@ -112,7 +113,7 @@ class Move:
             completion_watcher.watcher.take(group)
 
     def done(self) -> bool:
-        """Whether all copies are done; wait() raises if one has failed."""
+        """Whether all copies are done. wait() raises if one has failed."""
         handle.require_own(self._family)
         return all(group.over(wait=False) for group in self.groups)
 
@@ -161,7 +162,7 @@ class Offloader:
     """
 
     def __init__(self, limit: str | int) -> None:
-        """Pins nothing yet. InvalidArgument for a limit that is no size."""
+        """Pins nothing yet. InvalidArgument if the limit is not a size."""
         size = limit if isinstance(limit, str) else arguments.whole(limit)
         if size is None:
             raise InvalidArgument(f"limit {limit!r}: whole bytes, or a size such as '8GiB'")
@@ -175,11 +176,11 @@ class Offloader:
 
     @property
     def used(self) -> int:
-        """Bytes of the pool in use: of tensors that are away or on their way back."""
+        """The bytes of the pool that are in use, by tensors that are away or on their way back."""
         return sum(away.bytes for away in list(self._away.values()))
 
     def offload(self, things: object) -> Move:
-        """Starts moving tensors to the pool. Those that are there, or on the CPU, stay.
+        """Starts moving tensors to the pool. Tensors that are there already, or on the CPU, stay.
 
         The move is ordered after the work on the current stream. When the handle is done, the
         host's copy is ready and the GPU's memory is free; it is freed group by group.
@@ -210,7 +211,7 @@ class Offloader:
             return self._moved(engine, storages, self._to_host)
 
     def prefetch(self, things: object) -> Move:
-        """Starts moving tensors back to the GPU they came from. Those that are on a GPU stay.
+        """Starts moving tensors back to the GPU that they came from. Tensors on a GPU stay.
 
         Work on the current stream of their GPU may use them at once: it waits for the copies.
 
@@ -319,7 +320,7 @@ class Offloader:
         watermarks: tuple[str | int, str | int] | None = None,
     ) -> Iterator[None]:
         """Double buffering: while one module computes its forward pass, the next one is fetched and
-        the last one leaves. The modules start and end away.
+        the last one leaves. The modules are away at the start and at the end.
 
         Args:
             modules: in the order of their forward passes.
@@ -369,7 +370,8 @@ class Offloader:
             )
 
     def _await_blocks(self, blocks: frozenset[int]) -> None:
-        """Another thread that waited for the same copy may hold its memory a moment longer."""
+        """Waits for blocks. Another thread that waited for the same copy may hold its memory a
+        moment longer."""
         end = time.monotonic() + _RETURN_S
         while not blocks.isdisjoint(self._away) and time.monotonic() < end:
             time.sleep(0.001)

@@ -1,4 +1,4 @@
-"""A request that is carried out in pieces, under way."""
+"""A request of several pieces that is under way."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from glake.transfer import handle, timeouts
 
 
 class PieceTransfer:
-    """One request of several pieces: to wait for, to ask about.
+    """One request of several pieces. A caller can wait for it or ask about it.
 
     It may be dropped: the request goes on, and its memory is kept until it is done. In a forked
     child each method raises Forked.
@@ -20,7 +20,7 @@ class PieceTransfer:
     """
 
     def __init__(self, path: str, size: int, pieces: int, keep: object) -> None:
-        """`keep` is what must live until the last of `pieces` is done."""
+        """`keep` must live until the last of `pieces` is done."""
         self.path, self.bytes = path, size
         self._keep, self._left, self._moved = keep, pieces, 0
         self._error: GlakeError | None = None
@@ -36,7 +36,7 @@ class PieceTransfer:
         return f"<{type(self).__name__} of {self.bytes} bytes of {self.path}, {state}>"
 
     def done(self) -> bool:
-        """Whether it is over; wait() raises if it has failed."""
+        """Whether it is over. wait() raises if it has failed."""
         handle.require_own(self._family)
         return self._over.is_set()
 
@@ -55,11 +55,11 @@ class PieceTransfer:
 
     @property
     def failed(self) -> bool:
-        """Whether a piece has failed; the rest is then left out."""
+        """Whether a piece has failed. The remaining ones are then left out."""
         return self._error is not None
 
     def settle(self, moved: int, error: BaseException | None = None) -> bool:
-        """Notes that a piece is over. For the engine.
+        """Notes that a piece is over. The engine calls it.
 
         Args:
             moved: bytes of it that are done.
@@ -76,7 +76,8 @@ class PieceTransfer:
             return self._left == 0
 
     def finish(self) -> None:
-        """Wakes whoever waits, once all that the request used is given back. For the engine."""
+        """Wakes waiting threads, once all that the request used is given back. The engine calls
+        it."""
         self._keep = None
         self._over.set()
 

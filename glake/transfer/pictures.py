@@ -1,4 +1,4 @@
-"""Pictures in files: whether one can be made, and writing it whole or not at all.
+"""Writes pictures to files: checks whether that is possible, and writes them whole or not at all.
 
 matplotlib (the `topology` extra) is imported only when a picture is asked for.
 """
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def check(file: Path) -> None:
-    """Whether `page` can write there: InvalidArgument without matplotlib, for a wrong suffix or
-    folder."""
+    """Checks whether `page` can write there. InvalidArgument without matplotlib, or for a wrong
+    suffix or folder."""
     if file.suffix.lower() not in (".png", ".svg"):
         raise InvalidArgument(f"{file}: give a name that ends in .png or .svg")
     check_place(file)
@@ -33,7 +33,7 @@ def check(file: Path) -> None:
 
 
 def check_place(file: Path) -> None:
-    """InvalidArgument where a file of that name cannot be written."""
+    """Raises InvalidArgument if a file of that name cannot be written."""
     if not os.access(file.absolute().parent, os.W_OK) or file.is_dir():
         raise InvalidArgument(f"{file} cannot be written: give a file in a folder that can")
 
@@ -42,8 +42,8 @@ def check_place(file: Path) -> None:
 def page(
     file: Path, inches: tuple[float, float], dpi: int, font_size: float = 10
 ) -> Iterator[Figure]:
-    """A figure to draw in, which becomes `file`, the same for the same drawing; its suffix, .png or
-    .svg, is the format.
+    """A figure to draw in. It becomes `file`, which is the same for the same drawing. Its suffix,
+    .png or .svg, is the format.
 
     InvalidArgument as `check`; OSError if the file cannot be written.
     """

@@ -1,4 +1,5 @@
-"""The ends of a copy by name: "cuda:3" or "gpu3", "cpu:1" host memory of a socket, "cpu" all."""
+"""The ends of a copy by name: "cuda:3" or "gpu3"; "cpu:1" for host memory of a socket, "cpu" for
+that of all."""
 
 import os
 import re
@@ -23,7 +24,8 @@ PlatformLike = str | os.PathLike[str] | Topology | Platform | None
 
 @dataclass(frozen=True)
 class Place:
-    """GPU `gpu`, or (None) host memory: of socket `node`, or (None) all, by `pages` or chunks."""
+    """GPU `gpu`, or if that is None host memory. That is of socket `node`, or if that is None of
+    all, by `pages` or chunks."""
 
     gpu: int | None = None
     node: int | None = None
@@ -31,14 +33,14 @@ class Place:
 
     @property
     def name(self) -> str:
-        """As texts name it, however it was given."""
+        """The name that messages show, however the place was given."""
         if self.gpu is not None:
             return f"cuda:{self.gpu}"
         return "cpu" if self.node is None else f"cpu:{self.node}"
 
     @property
     def code(self) -> tuple[int, int]:
-        """As the planner names it."""
+        """The planner's numbers for it."""
         if self.gpu is not None:
             return self.gpu, 0
         if self.node is not None:
@@ -53,7 +55,8 @@ class Place:
 
 
 def topology_of(platform: PlatformLike) -> Topology:
-    """A preset's name, a platforms file, a topology; None: what GLAKE_DRIVER names.
+    """A topology from a preset's name, a platforms file, or a topology. None: the one of
+    GLAKE_DRIVER.
 
     InvalidOption (InvalidPlatform) if there is no such preset or file; InvalidArgument for what
     names none.
@@ -74,7 +77,7 @@ def topology_of(platform: PlatformLike) -> Topology:
 
 
 def graph_of(platform: PlatformLike | CapacityGraph) -> CapacityGraph:
-    """The capacity graph of a platform; one's own is returned as it is."""
+    """The capacity graph of a platform. A graph is returned as it is."""
     if isinstance(platform, CapacityGraph):
         return platform
     topology = topology_of(platform)
@@ -82,7 +85,7 @@ def graph_of(platform: PlatformLike | CapacityGraph) -> CapacityGraph:
 
 
 def ends(graph: CapacityGraph, src: CopyEnd, dst: CopyEnd, host: str) -> tuple[Place, Place]:
-    """Both ends of a copy; at least one is a GPU.
+    """Both ends of a copy. At least one must be a GPU.
 
     InvalidDevice or InvalidArgument, saying what is taken, for anything else.
     """
@@ -104,7 +107,7 @@ def ends(graph: CapacityGraph, src: CopyEnd, dst: CopyEnd, host: str) -> tuple[P
 
 
 def place_name(graph: CapacityGraph, place: CopyEnd) -> str:
-    """An end that ends() takes, as texts name it: "gpu3" is cuda:3."""
+    """An end that ends() takes, as messages show it: "gpu3" is cuda:3."""
     return _parse(graph, place, "interleaved").name
 
 

@@ -1,4 +1,4 @@
-"""How one transfer would go, from a place to another."""
+"""Plans of one transfer from one place to another, as a caller sees them."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ _HOST_TEXT = {
 
 @dataclass(frozen=True)
 class PlannedPath:
-    """A path and its GB/s; the copies it is made of; the GPU whose thread drives it."""
+    """A path and its GB/s, its copies, and the GPU whose thread drives it."""
 
     name: str
     rate: float
@@ -36,7 +36,7 @@ class PlannedPath:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A path that is not taken, and why."""
+    """A path that is not taken, and the reason."""
 
     path: str
     reason: str
@@ -92,7 +92,7 @@ class Plan:
         return self._bound.value
 
     def to_dict(self) -> dict[str, Json]:
-        """Everything as JSON types. Without HiGHS, `bound` is None and `bound_absent` says why."""
+        """Everything as JSON types. Without HiGHS `bound` is None, and `bound_absent` says why."""
         out: dict[str, Json] = {
             name: getattr(self, name)
             for name in self.__dataclass_fields__
@@ -145,7 +145,7 @@ def _estimate(us: float | None) -> str:
 
 
 class _Bound:
-    """The bound, computed when somebody asks."""
+    """The bound, which is computed when somebody asks."""
 
     def __init__(self, graph: CapacityGraph, ask: Mapping[str, Any]) -> None:
         self._graph, self._ask = graph, ask
@@ -171,7 +171,7 @@ def explain(
     scales: Mapping[str, float] | None = None,
     exclude: Iterable[Device] = (),
 ) -> Plan:
-    """Says how a copy would go: over which paths, how fast, and what is refused. Copies nothing.
+    """Says how a copy would go: by which paths, how fast, and what is refused. Copies nothing.
 
     `print()` of what it returns is a few lines of text.
 
@@ -218,7 +218,7 @@ def explain(
 
 @dataclass(frozen=True)
 class _Way:
-    """What plans of all sizes from one place to another share."""
+    """The part that plans of all sizes between two places share."""
 
     planner: TransferPlanner
     equal_split: float
@@ -253,7 +253,7 @@ def _way(
 def planner_of(
     graph: CapacityGraph, scales: Mapping[str, float] | None = None, exclude: Iterable[Device] = ()
 ) -> TransferPlanner:
-    """The planner the engine uses, with edges scaled and GPUs excluded. InvalidArgument."""
+    """The planner that the engine uses, with edges scaled and GPUs excluded. InvalidArgument."""
     changed = bounds.scaled(graph, scales)
     planner = TransferPlanner(graph)
     for number in range(len(graph.edges())):
@@ -290,7 +290,8 @@ def _relays_from(planner: TransferPlanner, both: tuple[Place, Place], copy_ns: i
 
 
 def _sized(answer: dict[str, Any], bytes: int) -> dict[str, Any]:
-    """What of the plan a copy of this size uses: below break-even, the direct path alone."""
+    """The part of the plan that a copy of this size uses. Below break-even it is the direct path
+    alone."""
     paths = tuple(
         PlannedPath(
             name=path["name"],

@@ -1,4 +1,4 @@
-"""Ranks whose own copies are carried (docs/intercept.md) share their node as engines do."""
+"""Lets ranks whose own copies are carried (docs/intercept.md) share their node as engines do."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def share() -> None:
-    """Where ranks share the node, opens the engine that asks the relay service, once a copy is to
-    be carried: the library, which has no Python, cannot ask. Touches no device before."""
+    """If ranks share the node, opens the engine that asks the relay service, once a copy is to be
+    carried. The library cannot ask, because it has no Python. No device is touched before."""
     loaded = intercepted.library()
     if loaded is not None and modes.chosen(None) == "lent":
         threading.Thread(target=_open, args=(loaded,), name="glake intercept", daemon=True).start()
@@ -36,7 +36,7 @@ def _open(loaded: ctypes.CDLL) -> None:
 
 
 def _handed_over() -> Topology | str | None:
-    """The topology that `glake run` found; None: this process's own way to one."""
+    """The topology that `glake run` found. None: this process finds one itself."""
     text = os.environ.get("GLAKE_INTERCEPT_TOPOLOGY", "")
     if not text.startswith("{"):
         return text or None

@@ -1,4 +1,4 @@
-"""Host memory that is pinned where it is."""
+"""Host memory that is pinned in place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _registered: dict[int, Registration] = {}
 
 
 class Registration:
-    """Host memory that is being pinned, or is pinned. A context manager, which unpins it at its
+    """Host memory that is pinned, or is being pinned. As a context manager it is unpinned at the
     end.
 
     Attributes:
@@ -21,7 +21,7 @@ class Registration:
     """
 
     def __init__(self, memory: Buffer, background: bool) -> None:
-        """Begins."""
+        """Begins to pin."""
         self._memory = memory  # keeps it alive while it is pinned
         self._open = self._pinned = False
         self._family = handle.family()
@@ -66,7 +66,7 @@ class Registration:
         return _C.register_host_progress(self.address)
 
     def unregister(self) -> None:
-        """Unpins it. What is not pinned yet stays so. Again does nothing.
+        """Unpins it. What is not pinned yet stays so. A second call does nothing.
 
         No copy of the memory may be under way.
 
@@ -80,7 +80,7 @@ class Registration:
             self.ended()
 
     def ended(self) -> None:
-        """Notes that the memory is unpinned. For the engine."""
+        """Notes that the memory is unpinned. The engine calls it."""
         self._open, self._pinned = False, False
 
     def __enter__(self) -> Registration:
@@ -93,6 +93,6 @@ class Registration:
 
 
 def forget() -> None:
-    """The engine has ended, and has unpinned all."""
+    """The engine has ended, which has unpinned all."""
     while _registered:
         _registered.popitem()[1].ended()

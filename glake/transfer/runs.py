@@ -34,7 +34,7 @@ NONE = Parts(array("Q"), 0, 0)
 
 
 def one_part(dst: int, src: int, size: int) -> Parts:
-    """A single part, or none of nothing."""
+    """One part, or none if it has no bytes."""
     return Parts(array("Q", (dst, src, size)), 1, size) if size else NONE
 
 
@@ -51,7 +51,7 @@ def rows_of(dst: Any, src: Any, size: int) -> Parts:
 
 
 def joined(several: list[Parts]) -> Parts:
-    """All of them, in order."""
+    """All of these parts, in order."""
     several = [parts for parts in several if parts.count]
     if len(several) <= 1:
         return several[0] if several else NONE
@@ -63,15 +63,15 @@ def joined(several: list[Parts]) -> Parts:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a strided copy goes: the dimensions to step through, (extent, dst stride, src stride),
-    outermost first, and the bytes contiguous on both sides inside them."""
+    """How a strided copy goes: the dimensions to step through as (extent, dst stride, src stride),
+    the outermost first, and the bytes inside them that are contiguous on both sides."""
 
     outer: tuple[tuple[int, int, int], ...]
     run: int
 
     @property
     def count(self) -> int:
-        """Parts it takes."""
+        """The number of parts."""
         count = 1
         for extent, _, _ in self.outer:
             count *= extent
@@ -79,13 +79,13 @@ class Layout:
 
     @property
     def short(self) -> bool:
-        """Whether the pieces are many and small: the array is better made contiguous first."""
+        """Whether the pieces are many and small. Then the array is better made contiguous first."""
         return self.run < SHORT_RUN and self.count > FEW_PARTS
 
 
 def check_fit(dst: Buffer, src: Buffer) -> bool:
-    """Whether both are contiguous. InvalidArgument unless `src` can be copied to `dst`: equal
-    shapes and items in any strides, or both contiguous and of equal bytes."""
+    """Whether both are contiguous. InvalidArgument unless `src` can be copied to `dst`: both have
+    equal shapes and items in any strides, or both are contiguous and have equal bytes."""
     if dst.dtype != src.dtype and dst.typed and src.typed:
         raise InvalidArgument(
             f"{src} does not fit {dst}: a copy converts nothing; view one as the other's dtype, or "
@@ -127,7 +127,7 @@ def layout_of(dst: Buffer, src: Buffer) -> Layout:
 
 
 def parts_of(dst: Buffer, src: Buffer, layout: Layout) -> Parts:
-    """What copies `src` to `dst` item by item. InvalidArgument for too many pieces."""
+    """The parts that copy `src` to `dst` item by item. InvalidArgument for too many pieces."""
     if layout.count > MOST_PARTS or (layout.short and layout.count > MOST_SHORT_PARTS):
         raise InvalidArgument(
             f"a copy of {src} in {layout.count} pieces of {layout.run} bytes: make the side with "
@@ -143,8 +143,8 @@ def parts_of(dst: Buffer, src: Buffer, layout: Layout) -> Parts:
 
 
 def compacted(dst: Buffer, src: Buffer) -> tuple[Buffer, Buffer] | None:
-    """The pair with `src` made dense on its own device in the memory order of `dst`; None where
-    `dst` has gaps, or `src` is not torch's, NumPy's or CuPy's."""
+    """The pair, with `src` made dense on its own device in the memory order of `dst`. None if `dst`
+    has gaps, or if `src` is not of torch, NumPy or CuPy."""
     order = sorted(range(len(dst.shape)), key=lambda dim: -abs(dst.strides[dim]))
     flat = replace(
         dst,
@@ -165,8 +165,8 @@ def compacted(dst: Buffer, src: Buffer) -> tuple[Buffer, Buffer] | None:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """`count` blocks of `bytes` bytes each, the first at `address`, `stride` bytes from one to the
-    next.
+    """`count` blocks of `bytes` bytes each. The first is at `address`, and each is `stride` bytes
+    behind the one before.
 
     Args:
         address: of the first block.
@@ -185,7 +185,7 @@ class Blocks:
 
 
 def _numbers(blocks: Blocks) -> tuple[int, int]:
-    """(count, stride), whichever library's whole numbers they are."""
+    """(count, stride), from whole numbers of any library."""
     count, stride = arguments.whole(blocks.count), arguments.whole(blocks.stride)
     if count is None or stride is None:
         raise InvalidArgument(f"{blocks}: count and stride are whole numbers")
@@ -193,7 +193,8 @@ def _numbers(blocks: Blocks) -> tuple[int, int]:
 
 
 def block_addresses(blocks: Any, index: Any = None, write: bool = False) -> tuple[Buffer, Any, int]:
-    """(memory, address of each block, bytes of a block): the blocks `index`, or all, in order.
+    """(memory, address of each block, bytes of a block) for the blocks `index`, or for all, in
+    order.
 
     `blocks`: an array, whose blocks lie along its first dimension, or `Blocks`.
     InvalidArgument for an index outside them, and for blocks that are not contiguous.

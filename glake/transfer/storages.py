@@ -1,4 +1,4 @@
-"""Tensors grouped by the storage that they share: all tensors of a storage move together."""
+"""Groups tensors by the storage that they share, because all tensors of a storage move together."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ GROUP = 256 << 20  # bytes copied as one: the GPU memory of one group is free wh
 
 
 class Storage:
-    """A storage and the tensors given that are views of it."""
+    """A storage, and the given tensors that are views of it."""
 
     def __init__(self, tensor: Any) -> None:
-        """The storage of `tensor`, which is not yet among its tensors."""
+        """The storage of `tensor`, which is not yet one of its tensors."""
         storage = tensor.untyped_storage()
         self.address, self.bytes, self.device = storage.data_ptr(), storage.nbytes(), tensor.device
         self._storage = storage
         self.tensors: list[Any] = []
 
     def flat(self) -> Any:
-        """All its bytes, as a tensor."""
+        """All its bytes as one tensor."""
         import torch
 
         return torch.empty(0, dtype=torch.uint8, device=self.device).set_(self._storage)
 
     def rebase(self, flat: Any) -> Callable[[], None]:
-        """Has the tensors be views of `flat`; returns what takes that back."""
+        """Makes the tensors views of `flat`. Returns a function that undoes that."""
         import torch
 
         storage = flat.untyped_storage()
@@ -111,7 +111,7 @@ def storages_of(things: Any) -> list[Storage]:
 
 
 def require_own_parameters(storages: list[Storage]) -> None:
-    """InvalidArgument for a parameter whose ranks would train apart if it left its device.
+    """Raises InvalidArgument for a parameter whose ranks would train apart if it left its device.
 
     torch drops the node that accumulates a gradient when the parameter changes its device, and
     DistributedDataParallel, which has a hook on the node, would wait for it for ever without a
@@ -141,8 +141,8 @@ def require_own_parameters(storages: list[Storage]) -> None:
 
 
 def _averaged_by_ranks() -> set[int]:
-    """Parameters of every DistributedDataParallel. Objects refer to their class: the collector
-    finds them tens of times faster than a loop over all objects."""
+    """The parameters of every DistributedDataParallel. Objects refer to their class, so the
+    collector finds them tens of times faster than a loop over all objects."""
     from torch import distributed
     from torch.nn.parallel import DistributedDataParallel
 
@@ -156,7 +156,7 @@ def _averaged_by_ranks() -> set[int]:
 
 
 def _gradient_is_held(tensor: Any) -> bool:
-    """Whether somebody else holds the autograd node that accumulates the tensor's gradient.
+    """Whether other code holds the autograd node that accumulates the tensor's gradient.
 
     Such a node outlives our reference to it. So a mark that we leave in it is still there when we
     ask for the node again.
@@ -172,7 +172,7 @@ def _gradient_is_held(tensor: Any) -> bool:
 
 
 def groups(storages: list[Storage]) -> Iterator[list[Storage]]:
-    """Of about GROUP bytes, each of one device."""
+    """Groups of about GROUP bytes, each on one device."""
     group: list[Storage] = []
     size = 0
     for one in storages:

@@ -1,4 +1,4 @@
-"""Tensors moved as torch's own `.to(device)` moves them, over every path."""
+"""Moves tensors as torch's own `.to(device)` does, over every path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def to(tensor: torch.Tensor, device: Device, non_blocking: bool = False) -> torch.Tensor:
-    """The tensor on `device`, as torch's `.to(device)` gives it; itself if it is there already.
+    """The tensor on `device`, as torch's `.to(device)` gives it. A tensor that is there already is
+    returned itself.
 
     Dtype, values and, of dense tensors, strides are kept. The copy is differentiable. On a GPU it
     is ready for work on the current stream. With the CPU at either end the call returns when the
@@ -39,7 +40,7 @@ def to(tensor: torch.Tensor, device: Device, non_blocking: bool = False) -> torc
 
 
 def moved(engine: Engine, tensor: Any, device: Any, non_blocking: bool = False) -> Any:
-    """`to`, through an engine."""
+    """Acts as `to`, through an engine."""
     import torch
 
     target = _target(tensor, device)

@@ -1,4 +1,4 @@
-"""Timeouts as every `wait` takes them."""
+"""Checks timeouts in the form that every `wait` takes."""
 
 from numbers import Real
 from typing import Any
@@ -9,7 +9,7 @@ _ENDLESS = 1e9  # seconds, 31 years: more is no end, and would not fit the clock
 
 
 def seconds(timeout: object) -> float | None:
-    """The timeout in seconds; None for no end, which infinity is too. InvalidArgument."""
+    """The timeout in seconds, or None for no end. Infinity means no end too. InvalidArgument."""
     if timeout is None:
         return None
     number: Any = timeout if isinstance(timeout, Real) else -1

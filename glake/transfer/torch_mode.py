@@ -1,4 +1,5 @@
-"""torch's own copies between GPUs and pinned host memory, over every path, within a scope."""
+"""Carries torch's own copies between GPUs and pinned host memory over every path, within a
+scope."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ _HOST, _ELSEWHERE = -1, -3  # of _place: pinned host memory; pageable, or no CPU
 
 
 class Copying(Protocol):
-    """What torch_copies() returns: a context manager.
+    """The context manager that torch_copies() returns.
 
     Attributes:
         bytes: that the engine has copied in it so far.
@@ -80,8 +81,8 @@ _made: Any = None
 
 
 def _plain(args: Any, kwargs: Any, least: int) -> bool:
-    """Whether all tensors are dense, large enough, and torch does nothing more with them: no
-    gradient or tangent, no tracing, capture or transform, no mode below this one."""
+    """Whether all tensors are dense and large enough, and torch does nothing else with them: no
+    gradient or tangent, no tracing, capture or transform, and no mode below this one."""
     import torch
 
     given = [each for each in args if isinstance(each, torch.Tensor)]
@@ -141,7 +142,7 @@ def _moved(tensor: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _place(tensor: Any) -> int:
-    """A GPU's number, in the emulation too; _HOST for pinned memory, else _ELSEWHERE."""
+    """A GPU's number, also in the emulation. _HOST for pinned memory, else _ELSEWHERE."""
     if tensor.device.type == "cuda":
         return int(tensor.device.index)
     if tensor.device.type != "cpu":

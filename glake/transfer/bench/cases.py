@@ -1,4 +1,5 @@
-"""What is measured on a platform: single copies, pairs and all GPUs at once, by name."""
+"""The transfers that are measured on a platform, by name: single copies, pairs, and all GPUs at
+once."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ _Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Case:
-    """Copies that start together, as (source, destination), each "cpu" or "cuda:N"."""
+    """Copies that start together, as (source, destination). Each is "cpu" or "cuda:N"."""
 
     transfer: str
     copies: tuple[tuple[str, str], ...]
@@ -54,7 +55,7 @@ def cases(platform: Platform, pages: bool = False) -> list[Case]:
 
 
 def _pairs(platform: Platform) -> list[_Pair]:
-    """Of GPU 0 and another: the first that share a PCIe switch, a socket, nothing."""
+    """Pairs of GPU 0 and another one: the first that share a PCIe switch, a socket, or nothing."""
     tree = parents(platform)
 
     def kind(pair: _Pair) -> object:
@@ -65,7 +66,8 @@ def _pairs(platform: Platform) -> list[_Pair]:
 
 
 def _peers(platform: Platform) -> list[_Pair]:
-    """The first pair of every kind of route: its way, its NVLinks' rate, what is shared."""
+    """The first pair of each kind of route. The kind is its way, its NVLinks' rate, and what is
+    shared."""
     routes, tree = Routes(platform), parents(platform)
     gpus = range(platform.gpus)
 

@@ -25,7 +25,7 @@ from glake.transfer.place import graph_of
 
 
 def main(argument: str) -> int:
-    """Measures; 0, or 2 for an error, which has been reported."""
+    """Measures. Returns 0, or 2 for an error that has been reported."""
     request = json.loads(argument)
     try:
         _measure(request)
@@ -59,7 +59,7 @@ class _Bench:
         self._graph = graph_of(platform)
 
     def rows(self, case: Case) -> Any:
-        """One for each size."""
+        """The rows, one for each size."""
         limits = self._limits(case)
         machine = Machine([list(gpus) for gpus in self._platform.sockets], max(self._sizes))
         others: dict[str, subjects.Subject] = {
@@ -84,8 +84,8 @@ class _Bench:
             machine.close()
 
     def _limits(self, case: Case) -> dict[str, Any]:
-        """The bound of the sum and, of several copies, that of equal rates; whether it is worth
-        relays."""
+        """The bound of the sum and, for several copies, that of equal rates; and whether it is
+        worth using relays."""
         if case.together:
             copies: list[bounds.Ends] = [{"dst": dst, "src": src} for src, dst in case.copies]
             joint = bounds.joint_bound(self._graph, copies, host=case.host)

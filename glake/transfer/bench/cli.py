@@ -108,7 +108,7 @@ def transfer(
 
 
 def _refuse_picture(file: Path) -> None:
-    """BadInput if `file` cannot be drawn, known before all is measured."""
+    """Raises BadInput if `file` cannot be drawn, before anything is measured."""
     from glake.transfer.pictures import check
 
     try:

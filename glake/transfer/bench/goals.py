@@ -1,4 +1,4 @@
-"""What glake has set itself to reach (docs/transfer-bench.md), and which of it a row misses."""
+"""The goals of glake (docs/transfer-bench.md), and which of them a row misses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_CORE = 0.30  # of a core, for each path: its driver calls
 
 @dataclass(frozen=True)
 class Part:
-    """What a row with gain reaches of the bound, and the goal."""
+    """The part of the bound that a row with gain reaches, and the goal."""
 
     share: float
     goal: float
@@ -29,12 +29,12 @@ class Part:
 
     @property
     def reached(self) -> bool:
-        """Whether it does."""
+        """Whether it reaches the goal."""
         return self.share >= self.goal * (1 - _ROUNDING)
 
 
 def part_of_bound(row: Mapping[str, Any], platform: Platform) -> Part | None:
-    """None: there is nothing to gain, or the copy is too short for a goal.
+    """None if there is nothing to gain, or if the copy is too short for a goal.
 
     Equal copies that begin together cannot exceed `fair_bound`, whatever the largest sum is.
     """
@@ -48,7 +48,7 @@ def part_of_bound(row: Mapping[str, Any], platform: Platform) -> Part | None:
 
 
 def missed(row: Mapping[str, Any], platform: Platform) -> list[dict[str, Any]]:
-    """The goals the row misses: `of` what, what it `is` and the `goal`.
+    """The goals that the row misses: `of` what, what it `is` and the `goal`.
 
     of: "bound", "fair_bound", "plain", "equal_split", a share of that rate; "time", microseconds
     beyond a plain copy's; "jain".
@@ -84,14 +84,14 @@ def missed(row: Mapping[str, Any], platform: Platform) -> list[dict[str, Any]]:
 
 
 def gains_from(platform: Platform) -> float:
-    """Bytes from which relays shall pay: 4 MiB, 8 MiB where the CPU is joined by NVLink."""
+    """The bytes from which relays should pay: 4 MiB, or 8 MiB if NVLink joins the CPU."""
     if not any(edge.source[0] == "g" and edge.target[0] in "gN" for edge in platform.edges):
         return float("inf")
     return (8 if _own_rate(platform) > _COHERENT else 4) * _MIB
 
 
 def _link_rate(transfer: str, platform: Platform) -> float:
-    """GB/s of the fastest link that the copy's ends have: among GPUs, or to their socket."""
+    """GB/s of the fastest link of the copy's ends, among GPUs or to their socket."""
     if not transfer.startswith("p2p:"):
         return _own_rate(platform)
     source = f"g{transfer.removeprefix('p2p:').split('>')[0]}"
@@ -100,6 +100,6 @@ def _link_rate(transfer: str, platform: Platform) -> float:
 
 
 def _own_rate(platform: Platform) -> float:
-    """GB/s of a GPU's link straight to its socket."""
+    """GB/s of a GPU's direct link to its socket."""
     own = [edge.gb_per_s for edge in platform.edges if {edge.source[0], edge.target[0]} == {*"gs"}]
     return max(own, default=0.0)

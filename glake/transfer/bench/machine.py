@@ -1,4 +1,4 @@
-"""A simulated machine as its benchmark uses it: driver calls, streams, events, buffers, the clock.
+"""A simulated machine for the benchmark: driver calls, streams, events, buffers, the clock.
 
 Of one process, whose driver is the simulator. Memory is phantom: a GiB costs nothing.
 """
@@ -18,10 +18,11 @@ _Pointer = ctypes.c_void_p
 
 
 class Machine:
-    """What copies are made on. One at a time; close() gives the memory back."""
+    """The machine on which copies are made. There can be one at a time. close() gives the memory
+    back."""
 
     def __init__(self, sockets: list[list[int]], most: int) -> None:
-        """`most`: bytes of the largest copy."""
+        """`most` is the size of the largest copy."""
         self._sockets, self._most = sockets, most
         self._contexts: dict[int, _Pointer] = {}
         self._streams: dict[tuple[int, str], int] = {}
@@ -29,7 +30,7 @@ class Machine:
         self._buffers: dict[tuple[int, str], int] = {}
 
     def call(self, name: str, *arguments: object) -> None:
-        """A driver call. DriverError: it failed."""
+        """Makes a driver call. DriverError if it fails."""
         code = getattr(simcuda._library(), name)(*arguments)
         if code != 0:
             raise DriverError(f"the simulator's {name} returned CUresult {code}")
@@ -43,7 +44,7 @@ class Machine:
         self.call("cuCtxSetCurrent", self._contexts[gpu])
 
     def stream(self, gpu: int, name: str) -> int:
-        """The GPU's stream of that name."""
+        """The GPU's stream with that name."""
         if (gpu, name) not in self._streams:
             made = _Pointer()
             self.on(gpu)
@@ -52,7 +53,7 @@ class Machine:
         return self._streams[gpu, name]
 
     def record(self, gpu: int, stream: int, name: str) -> int:
-        """Records the GPU's event of that name in its stream."""
+        """Records the GPU's event with that name in its stream."""
         self.on(gpu)
         if (gpu, name) not in self._events:
             made = _Pointer()
@@ -63,12 +64,13 @@ class Machine:
         return event
 
     def after(self, gpu: int, stream: int, event: int) -> None:
-        """Later work of the stream waits for the event."""
+        """Makes later work of the stream wait for the event."""
         self.on(gpu)
         self.call("cuStreamWaitEvent", _Pointer(stream), _Pointer(event), 0)
 
     def copy(self, dst: int, src: int, size: int, gpu: int, stream: int, to: int, of: int) -> None:
-        """One driver copy in a stream of `gpu`, from GPU `of` to GPU `to` (-1: host memory)."""
+        """Makes one driver copy in a stream of `gpu`, from GPU `of` to GPU `to` (-1: host
+        memory)."""
         self.on(gpu)
         ends = ctypes.c_uint64(dst), ctypes.c_uint64(src)
         length, at = ctypes.c_size_t(size), _Pointer(stream)
@@ -81,23 +83,25 @@ class Machine:
             self.call("cuMemcpyAsync", *ends, length, at)
 
     def synchronize(self, event: int) -> None:
-        """Waits for an event: virtual time moves."""
+        """Waits for an event, which moves virtual time."""
         self.call("cuEventSynchronize", _Pointer(event))
 
     def nanoseconds(self, start: int, end: int) -> float:
-        """Between two events, of virtual time."""
+        """The virtual time between two events."""
         milliseconds = ctypes.c_float()
         self.call("cuEventElapsedTime", ctypes.byref(milliseconds), _Pointer(start), _Pointer(end))
         return milliseconds.value * 1e6
 
     def device_buffer(self, gpu: int, name: str, size: int | None = None) -> int:
-        """The GPU's buffer of that name, of the largest copy unless `size` is given."""
+        """The GPU's buffer with that name. It has the size of the largest copy unless `size` is
+        given."""
         if (gpu, name) not in self._buffers:
             self._buffers[gpu, name] = _C.malloc(size or self._most, gpu)
         return self._buffers[gpu, name]
 
     def host_buffer(self, name: str, size: int, gpu: int, host: str) -> int:
-        """Pinned memory, its first `size` bytes placed as `host` says for a copy of that GPU."""
+        """Pinned memory. Its first `size` bytes are placed as `host` says, for a copy of that
+        GPU."""
         if (-1, name) not in self._buffers:
             self._buffers[-1, name] = _C.host_malloc(self._most)
         at = self._buffers[-1, name]
@@ -106,7 +110,8 @@ class Machine:
         return at
 
     def _stripes(self, size: int, gpu: int, host: str) -> Iterable[tuple[int, int, int]]:
-        """(offset, bytes, socket) of a buffer's stretches; socket -1: every page is of another."""
+        """(offset, bytes, socket) of a buffer's stretches. Socket -1: each page is on another
+        one."""
         sockets = len(self._sockets)
         if host == LOCAL:
             return [(0, size, next(s for s, gpus in enumerate(self._sockets) if gpu in gpus))]

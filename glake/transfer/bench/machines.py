@@ -1,4 +1,4 @@
-"""Made-up machines: 2 to 16 GPUs on 1 to 4 sockets, of every kind of fabric, by number.
+"""Made-up machines by number: 2 to 16 GPUs on 1 to 4 sockets, with every kind of fabric.
 
 A number gives the same machine for ever. What the engine does on machines that nobody has tuned it
 to is measured on these.
@@ -23,7 +23,7 @@ def machines(count: int, first: int = 0) -> dict[str, Platform]:
 
 
 def machine(number: int) -> Platform:
-    """The machine of that number."""
+    """The machine with that number."""
     return _Maker(number).platform()
 
 
@@ -56,7 +56,8 @@ class _Maker:
         )
 
     def _rate(self, rate: float) -> float:
-        """Of one direction: alike on most machines, within a factor of two on the others."""
+        """The rate of one direction. It is the same on most machines, and within a factor of two on
+        others."""
         return round(rate * (self._dice.uniform(0.5, 1.0) if self._unlike else 1.0), 2)
 
     def _both(self, a: str, b: str, rate: float) -> None:
@@ -65,7 +66,7 @@ class _Maker:
         self._edges += [Edge(a, b, there), Edge(b, a, back)]
 
     def _memory(self, own: float) -> None:
-        """Enough for one to four GPUs of a socket."""
+        """The memory of a socket, enough for one to four of its GPUs."""
         dice = self._dice
         dram = own * dice.uniform(1.5, 4.5)
         both_ways = dice.random() < 0.5
@@ -80,7 +81,8 @@ class _Maker:
             self._both(f"s{a}", f"s{b}", across)
 
     def _host_links(self, own: float) -> None:
-        """Straight to the socket, or behind a switch as fast as the link of one GPU or of two."""
+        """Links straight to the socket, or behind a switch as fast as the link of one GPU or of
+        two."""
         dice = self._dice
         group = 1 if self._kind == "coherent" else dice.choice((1, 1, 2, 2, 4))
         up = own * dice.choice((1.0, 1.0, 2.0))

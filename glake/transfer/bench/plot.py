@@ -1,4 +1,4 @@
-"""The picture: rate against size, a row of panels for each platform."""
+"""Draws rate against size, with a row of panels for each platform."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TELLING = (
 
 
 def draw(rows: Sequence[Row], file: Path) -> None:
-    """Writes the picture, as `pictures.page` does. Raises what that does."""
+    """Writes the picture by `pictures.page`. Raises what that raises."""
     platforms = _chosen(rows)
     lines = sum(-(-len(curves) // _PANELS) for _, curves in platforms)
     height = _LINE * lines + _HEAD
@@ -47,7 +47,7 @@ def draw(rows: Sequence[Row], file: Path) -> None:
 
 
 def _chosen(rows: Sequence[Row]) -> list[tuple[str, list[list[Row]]]]:
-    """Each platform's curves; of many platforms, a row of the most telling ones."""
+    """Each platform's curves. With many platforms, only a row of the ones that show most."""
     platforms = [
         (name, [list(each) for _, each in groupby(of, key=_curve)])
         for name, of in groupby(rows, key=lambda row: str(row["platform"]))

@@ -1,4 +1,4 @@
-"""Measures platforms, each in a process of its own, at most two at a time."""
+"""Measures platforms, each in its own process, at most two at a time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LEAST_RATE = 1e-3  # GB/s of a link: over slower ones, copies end long after any
 
 
 def platforms_of(given: str) -> dict[str, Platform]:
-    """The platforms of "all", "made:COUNT", a preset's name, or a platforms file, by name.
+    """The platforms by name, from "all", "made:COUNT", a preset's name, or a platforms file.
 
     InvalidOption names the presets for an unknown name; InvalidPlatform, which is one, the wrong
     field of a file.
@@ -68,7 +68,7 @@ def _made(given: str) -> dict[str, Platform]:
 
 
 def sizes_of(texts: Sequence[str]) -> list[int]:
-    """Bytes of "256KiB", "1GiB" or "4MiB,16MiB", ascending; SIZES if none are given.
+    """Bytes from "256KiB", "1GiB" or "4MiB,16MiB", ascending. SIZES if none are given.
 
     InvalidOption: no size, or none of a copy.
     """
@@ -93,7 +93,7 @@ def measure(
     order: str = "enqueued",
     progress: Progress | None = None,
 ) -> list[Row]:
-    """Rows of every platform, transfer, place of host memory and size, in this order.
+    """The rows of every platform, transfer, place of host memory and size, in this order.
 
     Args:
         platforms: by name, such as `platforms_of` gives.
@@ -167,7 +167,7 @@ class _Child:
         self._lock = threading.Lock()
 
     def stop(self) -> None:
-        """Ends the process, now or before it begins."""
+        """Ends the process now, or before it begins."""
         with self._lock:
             self._stopped = True
             if self._process is not None:
@@ -184,7 +184,7 @@ class _Child:
         return alarm
 
     def run(self, progress: Progress) -> list[Row]:
-        """Its rows. BenchFailed."""
+        """Runs the process and returns its rows. BenchFailed."""
         # Files without names: nothing of them is left, however this process ends.
         with _nameless() as platforms, _nameless() as said:
             platforms.write(file_text({_INSIDE: self._platform}))

@@ -1,4 +1,5 @@
-"""Who copies: glake's engine, a plain driver copy, GLake's equal shares; each timed alike.
+"""The subjects of the benchmark: glake's engine, a plain driver copy, GLake's equal shares. Each is
+timed in the same way.
 
 All copies of a case begin at one moment of the virtual clock, ordered by a stream each, and end
 when an event behind them in it does. What the calling thread's driver calls cost (modelled host
@@ -31,7 +32,7 @@ _PAGES_NODE, _STRIPED_NODE = -1, -2  # csrc/plan/plan.h
 
 @dataclass(frozen=True)
 class Ends:
-    """One copy's memory, its GPUs (-1: host memory), and the stream that orders it."""
+    """One copy's memory, its GPUs (-1: host memory), and its stream."""
 
     dst: int
     src: int
@@ -42,17 +43,17 @@ class Ends:
 
     @property
     def gpu(self) -> int:
-        """Whose stream it is: the source's, or the destination's if that is host memory."""
+        """The GPU of its stream: the source, or the destination if the source is host memory."""
         return self.of if self.of >= 0 else self.to
 
     def stream(self, machine: Machine) -> int:
-        """Its own."""
+        """Its own stream."""
         return machine.stream(self.gpu, f"copy {self.number}")
 
 
 @dataclass
 class Outcome:
-    """Nanoseconds from the call to the end of each copy, and which way they went."""
+    """Nanoseconds from the call to the end of each copy, and the paths that they took."""
 
     times: list[float]
     paths: list[dict[str, Any]] = field(default_factory=list)
@@ -62,7 +63,7 @@ class Outcome:
 
     @property
     def total_ns(self) -> float:
-        """Until the last one's end."""
+        """The time until the end of the last one."""
         return max(self.times)
 
 
@@ -70,7 +71,7 @@ Subject = Callable[[Machine, Case, Sequence[Ends]], Outcome]
 
 
 def prepared(machine: Machine, case: Case, size: int) -> list[Ends]:
-    """The case's memory, placed."""
+    """The case's memory, placed as it says."""
     found = []
     for number, (src, dst) in enumerate(case.copies):
         to, of = _gpu(dst), _gpu(src)
@@ -94,7 +95,8 @@ def _timed(
     copies: Sequence[Ends],
     start: Callable[[Ends], tuple[float, list[int]]],
 ) -> list[float]:
-    """Starts all; `start` returns what its driver calls cost, in us, and the events of its end."""
+    """Starts all copies. `start` returns the cost of its driver calls in us, and the events of its
+    end."""
     base = machine.record(copies[0].gpu, machine.stream(copies[0].gpu, "clock"), "begin")
     machine.synchronize(base)
     submitted = 0.0
@@ -117,7 +119,7 @@ def _timed(
 
 
 def ours(machine: Machine, case: Case, copies: Sequence[Ends]) -> Outcome:
-    """glake's engine, which is open."""
+    """Copies by glake's engine, which is open."""
     ids: list[int] = []
     on_clock = config.read().copy_order == "enqueued"  # calls take their time there
 
@@ -149,7 +151,7 @@ def ours(machine: Machine, case: Case, copies: Sequence[Ends]) -> Outcome:
 
 
 def _plain_path(outcome: Outcome, case: Case, copy: Ends, ns: float) -> None:
-    """What the engine would have planned for a copy it made plain, and why it did not."""
+    """The plan that the engine would have made for a plain copy, and why it did not."""
     rate = round(copy.size / ns, 3)
     outcome.paths.append({"path": _name(copy), "bytes": copy.size, "rate": rate, "plain": True})
     node = _STRIPED_NODE if case.host != "pages" else _PAGES_NODE
@@ -174,7 +176,7 @@ def _local_node(copy: Ends) -> int:
 
 
 def plain(machine: Machine, case: Case, copies: Sequence[Ends]) -> Outcome:
-    """One driver copy each."""
+    """Copies by one driver copy each."""
 
     def start(copy: Ends) -> tuple[float, list[int]]:
         stream = copy.stream(machine)
@@ -187,7 +189,8 @@ def plain(machine: Machine, case: Case, copies: Sequence[Ends]) -> Outcome:
 
 
 class EqualShares:
-    """GLake's way: equal parts over the GPU's own link and each NVLink peer of another index pair.
+    """GLake's way: equal parts over the GPU's own link and over each NVLink peer of another index
+    pair.
 
     Parts go in chunks, those of relays through four buffers, by two streams in and two out. GLake
     has a thread for each path, so that only one call is charged, as to a plain copy; its own costs
@@ -228,8 +231,8 @@ class EqualShares:
         return [self._machine.record(copy.gpu, stream, f"end {copy.number}")]
 
     def _part(self, copy: Ends, relay: int | None, begin: int, end: int) -> list[int]:
-        """One path's part in chunks, the own link's too: links are shared alike by what is under
-        way, and one long copy would get less of them than the two of each relay."""
+        """Copies one path's part in chunks, also over the own link. The copies under way share a
+        link equally, and one long copy would get less than the two of each relay."""
         machine, direct = self._machine, relay is None
         gpu = copy.gpu if relay is None else relay
         name = f"part {copy.number} g{gpu}"

@@ -1,4 +1,4 @@
-"""The table: a platform after the other, its transfers by place of host memory and size."""
+"""The table: one platform after another, with its transfers by place of host memory and size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    """Prints the rows of `run.measure`; figures below a goal are red and have an asterisk."""
+    """Prints the rows of `run.measure`. Figures below a goal are red and have an asterisk."""
     table = Table(box=None, pad_edge=False)
     for name in ("transfer", "host"):
         table.add_column(name)

@@ -1,4 +1,5 @@
-"""Files to and from host and GPU memory, by several requests at once, past the page cache."""
+"""Reads and writes files, from and to host and GPU memory, by several requests at once and past the
+page cache."""
 
 from glake.transfer.files.default import read_file, stats, write_file
 from glake.transfer.files.engine import FileEngine, FileStats

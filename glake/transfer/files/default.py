@@ -1,4 +1,4 @@
-"""The process's file engine, which the first call makes, and what all engines have done."""
+"""The process's file engine, which the first call makes, and the figures of all engines."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def write_file(path: str | os.PathLike[str] | int, data: Array, offset: int = 0)
 
 
 def stats() -> dict[str, int]:
-    """What all file engines of the process have done: the fields of FileStats."""
+    """The figures of all file engines of the process: the fields of FileStats."""
     return asdict(totals())
 
 

@@ -44,7 +44,7 @@ _MOST_ENDED = 64
 
 @dataclass
 class FileStats:
-    """What an engine has done since it was made.
+    """The figures of an engine since it was made.
 
     Attributes:
         reads, writes: requests that are over.
@@ -81,7 +81,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def totals() -> FileStats:
-    """Of all engines that the process has had."""
+    """The sums over all engines that the process has had."""
     parts = [engine._stats for engine in list(_engines)] + list(_ended)
     if len(_ended) > _MOST_ENDED:
         older = [_ended.popleft() for _ in range(_MOST_ENDED)]
@@ -101,7 +101,8 @@ def _end(stats: FileStats, made_by: object) -> None:
 
 @dataclass
 class _File:
-    """A file of one request: through the page cache, and past it where its file system can."""
+    """A file of one request. It is open through the page cache, and past it if its file system can
+    do that."""
 
     path: str
     cached: int
@@ -110,7 +111,7 @@ class _File:
     gds: GdsFile | None = None
 
     def close(self) -> None:
-        """Closes all."""
+        """Closes all that is open."""
         if self.gds is not None:
             self.gds.close()
         os.close(self.cached)
@@ -203,7 +204,8 @@ class FileEngine:
     def write(
         self, path: str | os.PathLike[str] | int, data: Array, offset: int = 0
     ) -> FileTransfer:
-        """Starts writing memory to a file, made if need be and never cut short.
+        """Starts writing memory to a file. The file is made if it does not exist, and never cut
+        short.
 
         The memory must stay as it is until the handle is done. The bytes are then the kernel's:
         os.fsync is the caller's.
@@ -221,14 +223,14 @@ class FileEngine:
         return self._start(path, buffer_of(data), offset, write=True)
 
     def stats(self) -> dict[str, int]:
-        """What has been done so far: the fields of FileStats."""
+        """The figures so far: the fields of FileStats."""
         handle.require_own(self._family)
         with self._lock:
             return asdict(self._stats)
 
     def close(self) -> None:
-        """Waits for what is under way and ends the threads. Closing twice, or in a forked child,
-        does nothing."""
+        """Waits for what is under way and ends the threads. A second call, or one in a forked
+        child, does nothing."""
         if self._family is not handle.family():
             return
         with self._lock:
@@ -292,7 +294,7 @@ class FileEngine:
         return going
 
     def _carry(self, request: _Request, piece: Piece) -> None:
-        """One piece, on a thread; those behind one that failed are left out."""
+        """Carries one piece, on a thread. Pieces behind a failed one are left out."""
         error: BaseException | None = None
         direct = gds = False
         if not request.handle.failed:
@@ -346,8 +348,8 @@ class FileEngine:
 
     @contextlib.contextmanager
     def _buffer(self, size: int) -> Iterator[int]:
-        """The address of a pinned buffer for one piece. A thread has one at a time; the host pool
-        keeps them for the next, but for one that a lost copy may still use."""
+        """The address of a pinned buffer for one piece. A thread has one at a time. The host pool
+        keeps the buffers for later pieces, except one that a lost copy may still use."""
         memory, address = pinned_block(size)
         with self._lock:
             self._stats.buffer_bytes += size
@@ -397,7 +399,8 @@ def _opened(path: str | os.PathLike[str] | int, write: bool, direct: bool) -> _F
 
 
 def _require_mode(descriptor: int, write: bool, text: str) -> None:
-    """FileFailed unless the descriptor is open for it, as opening anew would not ask."""
+    """Raises FileFailed unless the descriptor is open for this mode, because a new opening would
+    not check it."""
     try:
         mode = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
     except (OSError, OverflowError, ValueError):  # not open: told by the opening
@@ -415,7 +418,8 @@ def _named(name: str) -> str:
 
 
 def _move(file: _File, piece: Piece, address: int) -> bool:
-    """Reads or writes a piece; whether directly. OSError of the file system."""
+    """Reads or writes a piece. Returns whether that was direct. Raises the file system's
+    OSError."""
     memory = memoryview((ctypes.c_char * piece.bytes).from_address(address)).cast("B")
     done = 0
     direct = file.direct is not None and piece.whole and address % ALIGNMENT == 0

@@ -1,4 +1,5 @@
-"""GPUDirect Storage, by kvikio: pieces between a file and GPU memory without pinned buffers.
+"""GPUDirect Storage by kvikio. It moves pieces between a file and GPU memory without pinned
+buffers.
 
 Not seen on hardware.
 """
@@ -17,7 +18,7 @@ from glake.transfer.engine import default_engine
 
 
 class Gds:
-    """kvikio, where it can do more than read into host memory.
+    """kvikio, if it can do more than read into host memory.
 
     Raises:
         PackageMissing: kvikio is not installed, or cannot be imported.
@@ -40,7 +41,7 @@ class Gds:
             )
 
     def open(self, name: str, write: bool) -> GdsFile | None:
-        """The file for cuFile; None where its file system, or its permissions, have none."""
+        """The file for cuFile. None if its file system or its permissions do not allow that."""
         try:
             # Its "w" would cut the file short, and of a file open for writing it reads a part.
             return GdsFile(self._files.CuFile(name, "r+" if write else "r"))
@@ -57,8 +58,9 @@ class GdsFile:
         self._lock = threading.Lock()
 
     def move(self, gpu: Raw, offset: int, stream: Any, write: bool) -> bool:
-        """Reads or writes a piece; whether all of it went this way. What is written twice, as it
-        goes through buffers then, is the same. GlakeError: what waiting for the stream raises."""
+        """Reads or writes a piece. Returns whether all of it went this way. If not, it goes through
+        buffers again, and what is written twice is the same. GlakeError: what the wait for the
+        stream raises."""
         self._order(gpu, stream)
         memory = _Memory(gpu)
         move = self._file.pwrite if write else self._file.pread
@@ -71,7 +73,7 @@ class GdsFile:
         self._file.close()
 
     def _order(self, gpu: Raw, stream: Any) -> None:
-        """cuFile knows no stream: the work on it before the request is waited for, once."""
+        """Waits once for the stream's work before the request, because cuFile knows no streams."""
         with self._lock:
             if self._ordered:
                 return

@@ -1,4 +1,4 @@
-"""A file's read or write under way."""
+"""A read or write of a file that is under way."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from glake.transfer.parted import PieceTransfer
 
 
 class FileTransfer(PieceTransfer):
-    """One read or write of a file: to wait for, to ask about.
+    """One read or write of a file. A caller can wait for it or ask about it.
 
     It may be dropped: the request goes on, and its memory is kept until it is done. In a forked
     child each of its methods raises Forked.

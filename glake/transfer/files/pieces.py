@@ -1,4 +1,4 @@
-"""How a range of a file is cut into requests. Pure: no file, no memory."""
+"""Cuts a range of a file into requests. It uses no file and no memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ALIGNMENT = 4096
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """`bytes` of the file from `offset` on; `start` is where they are in the caller's memory."""
+    """`bytes` of the file from `offset` on. `start` is their place in the caller's memory."""
 
     offset: int
     start: int
@@ -20,12 +20,13 @@ class Piece:
 
     @property
     def whole(self) -> bool:
-        """Whether it is of whole blocks of the file, so that direct I/O may take it."""
+        """Whether it consists of whole blocks of the file, so that direct I/O may take it."""
         return self.offset % ALIGNMENT == 0 and self.bytes % ALIGNMENT == 0
 
 
 def cut(offset: int, size: int, block: int) -> Iterator[Piece]:
-    """Pieces of [offset, offset + size): at most `block` bytes each, a multiple of ALIGNMENT.
+    """The pieces of [offset, offset + size). Each has at most `block` bytes, a multiple of
+    ALIGNMENT.
 
     Only the first and the last few bytes, outside whole blocks of the file, are pieces that
     direct I/O cannot take.

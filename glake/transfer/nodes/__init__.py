@@ -1,4 +1,5 @@
-"""Memory of other nodes: an engine carries the network's leg, glake the node's own."""
+"""Memory of other nodes. A network engine carries bytes between nodes, and glake within this
+node."""
 
 from glake.transfer.nodes.backend import Backend, NetworkRead
 from glake.transfer.nodes.handle import NodeTransfer

@@ -26,7 +26,8 @@ class Address:
 
     @classmethod
     def of(cls, text: Any, listen: bool = False) -> Address:
-        """Of text. InvalidArgument; port 0, any free one, is for listening alone."""
+        """The address in a text. InvalidArgument. Port 0 means any free port, for listening
+        only."""
         if isinstance(text, str) and text.startswith("unix:"):
             path = text.removeprefix("unix:")
             if not path.startswith("/") or len(os.fsencode(path)) > LONGEST_PATH:
@@ -49,7 +50,7 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def listen(self) -> socket.socket:
-        """A socket that listens there. OSError."""
+        """A socket that listens at the address. OSError."""
         if not self.path:
             family = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0][0]
             return socket.create_server((self.host, self.port), family=family, backlog=64)
@@ -69,7 +70,7 @@ class Address:
         return made
 
     def connect(self, timeout: float) -> socket.socket:
-        """A connection. OSError."""
+        """A connection to the address. OSError."""
         if not self.path:
             made = socket.create_connection((self.host, self.port), timeout)
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -85,7 +86,7 @@ class Address:
         return made
 
     def _remove_dead(self) -> None:
-        """What a process has left that ended without a word: nobody listens there."""
+        """Removes what a process left that ended without notice. Nobody listens there."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
             try:
                 asked.settimeout(1)
@@ -96,20 +97,20 @@ class Address:
                 pass
 
     def remove(self) -> None:
-        """Takes the path of a socket away; of a port nothing is left."""
+        """Removes the path of a socket. A port leaves nothing to remove."""
         if self.path and stat.S_ISSOCK(os.lstat(self.path).st_mode):
             os.unlink(self.path)
 
 
 def watch(connection: socket.socket) -> None:
-    """Has a machine that is gone noticed within half a minute."""
+    """Makes the system notice within half a minute that another machine is gone."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE.items():
         connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def require_same_user(connection: socket.socket) -> None:
-    """PeerRefused unless the other end of a Unix socket is this user's process."""
+    """Raises PeerRefused unless the other end of a Unix socket is this user's process."""
     asked = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _USER.size)
     pid, user, _ = _USER.unpack(asked)
     if user != os.geteuid():

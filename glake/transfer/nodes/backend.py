@@ -1,4 +1,4 @@
-"""What carries bytes between nodes: an engine made by others, behind this interface."""
+"""The interface of engines of other projects that carry bytes between nodes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import ClassVar
 
 
 class NetworkRead(ABC):
-    """One read of another node's memory, under way."""
+    """One read of another node's memory that is under way."""
 
     @abstractmethod
     def over(self) -> bool:
-        """Whether all its bytes are here.
+        """Whether all its bytes have arrived.
 
         Once it has returned True or raised, the engine writes to the memory no more.
 
@@ -33,7 +33,7 @@ class Backend(ABC):
 
     @abstractmethod
     def open(self, address: int, size: int, host: str) -> None:
-        """Starts the engine, over host memory that it and its peers may read and that it may write.
+        """Starts the engine. It and its peers may read this host memory, and it may write there.
 
         Args:
             address: of the memory, which outlives close().
@@ -48,11 +48,11 @@ class Backend(ABC):
 
     @abstractmethod
     def metadata(self) -> bytes:
-        """What a peer's engine must know of this one. Always the same bytes."""
+        """What a peer's engine must know of this one. It is always the same."""
 
     @abstractmethod
     def add(self, metadata: bytes) -> str:
-        """Makes a peer known.
+        """Adds a peer.
 
         Args:
             metadata: that of the peer's engine.
@@ -67,7 +67,7 @@ class Backend(ABC):
 
     @abstractmethod
     def remove(self, peer: str) -> None:
-        """Forgets a peer, from which nothing is being read.
+        """Forgets a peer. Nothing may be read from it at that time.
 
         Args:
             peer: its name here.
@@ -89,4 +89,4 @@ class Backend(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Ends the engine, and with it all reads. Closing twice does nothing."""
+        """Ends the engine, and with it all reads. A second call does nothing."""

@@ -1,4 +1,4 @@
-"""Both legs of a node's pieces: the network's, by the engine, and the node's own, by glake."""
+"""Carries a node's pieces: between nodes by the network engine, and within the node by glake."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FIRST_LOOK, _LAST_LOOK = 20e-6, 1e-3
 
 
 class Carrier:
-    """The pinned buffers, the engine and what its peers are called.
+    """The pinned buffers, the engine, and the engine's names of its peers.
 
     Attributes:
         fetching: buffers of transfers that this node has begun.
@@ -54,7 +54,7 @@ class Carrier:
         self._memory = None
 
     def join(self, metadata: bytes) -> str:
-        """A peer's name; leave() is due. One that is known already is not made known again: the
+        """Returns a peer's name. leave() must follow. A known peer is not added again, because the
         engine would end what is under way."""
         with self._lock:
             known = self._peers.get(metadata)
@@ -64,7 +64,7 @@ class Carrier:
             return str(known[0])
 
     def leave(self, metadata: bytes) -> None:
-        """One of its connections has ended."""
+        """One of the peer's connections has ended."""
         with self._lock:
             known = self._peers[metadata]
             known[1] -= 1
@@ -84,7 +84,7 @@ class Carrier:
         timeout: float,
         lost: Callable[[], bool],
     ) -> None:
-        """Reads a peer's memory into a slot, which is held if the read does not end.
+        """Reads a peer's memory into a slot. The slot is held if the read does not end.
 
         Raises:
             PeerFailed: the engine says so.
@@ -107,8 +107,8 @@ class Carrier:
     def copy(
         self, gpu: int, to: int, source: int, size: int, stream: Any = None, checked: bool = False
     ) -> None:
-        """Copies between a slot and memory of `gpu`, or of the host; the slot is `to` or `source`.
-        What copies raise."""
+        """Copies between a slot and memory of `gpu`, or of the host. The slot is `to` or `source`.
+        Raises what the copy raises."""
         if gpu == HOST:
             ctypes.memmove(to, source, size)
             self.counters.add(host_bytes=size)
@@ -126,11 +126,11 @@ class Carrier:
 
 
 def checksum(address: int, size: int) -> int:
-    """CRC-32 of memory."""
+    """The CRC-32 of memory."""
     return zlib.crc32((ctypes.c_char * size).from_address(address))
 
 
 def require_checksum(address: int, size: int, expected: int) -> None:
-    """PeerFailed unless memory has it; -1 asks for none."""
+    """Raises PeerFailed unless memory has this checksum; -1 requires none."""
     if expected >= 0 and checksum(address, size) != expected:
         raise PeerFailed(f"{size} bytes have changed on their way: their checksums differ")

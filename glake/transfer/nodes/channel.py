@@ -1,4 +1,4 @@
-"""A connection between two nodes: messages, each after its length and its MAC."""
+"""A connection between two nodes. It carries messages, each behind its length and its MAC."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHORTEST_SECRET = 16
 
 
 class Channel:
-    """A connection after its greeting. Any thread sends; one receives.
+    """A connection after its greeting. Any thread may send, and one receives.
 
     Each message carries a MAC over its direction, its number and itself, by a key of the shared
     secret and of random numbers from both sides: nobody without the secret can say, repeat or
@@ -45,11 +45,11 @@ class Channel:
 
     @property
     def is_open(self) -> bool:
-        """Whether neither side has ended it, as far as is known."""
+        """Whether neither side is known to have ended it."""
         return self._open
 
     def send(self, message: Any) -> None:
-        """PeerLost if the other side is gone, or does not read in time."""
+        """Sends a message. PeerLost if the other side is gone, or does not read in time."""
         text = protocol.encode(message)
         with self._sending:
             body = memoryview(text)[protocol.HEAD_BYTES :]
@@ -62,7 +62,7 @@ class Channel:
                 raise PeerLost(f"the connection has ended: {error}") from None
 
     def receive(self, known: tuple[type[Any], ...], timeout: float | None = None) -> Any:
-        """The next message, None after `timeout` seconds without one.
+        """The next message, or None after `timeout` seconds without one.
 
         Raises:
             PeerLost: the other side has ended.
@@ -79,13 +79,13 @@ class Channel:
             raise PeerLost(f"the connection has ended: {error}") from None
 
     def close(self) -> None:
-        """Ends it; whoever receives is told."""
+        """Ends the connection. A thread that receives is told."""
         self._open = False
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def dispose(self) -> None:
-        """Closes the descriptor, once no thread uses it any more."""
+        """Closes the descriptor, when no thread uses it any more."""
         self.close()
         self._socket.close()
 

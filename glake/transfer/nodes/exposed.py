@@ -1,4 +1,4 @@
-"""Memory that a node has exposed by a name."""
+"""Memory that a node has exposed under a name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from glake.transfer.buffers import Buffer
 
 
 class Exposed:
-    """Contiguous memory of the host or a GPU, as long as requests use it.
+    """Contiguous memory of the host or a GPU. It is kept as long as requests use it.
 
     Attributes:
         gpu: whose memory it is, or HOST.
@@ -23,7 +23,8 @@ class Exposed:
         self._changed = threading.Condition()
 
     def begin(self, offset: int, size: int, write: bool) -> int:
-        """The range's address; end() is due. InvalidArgument: outside it, or not to be written."""
+        """The address of the range. end() must follow. InvalidArgument: it is outside, or may not
+        be written."""
         if write and not self.writable:
             raise InvalidArgument(f"{self.name!r} was not exposed as writable")
         if offset + size > self.memory.bytes:
@@ -37,13 +38,14 @@ class Exposed:
         return self.memory.address + offset
 
     def end(self) -> None:
-        """The range is not used any more."""
+        """The range is no longer used."""
         with self._changed:
             self._users -= 1
             self._changed.notify_all()
 
     def hide(self, timeout: float) -> None:
-        """Lets nobody begin, and waits for those who have. BusyTimeout: one has not ended."""
+        """Lets no request begin, and waits for those that have begun. BusyTimeout: one has not
+        ended."""
         with self._changed:
             self._hidden = True
             if not self._changed.wait_for(lambda: self._users == 0, timeout):

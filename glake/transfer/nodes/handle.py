@@ -1,4 +1,4 @@
-"""A transfer between this node and another, under way."""
+"""A transfer between this node and another one that is under way."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def flag(given: dict[str, Any], field: str) -> bool:
 
 @dataclass(frozen=True)
 class Hello:
-    """The first message of each side, before there is a key."""
+    """The first message of each side, before they have a key."""
 
     kind: ClassVar[str] = "hello"
     version: int
@@ -52,7 +52,8 @@ class Hello:
 
 @dataclass(frozen=True)
 class Join:
-    """Which engine a node has, and what is to be known of it: each side's second message."""
+    """Which engine a node has, and what a peer must know of it. It is each side's second
+    message."""
 
     kind: ClassVar[str] = "join"
     backend: str
@@ -93,7 +94,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Ask:
-    """How large is what is exposed by this name, and may it be written to?"""
+    """Asks how large the memory with this name is, and whether it may be written to."""
 
     kind: ClassVar[str] = "ask"
     id: int
@@ -123,7 +124,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Stage:
-    """Put this range into a buffer, where we read it; until Release it is ours."""
+    """Asks the peer to put this range into a buffer that we read. It is ours until Release."""
 
     kind: ClassVar[str] = "stage"
     id: int
@@ -146,7 +147,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Staged:
-    """The answer to Stage. `checksum` is -1 unless one was asked for."""
+    """The answer to Stage. `checksum` is -1 unless one was requested."""
 
     kind: ClassVar[str] = "staged"
     id: int
@@ -165,7 +166,8 @@ class Staged:
 
 @dataclass(frozen=True)
 class Release:
-    """We have read the buffer of Stage `stage`. Done answers that it was ours until now."""
+    """Says that we have read the buffer of Stage `stage`. The answer Done says that it was ours
+    until now."""
 
     kind: ClassVar[str] = "release"
     id: int
@@ -179,7 +181,8 @@ class Release:
 
 @dataclass(frozen=True)
 class Take:
-    """Read this buffer of ours, for a range of yours; Done answers. Land is what writes it."""
+    """Asks the peer to read this buffer of ours, for one of its ranges. The answer is Done. Land
+    then writes the range."""
 
     kind: ClassVar[str] = "take"
     id: int
@@ -204,7 +207,7 @@ class Take:
 
 @dataclass(frozen=True)
 class Land:
-    """Copy what Take `take` has read to its range; Done answers."""
+    """Asks the peer to copy what Take `take` has read to its range. The answer is Done."""
 
     kind: ClassVar[str] = "land"
     id: int
@@ -218,7 +221,7 @@ class Land:
 
 @dataclass(frozen=True)
 class Done:
-    """Request `id` is done."""
+    """Says that request `id` is done."""
 
     kind: ClassVar[str] = "done"
     id: int
@@ -231,7 +234,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """Request `id` has failed: `asked` where it is the request that is wrong."""
+    """Says that request `id` has failed. `asked`: the request itself is wrong."""
 
     kind: ClassVar[str] = "failed"
     id: int
@@ -253,5 +256,5 @@ ANSWERS: tuple[type[Any], ...] = (Told, Staged, Done, Failed)
 
 
 def printable(reason: object, most: int = 1000) -> str:
-    """A text that Refused and Failed take."""
+    """A text that Refused and Failed may have."""
     return "".join(c if c.isprintable() else " " for c in str(reason))[:most]

@@ -1,4 +1,4 @@
-"""Mooncake's transfer engine between nodes."""
+"""Uses Mooncake's transfer engine between nodes."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Mooncake(Backend):
         return f"{host}:{port}"
 
     def remove(self, peer: str) -> None:
-        """Does nothing: the engine keeps no peers that it does not read from.
+        """Does nothing, because the engine keeps no peers from which it does not read.
 
         Args:
             peer: its name here.

@@ -1,4 +1,4 @@
-"""NIXL's agent as the engine between nodes."""
+"""Uses NIXL's agent as the engine between nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PACKAGES = ("nixl", "nixl_cu13", "nixl_cu12", "nixl_rocm")  # one for all, or o
 
 
 class Nixl(Backend):
-    """NIXL carries the bytes: UCX over RDMA, or TCP where there is none.
+    """Carries the bytes by NIXL: by UCX over RDMA, or over TCP if there is no RDMA.
 
     Args:
         plugin: NIXL's backend: "UCX", or another that reads host memory.
@@ -45,7 +45,7 @@ class Nixl(Backend):
 
     @staticmethod
     def present() -> bool:
-        """Whether a package of it is installed."""
+        """Whether one of its packages is installed."""
         return any(map(extras.present, _PACKAGES))
 
     def open(self, address: int, size: int, host: str) -> None:
@@ -68,7 +68,8 @@ class Nixl(Backend):
         self._agent = agent
 
     def _devices(self, host: str) -> dict[str, str]:
-        """Without this UCX listens on every network, for a node that is of this machine alone."""
+        """Restricts the networks. Without this UCX listens on every network, even for a node that
+        only this machine uses."""
         local = host == "localhost" or host == "::1" or host.startswith("127.")
         if self._plugin != "UCX" or not local or "UCX_NET_DEVICES" in os.environ:
             return {}
@@ -123,8 +124,8 @@ class Nixl(Backend):
 
 
 class _Read(NetworkRead):
-    """Released only when it has ended: NIXL gives a handle back, over TCP, while the bytes of it
-    still come."""
+    """A read that is released only when it has ended. Over TCP, NIXL gives a handle back while its
+    bytes still arrive."""
 
     def __init__(self, agent: Any, handle: Any, state: str, lock: threading.Lock) -> None:
         self._agent, self._handle, self._state, self._lock = agent, handle, state, lock

@@ -1,4 +1,4 @@
-"""This process as a node: what it exposes to others, and its connections."""
+"""This process as a node: the memory that it exposes to other nodes, and its connections."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ _FIRST_REST, _LAST_REST = 0.05, 1.0  # seconds between two attempts to connect
 
 
 class Node:
-    """This process among others: it exposes memory by name, and reads and writes that of peers.
+    """This process as one of several nodes. It exposes memory by name, and reads and writes memory
+    of peers.
 
     The network's leg is an engine's (NIXL or Mooncake); between pinned buffers and GPUs glake
     copies over all paths of the node. Pieces go through the buffers several at once, so that both
@@ -120,11 +121,11 @@ class Node:
 
     @property
     def address(self) -> str | None:
-        """Where peers connect, with the port it has; None: nowhere."""
+        """The address to which peers connect, with its port. None: it does not listen."""
         return None if self._at is None else str(self._at)
 
     def expose(self, name: str, memory: Array, writable: bool = False) -> None:
-        """Lets peers read memory by a name, as it is at the time of each piece.
+        """Lets peers read memory by a name. They get its content at the time of each piece.
 
         Work that writes it must be done before they read, and what they write is there once their
         handle is done: no stream of this process waits for them.
@@ -150,7 +151,7 @@ class Node:
             self._exposed[name] = exposed
 
     def hide(self, name: str) -> None:
-        """Ends expose(). Once it returns, nobody reads or writes the memory.
+        """Ends expose(). When it returns, nobody reads or writes the memory any more.
 
         Args:
             name: as it was exposed.
@@ -167,7 +168,7 @@ class Node:
         exposed.hide(self._timeout)
 
     def connect(self, address: str, timeout: float | None = None) -> Peer:
-        """Connects to another node, which may start to listen in the meantime.
+        """Connects to another node, which may begin to listen only later.
 
         Args:
             address: as its `address` is: "host:port", or "unix:/path".
@@ -204,13 +205,13 @@ class Node:
         return peer
 
     def stats(self) -> dict[str, int]:
-        """What has been done so far, by leg: the fields of NodeStats."""
+        """The figures so far, for each leg: the fields of NodeStats."""
         handle.require_own(self._family)
         return self._counters.as_dict()
 
     def close(self) -> None:
-        """Ends all connections, and transfers under way with PeerLost; then the engine and its
-        buffers. Closing twice, or in a forked child, does nothing."""
+        """Ends all connections. Transfers under way end with PeerLost. Then it ends the engine and
+        frees its buffers. A second call, or one in a forked child, does nothing."""
         if self._family is not handle.family():
             return
         with self._lock:
@@ -248,7 +249,7 @@ class Node:
             raise TransferClosed("this node is closed")
 
     def _run(self, task: Any, *arguments: Any) -> None:
-        """On a thread of its own, which close() waits for."""
+        """Runs on a thread of its own, for which close() waits."""
 
         def run() -> None:
             try:
@@ -294,7 +295,7 @@ class Node:
                 connection.close()
 
     def _welcome(self, connection: socket.socket) -> None:
-        """One connection of a peer's, from its greeting to its end."""
+        """Serves one connection of a peer, from its greeting to its end."""
         with self._lock:
             self._strangers.add(connection)
             if self._closed:
@@ -364,7 +365,8 @@ class Node:
         return Join(engine.name, metadata, self._carrier.block)
 
     def _joined(self, theirs: Join | Refused | None) -> tuple[str, bytes, int]:
-        """(what our engine calls it, its metadata, bytes of a piece); Carrier.leave() is due."""
+        """(our engine's name of the peer, its metadata, bytes of a piece). Carrier.leave() must
+        follow."""
         if theirs is None:
             raise PeerLost(f"the other node has said nothing for {self._timeout:g} s")
         if isinstance(theirs, Refused):

@@ -1,4 +1,4 @@
-"""Another node, as this one reads and writes it."""
+"""Another node, which this one reads and writes."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class _Going:
 
 
 class Peer:
-    """A connection to another node, which Node.connect() makes; a context manager, closed at the
-    end. Its calls may come from several threads, and several transfers go at once.
+    """A connection to another node, made by Node.connect(). As a context manager it closes at the
+    end. Several threads may use it, and several transfers may go at once.
 
     Attributes:
         address: the other node's.
@@ -76,7 +76,7 @@ class Peer:
         return f"<Peer {self.address}, {state}>"
 
     def size(self, name: str) -> int:
-        """Bytes of what it exposes by `name`.
+        """The bytes of the memory that it exposes by `name`.
 
         Args:
             name: as it was exposed.
@@ -95,7 +95,7 @@ class Peer:
         nbytes: int | None = None,
         checksum: bool = False,
     ) -> NodeTransfer:
-        """Starts reading what it exposes by `name` into memory here.
+        """Starts reading memory that it exposes by `name` into memory here.
 
         Args:
             name: as it was exposed.
@@ -124,7 +124,7 @@ class Peer:
         nbytes: int | None = None,
         checksum: bool = False,
     ) -> NodeTransfer:
-        """Starts writing memory of this node to what it exposes, as writable, by `name`.
+        """Starts writing memory of this node to memory that it exposes, as writable, by `name`.
 
         Args:
             name: as it was exposed.
@@ -141,8 +141,8 @@ class Peer:
         return self._start(name, buffer_of(src), offset, nbytes, checksum, write=True)
 
     def close(self) -> None:
-        """Waits for what is under way, then ends the connection. Closing twice, or in a forked
-        child, does nothing."""
+        """Waits for what is under way, and then ends the connection. A second call, or one in a
+        forked child, does nothing."""
         if self._family is not handle.family():
             return
         with self._changed:
@@ -159,8 +159,8 @@ class Peer:
         self.close()
 
     def listen(self) -> None:
-        """Hands answers to those who wait for them, until the connection ends. For the node's
-        thread.
+        """Passes answers to the threads that wait for them, until the connection ends. For the
+        node's thread.
         """
         reason = "closed here"
         try:
@@ -182,7 +182,7 @@ class Peer:
 
     @property
     def was_closed(self) -> bool:
-        """Whether it ended because somebody here closed it."""
+        """Whether the connection ended because this side closed it."""
         return self._closed
 
     def _told(self, name: str) -> Told:
@@ -252,7 +252,7 @@ class Peer:
         return done
 
     def _carry(self, going: _Going, start: int, size: int) -> None:
-        """One piece, on a thread; those behind one that failed are left out."""
+        """Carries one piece, on a thread. Pieces behind a failed one are left out."""
         error: BaseException | None = None
         if not going.handle.failed:
             try:
@@ -289,7 +289,8 @@ class Peer:
         )
 
     def _fetched(self, going: _Going, start: int, size: int, slot: int) -> None:
-        """Once the peer says so, the slot has the bytes that its buffer had for us alone."""
+        """Reads a buffer into a slot. If the peer then confirms it, the buffer was ours alone and
+        the slot has its bytes."""
         staged = self._ask(
             lambda number: Stage(number, going.name, going.offset + start, size, going.checked)
         )
@@ -329,7 +330,7 @@ class Peer:
         self._ask(lambda number: Land(number, take))
 
     def _tried(self, step: Callable[[], None]) -> None:
-        """What may be done twice, as it writes buffers alone."""
+        """Repeats a step that failed, which is possible because it only writes buffers."""
         for left in reversed(range(RETRIES + 1)):
             try:
                 return step()
@@ -340,8 +341,8 @@ class Peer:
                 self._carrier.counters.add(retries=1)
 
     def _ask(self, make: Callable[[int], Any]) -> Any:
-        """The answer to a request. PeerLost, and the end of the connection, where there is none in
-        time: what the peer was lent is then not sure to be ours."""
+        """The answer to a request. If none comes in time, it ends the connection and raises
+        PeerLost. What was lent to the peer may then not be ours again."""
         number, asked = next(self._numbers), Future[Any]()
         with self._changed:
             if self._lost is not None:

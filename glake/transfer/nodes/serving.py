@@ -1,4 +1,4 @@
-"""What a node does for one of its peers: one connection."""
+"""Serves one connection of a peer of this node."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOST_AT_ONCE = 512  # requests of one connection
 
 @dataclass
 class _Lent:
-    """A slot that a peer reads from (Stage), or that it has not yet told to land (Take)."""
+    """A slot that a peer reads (Stage), or that waits for the peer's order to land (Take)."""
 
     slot: int
     request: Stage | Take
@@ -39,8 +39,8 @@ class _Lent:
 
 
 class Serving:
-    """Answers a peer's requests until its connection ends. Nothing here waits for the peer but
-    what it was lent, and that for `timeout` seconds.
+    """Answers a peer's requests until its connection ends. It waits for the peer only to get back
+    what was lent, and for at most `timeout` seconds.
 
     Args:
         channel: after its greeting.
@@ -64,7 +64,7 @@ class Serving:
         self._changed = threading.Condition()
 
     def run(self) -> None:
-        """Until the connection ends; then all that was lent is back.
+        """Runs until the connection ends. All that was lent is back then.
 
         Raises:
             PeerLost, PeerRefused, BadMessage: how it ended.

@@ -1,4 +1,4 @@
-"""What a Node is given, checked."""
+"""Checks the arguments of a Node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BACKENDS: dict[str, type[Nixl] | type[Mooncake]] = {"nixl": Nixl, "mooncake": M
 
 
 def secret_of(given: str | bytes | None) -> bytes:
-    """What all nodes know, as bytes; none for None. InvalidArgument: too short."""
+    """The secret that all nodes know, as bytes. None for None. InvalidArgument: it is too short."""
     found = given.encode() if isinstance(given, str) else given
     if found is None:
         return b""
@@ -30,7 +30,7 @@ def secret_of(given: str | bytes | None) -> bytes:
 
 
 def seconds(given: Any) -> float:
-    """A timeout. InvalidArgument."""
+    """Checks a timeout. InvalidArgument."""
     number = given if isinstance(given, int | float) and not isinstance(given, bool) else 0
     if not 0 < number <= 1e6:
         raise InvalidArgument(f"timeout {given!r}: seconds above 0, at most 1000000")
@@ -38,7 +38,7 @@ def seconds(given: Any) -> float:
 
 
 def sizes(chunk: str | int, depth: int, timeout: float) -> tuple[int, int, float]:
-    """Bytes of a piece, pieces at once, seconds. InvalidArgument."""
+    """Checks the bytes of a piece, the pieces at once, and the seconds. InvalidArgument."""
     block, several = arguments.size("chunk", chunk), arguments.whole(depth)
     if not 4096 <= block <= 1 << 30 or block % 4096:
         raise InvalidArgument(f"chunk of {block} bytes: a multiple of 4096, at most 1 GiB")
@@ -48,7 +48,7 @@ def sizes(chunk: str | int, depth: int, timeout: float) -> tuple[int, int, float
 
 
 def host_of(given: str | None, at: Address | None) -> str:
-    """The address by which peers' engines reach a node that listens `at`. InvalidArgument."""
+    """The address by which peers' engines reach a node that listens at `at`. InvalidArgument."""
     if given is not None:
         if not isinstance(given, str) or not given or not given.isprintable():
             raise InvalidArgument(f"host {given!r}: a name or an address of this machine")
@@ -59,7 +59,7 @@ def host_of(given: str | None, at: Address | None) -> str:
 
 
 def backend_of(given: str | Backend | None) -> Backend:
-    """An engine that is not open yet. InvalidArgument, PackageMissing."""
+    """Checks that an engine is not open yet. InvalidArgument, PackageMissing."""
     if isinstance(given, Backend):
         return given
     if given is None:

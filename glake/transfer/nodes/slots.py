@@ -1,4 +1,4 @@
-"""Pinned buffers of one size, in one block, which are lent one at a time."""
+"""Pinned buffers of one size, in one block. Each is lent to one user at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOOK = 0.05  # seconds between two looks at reads that do not end
 
 
 class Slots:
-    """Buffers of `size` bytes each from `address` on."""
+    """The buffers, of `size` bytes each, from `address` on."""
 
     def __init__(self, address: int, size: int, count: int, counters: Counters) -> None:
         self.size = size
@@ -26,7 +26,7 @@ class Slots:
         self._counters = counters
 
     def take(self, timeout: float) -> int:
-        """The address of one, which is the caller's until give_back().
+        """The address of a buffer, which is the caller's until give_back().
 
         Raises:
             BusyTimeout: none was free in `timeout` seconds.
@@ -46,7 +46,7 @@ class Slots:
             return self._free.pop()
 
     def give_back(self, address: int) -> None:
-        """It is free again; if it is held, only once the read has ended."""
+        """Frees a buffer. If it is held, it is free only once the read has ended."""
         with self._changed:
             if self._kept[address]:
                 self._kept[address] -= 1
@@ -55,7 +55,7 @@ class Slots:
             self._changed.notify()
 
     def hold(self, address: int, peer: str, read: NetworkRead) -> None:
-        """Keeps it until the read has ended, which may still write to it."""
+        """Holds a buffer until the read has ended, because the read may still write to it."""
         with self._changed:
             self._kept[address] += 1
             self._held.append((address, peer, read))
@@ -68,7 +68,7 @@ class Slots:
             return any(each == peer for _, each, _ in self._held)
 
     def forget(self) -> None:
-        """Drops the reads that have not ended: the engine is about to."""
+        """Drops the reads that have not ended, because the engine is about to end."""
         with self._changed:
             self._counters.add(buffers_held=-len(self._held))
             self._held = []

@@ -1,4 +1,4 @@
-"""What nodes have done: of each, and of all that the process has had."""
+"""The figures of nodes: those of each node, and the sums for the process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass
 class NodeStats:
-    """What a node has done since it was made.
+    """The figures of a node since it was made.
 
     Attributes:
         reads, writes: transfers of this node's peers that are over.
@@ -42,7 +42,7 @@ class NodeStats:
 
 
 class Counters:
-    """A node's NodeStats, and the process's with it."""
+    """Counts for a node's NodeStats, and for the process."""
 
     def __init__(self) -> None:
         self._own = NodeStats()
@@ -55,7 +55,7 @@ class Counters:
                     setattr(stats, name, getattr(stats, name) + change)
 
     def as_dict(self) -> dict[str, int]:
-        """The node's."""
+        """The figures of the node."""
         with _lock:
             return asdict(self._own)
 
@@ -65,7 +65,7 @@ _all = NodeStats()
 
 
 def totals() -> dict[str, int]:
-    """Of all nodes of the process: the fields of NodeStats."""
+    """The sums over all nodes of the process: the fields of NodeStats."""
     with _lock:
         return asdict(_all)
 

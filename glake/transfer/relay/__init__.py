@@ -1,1 +1,2 @@
-"""Several processes of one node share its links: `glake relayd` and clients (docs/relayd.md)."""
+"""Lets several processes of one node share its links: `glake relayd` and clients
+(docs/relayd.md)."""

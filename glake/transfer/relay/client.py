@@ -1,4 +1,5 @@
-"""A process's side of the relay service: a thread that tells it our demands and applies its grants.
+"""The client of the relay service: a thread that tells this process's demands and applies the
+grants.
 
 Until the service answers, and whenever it does not, copies go over this process's own GPUs only.
 """
@@ -38,7 +39,7 @@ _clients: weakref.WeakSet[RelayClient] = weakref.WeakSet()
 
 
 class RelayClient:
-    """The client of the process's engine, which is open over `topology`.
+    """The client for the process's engine, which is open over `topology`.
 
     Args:
         node: all of the node's GPUs, as every client of the service has them.
@@ -71,7 +72,8 @@ class RelayClient:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread and the connection: what was lent to us is the others' again."""
+        """Ends the thread and the connection. What was lent to this process goes back to the
+        others."""
         self._stopped.set()
         os.write(self._wake_write, b"x")
         self._thread.join()
@@ -80,11 +82,11 @@ class RelayClient:
 
     @property
     def served(self) -> bool:
-        """Whether the service copies for us on GPUs we do not see."""
+        """Whether the service copies for this process on GPUs that it does not see."""
         return bool(self._reached)
 
     def stats(self) -> Lent:
-        """Its state, and how many grants have come."""
+        """Its state, and how many grants have arrived."""
         found: Lent = {"service": self.state, "grants": self.grants}
         if self._node.hides_some:
             found["hidden"] = sorted(self._reached)
@@ -126,7 +128,8 @@ class RelayClient:
             )
 
     def _converse(self) -> None:
-        """Until stopped. OSError, GlakeError when the connection ends otherwise."""
+        """Talks to the service until it is stopped. OSError or GlakeError if the connection ends
+        otherwise."""
         self._files = files = Files(directory.private(), self._key)
         connection = starting.reach(files, self._topology, self._idle, self._stopped)
         if connection is None:
@@ -170,14 +173,14 @@ class RelayClient:
             self._report(connection)
 
     def _patience(self, rest: float) -> float | None:
-        """Milliseconds until we look for changes again, or a demand that has ended is forgotten."""
+        """Milliseconds until the next look for changes, or until an ended demand is forgotten."""
         now = time.monotonic()
         ends = [until - now for until in self._demands.values() if until != float("inf")]
         ends += [rest] if rest > 0 else []
         return max(0.0, min(ends) * 1000 + 1) if ends else None
 
     def _report(self, connection: socket.socket) -> None:
-        """Tells of new demands at once, of those that have ended after a while."""
+        """Tells new demands at once, and the end of demands after a while."""
         found = _C.transfer_demands()
         now = time.monotonic()
         under_way = [self._numbers.ends_there(ends) for ends in found["demands"]]
@@ -198,7 +201,7 @@ class RelayClient:
         return tuple(sorted(self._numbers.there(gpu) for gpu in {*self._gpus, *used}))
 
     def _take(self, unread: bytearray) -> None:
-        """Applies the newest of the grants that have come whole."""
+        """Applies the newest grant that has arrived completely."""
         grant: Grant | None = None
         while len(unread) >= protocol.HEAD_BYTES:
             size = protocol.length(bytes(unread[: protocol.HEAD_BYTES]), protocol.MOST_ANSWER)
@@ -223,7 +226,7 @@ class RelayClient:
         self.state = "lent"
 
     def _usable(self, relays: Iterable[int]) -> list[int]:
-        """Those of the lent GPUs, by our numbers, that we see or the service copies on."""
+        """The lent GPUs, by this process's numbers, that it sees or on which the service copies."""
         usable = []
         for gpu in relays:
             if gpu >= len(self._node.seen) and not self._reach(gpu):
@@ -244,7 +247,8 @@ class RelayClient:
         return gpu in self._reached
 
     def forget(self) -> None:
-        """In a forked child: the connection is the parent's, and must end with it."""
+        """Called in a forked child. The connection is the parent's, and must end with the
+        parent."""
         if self._socket is not None:
             os.close(self._socket.detach())
 

@@ -1,4 +1,4 @@
-"""Where the relay service and its clients meet: a private directory of the user's.
+"""The private directory of a user in which the relay service and its clients meet.
 
 `$XDG_RUNTIME_DIR/glake-relay`, else `glake-relay-UID` in the directory for temporary files. It and
 its files are the user's alone; one that is somebody else's, or open to others, is refused. By
@@ -27,7 +27,7 @@ _LONGEST = 107  # bytes of a socket's path
 
 
 def place(environ: Mapping[str, str] | None = None) -> Path:
-    """The directory's path; it need not exist."""
+    """The path of the directory, which may not exist."""
     environ = os.environ if environ is None else environ
     base = environ.get("XDG_RUNTIME_DIR", "")
     if base.startswith("/") and os.path.isdir(base):
@@ -36,7 +36,7 @@ def place(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def private(where: Path | None = None) -> Path:
-    """Makes the directory if there is none. RelayRefused if it is not this user's alone."""
+    """Makes the directory if there is none. RelayRefused if it is not private to this user."""
     where = where or place()
     try:
         problem = files.not_private(where)
@@ -48,7 +48,7 @@ def private(where: Path | None = None) -> Path:
 
 
 def key_of(topology: Topology) -> str:
-    """A hash of the graph and of which GPUs it is of: who shares a service, and who does not."""
+    """A hash of the graph and of its GPUs. Processes with the same hash share a service."""
     graph = topology.platform.as_dict()
     del graph["assumed"]
     facts = [graph, topology.devices]
@@ -72,36 +72,36 @@ class Files:
 
     @property
     def socket(self) -> Path:
-        """Of the service, 0600."""
+        """The socket of the service, 0600."""
         return self.where / f"{self.key}.sock"
 
     @property
     def copies(self) -> Path:
-        """Of the service, where it copies for processes that see one GPU, 0600."""
+        """The socket of the service for copies of processes that see one GPU, 0600."""
         return self.where / f"{self.key}.copy"
 
     @property
     def lock(self) -> Path:
-        """Locked by the service while it lives."""
+        """The file that the service locks while it lives."""
         return self.where / f"{self.key}.lock"
 
     @property
     def starting(self) -> Path:
-        """Locked by the client that is starting a service: not all need to."""
+        """The file that a client locks while it starts a service, so that only one client does."""
         return self.where / f"{self.key}.starting"
 
     @property
     def log(self) -> Path:
-        """What happened, bounded."""
+        """A bounded log."""
         return self.where / f"{self.key}.log"
 
     @property
     def topology(self) -> Path:
-        """What the service is over."""
+        """The file with the service's topology."""
         return self.where / f"{self.key}.json"
 
     def store(self, topology: Topology) -> None:
-        """Writes the topology, whole or not at all, for a service to be started."""
+        """Writes the topology, whole or not at all, for a service that is to be started."""
         content = {
             "name": topology.name,
             "devices": topology.devices,
@@ -111,7 +111,7 @@ class Files:
 
 
 def stored(file: Path) -> Topology:
-    """The topology a starter has written. InvalidArgument if it cannot be read."""
+    """The topology that a starting process has written. InvalidArgument if it cannot be read."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         platform = platform_file.parse(content["platform"], str(file))
@@ -122,14 +122,14 @@ def stored(file: Path) -> Topology:
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
-    """Process and user at the other end, as the kernel says."""
+    """The process and user at the other end, as the kernel gives them."""
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     pid, uid, _ = _PEER.unpack(found)
     return pid, uid
 
 
 def check_peer(connection: socket.socket) -> int:
-    """The other end's process. RelayRefused if it is another user's."""
+    """The process at the other end. RelayRefused if it is another user's."""
     pid, uid = peer(connection)
     if uid != os.geteuid():
         raise RelayRefused(

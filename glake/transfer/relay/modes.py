@@ -1,4 +1,5 @@
-"""Which GPUs an engine may relay over, and which are a process's own, by its surroundings."""
+"""Decides over which GPUs an engine may relay, and which are the process's own, from its
+surroundings."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ MODES = ("all", "lent", "own")
 
 
 def chosen(given: str | None, environ: Mapping[str, str] | None = None) -> str:
-    """One of MODES. InvalidArgument for another; InvalidOption, UnknownOption for variables."""
+    """One of MODES. InvalidArgument for another value; InvalidOption or UnknownOption for
+    variables."""
     environ = os.environ if environ is None else environ
     if given is not None:
         if given not in MODES:
@@ -26,7 +28,7 @@ def chosen(given: str | None, environ: Mapping[str, str] | None = None) -> str:
 
 
 def told(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether GLAKE_RELAYS names one."""
+    """Whether GLAKE_RELAYS names a mode."""
     return config.read(os.environ if environ is None else environ).relays is not None
 
 
@@ -50,7 +52,8 @@ _RANKS = (
 
 def one_of_several(environ: Mapping[str, str]) -> bool:
     """Whether a launcher (torchrun, mpirun, srun, or bare RANK and WORLD_SIZE) says that this is
-    one of several processes. Where only their number on all nodes is told, some may be here."""
+    one of several processes. If it only tells their number on all nodes, some may be on this
+    one."""
     for name in _ON_NODE:
         if environ.get(name):
             return re.match(r"\d+", environ[name]) is None or not re.fullmatch(

@@ -1,4 +1,5 @@
-"""GPUs and limits by this process's numbers ("here") and by the node's, which all clients share."""
+"""Translates GPUs and limits between this process's numbers ("here") and the node's, which all
+clients share."""
 
 from __future__ import annotations
 
@@ -10,16 +11,16 @@ Ends = tuple[int, int, int, int]
 
 
 class Numbers:
-    """Of one process on a node."""
+    """The numbers of one process on a node."""
 
     def __init__(self, node: Node) -> None:
-        """By which GPUs it sees, in which order."""
+        """Takes the GPUs that it sees, in its order."""
         self._order = node.order
         self._here = {there: here for here, there in enumerate(node.order)}
         self._links = len(node.topology.platform.edges)
 
     def there(self, gpu: int) -> int:
-        """The node's number of a GPU; host memory stays -1."""
+        """The node's number of a GPU. Host memory stays -1."""
         return self._order[gpu] if gpu >= 0 else gpu
 
     def here(self, gpu: int) -> int:
@@ -31,7 +32,8 @@ class Numbers:
         return self.there(ends[0]), ends[1], self.there(ends[2]), ends[3]
 
     def limits_here(self, limits: Sequence[float]) -> list[float]:
-        """Parts of limits, in this process's order: links, each GPU's own memory, the others."""
+        """The parts of limits, in this process's order: links, each GPU's own memory, the
+        others."""
         memory = [limits[self._links + there] for there in self._order]
         rest = limits[self._links + len(self._order) :]
         return [*limits[: self._links], *memory, *rest]

@@ -51,7 +51,7 @@ def _part(field: str, value: Any) -> float:
 
 @dataclass(frozen=True)
 class Hello:
-    """The first message of a client: who it is, and over which topology."""
+    """The first message of a client: who it is, and its topology."""
 
     kind: ClassVar[str] = "hello"
     version: int
@@ -75,13 +75,13 @@ class Hello:
 
     @property
     def hidden(self) -> bool:
-        """Whether it sees one GPU of several: the service copies for it on the others."""
+        """Whether it sees one GPU of several. Then the service copies for it on the others."""
         return len(self.seen) == 1 < self.visible
 
 
 @dataclass(frozen=True)
 class Demands:
-    """All transfers a client has under way, and the GPUs it uses."""
+    """All transfers that a client has under way, and the GPUs that it uses."""
 
     kind: ClassVar[str] = "demands"
     serial: int
@@ -115,7 +115,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Grant:
-    """What a client may use: GPUs to relay over, and its part of each limit of the topology."""
+    """What a client may use: GPUs as relays, and its part of each limit of the topology."""
 
     kind: ClassVar[str] = "grant"
     serial: int  # of the demands it answers
@@ -134,7 +134,7 @@ class Grant:
 
 @dataclass(frozen=True)
 class Refused:
-    """Why the service ends the connection. `lasting`: asking again would change nothing."""
+    """Why the service ends the connection. `lasting`: another attempt would change nothing."""
 
     kind: ClassVar[str] = "refused"
     reason: str
@@ -148,7 +148,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Status:
-    """The service's books, for people and tests; free in form."""
+    """The service's books, for people and tests. They have no fixed form."""
 
     kind: ClassVar[str] = "status"
     books: dict[str, Any]
@@ -167,13 +167,13 @@ FROM_SERVICE = (Grant, Refused, Status)
 
 
 def encode(message: Message) -> bytes:
-    """Length and text."""
+    """The length and the text."""
     content = json.dumps({"kind": message.kind, **asdict(message)}, allow_nan=False).encode()
     return _HEAD.pack(len(content)) + content
 
 
 def length(head: bytes, most: int) -> int:
-    """Bytes of the message after `head`. BadMessage for more than `most`, or none."""
+    """The bytes of the message behind `head`. BadMessage for more than `most`, or none."""
     size: int = _HEAD.unpack(head)[0]
     if not 0 < size <= most:
         raise BadMessage(f"a message of {size} bytes: there are 1 to {most}")
@@ -181,7 +181,7 @@ def length(head: bytes, most: int) -> int:
 
 
 def decode(content: bytes, known: tuple[type[Any], ...]) -> Any:
-    """The message; BadMessage, which names the field, unless it is one of `known`."""
+    """The message. Unless it is one of `known`, BadMessage names the field."""
 
     def no_number(name: str) -> NoReturn:
         raise BadMessage(f"{name} is no number")

@@ -31,8 +31,8 @@ _log = logging.getLogger("glake.relayd")
 
 
 class _Connection:
-    """A client's connection. Only the newest grant waits to be sent: a client that does not read
-    costs nothing, and delays nobody."""
+    """A client's connection. Only the newest grant waits to be sent. So a client that does not read
+    costs nothing and delays nobody."""
 
     def __init__(self, pid: int, writer: asyncio.StreamWriter) -> None:
         self.pid, self.since, self.serial = pid, time.time(), 0
@@ -58,7 +58,8 @@ class _Connection:
 
 
 class Service:
-    """Serves until it is stopped, or has had no client for `idle` seconds (None: for ever).
+    """Serves until it is stopped, or until it has had no client for `idle` seconds (None: for
+    ever).
 
     With `at_once` that time begins at the start; else when the last client leaves.
     """
@@ -66,7 +67,7 @@ class Service:
     def __init__(
         self, topology: Topology, files: Files, most_relays: int, idle: float | None, at_once: bool
     ) -> None:
-        """Serves nobody yet."""
+        """Serves no client yet."""
         self._topology, self._files, self._idle = topology, files, idle
         self._ledger = Ledger(graph_of(topology), most_relays)
         self._connections: dict[int, _Connection] = {}
@@ -79,7 +80,7 @@ class Service:
         self._watch: asyncio.Task[None] | None = None  # whether it still serves
 
     async def run(self, listening: socket.socket) -> None:
-        """Returns when it is over; the socket is closed then."""
+        """Returns when it is over. The socket is closed then."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
@@ -137,7 +138,7 @@ class Service:
                 writer.close()
 
     async def _open_door(self) -> None:
-        """Copies for clients that see one GPU, from now on. RelayRefused if that cannot be."""
+        """From now on copies for clients that see one GPU. RelayRefused if that is not possible."""
         if self._door is None:
             driver, path = config.read(os.environ).driver, str(self._files.copies)
             self._door = asyncio.ensure_future(asyncio.to_thread(_C.relay_open, driver, path))
@@ -149,7 +150,8 @@ class Service:
             self._watch = asyncio.create_task(self._end_with_the_door())
 
     async def _end_with_the_door(self) -> None:
-        """A GPU that is lost is lost to this process alone: clients start another service."""
+        """Ends the service when it has lost a GPU. Only this process has lost it, and clients start
+        another service."""
         try:
             await asyncio.to_thread(_C.relay_wait)
         except GlakeError as error:
@@ -220,7 +222,7 @@ class Service:
             self._dirty.set()
 
     def books(self) -> dict[str, Any]:
-        """Clients, their demands and their parts of every limit of a link, as JSON types."""
+        """The clients, their demands and their parts of every limit of a link, as JSON types."""
         limits = self._ledger.limits
         links = [i for i, (name, _) in enumerate(limits) if not _inside_gpu(name)]
         clients = []
@@ -251,7 +253,7 @@ class Service:
 
 
 def _inside_gpu(limit: str) -> bool:
-    """Whether it is the planner's own edge for copies within a GPU, which no platform has."""
+    """Whether it is the planner's own edge for copies within a GPU, which is in no platform."""
     source, _, target = limit.partition(">")
     return source == target
 
@@ -279,7 +281,7 @@ def serve(
     idle: float | None,
     at_once: bool,
 ) -> bool:
-    """Serves until it is over. False: another service has this topology already.
+    """Serves until the end. False: another service has this topology already.
 
     OSError if the socket cannot be made.
     """
@@ -320,7 +322,8 @@ async def _run(
 
 
 def _listening(where: Files) -> socket.socket:
-    """The service's socket; one that a killed service left is removed. The lock is held."""
+    """The service's socket. A socket that a killed service left is removed first. The lock is
+    held."""
     with contextlib.suppress(FileNotFoundError):
         where.socket.unlink()
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -28,7 +28,7 @@ _ROUNDS = 4
 
 @dataclass
 class Client:
-    """One process: the GPUs it uses, those it may relay over, what it copies now."""
+    """One process: the GPUs that it uses, those over which it may relay, and its present copies."""
 
     gpus: tuple[int, ...]
     visible: int  # GPUs of the machine
@@ -41,7 +41,7 @@ class Client:
 
     @property
     def bits(self) -> int:
-        """GPUs that may relay for it."""
+        """The GPUs that may relay for it, one bit each."""
         return sum(1 << gpu for gpu in {*self.gpus, *self.relays})
 
 
@@ -49,7 +49,7 @@ class Ledger:
     """Holds the clients of one machine, by number."""
 
     def __init__(self, graph: CapacityGraph, most_relays: int = MOST_RELAYS) -> None:
-        """Begins without a client. `most_relays`: how many GPUs one client is lent, at most."""
+        """Begins without a client. `most_relays` is the most GPUs that one client is lent."""
         self._graph, self._most = graph, most_relays
         self._limits = graph.limits()
         self._planner = TransferPlanner(graph)
@@ -60,7 +60,7 @@ class Ledger:
 
     @property
     def limits(self) -> list[tuple[str, float]]:
-        """Name and GB/s of each limit, edges first."""
+        """The name and GB/s of each limit, edges first."""
         names = self._graph.edges()
         return [("+".join(names[edge] for edge, _ in terms), most) for terms, most in self._limits]
 
@@ -71,9 +71,9 @@ class Ledger:
         visible: int,
         seen: Iterable[int] | None = None,
     ) -> None:
-        """A new client, which sees these GPUs (None: all). If it sees one of several the service
-        copies on the others for it, in contexts of its own, and lends it all of them. BadMessage
-        if the machine has no such GPUs."""
+        """Adds a client, which sees these GPUs (None: all). If it sees one of several, the service
+        copies on the others for it, in contexts of its own, and lends it all of them. BadMessage if
+        the machine has no such GPUs."""
         if visible > self._graph.gpus:
             raise BadMessage(f"visible: {visible} GPUs, the topology has {self._graph.gpus}")
         may = self._known(range(visible) if seen is None else seen, visible)
@@ -84,11 +84,11 @@ class Ledger:
         self.clients[number] = client
 
     def leave(self, number: int) -> None:
-        """It has ended: what was its own is the others'."""
+        """A client has ended. What was its own goes to the others."""
         self.clients.pop(number, None)
 
     def want(self, number: int, gpus: Iterable[int], demands: Iterable[Demand]) -> None:
-        """All that the client copies now. BadMessage if the machine has no such places."""
+        """Sets all present copies of the client. BadMessage if the machine has no such places."""
         client = self.clients[number]
         used = self._known(gpus, client.visible)
         asked: dict[tuple[int, int, int, int], float] = {}
@@ -104,7 +104,7 @@ class Ledger:
         client.demands = tuple((*key, weight) for key, weight in asked.items())
 
     def share(self) -> None:
-        """Makes every client's part anew, from the demands of all."""
+        """Computes every client's part again, from the demands of all."""
         if not self.clients:
             return
         used = self._planned()
@@ -130,7 +130,7 @@ class Ledger:
         return found
 
     def _planned(self) -> dict[int, list[float]]:
-        """What each client loads each limit with, in GB/s."""
+        """The load of each client on each limit, in GB/s."""
         owners = [number for number, client in self.clients.items() for _ in client.demands]
         demands = [demand for client in self.clients.values() for demand in client.demands]
         used = {number: [0.0] * len(self._limits) for number in self.clients}
@@ -159,8 +159,8 @@ class Ledger:
         self, plans: list[dict[str, float]], owners: list[int], demands: list[Demand],
         bits: list[int],
     ) -> bool:  # fmt: skip
-        """Takes the GPUs of a demand that gets less than a plain copy would from the other clients'
-        relays. Whether that changed anything."""
+        """If a demand gets less than a plain copy would, takes its GPUs from the other clients'
+        relays. Returns whether that changed anything."""
         before = list(bits)
         for plan, owner, (a, _, b, _, _) in zip(plans, owners, demands, strict=True):
             if plan["rate"] >= _FAIR * plan["plain"]:
@@ -179,9 +179,9 @@ class Ledger:
         return found
 
     def _relays_for(self, client: Client) -> tuple[int, ...]:
-        """The GPUs that bring its copies to and from the host most, each, or each two of one path,
-        next to those before; ties go round the machine, so that neighbours are lent different
-        ones. Those lent stay lent: it has its contexts there."""
+        """The GPUs that bring most to its copies to and from the host beside those before: each
+        one, or two of one path. Ties go round the machine, so that neighbours are lent different
+        ones. Lent GPUs stay lent, because it has contexts there."""
         kept = tuple(gpu for gpu in client.relays if gpu not in client.gpus)
         if not client.gpus:
             return kept
@@ -216,7 +216,7 @@ class Ledger:
         return tuple(chosen)
 
     def _pairs(self, own: int, rest: list[int]) -> list[tuple[int, ...]]:
-        """Pairs of relays that one path passes one after the other, the one next to `own` first.
+        """Pairs of relays in a row on one path. The one next to `own` comes first.
 
         The second relay of a pair is of no use alone. A GPU that has links of its own both ways to
         `own` is of use alone, so that it is never the second of a pair.
@@ -226,7 +226,8 @@ class Ledger:
         return [(a, b) for a in near for b in far if a != b and self._next_to(a, b)]
 
     def _next_to(self, a: int, b: int) -> bool:
-        """Whether a path may go from one to the other, either way: NVLink, or one PCIe switch."""
+        """Whether a path may go from one to the other in either direction: by NVLink, or under one
+        PCIe switch."""
         names = self._graph.edges()
         for ends in (((a, 0), (b, 0)), ((b, 0), (a, 0))):
             route = self._graph.route(*ends)
@@ -238,7 +239,7 @@ class Ledger:
         return any(self._graph.linked(gpu, own) for own in client.gpus)
 
     def _reached(self, client: Client, relays: list[int]) -> float:
-        """GB/s of its first GPU's copies to and from the host over these, summed."""
+        """GB/s of copies between its first GPU and the host over these relays, summed."""
         own = client.gpus[0]
         bits = sum(1 << gpu for gpu in {*client.gpus, *relays})
         total = 0.0
@@ -249,5 +250,5 @@ class Ledger:
 
 
 def _cut(part: float) -> float:
-    """Down to a millionth, so that rounding adds up to no more than all."""
+    """Rounds down to a millionth, so that the parts add up to no more than all."""
     return min(1.0, math.floor(part * _STEPS) / _STEPS)

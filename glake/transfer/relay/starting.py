@@ -1,4 +1,4 @@
-"""Reaching the service of a topology: connecting, and starting one where there is none."""
+"""Connects to the service of a topology, and starts one if there is none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LOOK = 0.02
 
 
 def connect(files: Files) -> socket.socket | None:
-    """A connection to the service, whose user is checked; None if there is none.
+    """A connection to the service, whose user is checked. None if there is no service.
 
     RelayRefused if it is another user's.
     """
@@ -49,7 +49,7 @@ def connect(files: Files) -> socket.socket | None:
 
 
 def spawn(files: Files, topology: Topology, idle: float) -> subprocess.Popen[bytes]:
-    """Starts a service on its own: it outlives us. Of several that start, one stays.
+    """Starts a service that outlives this process. If several start, one stays.
 
     OSError if no process can be made.
     """
@@ -78,7 +78,7 @@ def spawn(files: Files, topology: Topology, idle: float) -> subprocess.Popen[byt
 def reach(
     files: Files, topology: Topology, idle: float, stopped: threading.Event
 ) -> socket.socket | None:
-    """A connection to the topology's service, which is started if need be; None once `stopped`.
+    """A connection to the topology's service, which is started if needed. None once `stopped`.
 
     RelayUnavailable, RelayRefused, OSError.
     """
@@ -122,7 +122,7 @@ def _await_in_background(process: subprocess.Popen[bytes]) -> None:
 
 
 def ask(files: Files, what: str) -> Status | None:
-    """The service's books; None if there is no service. RelayUnavailable if it does not answer;
+    """The service's books. None if there is no service. RelayUnavailable if it does not answer;
     OSError, BadMessage, RelayRefused."""
     connection = connect(files)
     if connection is None:

@@ -1,4 +1,4 @@
-"""The relay service's books as a table."""
+"""Shows the relay service's books as a table."""
 
 from __future__ import annotations
 
@@ -46,6 +46,6 @@ def _end(gpu: int, node: int) -> str:
 
 
 def _parts(limits: list[list[Any]], parts: list[float]) -> str:
-    """Those the client has least of, which the others use most."""
+    """The parts of which the client has least, because the others use those most."""
     named = sorted((part, name) for part, (name, _) in zip(parts, limits, strict=False))
     return ", ".join(f"{for_people(name)} {part:.0%}" for part, name in named[:_MOST_LINKS])

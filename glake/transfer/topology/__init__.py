@@ -1,4 +1,5 @@
-"""How GPUs and host memory are joined, and how fast: found on the machine, a preset's or a file's.
+"""How GPUs and host memory are joined, and how fast: as found on the machine, or from a preset or
+file.
 
 docs/topology.md tells how. `sources` chooses; `discovery` reads the machine; `probe` measures it.
 """

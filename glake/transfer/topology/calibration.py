@@ -1,4 +1,4 @@
-"""What a probe found of a topology, and the topology with it."""
+"""The results of a probe of a topology, and the topology with them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ MEASURED = "measured by a probe"
 
 @dataclass(frozen=True)
 class Calibration:
-    """Measured rates by edge name (GB/s), limits over several edges, and what is worth knowing.
+    """Measured rates by edge name (GB/s), limits over several edges, and notes.
 
     `together` has sets of edges whose loads were measured at once and were not what the topology
     said: limits over edges of one such set are what `joint` says. `date` is when, as text; empty if
@@ -26,7 +26,7 @@ class Calibration:
     date: str = ""
 
     def applied(self, topology: Topology) -> Topology:
-        """The topology with these rates. Estimates' notes go once every edge is measured."""
+        """The topology with these rates. Notes about estimates go once every edge is measured."""
         platform = self.on(topology.platform)
         edges = platform.edges
         missing = [edge.name for edge in edges if edge.name not in self.rates]
@@ -48,7 +48,7 @@ class Calibration:
         return replace(platform, edges=edges, joint=(*self._kept(platform), *self.joint))
 
     def _kept(self, platform: Platform) -> list[Joint]:
-        """Earlier limits that no measurement replaces, raised as their edges got faster."""
+        """Earlier limits that no measurement replaces. They rise as their edges got faster."""
         measured = [*self.together, *(frozenset(dict(each.weights)) for each in self.joint)]
         before = {edge.name: edge.gb_per_s for edge in platform.edges}
         kept = []

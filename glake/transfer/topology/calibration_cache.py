@@ -1,4 +1,4 @@
-"""Measured rates kept between processes, by a hash of the topology they belong to.
+"""Keeps measured rates between processes, by a hash of their topology.
 
 One small file for each topology under the user's cache directory, readable by the user alone,
 written whole or not at all. One that cannot be understood is ignored with a warning. What was found
@@ -45,7 +45,8 @@ def _machine(topology: Topology) -> tuple[int, str]:
 
 
 def store(topology: Topology, found: Calibration, where: Path | None = None) -> Path | None:
-    """Keeps what a probe found; the file's path, or None with a warning if it cannot be written.
+    """Keeps the results of a probe. Returns the file's path, or None with a warning if it cannot be
+    written.
 
     Of a simulated machine (a topology without devices) there is no file: None.
     """
@@ -73,7 +74,7 @@ def store(topology: Topology, found: Calibration, where: Path | None = None) -> 
 
 
 def load(topology: Topology, where: Path | None = None) -> Calibration | None:
-    """What an earlier probe of this very topology found; None if there is nothing usable."""
+    """Loads what an earlier probe of this same topology found. None if there is nothing usable."""
     if not topology.devices and where is None:
         return _simulated.get(_machine(topology)) if _simulated else None
     file = (where or directory()) / f"{key(topology)}.json"

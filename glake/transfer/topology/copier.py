@@ -1,4 +1,4 @@
-"""Sets of plain copies, timed: through glake's driver, or however a test makes them."""
+"""Times sets of plain copies, by glake's driver or in another way that a test provides."""
 
 import math
 from collections.abc import Sequence
@@ -26,15 +26,16 @@ class Copy:
 
 
 class Copier(Protocol):
-    """Times plain copies, however it makes them."""
+    """Times plain copies. An implementation decides how they are made."""
 
     def rates(self, copies: Sequence[Copy]) -> Sequence[float]:
-        """GB/s of each of these copies while all of them run; 0 for one that cannot be made."""
+        """GB/s of each of these copies while all of them run. It is 0 for a copy that cannot be
+        made."""
         ...
 
 
 class DriverCopier:
-    """Plain copies of glake's driver, timed by its events.
+    """Makes plain copies by glake's driver, and times them by its events.
 
     A context manager: it opens the process's engine over the topology, whose GPUs and sockets the
     copies name, and closes it, which gives all memory back: 32 MiB of each GPU and as much pinned
@@ -69,7 +70,8 @@ class DriverCopier:
         self._engine.close()
 
     def rates(self, copies: Sequence[Copy]) -> list[float]:
-        """GB/s of each while all run; 0 of all if host memory cannot be had where one needs it.
+        """GB/s of each while all run. All are 0 if host memory is not available where a copy needs
+        it.
 
         OutOfMemory, BusyTimeout (they stand still), DriverError.
         """
@@ -95,7 +97,7 @@ class DriverCopier:
         return found
 
     def _besides(self, copy: Copy, took: float) -> float:
-        """Nanoseconds of a copy besides its bytes, from a chain of small ones."""
+        """The nanoseconds of a copy besides its bytes, from a chain of small copies."""
         kind = copy.source[0] + copy.target[0]
         if kind not in self._overhead:
             ends = self._timed([copy], _SMALL, _CHAIN)[0]
@@ -119,7 +121,7 @@ def _place(node: str) -> _Place:
 
 
 def _done(ends: Sequence[int], window: int) -> float:
-    """How many copies, and parts of one, were done by `window`."""
+    """How many copies were done by `window`, with the part of the last one."""
     before = 0
     for count, end in enumerate(ends):
         if end > window:

@@ -1,4 +1,4 @@
-"""The real machine's capacity graph, from NVML's facts and /sys.
+"""Makes the real machine's capacity graph from NVML's facts and /sys.
 
 Structure is read, rates are estimates by generation (rates.py). Whatever is estimated, hidden or
 contradictory ends as a line in the platform's `assumed`; nothing is filled in without one.
@@ -37,7 +37,7 @@ class _Notes(list[str]):
 def discover(
     environ: Mapping[str, str], source: Nvml | None = None, sysfs: Sysfs | None = None
 ) -> Found:
-    """The machine as this process's CUDA sees it: GPUs are numbered as CUDA numbers them.
+    """The machine as this process's CUDA sees it. GPUs have CUDA's numbers.
 
     InvalidDevice if there is no GPU, or more than a platform holds.
     """
@@ -98,7 +98,7 @@ def _renumbered(facts: NvmlFacts, chosen: Sequence[int]) -> NvmlFacts:
 
 
 class _Machine:
-    """Puts the graph together: sockets, the PCIe tree below each, NVLinks."""
+    """Builds the graph: sockets, the PCIe tree below each, NVLinks."""
 
     def __init__(self, facts: NvmlFacts, sysfs: Sysfs, notes: _Notes) -> None:
         self._facts, self._sysfs, self._notes = facts, sysfs, notes
@@ -119,7 +119,8 @@ class _Machine:
         )
 
     def _all_chains(self) -> list[tuple[str, ...]]:
-        """Each GPU's chain of PCI addresses; where /sys hides it, one made of NVML's levels."""
+        """Each GPU's chain of PCI addresses. If /sys hides it, the chain is made from NVML's
+        levels."""
         gpus = self._facts.gpus
         chains = [self._sysfs.chain(gpu.address) for gpu in gpus]
         if hidden := [index for index, chain in enumerate(chains) if not chain]:
@@ -167,7 +168,7 @@ class _Machine:
         return tree.edges, generation
 
     def _direct(self, leaf: Leaf) -> tuple[float, str] | None:
-        """The rate of a link to the CPU that is not PCIe, and where it is from."""
+        """The rate of a link to the CPU that is not PCIe, and the source of that rate."""
         if leaf.gpu.c2c > 0:
             rate = leaf.gpu.c2c * rates.C2C_SHARE
             source = f"{rates.C2C_SHARE:.0%} of the {leaf.gpu.c2c:g} GB/s NVML gives"
@@ -212,7 +213,7 @@ class _Machine:
         return edges
 
     def _ends(self, index: int) -> dict[str, float]:
-        """GB/s from a GPU over NVLink, by what is at the other end: SWITCH, or a GPU's number."""
+        """GB/s from a GPU over NVLink, by the other end: SWITCH, or a GPU's number."""
         gpu = self._facts.gpus[index]
         if gpu.mig:
             self._notes.add(

@@ -1,4 +1,4 @@
-"""A platform in Graphviz's DOT language, and drawn by its `dot` where that is installed."""
+"""Writes a platform in Graphviz's DOT language, and draws it by `dot` if that is installed."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def write(topology: Topology, file: Path) -> None:
 
 
 def program() -> str | None:
-    """The path of Graphviz's `dot`, or None where it is not installed."""
+    """The path of Graphviz's `dot`. None if it is not installed."""
     return shutil.which("dot")
 
 
 def draw(topology: Topology, file: Path) -> None:
-    """Has `dot` draw the graph into a .png or .svg file, whole or not at all.
+    """Makes `dot` draw the graph into a .png or .svg file, whole or not at all.
 
     Raises:
         GlakeError: `dot` failed; its own words are in the text.
@@ -54,7 +54,8 @@ def draw(topology: Topology, file: Path) -> None:
 
 
 def text(topology: Topology) -> str:
-    """The graph in the DOT language: an edge a link, labelled with its GB/s upwards / downwards."""
+    """The graph in the DOT language. Each link is an edge with its GB/s upwards / downwards as
+    label."""
     platform = topology.platform
     ends = {end for edge in platform.edges for end in (edge.source, edge.target)}
     nodes = sorted(ends, key=lambda node: (_LEVELS.index(node[0]), len(node), node))

@@ -1,4 +1,4 @@
-"""What NVML tells of the GPUs, through nvidia-ml-py, as plain values.
+"""Reads NVML's facts about the GPUs, through nvidia-ml-py, as plain values.
 
 NVML answers "not supported" per call and generation, so every fact but a GPU's name and address is
 optional. Nothing here guesses; the reading is compared with /sys in discovery.py.
@@ -31,7 +31,7 @@ _NVLINK_MAJOR = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
 
 @dataclass(frozen=True)
 class NvLink:
-    """An active link: major version, NVML's figure for it in GB/s (or None), and what it goes to.
+    """An active link: its major version, NVML's figure for it in GB/s (or None), and its other end.
 
     `to` is SWITCH, CPU, UNKNOWN or a GPU's PCI address.
     """
@@ -43,7 +43,7 @@ class NvLink:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU. `c2c` is the rate of its NVLink-C2C to the CPU in GB/s, 0 without."""
+    """One GPU. `c2c` is the rate of its NVLink-C2C to the CPU in GB/s, or 0 if it has none."""
 
     name: str
     address: str
@@ -73,14 +73,14 @@ class NvmlFacts:
 
 
 def sysfs_address(bus_id: str | bytes) -> str:
-    """NVML's "00000000:07:00.0" as /sys writes it: "0000:07:00.0"."""
+    """NVML's "00000000:07:00.0" in the form of /sys: "0000:07:00.0"."""
     text = (bus_id.decode() if isinstance(bus_id, bytes) else bus_id).lower()
     domain, _, rest = text.partition(":")
     return f"{int(domain, 16):04x}:{rest}"
 
 
 class Nvml:
-    """One reading of NVML. `module` is pynvml, or what a test gives in its place."""
+    """One reading of NVML. `module` is pynvml, or a test's replacement."""
 
     def __init__(self, module: Any = None) -> None:
         if module is None:
@@ -91,7 +91,7 @@ class Nvml:
         self._nvml = module
 
     def read(self) -> NvmlFacts:
-        """Everything about all GPUs. DriverAbsent if NVML is not there or does not start."""
+        """Reads everything about all GPUs. DriverAbsent if NVML is missing or does not start."""
         nvml = self._nvml
         try:
             nvml.nvmlInit()
@@ -114,7 +114,7 @@ class Nvml:
             self._ask(nvml.nvmlShutdown)
 
     def _ask(self, call: Callable[..., Any] | None, *arguments: Any) -> Any:
-        """A call's answer; None if this driver, GPU or binding has none."""
+        """The answer of a call. None if this driver, GPU or binding has none."""
         if call is None:
             return None
         try:
@@ -196,7 +196,7 @@ class Nvml:
         return count * rate / 1000
 
     def _value(self, handle: Any, name: str, scope: int = 0) -> int | None:
-        """A field's value; None if there is none."""
+        """The value of a field. None if there is none."""
         field_id = self._name(name)
         if field_id is None:
             return None

@@ -1,4 +1,4 @@
-"""Draws a platform by matplotlib, where Graphviz is not installed.
+"""Draws a platform by matplotlib, for machines without Graphviz.
 
 Sockets stand side by side, host memory below, switches and GPUs above, NVLink on top.
 """
@@ -22,7 +22,7 @@ Spots = dict[str, tuple[float, float]]
 
 
 def draw(topology: Topology, file: Path) -> None:
-    """Writes the picture, as `pictures.page` does. Raises what that does."""
+    """Writes the picture by `pictures.page`. Raises what that raises."""
     sheet = _Sheet(topology.platform)
     with pictures.page(file, sheet.inches(), dpi=150) as figure:
         axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
@@ -30,23 +30,24 @@ def draw(topology: Topology, file: Path) -> None:
 
 
 def label(node: str) -> str:
-    """What a picture calls a node."""
+    """The name of a node in a picture."""
     return {"u": f"switch {node[1:]}", "N": "NVSwitch"}.get(node[0], for_people(node))
 
 
 def line_width(gb_per_s: float) -> float:
-    """How thick a link is drawn, in points: thicker for a faster one."""
+    """The thickness of a link in points. A faster link is thicker."""
     return min(0.8 + math.sqrt(gb_per_s / 40), 6.0)
 
 
 def _cut(text: str) -> str:
-    """Fits the title's line; `$` would start a formula. The end of a path tells the most."""
+    """Fits the title's line, without `$`, which would start a formula. The end of a path says the
+    most."""
     shown = text if len(text) <= 36 else f"...{text[-33:]}"
     return shown.replace("$", r"\$")
 
 
 class _Sheet:
-    """Where each node lies, and how edges and labels are drawn."""
+    """The places of the nodes, and how edges and labels are drawn."""
 
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
@@ -78,7 +79,7 @@ class _Sheet:
         return sorted({(min(pair), max(pair)) for pair in pairs})
 
     def _above(self) -> float:
-        """Room over the GPUs for arcs and the NVSwitch."""
+        """The room over the GPUs for arcs and the NVSwitch."""
         spans = [abs(self._spots[f"g{a}"][0] - self._spots[f"g{b}"][0]) for a, b in self._arcs()]
         room = max((_ARC * span / _STEP + 0.6 for span in spans), default=0.4)
         return room + (1.4 if self._has_switch() else 0.2)
@@ -114,7 +115,7 @@ class _Sheet:
         return spots
 
     def _centre(self, node: str, y: float, spots: Spots) -> None:
-        """Puts a root or switch over the middle of what hangs under it."""
+        """Puts a root or switch over the middle of the nodes below it."""
         below = self._leaves(node)
         if below:
             xs = [spots[leaf][0] for leaf in below]
@@ -155,7 +156,7 @@ class _Sheet:
         return f"GB/s one way; two figures: up / down, or to the right / to the left{more}"
 
     def _boxes(self, axes: Any) -> None:
-        """One frame around each socket and what hangs on it."""
+        """Draws a frame around each socket and the nodes below it."""
         from matplotlib.patches import FancyBboxPatch
 
         for socket in range(len(self._platform.sockets)):
@@ -222,7 +223,7 @@ class _Sheet:
         self._label(axes, (xs[20], ys[20]), text, SOCKET)
 
     def _arc(self, axes: Any, edge: Edge) -> None:
-        """Half an ellipse over the GPUs, the higher the further apart they are."""
+        """Draws half an ellipse over the GPUs. It is higher the further apart they are."""
         left, right = sorted((edge.source, edge.target), key=lambda node: self._spots[node][0])
         (x0, y0), (x1, _) = self._spots[left], self._spots[right]
         high = _ARC * (x1 - x0) / _STEP

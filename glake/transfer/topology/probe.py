@@ -25,12 +25,14 @@ _POOR = 0.7  # a pair below this share of what the graph says is told
 
 
 def probe(platform: Platform, copier: Copier) -> Calibration:
-    """Measures one copy at a time, then what is shared, level by level. Seconds on a machine."""
+    """Measures one copy at a time, and then shared links, level by level. It takes seconds on a
+    machine."""
     return _Probe(platform, copier).run()
 
 
 def measure(topology: Topology | None = None) -> Topology:
-    """Measures the machine's links with plain copies; later engines and processes plan by that.
+    """Measures the machine's links with plain copies. Later engines and processes plan with the
+    result.
 
     Takes a second or two of the GPUs' time, which should have nothing else to do. Kept by a hash of
     the topology (calibration_cache.py); a simulated machine's only as long as the process. If it
@@ -99,7 +101,7 @@ class _Probe:
             self._found[f"{source}>{target}"] = rate
 
     def _at_least(self, source: str, target: str, rate: float) -> None:
-        """The edge carried this much without being full: its estimate stands unless too low."""
+        """The edge carried this much without being full. Its estimate stays unless it is lower."""
         exists = self._platform.rate(source, target) is not None
         if exists and self._edge_rate(source, target) < rate:
             self._found[f"{source}>{target}"] = rate
@@ -111,8 +113,8 @@ class _Probe:
         rates: Sequence[float],
         beyond: Collection[str] = (),
     ) -> bool:
-        """Whether the edge is what kept the copies at these rates. `beyond`: edges on their way not
-        measured yet, blamed only where they are as slow as believed.
+        """Whether the edge kept the copies at these rates. `beyond` are edges on their way that are
+        not measured yet. They are blamed only if they are as slow as believed.
         """
         name = ">".join(ends)
         as_believed = self._believed().explains(copies, rates)
@@ -132,7 +134,7 @@ class _Probe:
                 self._at_least(*ends, rate)
 
     def _below(self, node: str) -> list[str]:
-        """The GPUs of which `node`, a switch or root, is an ancestor."""
+        """The GPUs below `node`, which is a switch or root."""
         found = []
         for gpu in (f"g{index}" for index in range(self._platform.gpus)):
             above = gpu
@@ -151,7 +153,8 @@ class _Probe:
         return sum(self._copier.rates(copies)) if copies else 0.0
 
     def _switches(self) -> None:
-        """All GPUs below a switch at once: what they get together is its uplink's."""
+        """Copies to all GPUs below a switch at once. What they get together is the rate of its
+        uplink."""
         innermost_first = [node for node in reversed(self._above) if node[0] == "u"]
         for switch in innermost_first:
             root = self._above[switch]
@@ -173,14 +176,15 @@ class _Probe:
                     self._at_least(*ends, sum(rates))
 
     def _inside(self, node: str) -> set[str]:
-        """The PCIe edges below a switch or root, both ways."""
+        """The PCIe edges below a switch or root, in both directions."""
         found: set[str] = set()
         for child in (child for child, above in self._above.items() if above == node):
             found |= {f"{node}>{child}", f"{child}>{node}", *self._inside(child)}
         return found
 
     def _hidden(self, node: str, total: float, down: bool) -> None:
-        """A link below that alone fills the node's is at least as fast: no more is known of it."""
+        """A link below that alone fills the node's link is at least as fast. No more is known of
+        it."""
         for name in self._inside(node) & self._found.keys():
             source, target = name.split(">")
             if (self._above.get(target) == source) == down:
@@ -190,7 +194,8 @@ class _Probe:
                     self._at_least(source, target, rate)
 
     def _demand(self, node: str, down: bool) -> float:
-        """What hangs on a switch or root can ask for together, by what was measured below it."""
+        """What the nodes below a switch or root can ask for together, by what was measured below
+        it."""
         total = 0.0
         for child in (child for child, above in self._above.items() if above == node):
             rate = self._edge_rate(node, child) if down else self._edge_rate(child, node)
@@ -220,8 +225,9 @@ class _Probe:
                     self._at_least(*ends, total)
 
     def _hidden_uplinks(self, socket: int, total: float, down: bool) -> bool:
-        """Whether links of the socket's that look apart share an uplink the graph does not show (a
-        virtual machine hides switches); then limits over them are found. `total`: of all at once.
+        """Finds whether links of the socket that look separate share an uplink that the graph does
+        not show, because a virtual machine hides switches. Then it finds limits over them. `total`
+        is the rate of all at once.
         """
         root, memory = f"s{socket}", f"m{socket}"
         alone = {
@@ -254,7 +260,7 @@ class _Probe:
         return self._edge_rate(above, below) if down else self._edge_rate(below, above)
 
     def _socket_links(self, again: bool = True) -> None:
-        """A socket's GPUs from another socket's memory, all at once."""
+        """Copies to a socket's GPUs from another socket's memory, all at once."""
         count = len(self._platform.sockets)
         wrong = False
         for near, far in ((a, b) for a in range(count) for b in range(count) if a != b):
@@ -279,7 +285,8 @@ class _Probe:
             self._socket_links(again=False)
 
     def _carry_more(self, copies: Sequence[Copy], rates: Sequence[float]) -> bool:
-        """Whether links carry more than they were found to: what was slow is beyond them."""
+        """Finds whether links carry more than they were found to, because the slow part is beyond
+        them."""
         raised = False
         for name in list(self._found):
             load = sum(r for c, r in zip(copies, rates, strict=True) if name in self._names(c))
@@ -306,7 +313,8 @@ class _Probe:
             self._switched(gpu, [*switched[at + 1 :], *switched[:at]])
 
     def _switched(self, gpu: int, others: Sequence[int]) -> None:
-        """One to all and all to one: what a GPU sends to, and takes from, the NVSwitch."""
+        """Copies from one to all and from all to one, which is what a GPU sends to, and gets from,
+        the NVSwitch."""
         out = [Copy(f"g{gpu}", f"g{other}") for other in others]
         back = [Copy(f"g{other}", f"g{gpu}") for other in others]
         for copies, ends in ((out, (f"g{gpu}", "N")), (back, ("N", f"g{gpu}"))):
@@ -314,7 +322,7 @@ class _Probe:
             self._set(*ends, max(alone, sum(self._copier.rates(copies))))
 
     def _over_pcie(self, a: int, b: int) -> None:
-        """No edge of its own to learn, but a pair far below the graph is worth a line."""
+        """Learns no edge. But a pair that is far below the graph is worth a note."""
         rate = self._alone(Copy(f"g{a}", f"g{b}"))
         way = self._routes.between(f"g{a}", f"g{b}")
         expected = min(self._edge_rate(edge.source, edge.target) for edge in way)
@@ -325,7 +333,8 @@ class _Probe:
             )
 
     def _both_ways(self, own: Mapping[Copy, float]) -> None:
-        """Both directions of a GPU's host link at once; less than each alone is a joint limit."""
+        """Copies in both directions of a GPU's host link at once. If each gets less than alone,
+        that is a joint limit."""
         for gpu in range(self._platform.gpus):
             pair = self._host_pair(gpu, self._platform.socket_of(gpu))
             above = self._above[f"g{gpu}"]
@@ -333,7 +342,7 @@ class _Probe:
             self._at_once(names, pair, (own[pair[0]], own[pair[1]]))
 
     def _both_ways_shared(self) -> None:
-        """The same of what several GPUs share: switches, and the memory of a socket."""
+        """The same for what several GPUs share: switches, and the memory of a socket."""
         for node in [*(n for n in reversed(self._above) if n[0] == "u"), *self._roots()]:
             gpus = self._below(node)
             if len(gpus) < 2:
@@ -353,7 +362,8 @@ class _Probe:
     def _at_once(
         self, names: tuple[str, str], copies: Sequence[Copy], alone: tuple[float, float]
     ) -> None:
-        """Copies by turns down and up; a limit over both edges if nothing known explains them."""
+        """Runs copies down and up in turns. Adds a limit over both edges if nothing known explains
+        them."""
         rates = self._copier.rates(copies)
         if 0 in alone or 0 in rates:
             return
@@ -368,7 +378,7 @@ class _Probe:
     def _limit_both(
         self, names: tuple[str, str], alone: tuple[float, float], got: tuple[float, float]
     ) -> None:
-        """The lines from what each direction can reach alone to what both reach at once.
+        """The lines from what each direction reaches alone to what both reach at once.
 
         An edge that its GPUs cannot fill can reach more than they did, up to what was believed, as
         far as a straight line to what both reached allows.
@@ -386,7 +396,8 @@ class _Probe:
                 self._joint.append(Joint(terms, round(best, 2)))
 
     def _explained_by_others(self) -> None:
-        """Drops limits of inner links that a limit found later, further out, explains as well."""
+        """Drops limits of inner links that a limit explains as well that was found later, further
+        out."""
         for seen in self._both:
             before = list(self._joint), set(self._together)
             if seen.names not in self._together:

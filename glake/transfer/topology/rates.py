@@ -1,4 +1,4 @@
-"""What a link of a generation carries, as far as public logs say: discovery's estimates.
+"""Estimates for discovery: what a link of each generation carries, as far as public logs say.
 
 All in GB/s (1e9 bytes a second) one way, by copy engine. These are the only rates discovery makes
 up; whatever it takes from here is marked as assumed, and a probe (probe.py) replaces it by what the
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Both:
-    """A link's rate towards the GPU (or out of DRAM) and back, and where the figures are from."""
+    """A link's rate towards the GPU (or out of DRAM) and back, and the source of the figures."""
 
     down: float
     up: float
@@ -77,12 +77,12 @@ ESTIMATE = "estimated rate: "
 
 
 def estimate(what: str, source: str) -> str:
-    """The note on a rate taken from this page; a probe that measures it drops the note."""
+    """The note on a rate from this page. A probe that measures the rate drops the note."""
     return f"{ESTIMATE}{what}: {source}"
 
 
 def pcie(generation: int, lanes: int, shared: bool = False) -> Both:
-    """A PCIe link's rates. Generations beyond the table's are taken for its last."""
+    """A PCIe link's rates. Generations beyond the table count as its last one."""
     table = UPLINK if shared and generation in UPLINK else PCIE
     return table[_nearest(generation, table)].scaled(lanes / 16)
 
@@ -96,7 +96,7 @@ def socket_link(generation: int) -> Both:
 
 
 def nvlink(version: int, reported: float | None) -> float:
-    """What one link carries; `reported` is NVML's figure for it in GB/s, if it gives one."""
+    """What one link carries. `reported` is NVML's figure for it in GB/s, if there is one."""
     row = NVLINK[_nearest(version, NVLINK)]
     factor = reported / row.reported if reported is not None else 1.0
     # Drivers round the same signalling rate differently: 50 or 53.125 for version 5.
@@ -111,7 +111,7 @@ def nvlink_note(version: int) -> str:
 
 
 def plausible(version: int, reported: float) -> bool:
-    """Whether a reported rate can be one link's of that version, not another unit's."""
+    """Whether a reported rate can be that of one link of that version, and not in another unit."""
     return 0.3 < reported / NVLINK[_nearest(version, NVLINK)].reported < 1.5
 
 

@@ -1,4 +1,4 @@
-"""The way a plain copy takes through a platform, what it carries, and what kind of way it is.
+"""The route of a plain copy through a platform, its rate, and its kind.
 
 The routes of csrc/plan/topology.cpp: NVLink where there is one, else the shortest way through
 switches and root complexes. For showing a platform and probing it; plans are made in C++.
@@ -11,7 +11,7 @@ from glake.platforms import Edge, Platform
 
 
 class Way(Enum):
-    """How two GPUs are joined, from the best down."""
+    """How two GPUs are joined, the best way first."""
 
     NVLINK = "NVLink"
     NVSWITCH = "NVSwitch"
@@ -57,7 +57,8 @@ class Routes:
         return (Way.SAME_SWITCH, Way.SAME_SOCKET, Way.ACROSS)[min(roots, 2)]
 
     def between(self, source: str, target: str) -> list[Edge]:
-        """The edges of a plain copy between two nodes mS or gI; empty if there is no way."""
+        """The edges of a plain copy between two nodes mS or gI. It is empty if there is no
+        route."""
         if (direct := self._edge(source, target)) is not None:
             return [direct]
         out, into = self._edge(source, "N"), self._edge("N", target)
@@ -79,7 +80,7 @@ class Routes:
         return way
 
     def rate(self, source: str, target: str) -> float:
-        """GB/s of a plain copy alone; 0 if there is no way."""
+        """GB/s of a plain copy alone; 0 if there is no route."""
         return min((edge.gb_per_s for edge in self.between(source, target)), default=0.0)
 
     def _edge(self, source: str, target: str) -> Edge | None:

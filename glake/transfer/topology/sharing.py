@@ -1,4 +1,5 @@
-"""What a set of plain copies would get on a platform, and whether what they got is what it says."""
+"""What a set of plain copies would get on a platform, and whether their measured rates agree with
+it."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -12,8 +13,8 @@ SATURATED = 0.95  # a load above this share of a limit fills it: what copies can
 
 
 class Sharing:
-    """A platform's limits, as sets of copies meet them. `without` leaves out what these edges limit
-    (alone and with others), as if they were without end. GB/s.
+    """A platform's limits for sets of copies, in GB/s. `without` leaves out the limits of these
+    edges (alone and with others), as if they were infinite.
     """
 
     def __init__(self, platform: Platform, routes: Routes, without: Collection[str] = ()) -> None:
@@ -23,7 +24,8 @@ class Sharing:
         self._limits = [each for each in limits if not any(name in each[0] for name in without)]
 
     def total(self, copies: Sequence[Copy]) -> float:
-        """Of all of them at once, shared max-min fairly; inf if nothing limits one."""
+        """The sum of all copies at once, shared max-min fairly. It is infinite if nothing limits
+        one."""
         loads, rates = self._loads(copies), [0.0] * len(copies)
         growing = set(range(len(copies)))
         while growing:
@@ -42,7 +44,8 @@ class Sharing:
         return sum(rates)
 
     def explains(self, copies: Sequence[Copy], rates: Sequence[float]) -> bool:
-        """Whether no limit is exceeded and every copy meets a full one, however they share it."""
+        """Whether no limit is exceeded, and every copy meets a full one, however the copies share
+        it."""
         stopped: set[int] = set()
         for load, limit in self._loads(copies):
             used = sum(w * rate for w, rate in zip(load, rates, strict=True))
@@ -53,7 +56,7 @@ class Sharing:
         return len(stopped) == len(copies)
 
     def _loads(self, copies: Sequence[Copy]) -> list[tuple[list[float], float]]:
-        """What a GB/s of each copy puts on each limit that any of them meets."""
+        """The load that one GB/s of each copy puts on each limit that any of them meets."""
         ways = [
             [edge.name for edge in self._routes.between(copy.source, copy.target)]
             for copy in copies
@@ -67,7 +70,7 @@ class Sharing:
 
 
 class BothWays(NamedTuple):
-    """Copies of both directions at once: the two edges in question, and what each copy got."""
+    """Copies in both directions at once: the two edges, and what each copy got."""
 
     names: frozenset[str]
     copies: Sequence[Copy]

@@ -1,4 +1,4 @@
-"""Which socket each GPU and NUMA node belongs to."""
+"""Finds the socket of each GPU and NUMA node."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,8 @@ _ONE_NODE = 40  # NVML's levels up to this one: below one NUMA node
 
 @dataclass(frozen=True)
 class Sockets:
-    """GPUs and NUMA nodes of each socket. Sockets that no GPU hangs on come too: their memory."""
+    """The GPUs and NUMA nodes of each socket. Sockets without GPUs are included for their
+    memory."""
 
     gpus: tuple[tuple[int, ...], ...]
     numa_nodes: tuple[tuple[int, ...], ...]
@@ -23,7 +24,7 @@ def find(
     sysfs: Sysfs,
     note: Callable[[str], None],
 ) -> Sockets:
-    """The sockets, numbered by their lowest NUMA node. Notes say what was taken for granted."""
+    """The sockets, numbered by their lowest NUMA node. Notes say what was assumed."""
     nodes = sysfs.numa_nodes()
     if not nodes:
         note("/sys shows no NUMA nodes")
@@ -65,7 +66,7 @@ def _made(
 
 
 def _packages(nodes: Sequence[NumaNode], note: Callable[[str], None]) -> list[list[int]]:
-    """NUMA nodes of each processor package that has memory.
+    """The NUMA nodes of each processor package that has memory.
 
     Nodes without cores (a GPU's own memory, CXL) are no sockets; a package may be several nodes.
     """
@@ -96,7 +97,7 @@ def _packages(nodes: Sequence[NumaNode], note: Callable[[str], None]) -> list[li
 
 
 def _by_level(facts: NvmlFacts, note: Callable[[str], None]) -> list[list[int]]:
-    """GPUs of each socket by NVML's common ancestors alone."""
+    """The GPUs of each socket, by NVML's common ancestors alone."""
     groups: list[list[int]] = []
     for gpu in range(len(facts.gpus)):
         for group in groups:
@@ -110,7 +111,8 @@ def _by_level(facts: NvmlFacts, note: Callable[[str], None]) -> list[list[int]]:
 
 
 def _guess(told: Sequence[int | None], roots: Sequence[str], sockets: int) -> list[int]:
-    """A GPU that says nothing is where its root bus's others are, else spread in PCI order."""
+    """Puts a GPU that tells nothing where others of its root bus are, or else spreads GPUs in PCI
+    order."""
     known = {root: socket for root, socket in zip(roots, told, strict=True) if socket is not None}
     return [
         socket if socket is not None else known.get(root, index * sockets // len(told))

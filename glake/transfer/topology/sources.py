@@ -1,4 +1,4 @@
-"""The capacity graph to plan with: a preset's, a file's, the simulator's, or this machine's."""
+"""Finds the capacity graph for plans: a preset's, a file's, the simulator's, or this machine's."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ DEFAULT_PRESET = "hgx_h100_h200"  # the simulator's
 
 
 def from_preset(name: str) -> Topology:
-    """A platform of those installed with glake.
+    """A platform that is installed with glake.
 
     Args:
         name: its name.
@@ -53,7 +53,7 @@ def from_file(path: str | Path, name: str | None = None) -> Topology:
 
 
 def current(environ: Mapping[str, str] | None = None, calibrated: bool = True) -> Topology:
-    """The topology of the driver in force: the simulator's platform, or the real machine.
+    """The topology of the driver in use: the simulator's platform, or the real machine.
 
     That is the driver this process has open, whoever chose it (glake.enable(driver=...)), else what
     GLAKE_DRIVER names.
@@ -84,7 +84,8 @@ def current(environ: Mapping[str, str] | None = None, calibrated: bool = True) -
 
 
 def in_force() -> Mapping[str, str]:
-    """The environment, with the driver that is open in it: options given in code are not there."""
+    """The environment with the driver that is open in it, because options given in code are not
+    there."""
     core = sys.modules.get("glake._C")  # not loaded here: then it has no driver
     if core is not None and core.driver_path():
         chosen = {option["name"]: option["value"] for option in core.options()}
@@ -129,7 +130,7 @@ def _file_hint(name: str) -> str:
 
 
 def first_gpus(platform: Platform, count: int, name: str = "the platform") -> Platform:
-    """The platform with its first GPUs only; all of the host stays.
+    """The platform with only its first GPUs. All of the host stays.
 
     Args:
         platform: of a Topology.

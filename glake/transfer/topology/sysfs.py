@@ -1,4 +1,4 @@
-"""What Linux tells of PCIe devices and memory nodes under /sys, as plain values.
+"""Reads Linux's facts about PCIe devices and memory nodes under /sys, as plain values.
 
 Nothing here guesses: what a container hides or an old kernel lacks is None or empty.
 """
@@ -20,7 +20,8 @@ _ACS_REDIRECTS = 0x04 | 0x08
 
 @dataclass(frozen=True)
 class Port:
-    """One end of a PCIe link: generation and lanes, at most and now; None where not told."""
+    """One end of a PCIe link: its generation and lanes, at most and now. None if they are not
+    told."""
 
     generation: int | None
     lanes: int | None
@@ -30,7 +31,7 @@ class Port:
 
 @dataclass(frozen=True)
 class NumaNode:
-    """A node with memory or cores. `package`: the processor its cores belong to."""
+    """A node with memory or cores. `package` is the processor of its cores."""
 
     number: int
     has_cores: bool
@@ -40,14 +41,14 @@ class NumaNode:
 
 
 class Sysfs:
-    """Reads /sys and /proc under `root`, which tests point at a made-up tree."""
+    """Reads /sys and /proc under `root`. Tests give a made-up tree."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
         self._pci = root / "sys/bus/pci/devices"
 
     def gpus(self) -> list[str]:
-        """PCI addresses of NVIDIA's GPUs, in order."""
+        """The PCI addresses of NVIDIA's GPUs, in order."""
         try:
             found = sorted(entry.name for entry in self._pci.iterdir())
         except OSError:
@@ -60,7 +61,8 @@ class Sysfs:
         ]
 
     def chain(self, address: str) -> tuple[str, ...]:
-        """The PCI addresses from the root port down to a device, after the name of its root bus.
+        """The name of a device's root bus, and then the PCI addresses from its root port down to
+        it.
 
         Empty if the device is not shown here.
         """
@@ -83,14 +85,15 @@ class Sysfs:
         )
 
     def is_nvswitch(self, address: str) -> bool | None:
-        """Whether NVIDIA's bridge device (class 0x0680) is at the address; None: nothing shown."""
+        """Whether NVIDIA's bridge device (class 0x0680) is at the address. None: it is not
+        shown."""
         vendor, kind = self._hex(address, "vendor"), self._hex(address, "class")
         if vendor is None or kind is None:
             return None
         return vendor == _NVIDIA and kind >> 8 == 0x0680
 
     def numa_node(self, address: str) -> int | None:
-        """The node a device hangs on; None if the firmware does not say (-1) or it is hidden."""
+        """The node of a device. None if the firmware does not say (-1) or it is hidden."""
         text = self._read(self._pci / address / "numa_node")
         return int(text) if text is not None and text.isdigit() else None
 
@@ -124,7 +127,7 @@ class Sysfs:
         return [self._numa(base / f"node{number}", number, numbers) for number in numbers]
 
     def is_virtual(self) -> bool:
-        """Whether a hypervisor runs this machine: its PCIe tree may be made up."""
+        """Whether a hypervisor runs this machine. Then its PCIe tree may be made up."""
         flags = re.search(r"^flags\s*:(.*)$", self._read(self._root / "proc/cpuinfo") or "", re.M)
         return flags is not None and "hypervisor" in flags[1].split()
 
@@ -156,13 +159,13 @@ class Sysfs:
         return int(text, 16) if text and re.fullmatch(r"0x[0-9a-f]+", text) else None
 
     def _speed(self, address: str, name: str) -> int | None:
-        """The generation of, for example, "16.0 GT/s PCIe"; None for "Unknown"."""
+        """The generation in, for example, "16.0 GT/s PCIe". None for "Unknown"."""
         text = self._read(self._pci / address / name) or ""
         match = re.match(r"([0-9.]+) GT/s", text)
         return _GENERATION.get(float(match[1])) if match else None
 
     def _lanes(self, address: str, name: str) -> int | None:
-        """Lanes; 0 and 255 are how kernels say that there is no link to tell of."""
+        """The lanes. Kernels write 0 and 255 if there is no link."""
         text = self._read(self._pci / address / name) or ""
         lanes = int(text) if text.isdigit() else 0
         return lanes if 0 < lanes <= 32 else None

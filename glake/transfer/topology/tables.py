@@ -1,4 +1,5 @@
-"""A topology as text: matrix of GPUs and host memory, shared uplinks, limits, what was assumed."""
+"""Shows a topology as text: a matrix of GPUs and host memory, shared uplinks, limits,
+assumptions."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -28,7 +29,7 @@ _SHORTER = {
 
 
 def show(topology: Topology, console: Console) -> None:
-    """Prints everything `glake topo` says of one topology."""
+    """Prints everything that `glake topo` says about one topology."""
     platform = topology.platform
     count = f"{platform.gpus} GPU{'s' * (platform.gpus != 1)}"
     sockets = f"{len(platform.sockets)} socket{'s' * (len(platform.sockets) != 1)}"
@@ -60,7 +61,7 @@ def show(topology: Topology, console: Console) -> None:
 
 
 def known(platform: Platform) -> str:
-    """How the rates are known: by a probe and when, estimated, or as somebody says."""
+    """How the rates are known: by a probe and when, by an estimate, or from a user."""
     for note in platform.assumed:
         if note.startswith(f"rates {MEASURED}"):
             return note.removeprefix("rates ") + "; exceptions under Assumed"
@@ -70,12 +71,12 @@ def known(platform: Platform) -> str:
 
 
 def width(platform: Platform) -> int:
-    """Columns the matrix needs."""
+    """The number of columns that the matrix needs."""
     return 10 + 11 * platform.gpus + 9 * len(platform.sockets)
 
 
 def matrix(platform: Platform, narrow: bool = False) -> Table:
-    """A row for each GPU and socket's memory, a column for each; the diagonal is empty."""
+    """A row for each GPU and socket's memory, and a column for each. The diagonal is empty."""
     routes = Routes(platform)
     gpus = [f"g{index}" for index in range(platform.gpus)]
     hosts = [f"m{index}" for index in range(len(platform.sockets))]
@@ -103,7 +104,7 @@ def _cell(platform: Platform, routes: Routes, row: str, column: str, narrow: boo
 
 
 def uplinks(platform: Platform) -> Iterator[str]:
-    """A line for each PCIe switch: what its link to the host carries and who shares it."""
+    """A line for each PCIe switch: what its link to the host carries, and who shares it."""
     above = parents(platform)
     for switch in sorted((n for n in above if n[0] == "u"), key=lambda node: int(node[1:])):
         root = above[switch]
@@ -124,7 +125,7 @@ def _ancestors(node: str, above: Mapping[str, str]) -> set[str]:
 
 
 def limits(platform: Platform) -> Iterator[str]:
-    """The joint limits; those alike but for the numbers of their nodes are one line."""
+    """The joint limits. Those that differ only in the numbers of their nodes are one line."""
     alike: dict[str, list[Joint]] = {}
     for joint in platform.joint:
         alike.setdefault(re.sub(r"\d+(?=>|\Z|\s)|(?<=[msug])\d+", "#", _limit(joint)), []).append(

@@ -1,4 +1,4 @@
-"""A machine's topology, with where it is known from."""
+"""A machine's topology, and its source."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from glake.platforms import Platform, file_text
 
 @dataclass(frozen=True)
 class Topology:
-    """A named platform, and where it is from.
+    """A named platform, and its source.
 
     Args:
         name: the platform's.
@@ -24,5 +24,5 @@ class Topology:
     devices: tuple[str, ...] = ()
 
     def text(self) -> str:
-        """A platforms file of this one platform: `from_file` and the C interface read it back."""
+        """A platforms file of this one platform. `from_file` and the C interface can read it."""
         return file_text({self.name: self.platform})

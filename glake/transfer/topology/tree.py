@@ -1,4 +1,5 @@
-"""PCIe below the sockets: from each GPU's chain of ports to switches and links with rates."""
+"""Builds PCIe below the sockets: from each GPU's chain of ports to switches and links with
+rates."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ from glake.transfer.topology.sysfs import Sysfs
 
 @dataclass(frozen=True)
 class Leaf:
-    """A GPU of the graph and the PCI addresses of its chain, root port first, itself last."""
+    """A GPU of the graph and the PCI addresses of its chain, the root port first and itself
+    last."""
 
     number: int
     gpu: Gpu
@@ -20,7 +22,8 @@ class Leaf:
 
 
 class Tree:
-    """Grows the edges below one socket after another; switches are numbered as they come.
+    """Builds the edges below one socket after another. Switches get their numbers as they are
+    found.
 
     A switch under which one GPU hangs is no shared link and becomes part of that GPU's own.
     """
@@ -31,7 +34,7 @@ class Tree:
         self.edges: list[Edge] = []
 
     def grow(self, parent: str, leaves: Sequence[Leaf], depth: int = 0) -> None:
-        """Hangs `leaves`, whose chains agree above `depth`, under node `parent`."""
+        """Puts `leaves`, whose chains agree above `depth`, under node `parent`."""
         groups: dict[str, list[Leaf]] = {}
         for leaf in leaves:
             groups.setdefault(leaf.chain[depth], []).append(leaf)
@@ -52,7 +55,7 @@ class Tree:
             self.grow(switch, group, end)
 
     def speed(self, leaf: Leaf) -> tuple[int, int]:
-        """Generation and lanes of a GPU's own end of its link."""
+        """The generation and lanes of a GPU's own end of its link."""
         port = self._sysfs.port(leaf.gpu.address)
         generation = leaf.gpu.generation or port.generation
         lanes = leaf.gpu.lanes or port.lanes_now or port.lanes
@@ -73,8 +76,8 @@ class Tree:
         self._join(parent, f"g{leaf.number}", generation, lanes)
 
     def _narrowest(self, segment: Sequence[str], generation: int, lanes: int) -> tuple[int, int]:
-        """The slowest link of a stretch without branches. Idle links clock down, so the most each
-        port can do counts, but the lanes it has now."""
+        """The slowest link of a stretch without branches. Idle links clock down, so the most that
+        each port can do counts, but with its present lanes."""
         found = (generation, lanes)
         for address in segment if self._believe_ports else ():
             port = self._sysfs.port(address)
@@ -93,7 +96,8 @@ class Tree:
         self._note(estimate(f"PCIe generation {generation} x{lanes} {what}", rate.source))
 
     def _redirects(self, group: Sequence[Leaf], end: int) -> None:
-        """ACS on the ports below a switch sends copies between its GPUs up to the host first."""
+        """Whether ACS on the ports below a switch sends copies between its GPUs up to the host
+        first."""
         ports = sorted({leaf.chain[end] for leaf in group if end < len(leaf.chain) - 1})
         told = [self._sysfs.redirects(port) for port in ports]
         if any(told):

@@ -1,4 +1,4 @@
-"""Which of NVML's GPUs CUDA shows this process, in CUDA's order."""
+"""Finds which of NVML's GPUs CUDA shows this process, in CUDA's order."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -8,7 +8,7 @@ from glake.transfer.topology.nvml import Gpu
 def visible(
     gpus: Sequence[Gpu], environ: Mapping[str, str], note: Callable[[str], None]
 ) -> list[int]:
-    """Indices into `gpus`, one for each CUDA device, by CUDA_VISIBLE_DEVICES.
+    """Indices into `gpus`, one for each CUDA device, according to CUDA_VISIBLE_DEVICES.
 
     As CUDA does, the list ends at its first entry that is no device; a note says so. Without
     CUDA_DEVICE_ORDER=PCI_BUS_ID, CUDA puts the fastest kind of GPU first, which is not known here.
