@@ -19,7 +19,8 @@ def command(module: str, *arguments: str, python: str = "") -> list[str]:
 
 def _start() -> None:
     here = os.path.dirname(os.path.realpath(__file__))
-    # Not there under PYTHONSAFEPATH. Before any import: glake has a `trace`, as the library has.
+    # The folder is not on the path under PYTHONSAFEPATH. It is removed before any import, because
+    # glake has a `trace`, and so has the standard library.
     if sys.path and os.path.realpath(sys.path[0]) == here:
         del sys.path[0]
     import runpy
@@ -28,7 +29,7 @@ def _start() -> None:
     sys.path.insert(0, beside)
     import glake  # noqa: F401 (this one, for all that follows)
 
-    # Then last: another interpreter's own packages come first.
+    # glake's folder then comes last, because another interpreter's own packages come first.
     del sys.path[0]
     if beside not in sys.path:
         sys.path.append(beside)

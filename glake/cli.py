@@ -17,7 +17,7 @@ from glake.groups import Group
 from glake.info import describe, no_device
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
-# These bring much that others do without, so they are fetched only when asked for.
+# These import much that other commands do not need, so they are imported only when needed.
 _LAZY = {
     "replay": ("glake.trace.cli", "Replay allocation traces through allocation policies."),
     "plan": ("glake.trace.plan_cli", "Say whether a job fits a GPU. Needs no GPU."),
@@ -161,7 +161,8 @@ def run(
             )
     missing = no_device(environment) if settings.allocator != "0" or intercept else None
     if missing is not None and allow_fallback:
-        # Here, since a script that never imports torch never starts glake, which would say it.
+        # It is checked here, because a script that never imports torch never starts glake, which
+        # would tell it.
         click.echo(f"glake: {script} runs without glake: {missing}", err=True)
     elif missing is not None:
         raise click.ClickException(
@@ -213,7 +214,8 @@ def info(library: bool, include: bool, options: bool, as_json: bool, check: bool
         click.echo(json.dumps(facts, indent=2))
     else:
         rows = {name.replace("_", " "): value for name, value in facts.items() if name != "options"}
-        rows["owed bytes, this process"] = rows.pop("owed bytes")  # of no job beside it
+        # They are not those of other jobs.
+        rows["owed bytes, this process"] = rows.pop("owed bytes")
         for name, value in {**rows, **facts["options"]}.items():
             click.echo(f"{name:26}{_shown(value)}")
     if check and not facts["devices"]:

@@ -95,7 +95,7 @@ class UnknownOption(GlakeError, KeyError):
     status = 5
 
     def __str__(self) -> str:
-        # KeyError would show the sentence quoted.
+        # KeyError would show the sentence in quotes.
         return str(self.args[0]) if self.args else ""
 
 
@@ -217,7 +217,7 @@ class ReplayError(GlakeError, RuntimeError):
     """A replay cannot be made: an unknown policy, or a capacity or driver that it does not take."""
 
 
-# Of PyTorch and other packages.
+# Errors of PyTorch and other packages.
 
 
 class AlreadyEnabled(InvalidOption):
@@ -240,7 +240,7 @@ class NotOffered(GlakeError, NotImplementedError):
     """A call of torch_memory_saver that glake does not offer."""
 
 
-# Of traces, plans and dry runs.
+# Errors of traces, plans and dry runs.
 
 
 class ConvertError(GlakeError, ValueError):
@@ -263,7 +263,7 @@ class DryRunError(GlakeError):
     """The dry run failed: no CUDA build of torch, a script that fails, or a wrong figure."""
 
 
-# Of platforms, transfers, the relay service and the benchmark.
+# Errors of platforms, transfers, the relay service and the benchmark.
 
 
 class InvalidPlatform(InvalidOption):
@@ -306,7 +306,7 @@ class BenchFailed(GlakeError, RuntimeError):
     """A platform could not be measured; the text names it, and what its process printed."""
 
 
-# Of the trainer.
+# Errors of the trainer.
 
 
 class DataMissing(InvalidArgument, FileNotFoundError):

@@ -26,7 +26,7 @@ def describe() -> dict[str, Any]:
         "driver_library": None,
         "simulated": None,
         "devices": 0,
-        "owed_bytes": 0,  # of this process's devices: what the driver refused to take back
+        "owed_bytes": 0,  # what the driver refused to take back from this process
         "driver_error": None,
         "cuda_headers": _cuda(native.cuda_header_version),
         "compiler": native.compiler,

@@ -12,7 +12,7 @@ from glake.hints import nearest
 from glake.platforms import COPY_US, Edge, Joint, Platform
 
 MOST_GPUS = 16  # as csrc/plan/topology.h
-MOST_RATE = 1e5  # GB/s; more is bytes or megabytes given for gigabytes
+MOST_RATE = 1e5  # GB/s; a larger value is bytes or megabytes by mistake
 _FIELDS = ("gpus", "sockets", "edges", "joint", "assumed", "numa_nodes", "bounds", "per_copy_us")
 _NEEDED = ("gpus", "sockets", "edges")
 _HINT = "docs/topology.md describes the format"
@@ -43,7 +43,7 @@ def load_platforms(path: str | None = None) -> dict[str, Platform]:
         facts = file.stat()
     except OSError:
         return dict(_read(file, None))  # which says what is wrong
-    # Plans ask for it each time; a file that changes is another.
+    # Plans ask for it each time. A file that has changed counts as another one.
     return dict(_read(file, (facts.st_ino, facts.st_mtime_ns, facts.st_size)))
 
 
@@ -216,7 +216,7 @@ def _edges(value: Any, where: str) -> tuple[Edge, ...]:
     return tuple(found.values())
 
 
-# What may be joined, either way round; numbers of m and s must agree.
+# The kinds of nodes that may be joined, in either direction. The numbers of m and s must agree.
 _LINKS = {"ms", "ss", "su", "uu", "gs", "gu", "gg", "Ng"}
 
 

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-COPY_US = 8.0  # time of one chunk's copy besides its bytes, where a file gives none
+COPY_US = 8.0  # time of one chunk's copy besides its bytes, if a file gives none
 
 
 def for_people(names: str) -> str:
@@ -88,5 +88,6 @@ def file_text(platforms: dict[str, Platform]) -> str:
     """A platforms file with these platforms, for `glake topo --file` and GLAKE_SIM_PLATFORMS."""
     content: dict[str, Any] = {"per_copy_us": COPY_US}
     content |= {name: each.as_dict() for name, each in platforms.items()}
-    # Not ASCII only: the simulator's reader takes text as it is and refuses \u escapes.
+    # Text is not made ASCII, because the simulator's reader takes text as it is and refuses \u
+    # escapes.
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"

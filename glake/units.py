@@ -8,7 +8,7 @@ import re
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
-# Control characters but the line feed, marks and overrides of direction, and lone surrogates.
+# Control characters except the line feed, marks and overrides of direction, and lone surrogates.
 _STEERING = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )

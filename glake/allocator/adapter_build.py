@@ -32,7 +32,7 @@ from glake import config, extras
 from glake.errors import AdapterBuildError
 
 SOURCES = Path(glake.__file__).parent / "csrc"
-# glake's C interface, and what simcuda has for the adapter `numbers`.
+# glake's C interface, and simcuda's part for the adapter `numbers`.
 INCLUDE = (SOURCES.parent / "include", SOURCES.parent / "lib" / "include")
 CUDA = "cuda_adapter"
 FAKE_CUDA = "fake_cuda"

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from glake.config import Config
 
-# PyTorch reads the first that is set.
+# PyTorch reads the first one that is set.
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 FRACTION = "per_process_memory_fraction"
 ROUNDING = "roundup_power2_divisions"  # the adapter asks PyTorch for it
-# Settings that say what glake does anyway: it grows segments, and holds no lock in driver calls.
+# Settings for what glake does in any case: it grows segments, and holds no lock in driver calls.
 _SAYS_AS_MUCH = {
     ("expandable_segments", "true"),
     ("backend", "native"),
@@ -51,7 +51,7 @@ class AllocConf:
             honoured = (key, value.lower()) in _SAYS_AS_MUCH
             honoured |= key == ROUNDING
             honoured |= key == FRACTION and settings.limit is None and self.fraction == value
-            # Pinned memory is PyTorch's own then.
+            # In this case pinned memory is PyTorch's own.
             honoured |= key.startswith("pinned_") and not settings.host_allocator
             if not honoured:
                 found.append(key)

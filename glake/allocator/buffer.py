@@ -203,7 +203,8 @@ def empty(
 
 
 def _allocate(nbytes: int, device: int, stream: int, kind: int) -> int:
-    _C.stream_may_end(device, stream)  # as CuPy's do, which end with their Python objects
+    # CuPy's streams may, because they end with their Python objects.
+    _C.stream_may_end(device, stream)
     if kind == 0:
         return _C.malloc(nbytes, device, stream)
     return _C.malloc_contiguous(nbytes, device, stream, kind)

@@ -29,7 +29,7 @@ from glake.config import Config
 from glake.errors import GlakeError, InvalidOption, InvalidPointer
 
 GRANULE = 2 << 20
-ADDRESSES = 5  # that the core reserves for each byte of a device
+ADDRESSES = 5  # addresses that the core reserves for each byte of a device
 _NOTHING = 0.0005  # it would be printed as 0.0 %
 STATES = ("unopened", "glake", "torch", "forked", "exiting")
 

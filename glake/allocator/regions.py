@@ -55,7 +55,7 @@ class Region:
     blocks: int
     live: int  # in blocks, paused or not
     reserved: int  # held from the driver now
-    paused: int  # that resuming takes from the driver
+    paused: int  # taken from the driver when it resumes
     saved: int  # in host memory or the file
 
 

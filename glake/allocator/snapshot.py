@@ -29,7 +29,8 @@ ACTIONS = (
     "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map",
     "segment_unmap", "snapshot", "oom",
 )  # fmt: skip
-# As memory_viz reads them; torch's own documentation says active_awaiting_free for the last.
+# The names that memory_viz reads. For the last one torch's own documentation says
+# active_awaiting_free.
 STATES = ("inactive", "active_allocated", "active_pending_free")
 _NEVER, _STATE, _ALLOC, _ALL = range(4)  # GLAKE_CONTEXT_*
 STACKS = ("python", "all", None)
@@ -128,7 +129,7 @@ def _segments(device: int) -> list[SnapshotSegment]:
                 "segment_type": "large" if large else "small",
                 "segment_pool_id": pool,
                 "is_expandable": kind == 0,
-                "paused": paused,  # of a region: it holds no memory now
+                "paused": paused,  # the region is paused, and holds no memory now
                 "allocated_size": sum(each["size"] for each in allocated),
                 "active_size": sum(each["size"] for each in active),
                 "requested_size": sum(each["requested_size"] for each in active),

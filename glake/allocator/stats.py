@@ -55,7 +55,7 @@ _COPIES = ("transfers", "plain_copies", "bytes", "plain_bytes", "failed", "resen
 def _copied() -> dict[str, int]:
     try:
         told = cast("dict[str, int]", _C.transfer_stats())
-    except TransferClosed:  # no copy has been asked for
+    except TransferClosed:  # no copy was requested yet
         return dict.fromkeys(_COPIES, 0)
     return {name: told[name] for name in _COPIES}
 

@@ -72,7 +72,7 @@ def enable(
 def enable_from_environment() -> None:
     """Does what GLAKE_ALLOCATOR asks for. Touches no device. Raises a GlakeError."""
     if getattr(_here, "enabling", False):
-        return  # its options come before the environment's
+        return  # its options have priority over those of the environment
     _import_torch()  # here where it is under way already, else with this call's turn below
     with _lock:
         if _active is None:

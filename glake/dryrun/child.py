@@ -30,7 +30,7 @@ _LEAST_BETWEEN = 0.25  # seconds between two reports of a running process
 _MOST_HISTORY = 4096
 _MOST_REFUSALS = 64
 _HOLDERS = 12
-# What an allocator asks a driver for: memory, events and waits. Launches and copies are the job's.
+# The driver calls of an allocator: memory, events and waits. Launches and copies are the job's.
 COUNTED = (
     "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap", "cuMemSetAccess",
     "cuMemAddressReserve", "cuMemAddressFree", "cuMemAlloc", "cuMemFree", "cuMemHostAlloc",

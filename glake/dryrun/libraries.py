@@ -13,7 +13,7 @@ from pathlib import Path
 from glake import library_path
 from glake.errors import DriverAbsent, InvalidArgument
 
-# Of both major versions of CUDA, then of each.
+# The libraries of both major versions of CUDA, and then those of each.
 _COMMON = (
     "libcuda.so.1",
     "libnvidia-ml.so.1",
@@ -101,6 +101,6 @@ def environment(env: Mapping[str, str], cuda: int = 13) -> dict[str, str]:
     search = [entry for entry in (str(folder()), env.get("LD_LIBRARY_PATH")) if entry]
     changed["LD_PRELOAD"] = os.pathsep.join(preload)
     changed["LD_LIBRARY_PATH"] = os.pathsep.join(search)
-    # What is "compiled" at run time here must not be found by a run on a GPU.
+    # A run on a GPU must not find what is "compiled" at run time here.
     changed["USE_PYTORCH_KERNEL_CACHE"] = "0"
     return changed

@@ -145,7 +145,8 @@ def require_cuda_build() -> None:
 def command_of(script: str, args: Sequence[str], as_module: bool = False) -> tuple[str, ...]:
     """The command line that runs the job with this Python. DryRunError if there is no such
     script."""
-    python = sys.executable  # started as the user would: what lies beside the script is the job's
+    # It is started as the user would, so the files beside the script are the job's.
+    python = sys.executable
     if script == "-m" and args:  # after a --
         script, *args = args
         as_module = True

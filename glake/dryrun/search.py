@@ -30,13 +30,14 @@ def smallest_capacity(
         needed = run_once(_with_memory(quiet, _ROOMY), made.allocator)
     low = _rounded(needed.peak_allocated_bytes + needed.outside_bytes) - GRANULE
     high = _rounded(needed.peak_reserved_bytes + needed.outside_bytes)
-    # Where little is lost, the answer is near what is live; and a run that fails is a short one.
+    # If little is lost, the answer is near the live bytes. A run that fails is a short one.
     near = _rounded(int(low * (1 + 0.9 * precision)))
     further = {_rounded(int(low * (1 + 4.8 * precision))), high, _rounded(int(high * 1.01))}
     tried = [near, *sorted(capacity for capacity in further if capacity > near)]
     while not _runs(quiet, made.allocator, tried[0], tell):
         low = tried.pop(0)
-        # More than was reserved: libraries take some of their own (cuBLAS), and sizes are rounded.
+        # This is more than was reserved, because libraries take memory of their own (cuBLAS), and
+        # sizes are rounded.
         tried = tried or [_rounded(int(low * 1.05))]
     high = tried[0]
     while high - low > max(GRANULE, precision * high):

@@ -49,7 +49,7 @@ def install(name: str) -> None:
     except ImportError as error:
         if error.name is not None and f"{hook.PACKAGE}.".startswith(f"{error.name}."):
             raise _missing(name, _package(hook)) from error
-        # It is there, and lacks something itself.
+        # The package exists, and lacks something itself.
         raise GlakeError(
             f"integration {name}: {_package(hook)} cannot be imported: {error}"
         ) from error

@@ -26,9 +26,10 @@ VERSIONS = ("0.19.8", "0.20")
 _GRADIENTS = "runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer"
 _SHARDS = "runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3"
 _PARAMETERS = "runtime.zero.partition_parameters", "Init"
-# Methods of DeepSpeed that copy between GPU and host memory: module, class, name, and attributes of
-# the object of which one says that it keeps something in host memory (none: the method is for that
-# alone). If all are there and false it runs as it is: the scope costs every torch call within it.
+# Methods of DeepSpeed that copy between GPU and host memory. Each has its module, class, name, and
+# attributes of the object. An attribute that is true says that the object keeps something in host
+# memory. If all of them exist and are false, the method runs unchanged, because the scope costs
+# every torch call in it. Without attributes the method always copies so.
 COPYING = (
     (*_GRADIENTS, "async_accumulate_grad_in_cpu_via_gpu", ()),
     (*_GRADIENTS, "async_inplace_copy_grad_to_fp32_buffer_from_gpu", ()),
@@ -47,7 +48,7 @@ COPYING = (
     (*_PARAMETERS, "_allgather_params_sequential", ("pin_memory",)),
     (*_PARAMETERS, "_partition_param", ("pin_memory",)),
 )
-_PIN_SLOT = "_deepspeed_pin_memory_op_module"  # of sys: DeepSpeed keeps its extension there
+_PIN_SLOT = "_deepspeed_pin_memory_op_module"  # in sys, where DeepSpeed keeps its extension
 
 
 def version() -> str:
@@ -138,7 +139,8 @@ def _accelerator(before: Any) -> Any:
     abstract: Any = importlib.import_module("deepspeed.accelerator.abstract_accelerator")
     kinds = (_Pinned, base) if before._name == "cuda" else (_Pinned, _Statistics, base)
     kind: Any = type(f"Glake{base.__name__}", kinds, {})
-    # CPU_Accelerator's pins nothing; the counting one of all others calls what _Pinned has.
+    # The one of CPU_Accelerator pins nothing. The counting one of the other accelerators calls what
+    # _Pinned has.
     kind.pin_memory = abstract.DeepSpeedAccelerator.pin_memory
     made = kind.__new__(kind)
     made.__dict__.update(before.__dict__)

@@ -19,7 +19,7 @@ from glake.transfer.files import FileEngine, FileTransfer
 from glake.transfer.files.pieces import ALIGNMENT
 from glake.transfer.host import pinned
 
-_DEEPEST = 32  # threads of a handle: libaio's queue of 128 costs none, threads that wait do
+_DEEPEST = 32  # threads of a handle; libaio's queue of 128 costs none, but waiting threads do
 _CHECK = 64 << 20  # bytes compared at a time
 
 
@@ -229,7 +229,7 @@ def is_pinned(tensor: Any) -> bool:
 
 
 def _locked(address: int) -> bool:
-    default_engine()  # which knows whose memory is where: the emulation's GPUs have CPU tensors
+    default_engine()  # it knows whose memory is where, as the emulation's GPUs have CPU tensors
     gpu, known = _C.place_of(address)
     return bool(known and gpu < 0)
 

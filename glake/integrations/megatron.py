@@ -124,7 +124,7 @@ def _get_tensor(
     key = (name, dtype)
     held = buffers.buffer.get(key)
     if held is not None and held.numel() < math.prod(tensor_shape):
-        del held, buffers.buffer[key]  # before the longer one is made, not after
+        del held, buffers.buffer[key]  # this comes before the longer one is made
     return before(buffers, tensor_shape, dtype, name, mem_alloc_context or single_allocations)
 
 

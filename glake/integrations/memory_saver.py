@@ -52,7 +52,7 @@ class MemorySaver:
     """
 
     enabled = True
-    hook_mode = "glake"  # may be set to anything: there is one way
+    hook_mode = "glake"  # it may be set to anything, because there is only one way
 
     def __init__(self) -> None:
         self._kept: list[_Kept] = []
@@ -121,7 +121,7 @@ class MemorySaver:
         """
         done: list[tuple[int, tuple[int, int]]] = []
         try:
-            # What is dropped goes last: it would not come back should another part be refused.
+            # What is dropped goes last, because it would not come back if another part was refused.
             parts = sorted(self._parts(tag, "in use"), key=lambda part: part[2].to == "discard")
             for device, pool, kept in parts:
                 folder = os.fspath(Path(self._disk()).resolve()) if kept.to == "disk" else ""
@@ -129,7 +129,7 @@ class MemorySaver:
                 try:
                     _C.region_pause(device, pool, _PLACES[kept.to], folder)
                 except InvalidArgument:
-                    # No such pool: its graph has ended, and it with that.
+                    # There is no such pool: its graph has ended, and the pool with it.
                     if self._graphs.pop((device, pool), None) is None:
                         raise
                     continue

@@ -160,7 +160,7 @@ class RegionAllocator:
         self._pause(self._tags, kept)
         if "cudagraph" in kept:
             for device, pool in sorted(set(self._graphs.items()) - paused_pools()):
-                # No such pool: no graph has been captured in it, or all have ended.
+                # There is no such pool: no graph was captured in it, or all have ended.
                 with contextlib.suppress(InvalidArgument):
                     _C.region_pause(device, pool, _HOST, "")
         torch.cuda.empty_cache()
@@ -189,7 +189,7 @@ class RegionAllocator:
         return sorted(set(self._graphs.items()) & paused_pools())
 
     def _pause(self, tags: Any, kept: tuple[str, ...]) -> None:
-        # What is dropped goes last: it would not come back should another tag be refused.
+        # What is dropped goes last, because it would not come back if another tag was refused.
         for tag in sorted(tags, key=lambda tag: tag not in kept):
             for at in _regions(tag, "in use"):
                 if at.reserved:

@@ -26,7 +26,8 @@ class GlakeSleepBackend(CuMemBackend):  # type: ignore[misc]
     @classmethod
     def is_supported(cls) -> bool:
         """Whether install() has put glake's regions in place of vLLM's allocator."""
-        # Before any call of it: vLLM's own function would make, and so begin to use, its allocator.
+        # This comes before any call of it, because vLLM's own function would make its allocator and
+        # begin to use it.
         function = device_allocator.get_mem_allocator_instance
         return bool(function.__module__ == RegionAllocator.__module__)
 

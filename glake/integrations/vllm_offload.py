@@ -51,12 +51,12 @@ class _Direction:
             rows = rows[:, [1, 0, 2]]
         engine, begun = default_engine(), time.monotonic()
         if gpu.type == "cuda":
-            # The model has written what is stored, and is done with what is loaded into; it does
-            # not wait for these copies.
+            # The model has written what is stored, and no longer needs the place of what is loaded.
+            # It does not wait for these copies.
             stream = self._streams.setdefault(gpu.index, torch.cuda.Stream(gpu))
             stream.wait_stream(torch.cuda.current_stream(gpu))
             transfer = engine.copy_rows(rows, stream)
-        else:  # the emulation: its work is done when it returns
+        else:  # in the emulation the work is done when it returns
             if self.jobs:
                 self.jobs[-1].transfer.wait()
             transfer = engine.copy_rows(rows, UNORDERED)
@@ -72,7 +72,7 @@ class _Direction:
             try:
                 job.transfer.wait()
                 done = True
-            except GlakeError as error:  # vLLM computes the blocks anew
+            except GlakeError as error:  # vLLM computes the blocks again
                 log.warning("KV job %d has failed: %s", job.number, error)
                 done = False
             results.append(
@@ -169,7 +169,7 @@ class EngineWorker(OffloadingWorker):  # type: ignore[misc]
         block = chunk = 0
         groups = zip(self._groups, gpu.group_sizes, gpu.block_indices, strict=True)
         for layers, count, first in groups:
-            # The first block may lie within its chunk.
+            # The first block may begin within its chunk.
             places = first % self._blocks_per_chunk + np.arange(count)
             chunks = int(places[-1]) // self._blocks_per_chunk + 1 if count else 0
             blocks = gpu.block_ids[block : block + count].astype(np.uint64)

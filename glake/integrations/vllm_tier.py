@@ -47,7 +47,8 @@ class FileJobs:
         self._threads = ThreadPoolExecutor(depth, thread_name_prefix="glake-tier")
         self._jobs: dict[int, _Job] = {}
         self._numbers = itertools.count()
-        self.loaded: dict[int, int] = {}  # of loads that failed: blocks before the first that did
+        # For loads that failed: the number of blocks before the first failure.
+        self.loaded: dict[int, int] = {}
 
     def store(self, number: int, paths: Sequence[str], parts: Sequence[memoryview]) -> None:
         """Begins to write the blocks that do not exist yet."""
@@ -108,7 +109,8 @@ class FileJobs:
         try:
             self._engine.read(path, part).wait()
         except FileFailed as error:
-            if error.errno == errno.ENODATA:  # cut short: no whole block, to be computed anew
+            # It was cut short, so the block is not whole, and is computed again.
+            if error.errno == errno.ENODATA:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
             raise

@@ -15,7 +15,7 @@ from glake.metrics.reading import Reading, metrics
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 
-_AGE = 0.1  # seconds: all instruments of one collection are of one reading
+_AGE = 0.1  # seconds; all instruments of one collection use one reading
 
 
 def register_opentelemetry(provider: MeterProvider | None = None) -> None:

@@ -12,7 +12,7 @@ from glake.metrics.metric import Metric, Samples
 _STATES = ("healthy", "suspect", "quarantined")
 
 _DEVICE = ("device",)
-# Of glake.stats(device): its key, and the metric.
+# The keys of glake.stats(device), with the metric of each.
 _ALLOCATOR = {
     "allocated_bytes.all.current": Metric(
         "allocated_bytes", "Bytes of live blocks.", labels=_DEVICE

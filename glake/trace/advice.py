@@ -25,14 +25,15 @@ _STEADY = 2.0
 _UNEVEN_STEPS = 1.25
 
 _LOSS = re.compile(r"logits|cross_entropy|log_softmax|nll_loss", re.I)
-# The projection has logits where its product is made; its casts, its gradients and what it gathers
-# are its weight's.
+# In the projection, the product makes logits. Its casts, its gradients and what it gathers belong
+# to its weight.
 _PROJECTION = re.compile(
     r"(lm_head|embed_out)[^;]*(;[^;]*(aten\.[^;]*mm|matmul|linear|einsum)[^;]*)?$", re.I
 )
 
 _GATHERS = re.compile(r"fsdp|all_gather|reduce_scatter|storage\.resize_", re.I)
-# What can be done about a role, each with the words of a job that does it already ("" is none).
+# The advice for a role, each with words that a job has which does it already ("" if there are
+# none).
 _ROLE_ADVICE: dict[str, tuple[tuple[str, str], ...]] = {
     roles.PARAMETERS: (
         ("sharded", "shard them (FSDP, ZeRO-3)"),
@@ -88,7 +89,7 @@ def advise(job: Digest) -> list[Advice]:
         _uneven,
     )
     found = [each for rule in rules for each in rule(job)]
-    if any(allocators.room(job)):  # a saving that nobody needs is worth knowing, no more
+    if any(allocators.room(job)):  # a saving that nobody needs is only worth a note
         found = [replace(each, level="note") if each.level == "saving" else each for each in found]
     order = ("problem", "saving", "note")
     return sorted(found, key=lambda each: order.index(each.level))
@@ -134,7 +135,7 @@ def _too_small(job: Digest) -> Iterator[Advice]:
 
 def _roles(job: Digest) -> Iterator[Advice]:
     done = _done(job)
-    loss: Counter[str] = Counter()  # which has advice of its own
+    loss: Counter[str] = Counter()  # the loss has advice of its own
     for role, (tag, held, _) in roles.with_roles(job.peak.by_tag, job.peak.lasting):
         loss[role] += held if _of_loss(role, tag) else 0
     for role, total in roles.by_role(job.peak.by_tag, job.peak.lasting):
@@ -262,7 +263,7 @@ def _uneven(job: Digest) -> Iterator[Advice]:
     steps = job.steps[1:]
     if len(steps) < 3:
         return
-    # Where memory grows steadily, a step's own part is what it adds to its start.
+    # If memory grows steadily, a step's own part is what it adds to the memory at its start.
     grows = any(_growth(job))
     own = [span.peak_live - (span.start_live - steps[0].start_live) * grows for span in steps]
     if max(own) < _UNEVEN_STEPS * median(own):

@@ -44,7 +44,7 @@ def room(job: Digest) -> Iterator[Advice]:
     if capacity is None or not runs:
         return
     if usual is None:
-        if job.policy("native") is not None:  # it does not run: which one does matters
+        if job.policy("native") is not None:  # it does not run, so it matters which one is used
             return
         usual = min(runs, key=_need)
     spare = capacity - _need(usual)

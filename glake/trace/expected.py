@@ -113,7 +113,7 @@ class Expected:
             if isinstance(value, (bool, int, float)):
                 _note(out, mean=float(value))
         elif packet in _SAME and args:
-            # copy_ fills its first argument with its second.
+            # copy_ fills its first argument from its second.
             source = args[1] if packet is _aten.copy_ else args[0]
             _inherit(out, source)
         elif packet is _aten.topk or packet is _aten.sort:

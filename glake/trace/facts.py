@@ -96,7 +96,7 @@ def to_json(facts: TraceFacts) -> dict[str, Any]:
 def print_facts(facts: TraceFacts, console: Console, holders: int = 15) -> None:
     """Prints tables: the figures with the header, sizes, streams, and the largest holders at the
     peak."""
-    # Foreign words are Text, since a markup string would read :100: as a picture.
+    # Foreign words are Text, because a markup string would show :100: as a picture.
     table = Table(title=Text(titled(facts.trace)), title_justify="left")
     table.add_column("what")
     table.add_column("figure", overflow="fold")

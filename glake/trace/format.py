@@ -132,7 +132,8 @@ class TraceWriter:
         self._packed: gzip.GzipFile | None = None
         out: Any = self._file
         if name.endswith(".gz") if packed is None else packed:
-            # Neither a file name nor a time, so that the bytes depend on the events alone.
+            # The header has neither a file name nor a time, so that the bytes depend on the events
+            # alone.
             out = self._packed = gzip.GzipFile("", "wb", 6, self._file, mtime=0)
         self._text = io.TextIOWrapper(out, encoding="utf-8", newline="\n")
         try:
@@ -294,7 +295,7 @@ class Chunks(Iterator[bytes]):
                     yield chunk
                 return
             with gzip.GzipFile(fileobj=whole, mode="rb") as unpacked:
-                # What stands before a break is handed out, so that an error can name the line.
+                # The bytes before a break are still given, so that an error can name the line.
                 while chunk := unpacked.read1(size):
                     yield chunk
 

@@ -59,13 +59,13 @@ _COLUMNS = (
     ("host_ns_alloc", "alloc", "host, median", "wall time of one call in this replay"),
     ("host_ns_free", "free", "host, median", "wall time of one call in this replay"),
 )
-# What a bound, which allocates nothing, has no figure for.
+# The figures that a bound does not have, because it allocates nothing.
 _OF_AN_ALLOCATOR = [
     key for key, *_ in _COLUMNS if "driver" in key or "waits" in key or "host" in key
 ]
 _MOST_STEPS = 600
 _MAP_ROWS = 36
-_FAR = 2  # times what is held: a capacity beyond that is told, and not drawn
+_FAR = 2  # times what is held; a larger capacity is told, and not drawn
 _LONGEST_MESSAGE = 4000
 _LONGEST_TITLE = 40
 _PIECES = 60_000
@@ -384,7 +384,7 @@ def _data(job: Digest) -> dict[str, Any]:
         "unit": UNIT,
         "row": row,
         "live": _changes([event for event, _ in job.live], [live for _, live in job.live]),
-        # Step numbers as text: JavaScript's numbers end at 2^53.
+        # Step numbers are text, because JavaScript's numbers end at 2^53.
         "steps": [(span.name, span.first_event) for span in job.spans],
         "peaks": {
             "step": [str(steps[i].step) for i in kept],

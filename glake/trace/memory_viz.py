@@ -153,7 +153,7 @@ class _Layout:
         size = _rounded(size)
         index = bisect.bisect_left(self._by_size, (size, 0))
         if index == len(self._by_size):
-            # The last hole, if it reaches the end, is grown into.
+            # If the last hole reaches the end, the block grows into it.
             address = self._start_of_end.get(self.top, self.top)
             if address != self.top:
                 self._remove(address)

@@ -15,7 +15,7 @@ import torch
 
 from glake.errors import PlanError
 
-# numpy.asarray(tensor) comes to numpy() through __array__.
+# numpy.asarray(tensor) calls numpy() through __array__.
 _READERS = {"numpy": ".numpy()", "__dlpack__": "DLPack"}
 _REAL = (torch.Tensor, torch.nn.Parameter)
 

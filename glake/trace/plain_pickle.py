@@ -62,7 +62,8 @@ def load(path: str | os.PathLike[str]) -> Any:
         raise RefusedPickle(f"{path}: {size:,} bytes; pickles up to {MAX_FILE:,} bytes are read")
     with open(path, "rb") as file:
         try:
-            # What a program registered by number and has loaded once would be found unasked.
+            # Without this, objects that the program registered by number and has loaded once would
+            # be found.
             copyreg.clear_extension_cache()
             with _memory_limit(_LEAST_MEMORY + _MEMORY_PER_BYTE * size):
                 return _PlainUnpickler(file).load()

@@ -42,7 +42,7 @@ class Refused(click.ClickException):
 def _ready_plan_options(command: click.Command) -> click.Command:
     """Makes each option of the ready plans a flag of its own: --seq 8192 and the like."""
     for option in OPTIONS:
-        # Only with a flag_value may the value be left out, and then none may begin with "-".
+        # A value may only be left out with a flag_value, and then no value may begin with "-".
         bare: dict[str, Any] = {}
         if option.bare is not None:
             bare = {"is_flag": False, "flag_value": option.bare}
@@ -200,7 +200,8 @@ def _console() -> Console:
 
 
 def _plan(target: str, given: dict[str, Any]) -> planner.Plan:
-    # Before all else: pip would bring another torch with what a plan lacks besides (peft).
+    # This comes first, because pip would bring another torch with the packages that a plan lacks
+    # (peft).
     if not given["python"]:
         recording_torch()
     options = _options(target, given)

@@ -255,7 +255,7 @@ def _advice(trace: Trace, results: Sequence[ReplayResult]) -> list[str]:
     from glake.trace.advice import advise
     from glake.trace.digest import digest
 
-    # Without the figure that a report shows beside each: the text has it.
+    # The figure that a report shows beside each piece is left out, because the text has it.
     return [f"{each.title}. {each.text}" for each in advise(digest(trace, results))]
 
 

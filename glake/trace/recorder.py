@@ -123,7 +123,8 @@ class Recorder(TorchDispatchMode):
         before, known.nbytes = known.nbytes, nbytes
         if not known.on_device:
             return
-        # A storage that grows is allocated anew, and copied, before the old bytes are freed.
+        # A storage that grows is first allocated again and copied, and then the old bytes are
+        # freed.
         old = known.block
         known.block = self._alloc(nbytes, operator) if nbytes else 0
         if old:

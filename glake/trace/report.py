@@ -25,7 +25,7 @@ _MOST_MARKS = 250
 _MOST_NAMES = 12
 _FAR = 1.5  # times what is held
 _TALL, _LOW = 4.4, 1.6  # inches: memory over events, cost of each step
-# Of a panel's width and height: closer crosses would hide one another.
+# Parts of a panel's width and height. Crosses that are closer would hide each other.
 _NEAR, _APART = 0.02, 0.055
 _CROSS: Any = {
     "marker": "X", "markersize": 11, "markeredgecolor": "black", "linestyle": "none", "zorder": 5,
@@ -138,7 +138,7 @@ def plot(
 
 
 def _figure(results: Sequence[ReplayResult], traces: Sequence[Trace]) -> Any:
-    # Loaded here: it costs most of a second, and only a plot needs it.
+    # It is imported here, because the import takes most of a second, and only a plot needs it.
     drawing.load()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -197,7 +197,7 @@ def _draw_costs(axes: Any, panel: Sequence[ReplayResult]) -> None:
 def _draw_panel(axes: Any, panel: Sequence[ReplayResult], trace: Trace) -> None:
     capacity = panel[0].capacity_bytes
     highest = max(trace.peak_live_bytes, *(each.peak_physical_bytes for each in panel))
-    # A capacity far above all that is held would press the curves flat: it is told instead.
+    # A capacity far above all that is held would flatten the curves, so it is told and not drawn.
     far = capacity is not None and capacity > _FAR * highest
     unit, bytes_of_unit = scale(highest if far else max(highest, capacity or 0))
     live = trace.live_timeline(LIVE_POINTS)
@@ -211,7 +211,7 @@ def _draw_panel(axes: Any, panel: Sequence[ReplayResult], trace: Trace) -> None:
     )
     for number, each in enumerate(panel):
         physical = [held / bytes_of_unit for held in each.timeline.physical]
-        # Thinner and thinner, so that curves on top of one another all show.
+        # Each curve is thinner than the one before, so that curves on top of each other all show.
         width = max(2.8 - 0.6 * number, 0.8)
         axes.plot(
             each.timeline.event, physical, color=f"C{number}", linewidth=width, label=each.policy

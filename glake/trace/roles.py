@@ -33,7 +33,7 @@ KINDS = {
 }
 """Last frames of set-up's tags, after a name, and what they say."""
 
-# What FSDP gathers it writes into storages that it resizes in place.
+# FSDP writes what it gathers into storages that it resizes in place.
 _RESIZED = "storage.resize_"
 
 _SETUP = re.compile(r"set-?up|init|build|model|weights?|param", re.I)

@@ -15,9 +15,9 @@ from glake.trace.job import SCRATCH
 
 _KIB = 1 << 10
 
-# cuBLAS workspace, held in torch's allocator for good per handle (one a thread) and stream:
-# docs.pytorch.org, CUBLAS_WORKSPACE_CONFIG: ":4096:2:16:8" (KiB each, times), on Hopper 32 MiB.
-# torch's cuBLASLt calls share it (TORCH_CUBLASLT_UNIFIED_WORKSPACE).
+# The cuBLAS workspace. torch's allocator holds it for good, for each handle (one for each thread)
+# and stream: docs.pytorch.org, CUBLAS_WORKSPACE_CONFIG: ":4096:2:16:8" (KiB each, times), on Hopper
+# 32 MiB. torch's cuBLASLt calls share it (TORCH_CUBLASLT_UNIFIED_WORKSPACE).
 WORKSPACE = {"ampere": (4096 * 2 + 16 * 8) * _KIB, "hopper": 32 << 20}
 
 _aten = torch.ops.aten

@@ -104,7 +104,7 @@ _NOTHING = (
 @contextmanager
 def _recording(recorder: Recorder) -> Iterator[None]:
     """Enters the modes, and keeps parts of torch out of the record."""
-    # A fake device is available, and yet no tensor may be made on it for real.
+    # A fake device is available, but no real tensor may be made on it.
     modes: Any = FakeTensorMode
     modes.avoid_device_init = property(lambda self: True)
     with ExitStack() as stack:
@@ -144,7 +144,7 @@ def _muted_sharding(recorder: Recorder) -> Iterator[None]:
     originals.append((replicated, "__init__", replicated.__init__))
     for (owner, name, original), (_, _, context) in zip(originals, patches, strict=False):
         setattr(owner, name, _inside(original, context))
-    # Under a fake mode, which it takes for tracing, it would work out every placement anew.
+    # It mistakes a fake mode for tracing, and would then compute every placement again.
     deciding: tuple[Any, ...] = (_dispatch, _sharding_prop)
     for module in deciding:
         originals.append((module, "_are_we_tracing", module._are_we_tracing))

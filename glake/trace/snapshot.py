@@ -23,7 +23,7 @@ _PACKAGES = ("site-packages/", "dist-packages/", "/pytorch/")
 _PYTHON = re.compile(r".*\.(py|pyx|ipynb)|<.*>")
 _MOST_FRAMES = 512
 _GIVEN_BACK = ("segment_free", "segment_unmap")
-# Operators, and functions of the backward, by their C++ names.
+# Operators, and functions of the backward pass, by their C++ names.
 _OPERATOR = re.compile(r"\bat::_ops::(?P<op>\w+)::(?:call|redispatch)\b")
 _BACKWARD = re.compile(r"\bautograd::generated::(?P<op>\w+)::apply\b")
 _PROFILER_STEP = re.compile(r"ProfilerStep#(?P<number>\d{1,18})")
@@ -73,9 +73,10 @@ class _Tags:
     def _stack(self, frames: list[Any], where: str) -> str:
         shown = [self._frame(frame, where) for frame in frames[:_MOST_FRAMES]]
         texts = [text for text, named in shown if named] or [text for text, _ in shown[:1]]
-        # An operator's call and redispatch are one.
+        # An operator's call and its redispatch count as one.
         texts = [text for text, _ in itertools.groupby(texts)]
-        # Innermost first in a snapshot, as kept from the front while there is room.
+        # A snapshot has the innermost frame first. Frames are kept from the front while there is
+        # room.
         kept, room = [], MAX_TAG - len("...;")
         for text in texts:
             room -= len(text.encode()) + 1

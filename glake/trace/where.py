@@ -34,7 +34,7 @@ class Where:
         self._optimizers: list[Any] = []
         self._names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._modules: list[tuple[Any, str]] = []
-        # Per thread: autograd's sequence numbers from which on nodes belong to a module.
+        # For each thread: autograd's sequence numbers from which on nodes belong to a module.
         self._marks: dict[int, tuple[list[int], list[str]]] = {}
         self._tasks: dict[int, int] = {}
         self._between = False  # after a backward or an update, before a module

@@ -80,7 +80,8 @@ def configured(
         path, equals, text = change.partition("=")
         if not equals:
             raise InvalidOption(f"--set {change}: write it as PATH=VALUE")
-        # As it stands, since a separator may be white space; but "PATH = VALUE" is written as well.
+        # It is used as it stands, because a separator may be white space. But "PATH = VALUE" is
+        # accepted as well.
         made.set_text(path.strip(), text if path == path.strip() else text.strip())
     return made
 

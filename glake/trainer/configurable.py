@@ -77,8 +77,8 @@ class Within:
 
 Natural = Annotated[int, Within(0)]
 Count = Annotated[int, Within(1)]
-Width = Annotated[int, Within(1, 1 << 24)]  # of a tensor; more is a slip of the hand
-Copies = Annotated[int, Within(1, 1 << 14)]  # of a module; likewise
+Width = Annotated[int, Within(1, 1 << 24)]  # of a tensor; a larger value is a mistake
+Copies = Annotated[int, Within(1, 1 << 14)]  # of a module; a larger value is a mistake
 NonNegative = Annotated[float, Within(0)]
 Positive = Annotated[float, Within(above=0)]
 Share = Annotated[float, Within(0, 1)]

@@ -45,7 +45,7 @@ class Alternation:
             watermarks: (low, high), bytes of modules on the GPU; None: each leaves after its pass.
         """
         self._do, self._modules = moves, modules
-        # Each storage once, with the tensors of all modules that share it, which move with it.
+        # Each storage once, with the tensors of all modules that share it. They move with it.
         self._units = storages_of(modules)
         of = {id(one): unit for unit, each in enumerate(self._units) for one in each.tensors}
         self._own = [{of[id(one)] for one in tensors_in(each) if id(one) in of} for each in modules]
@@ -159,7 +159,7 @@ class Alternation:
         self._here.remove(at)
         if at in self._moves:  # a pass that ended early has not used it
             self._moves.pop(at).wait()
-        while self._high and self._coming:  # the last one may be this module's, and hold its memory
+        while self._high and self._coming:  # the last one may be this module's and hold its memory
             self._coming.popleft().wait()
         units = self._own[at] - self._used()  # what others share stays
         if self._kept is not None:

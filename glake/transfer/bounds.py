@@ -244,7 +244,7 @@ class _Flow:
                             kept[node, at] = self._row(0, 0)
                         entries.append((kept[node, at], sign))
                 self._column(entries)
-        # Each start gives, and each end takes, an equal part of the total.
+        # Each start gives an equal part of the total, and each end takes one.
         self.totals.append(
             self._column(
                 [(row[node], -1.0 / len(side)) for side in (starts, stops) for node in side]

@@ -12,10 +12,10 @@ from glake.errors import InvalidArgument, InvalidDevice
 from glake.transfer import dlpack, interfaces
 from glake.typing import Device
 
-# In place of a GPU's number: HOST is host memory; ASK means that the driver is asked.
+# Values in place of a GPU's number. HOST is host memory; ASK means that the driver is asked.
 HOST, ASK = -1, -2
 
-# CPU memory may be pinned, pageable or the simulator's: the driver knows.
+# CPU memory may be pinned, pageable or the simulator's. The driver knows which.
 _DLPACK_PLACES = {dlpack.CPU: ASK, dlpack.CUDA_HOST: HOST, dlpack.CUDA_MANAGED: ASK}
 _BYTES = ("", "uint8", "int8")  # dtypes that stand for memory of any kind
 
@@ -37,7 +37,7 @@ class Raw:
     device: Device = ASK
 
 
-# It is not frozen: that would triple the time to make one, and small copies would be slower.
+# It is not frozen: that would triple the time to make one, and slow down small copies.
 @dataclass(slots=True)
 class Buffer:
     """The memory of an array. A Buffer is never changed.
@@ -57,7 +57,8 @@ class Buffer:
     stream: int | None = None
     read_only: str = ""
     kind: str = "raw memory"  # as an error names it
-    # Results of `bytes` and `contiguous`. None: nobody has asked yet, and the maker did not know.
+    # The results of `bytes` and `contiguous`. None: nobody has asked yet, and the maker did not
+    # know.
     _bytes: int | None = field(default=None, init=False, compare=False)
     _dense: bool | None = field(default=None, init=False, compare=False)
 
@@ -210,13 +211,14 @@ def _tensor(torch: Any, tensor: Any) -> Buffer:
 
 
 def _current_stream(torch: Any, gpu: int) -> int:
-    # torch's own compiler asks like this: no object is made of it.
+    # torch's own compiler asks in this way, which makes no object.
     quick = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     return int(quick(gpu) if quick else torch.cuda.current_stream(gpu).cuda_stream)
 
 
 def _numpy_array(array: Any) -> Buffer | None:
-    # What small copies of NumPy's own arrays take the time for. None: as for any other array.
+    # Finds arrays of NumPy itself quickly, because small copies spend their time on this. None: the
+    # array is handled like any other.
     dtype = interfaces.name_of(array.dtype)
     core = sys.modules.get("glake._C")  # this module is imported without it
     if core is None or dtype is None or array.dtype.hasobject:
@@ -232,7 +234,8 @@ def _numpy_array(array: Any) -> Buffer | None:
 
 
 def _interface(thing: Any, name: str, facts: Any, on_gpu: bool) -> Buffer:
-    # Checking takes as long as all else: those of libraries, which have a dtype, are checked late.
+    # A check takes as long as all the rest. So arrays of libraries, which have a dtype, are checked
+    # late.
     if not hasattr(thing, "dtype"):
         interfaces.check(thing, name, facts)
     try:
@@ -315,7 +318,7 @@ def _dlpack(thing: Any) -> Buffer:
         device=found.device if on_gpu else _DLPACK_PLACES[found.device_type],
         owner=(thing, capsule),
         dtype=found.dtype,
-        # Asked with no stream of ours, the producer orders its work before the legacy stream.
+        # Without a stream from us, the producer orders its work before the legacy stream.
         stream=0 if on_gpu else None,
         read_only="it is read-only" if found.read_only else "",
         kind=f"DLPack {type(thing).__name__}",

@@ -90,7 +90,8 @@ class CompletionWatcher:
         while True:
             held.append(self._given.get())
             while held:
-                # Mostly they end in the order they came; others are looked at when one is late.
+                # Most of them end in the order in which they came. The others are looked at when
+                # one is late.
                 if held[0].over(wait=True):
                     held.popleft()
                 else:

@@ -153,7 +153,7 @@ class Engine:
         )
 
     def _exit(self) -> None:
-        # Before the interpreter, and the driver, end: nobody is left to be told of an error.
+        # This comes before the interpreter and the driver end, when nobody can be told of an error.
         if os.getpid() == self._process:
             with contextlib.suppress(GlakeError):
                 self.close()
@@ -264,7 +264,7 @@ class Engine:
                 parts = runs.joined(several)
                 ids += self._ids(parts, to_gpu, of_gpu, list(ordered), flags)
                 size += parts.bytes
-        finally:  # those started keep their memory, whatever became of the others
+        finally:  # those that were started keep their memory, whatever happened to the others
             transfer = Transfer(ids, size, keep, all(ordered for *_, ordered in groups))
         for dst, _, _ in given:
             written(dst)
@@ -377,7 +377,7 @@ class Engine:
 
 def _planned(to: Buffer, of: Buffer) -> tuple[Buffer, Buffer, runs.Parts, bool]:
     """The pair of arrays, its parts, and whether the source was made contiguous for it."""
-    # At once, as small copies ask: bytes without gaps, of a maker who knew that.
+    # This comes first, because small copies need it: bytes without gaps, whose maker knew that.
     size = to._bytes if to._dense and of._dense else None
     alike = to.dtype == of.dtype or not (to.typed and of.typed)
     if alike and size is not None and size == of._bytes:
@@ -504,7 +504,7 @@ def open_engine() -> Engine | None:
 
 
 def _forget() -> None:
-    # The parent's engine is not the child's; what uses the driver there raises Forked.
+    # The parent's engine does not belong to the child. What uses the driver there raises Forked.
     global _open, _lock
     _open, _lock = None, threading.RLock()
 

@@ -169,7 +169,8 @@ class Transfer:
                 raise BusyTimeout(f"the copy of {self.bytes} bytes is not done in {timeout} s")
 
     def _settle(self, error: GlakeError | None) -> None:
-        # Whoever sees that it is over may count on what it kept being free, in all threads.
+        # A thread that sees that it is over may rely on the memory that it kept being free, in all
+        # threads.
         with self._settling:
             if self._over:
                 return

@@ -93,7 +93,7 @@ def pinned_block(size: int, freed: Callable[[int], object] | None = None) -> tup
         return _shared_block(size, freed)
     address = _C.host_malloc(size)
     memory = (ctypes.c_char * size).from_address(address)
-    # At exit the process ends with its memory; arrays may be in use until then.
+    # At exit the memory ends with the process, because arrays may be in use until then.
     weakref.finalize(memory, _give_back, address, freed).atexit = False
     return memory, address
 

@@ -40,7 +40,7 @@ def array_dtype(dtype: Any, typestr: str) -> str:
         import numpy
 
         return _numpy_name(numpy.dtype(typestr))
-    # NumPy's names of strings and structures tell their sizes only.
+    # NumPy's names of strings and structures only tell their sizes.
     return named(dtype, str(dtype if typestr[1] in "SUV" else dtype.name))
 
 

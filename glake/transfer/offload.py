@@ -42,7 +42,8 @@ from glake.transfer.storages import (
 if TYPE_CHECKING:
     import torch
 
-_RETURN_S = 0.2  # for a block whose copy is done; whoever keeps its old memory keeps it for longer
+# For a block whose copy is done; code that keeps its old memory keeps it for longer.
+_RETURN_S = 0.2
 
 
 @dataclass
@@ -131,7 +132,7 @@ class Move:
         timeout = timeouts.seconds(timeout)
         end = None if timeout is None else time.monotonic() + timeout
         for group in self.groups:
-            # A failure is kept by over(), which takes the move back.
+            # over() keeps a failure, and undoes the move.
             with suppress(CopyFailed, CopyCancelled, TransferClosed, DriverError):
                 group.transfer.wait(None if end is None else max(0.0, end - time.monotonic()))
             group.over(wait=False)
@@ -200,12 +201,12 @@ class Offloader:
         engine = default_engine()
         with self._lock:
             self._refuse_others(storages)
-            # Named as before, so that the longer list is gone: an error's traceback holds this
-            # frame's variables, and would keep the storages that are away.
+            # It has the same name as before, so that the longer list is gone. An error's traceback
+            # holds this frame's variables, and would keep the storages that are away.
             storages = [one for one in storages if self._on_gpu(one)]
             require_own_parameters(storages)
-            # What is on its way back without the order of a stream must have arrived before it is
-            # offloaded again.
+            # A storage that is on its way back without the order of a stream must have arrived
+            # before it is offloaded again.
             Move([one for one in self._coming if not one.transfer.ordered]).wait()
             self._make_room(sum(one.bytes for one in storages))
             return self._moved(engine, storages, self._to_host)
@@ -347,7 +348,7 @@ class Offloader:
             alternation.end()
 
     def _settled(self, move: Move) -> None:
-        # The GPU's stream waits for the copies by itself. In the emulation the CPU computes.
+        # On a GPU the stream waits for the copies by itself. In the emulation the CPU computes.
         if not all(group.transfer.ordered for group in move.groups):
             move.wait()
 
@@ -381,7 +382,7 @@ class Offloader:
         try:
             for group in groups(storages):
                 started.append(self._move(engine, group, place))
-        finally:  # those that have begun are seen to, whatever became of the others
+        finally:  # all that have begun are handled, whatever happened to the others
             move = Move(started)
         return move
 

@@ -14,8 +14,8 @@ from glake.transfer import topology as topologies
 from glake.transfer.topology import Topology
 from glake.typing import CopyEnd
 
-# Where host memory without a socket lies: on the GPU's own socket; on all, changing every few MiB
-# (so that each chunk has one socket); on all, changing every page.
+# The place of host memory without a socket: on the GPU's own socket; on all sockets, changing every
+# few MiB (so that each chunk has one socket); on all sockets, changing every page.
 HOSTS = ("local", "interleaved", "pages")
 _SPREAD, _STRIPED = -1, -2  # as csrc/plan/plan.h
 

@@ -226,8 +226,8 @@ class _Way:
     bound: _Bound
 
 
-# Keyed by every rate of the topology, so that links measured anew are planned anew. Nobody changes
-# a graph or a planner that is kept.
+# The keys have every rate of the topology, so that links that are measured again are planned again.
+# Nobody changes a graph or a planner that is kept.
 @lru_cache(maxsize=16)
 def _graph(topology: Topology) -> CapacityGraph:
     return graph_of(topology)

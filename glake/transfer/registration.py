@@ -7,7 +7,8 @@ from glake.errors import BusyTimeout
 from glake.transfer import handle, timeouts
 from glake.transfer.buffers import Buffer
 
-# Pinned memory must not be freed: kept until it is unpinned, whoever drops the registration.
+# Pinned memory must not be freed. So it is kept until it is unpinned, whoever drops the
+# registration.
 _registered: dict[int, Registration] = {}
 
 

@@ -118,7 +118,8 @@ def layout_of(dst: Buffer, src: Buffer) -> Layout:
         for extent, to, of in zip(dst.shape, dst.strides, src.strides, strict=True)
         if extent != 1
     ]
-    # Memory order of the destination, so that a permuted pair (channels last) still has long runs.
+    # It uses the destination's memory order, so that a permuted pair (channels last) still has long
+    # runs.
     dims.sort(key=lambda dim: -abs(dim[1]))
     run = dst.item
     while dims and dims[-1][1] == run and dims[-1][2] == run:

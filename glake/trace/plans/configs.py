@@ -90,7 +90,7 @@ def is_path(name: str) -> bool:
     return name.endswith(".json") or os.sep in name or Path(name, "config.json").is_file()
 
 
-# Where each architecture keeps the sizes that can be given one by one.
+# The fields in which each architecture keeps the sizes that can be given one by one.
 _FIELDS = {
     "layers": ("num_hidden_layers", "n_layer"),
     "hidden": ("hidden_size", "n_embd"),

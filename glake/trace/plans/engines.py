@@ -151,7 +151,7 @@ class DataParallel(Engine):
         # Its logger times kernels with CUDA events, which a CPU build does not have.
         spread.logger = _NoLogger()
         spread.reducer = _FirstBuckets(spread.reducer)  # type: ignore[assignment]
-        # A lambda, as torch refuses annotations that are strings.
+        # It is a lambda, because torch refuses annotations that are strings.
         spread.register_comm_hook(self.world, lambda world, bucket: _all_reduced(world, bucket))
         return spread
 
@@ -174,7 +174,7 @@ class FullyShard(Engine):
     """torch's FSDP2. Each block is a unit, and the rest of the model is another one."""
 
     def _prepare(self, job: Any, model: Model, head: str) -> Any:
-        # Weights are made once sharded, as nobody has room for all of them before.
+        # Weights are made after sharding, because nothing has room for all of them before.
         built = models.build(model, self.options, "meta", head=head)
         shard(built, job, self.options)
         built.to_empty(device="cpu" if self.options.offload == "params" else self.device)

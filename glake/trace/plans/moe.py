@@ -16,7 +16,8 @@ from glake.trace.plans.configs import require
 from glake.trace.plans.options import PlanOptions
 
 _NAME = "glake_drawn"
-# Shape of the gamma variates that make each expert's share: the larger, the more alike they are.
+# The shape of the gamma variates that make each expert's share. The larger it is, the more alike
+# the shares are.
 _EVENNESS = {"balanced": 400.0, "skewed": 0.7}
 
 

@@ -142,7 +142,8 @@ def _reason(error: BaseException) -> str:
     if any("inline_container" in str(each) for each in causes):  # torch's archive, which says less
         return "the file system did not take a whole file: it is full, or limits their size"
     lines = str(error).strip().splitlines() or [""]
-    # Of torch's nested texts the last line says what it was; who holds the memory comes after that.
+    # The last line of torch's nested texts says what the error was. In an out-of-memory error the
+    # first line does, and who holds the memory follows it.
     line = lines[0] if "out of memory" in lines[0] else lines[-1]
     return f"{type(error).__name__}: {line}"
 

@@ -104,7 +104,8 @@ class Flat:
             size = self.chunk * ranks.ranks
             self.full = torch.empty(size, dtype=self.compute_dtype, device=ranks.device)
         for slot, count in zip(self.slots, counts, strict=True):
-            # `.data`: gathering into `full` must not count as a change of what autograd has saved.
+            # It uses `.data`, because gathering into `full` must not count as a change of what
+            # autograd has saved.
             part = self.shard[slot.offset : slot.offset + count].data
             slot.piece = nn.Parameter(part, self.trainable)
             whole = self.full[slot.start : slot.end].view(slot.shape).data

@@ -63,7 +63,8 @@ class Host:
     def keep_optimizer(self, optimizer: Any, bytes_of_parameters: int) -> None:
         """Makes the transfer engine keep the optimizer's state away except while it steps."""
         if self._engine or self._device.type == "cuda":
-            # A bound, not a size: a few values are kept for each element, of 8 bytes at most.
+            # It is a bound and not a size: a few values are kept for each element, of 8 bytes at
+            # most.
             transfer.Offloader(64 * bytes_of_parameters).offload_optimizer(optimizer)
 
 
@@ -83,8 +84,8 @@ class Activations:
 
     def __init__(self, host: Host, ranks: Collectives) -> None:
         self._host, self._ranks = host, ranks
-        # Tensors on their way to the host, with their copies: since this block began, and since
-        # the one before it.
+        # Tensors that are being copied to the host, with their copies: those since this block
+        # began, and those since the one before it began.
         self._leaving: list[tuple[torch.Tensor, Any]] = []
         self._left: list[tuple[torch.Tensor, Any]] = []
         self._arriving: Any = None  # the engine's last copy back to the device
@@ -119,7 +120,7 @@ class Activations:
         """A block is over. What left in the one before it may be freed."""
         self._ranks.join(self._mark)
         for _, handle in self._left:
-            # The engine's handles keep tensors alive; for torch's copies stream order is enough.
+            # The engine's handles keep tensors alive. For torch's copies stream order is enough.
             if not isinstance(handle, _ByTorch):
                 handle.wait()
         self._left, self._leaving = self._leaving, []

@@ -53,7 +53,7 @@ class Peer(Sharded, fsdp="torch"):
             param_dtype=dtype_of(config.compute_dtype), reduce_dtype=dtype_of(config.reduce_dtype)
         )
         fully_shard(module, mesh=self._ranks.mesh(self.device.type), mp_policy=policy, **options)
-        # Sums over ranks, where fully_shard would take their mean.
+        # It sums over ranks, where fully_shard would take the mean.
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)
 

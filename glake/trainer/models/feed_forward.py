@@ -124,7 +124,8 @@ class MoE(FeedForward):
         """The experts' rows one after another, and a row of zeros for dropped tokens."""
         count, table = len(tokens), len(self.experts) * rows
         of_choice = torch.arange(count, device=tokens.device).repeat(self.config.top_k)
-        # Which token a slot holds; `count` stands for none. The slot past the table is the dropped.
+        # The token that each slot holds. `count` stands for none. The slot behind the table is for
+        # dropped tokens.
         held = slots.new_full((table + 1,), count).scatter(0, slots, of_choice)[:table]
         inputs = F.pad(tokens, (0, 0, 0, 1))[held].unflatten(0, (len(self.experts), rows))
         made = [expert(inputs[at], sequences) for at, expert in enumerate(self.experts)]

@@ -50,7 +50,7 @@ _FIXED = {
     "attention_bias": False,
     "mlp_bias": False,
 }
-# Of our model: what a checkpoint does not tell, or tells in any case.
+# Options of our model that a checkpoint does not tell, or tells in another way.
 _FREE = ("std", "trainable", "dtype", "loss_rows", "key_value_heads", "head_dim", "rotary.longest")
 _MODULES = {
     "embedding": "model.embed_tokens",
@@ -173,7 +173,7 @@ def _description(config: Decoder.Config) -> dict[str, Any]:
         "rms_norm_eps": config.norm.epsilon,
         "tie_word_embeddings": config.head is None,
         "max_position_embeddings": rotary.longest or int(rotary.trained_length * rotary.factor),
-        # Both spellings: transformers 5 reads the first, 4 the other two.
+        # It writes both spellings: transformers 5 reads the first, and 4 the other two.
         "rope_parameters": {"rope_theta": rotary.theta, **(scaled or {"rope_type": "default"})},
         "rope_theta": rotary.theta,
         "rope_scaling": scaled,
@@ -188,7 +188,7 @@ def read_weights(directory: str | Path) -> Iterator[tuple[str, Tensor]]:
     directory, tensors = Path(directory), _safetensors()
     config = read_config(directory)
     names = {theirs: ours for ours, theirs in _modules(config.layers).items()}
-    # A buffer of old checkpoints, and what a tied model's file may hold a second time.
+    # These are a buffer of old checkpoints, and what a tied model's file may hold a second time.
     skipped = ("rotary_emb.inv_freq", *(["lm_head.weight"] if config.head is None else []))
     for path in _files(directory):
         try:
@@ -278,7 +278,7 @@ def write(
     directory, plain = Path(directory).expanduser(), _plain(config)
     described, names = _described(plain), _modules(config.layers)
     tensors, fresh = _safetensors(), directory / ".part"
-    # Copies: what is handed in may be a view that the next one overwrites.
+    # These are copies, because a given value may be a view that the next one overwrites.
     held = {
         _renamed(name, names): value.detach().to("cpu", copy=True).contiguous()
         for name, value in _each_once(_merged(config, weights), _shapes(plain))

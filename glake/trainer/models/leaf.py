@@ -19,7 +19,8 @@ from glake.trainer.configurable import Configurable, NonNegative
 class Leaf(Configurable, nn.Module, abstract=True):
     class Config(Configurable.Config):
         trainable: bool = True
-        # What parameters are kept in, and computed with: inputs are cast. None: torch's default.
+        # The types in which parameters are kept, and in which they are used: inputs are cast. None:
+        # torch's default.
         dtype: Literal["float32", "bfloat16"] | None = None
 
     def parameter(self, *shape: int) -> nn.Parameter:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from glake.platforms import Platform
 from glake.transfer.topology.routes import Routes, Way, parents
 
-# Where host memory is: all on the GPU's socket; an equal part on each, changing in stripes; the
-# same, changing every page.
+# The places of host memory: all on the GPU's socket; an equal part on each, which changes in
+# stripes; the same, which changes every page.
 LOCAL, INTERLEAVED, PAGES = "local", "interleaved", "pages"
 _MOST_PAIRS = 8
 _Pair = tuple[int, int]
@@ -81,7 +81,7 @@ def _peers(platform: Platform) -> list[_Pair]:
 
     every = [(a, b) for a in gpus for b in gpus if a != b]
     found = _firsts(every, kind)
-    # Where every link has its own rate, kinds that differ in more come first.
+    # If every link has its own rate, kinds that differ in more come first.
     plainly = _firsts(every, lambda pair: kind(pair)[:3])
     return sorted((plainly + [pair for pair in found if pair not in plainly])[:_MOST_PAIRS])
 

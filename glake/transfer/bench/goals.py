@@ -9,14 +9,15 @@ from typing import Any
 from glake.platforms import Platform
 
 _KIB, _MIB = 1 << 10, 1 << 20
-GATE = 1.15  # of a plain copy: with less to gain, relays are refused and a plain copy is the goal
-_GAIN = 1.02  # of a plain copy: anything less is none
+# Times a plain copy; with less to gain, relays are refused, and a plain copy is the goal.
+GATE = 1.15
+_GAIN = 1.02  # times a plain copy; a smaller gain is none
 _ROUNDING = 1e-4  # of what a row prints
 _COHERENT = 130  # GB/s: more is NVLink to the CPU
 _GOALS = (0.92, 0.95)  # of the bound, at 256 MiB and at 1 GiB
 _FAST = 200  # GB/s: on such links chunks are as short as a copy's start
 _FAST_GOALS = (0.80, 0.90)
-_MOST_CORE = 0.30  # of a core, for each path: its driver calls
+_MOST_CORE = 0.30  # part of a core that the driver calls of each path take
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def missed(row: Mapping[str, Any], platform: Platform) -> list[dict[str, Any]]:
     joint = "jain" in row
     if part := part_of_bound(row, platform):
         least(part.goal, part.of)
-    # Where GPUs differ, equal rates would be no fair ones.
+    # If GPUs differ, equal rates would not be fair.
     alike = joint and row["transfer"] != "bidir" and row["fair_bound"] > 0.9 * row["bound"]
     if alike and size >= 256 * _MIB and row["jain"] < 0.95:
         found.append({"of": "jain", "is": row["jain"], "goal": 0.95})

@@ -28,14 +28,14 @@ MOST_MADE = 1000
 COMPLETIONS = ("instant", "polled")
 ORDERS = ("enqueued", "held")
 _AT_ONCE = 2
-_SILENT_S: float = 300  # without a row: it hangs
+_SILENT_S: float = 300  # seconds without a row, after which it hangs
 _INSIDE = "platform"  # its name in the file a child reads: any text may be a platform's own
 
 Row = dict[str, Any]
 Progress = Callable[[str, int, int], object]
 
 
-LEAST_RATE = 1e-3  # GB/s of a link: over slower ones, copies end long after any sensible deadline
+LEAST_RATE = 1e-3  # GB/s of a link; over slower ones copies end long after any useful deadline
 
 
 def platforms_of(given: str) -> dict[str, Platform]:
@@ -185,7 +185,7 @@ class _Child:
 
     def run(self, progress: Progress) -> list[Row]:
         """Runs the process and returns its rows. BenchFailed."""
-        # Files without names: nothing of them is left, however this process ends.
+        # Files without names, so that nothing of them is left, however this process ends.
         with _nameless() as platforms, _nameless() as said:
             platforms.write(file_text({_INSIDE: self._platform}))
             platforms.flush()

@@ -238,10 +238,11 @@ class EqualShares:
         name = f"part {copy.number} g{gpu}"
         chunk = min(max((end - begin) // _CHUNKS, _LEAST_CHUNK), _MOST_CHUNK)
         slots = 0 if direct else machine.device_buffer(gpu, name, _SLOTS * _MOST_CHUNK)
-        # Copy engines push: into the buffer by the source's GPU, if there is one.
+        # Copy engines push, so the source's GPU copies into the buffer, if there is one.
         first = copy.of if copy.of >= 0 else gpu
         ended: dict[int, int] = {}
-        # The first chunk is half as long: else both streams would start copies, and wait, at once.
+        # The first chunk is half as long. Otherwise both streams would start copies, and wait, at
+        # the same time.
         starts = [begin, *range(begin + chunk // 2, end, chunk), end]
         for number, (at, stop) in enumerate(itertools.pairwise(starts)):
             turn, lane = number % _SLOTS, number % _LANES

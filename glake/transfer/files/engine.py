@@ -34,8 +34,9 @@ from glake.transfer.host import pinned_block
 if TYPE_CHECKING:
     from glake.typing import Array
 
-# Of a disk of 2.4 to 3.2 GB/s, 1 MiB by 16 threads read and wrote all; 128 KiB took five times the
-# CPU's time for no more (two cores, 2026-11-24). Four MiB leave the interpreter alone.
+# On a disk of 2.4 to 3.2 GB/s, 16 threads with 1 MiB each read and wrote at its full rate. With 128
+# KiB they took five times the CPU's time for the same rate (two cores, 2026-11-24). With 4 MiB the
+# interpreter has time for other work.
 BLOCK = 4 << 20
 DEPTH = 16
 _MOST_PIECES = 1 << 22  # of a request: 16 TiB in blocks of 4 MiB
@@ -65,8 +66,8 @@ class FileStats:
     buffer_bytes: int = 0
 
 
-# What closed engines have done, one entry each. A deque, because an engine's finalizer may run
-# inside any call: it must not take a lock.
+# The figures of closed engines, one entry for each. It is a deque, because an engine's finalizer
+# may run inside any call and must not take a lock.
 _ended: deque[FileStats] = deque()
 _engines: weakref.WeakSet[FileEngine] = weakref.WeakSet()
 
@@ -275,8 +276,8 @@ class FileEngine:
                 try:
                     threads.submit(self._carry, request, piece)
                 except RuntimeError as error:
-                    # At the interpreter's end nothing begins any more. Where only another thread
-                    # was refused, the piece waits for those there are.
+                    # At the interpreter's end nothing begins any more. If only another thread was
+                    # refused, the piece waits for the existing ones.
                     if "shutdown" in str(error):
                         break
                 begun += 1
@@ -373,13 +374,13 @@ def _opened(path: str | os.PathLike[str] | int, write: bool, direct: bool) -> _F
     if isinstance(path, str | os.PathLike):
         name = text = os.fspath(path)
     elif (descriptor := arguments.whole(path)) is not None:
-        # Opened anew, so that flags and lifetime are the request's own.
+        # The file is opened again, so that flags and lifetime are the request's own.
         name = f"/proc/self/fd/{descriptor}"
         text = _named(name)
         _require_mode(descriptor, write, text)
     else:
         raise InvalidArgument(f"path {path!r}: a file's name, or the descriptor of an open file")
-    # Without a wait: opening a pipe would wait for its other end.
+    # It is opened without a wait, because opening a pipe would wait for its other end.
     flags = os.O_CLOEXEC | os.O_NONBLOCK
     flags |= (os.O_WRONLY | os.O_CREAT) if write else os.O_RDONLY
     try:

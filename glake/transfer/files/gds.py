@@ -43,7 +43,8 @@ class Gds:
     def open(self, name: str, write: bool) -> GdsFile | None:
         """The file for cuFile. None if its file system or its permissions do not allow that."""
         try:
-            # Its "w" would cut the file short, and of a file open for writing it reads a part.
+            # Its mode "w" would cut the file short, and it reads a part of a file that is open for
+            # writing.
             return GdsFile(self._files.CuFile(name, "r+" if write else "r"))
         except (OSError, RuntimeError):  # RuntimeError is what kvikio makes of cuFile's errors
             return None

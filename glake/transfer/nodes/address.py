@@ -57,7 +57,7 @@ class Address:
         self._remove_dead()
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            # Never open to others, not even before a chmod.
+            # The socket is never open to others, not even before a chmod.
             before = os.umask(0o177)
             try:
                 made.bind(self.path)

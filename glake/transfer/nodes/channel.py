@@ -160,7 +160,8 @@ def _send(connection: socket.socket, message: Any) -> None:
 
 
 def _receive(connection: socket.socket, timeout: float) -> Any:
-    # Byte by byte where need be: what follows belongs to the channel. Nobody may dawdle for ever.
+    # It reads byte by byte if needed, because what follows belongs to the channel. A slow peer is
+    # cut off at the limit.
     end = time.monotonic() + timeout
 
     def exactly(size: int) -> bytes:

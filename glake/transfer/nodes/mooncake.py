@@ -14,8 +14,8 @@ from glake.transfer.nodes.backend import Backend, NetworkRead
 
 _PROTOCOLS = ("tcp", "rdma", "efa")
 _THREADS = 16  # a read of it holds a thread until it ends
-# Its limit of a read is no less than 5 s. What fails so late has been given up, not ended: its
-# bytes may still come, until the engine is closed.
+# The engine's limit for a read is at least 5 s. A read that fails after that was given up and has
+# not ended. Its bytes may still come until the engine is closed.
 _GIVEN_UP = 4.0
 
 

@@ -117,7 +117,7 @@ class Nixl(Backend):
             with contextlib.suppress(Exception):
                 agent.deregister_memory(self._registered)
             self._registered = None
-            # Its end is what stops its reads, whoever still has the Python object of it.
+            # Only its end stops its reads, whoever still has the Python object.
             agent.agent = None
             del agent
         gc.collect()

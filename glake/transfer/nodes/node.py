@@ -42,7 +42,7 @@ CHUNK = 4 << 20
 DEPTH = 8
 TIMEOUT = 30.0
 _MOST_CONNECTIONS = 256
-_GREETING = 10.0  # seconds for whoever connects to show that he has the secret
+_GREETING = 10.0  # seconds in which a new connection must show that it has the secret
 _FIRST_REST, _LAST_REST = 0.05, 1.0  # seconds between two attempts to connect
 
 

@@ -350,7 +350,7 @@ class Peer:
             self._asked[number] = asked
         try:
             self._channel.send(make(number))
-            # The peer may itself wait as long for a buffer, and for its own read.
+            # The peer may itself wait that long for a buffer, and for its own read.
             answer = asked.result(3 * self._timeout)
         except NotYet:
             self._channel.close()

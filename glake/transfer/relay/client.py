@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 Ends = tuple[int, int, int, int]
 
-LINGER = 0.02  # seconds a demand that has ended is kept: the next copy is often like the last
+# Seconds for which an ended demand is kept, because the next copy is often like the last.
+LINGER = 0.02
 REST = 0.002  # seconds between two looks for changes, so that many short copies are one look
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 30.0  # seconds between attempts, doubling
 _PIECE = 1 << 16

@@ -32,7 +32,8 @@ def told(environ: Mapping[str, str] | None = None) -> bool:
     return config.read(os.environ if environ is None else environ).relays is not None
 
 
-# By what launchers tell each process: processes on the node, else in all; its rank on the node.
+# What launchers tell each process: the processes on the node, or else in all; and its rank on the
+# node.
 _ON_NODE = (
     "LOCAL_WORLD_SIZE",  # torchrun
     "OMPI_COMM_WORLD_LOCAL_SIZE",  # Open MPI

@@ -22,7 +22,7 @@ from glake.transfer.relay.protocol import Ask, Demands, Grant, Hello, Message, R
 from glake.transfer.relay.sharing import Client, Ledger
 from glake.transfer.topology import Topology
 
-GAP = 0.005  # seconds between two grants: each has every client plan anew
+GAP = 0.005  # seconds between two grants, because each makes every client plan again
 PATIENCE = 5.0  # seconds a new connection has to say who it is
 MOST_CLIENTS = 64
 _LOG_BYTES = 256 << 10

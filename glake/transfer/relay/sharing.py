@@ -206,7 +206,7 @@ class Ledger:
             worth = {way: rate + (rates[way] - rate) / len(way) for way in ways}  # per GPU
             best = max(worth.values())
             more = next(way for way in ways if worth[way] > best * (1 - 1e-3))
-            # One that brings nothing may still bring other copies something: GPU to GPU.
+            # A relay that brings nothing here may still help other copies, between GPUs.
             if worth[more] < rate * _LEAST_GAIN:
                 rest = [gpu for gpu in rest if self._linked(client, gpu)]
                 return tuple(chosen + rest[:room])

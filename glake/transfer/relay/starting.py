@@ -21,7 +21,7 @@ from glake.transfer.topology import Topology, node
 IDLE = 30.0  # seconds without a client after which a service that we start ends
 START_SECONDS = 20.0  # for a service to come up: Python on a busy machine
 PATIENCE = 5.0  # seconds that another process's start is waited for before we start one too
-SEND_SECONDS = 5.0  # a service that takes no message for so long is as good as gone
+SEND_SECONDS = 5.0  # a service that takes no message for that long counts as gone
 _LOOK = 0.02
 
 
@@ -57,7 +57,7 @@ def spawn(files: Files, topology: Topology, idle: float) -> subprocess.Popen[byt
     if not sys.executable:
         raise RelayUnavailable("there is no Python interpreter to run the relay service with")
     described = ("--described", str(files.topology), "--idle", repr(idle))
-    # Its options are its own. It has the driver, which it opens for clients that see one GPU.
+    # It gets its own options, and the driver, which it opens for clients that see one GPU.
     clean = node.service_environment()
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     log = os.open(files.log, flags, 0o600)
@@ -117,7 +117,7 @@ def reach(
 
 
 def _await_in_background(process: subprocess.Popen[bytes]) -> None:
-    # Else it would stay in the process table until we end.
+    # Otherwise it would stay in the process table until this process ends.
     threading.Thread(target=process.wait, name="glake-relay-reaper", daemon=True).start()
 
 

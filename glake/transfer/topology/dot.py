@@ -67,7 +67,7 @@ def text(topology: Topology) -> str:
         "  edge [fontname=Helvetica, fontsize=9]",
     ]
     if any(edge.source[0] == edge.target[0] == "g" for edge in platform.edges):
-        # In levels, the links among GPUs would lie over each other.
+        # If they had levels, the links among GPUs would be drawn over each other.
         lines += ["  layout=neato; mode=KK; overlap=false; splines=true"]
     else:
         lines += ["  rankdir=BT; nodesep=0.6; ranksep=0.9"]

@@ -15,7 +15,8 @@ from glake.errors import DriverAbsent
 
 SWITCH, CPU, UNKNOWN = "switch", "cpu", "unknown"
 
-# Indices of nvmlDeviceGetP2PStatus. Plain numbers: nvidia-ml-py's name for reading is a tuple.
+# Indices of nvmlDeviceGetP2PStatus. They are plain numbers, because nvidia-ml-py's name for reading
+# is a tuple.
 _P2P_WRITE = 1
 _P2P_STATUS = {
     0: "ok",
@@ -25,7 +26,7 @@ _P2P_STATUS = {
     4: "a driver setting forbids it",
     5: "not supported",
 }
-# NVML numbers link versions in the order they came; this is the major version of each.
+# NVML numbers link versions in the order in which they appeared. This is the major version of each.
 _NVLINK_MAJOR = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
 
 
@@ -55,7 +56,7 @@ class Gpu:
     c2c: float = 0.0
     mig: bool = False
     mig_uuids: tuple[str, ...] = ()
-    processes: tuple[int, ...] = ()  # that compute on it, by the numbers the driver has for them
+    processes: tuple[int, ...] = ()  # those that compute on it, by the driver's numbers for them
 
 
 @dataclass(frozen=True)

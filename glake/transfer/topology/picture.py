@@ -129,7 +129,7 @@ class _Sheet:
         done: set[frozenset[str]] = set()
         for edge in self._platform.edges:
             pair = frozenset((edge.source, edge.target))
-            # A switch that leads to no GPU has no place.
+            # A switch that leads to no GPU gets no place.
             if pair not in done and pair <= self._spots.keys():
                 done.add(pair)
                 self._edge(axes, edge)

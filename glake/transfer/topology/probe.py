@@ -21,7 +21,7 @@ from glake.transfer.topology.sharing import SATURATED, BothWays, Sharing
 from glake.transfer.topology.sources import current
 from glake.transfer.topology.topology import Topology
 
-_POOR = 0.7  # a pair below this share of what the graph says is told
+_POOR = 0.7  # a pair below this share of the graph's rate is told
 
 
 def probe(platform: Platform, copier: Copier) -> Calibration:
@@ -275,7 +275,8 @@ class _Probe:
                 wrong |= self._carry_more(copies, rates)
                 if self._limits(ends, copies, rates):
                     name = ">".join(ends)
-                    # Both ends' GPUs may have measured it: the better of the two used it fully.
+                    # The GPUs of both ends may have measured it. The better of the two used it
+                    # fully.
                     self._set(*ends, max(total, self._found.get(name, 0.0)))
                 else:
                     self._at_least(*ends, total)
@@ -390,7 +391,7 @@ class _Probe:
         for way in (0, 1):
             best, mine, other = can[way], got[way], got[1 - way]
             if mine < SATURATED * alone[way]:
-                # Never below what the other direction can reach alone.
+                # It is never below what the other direction can reach alone.
                 weight = round(min((best - mine) / other, best / can[1 - way]), 4)
                 terms = ((names[way], 1.0), (names[1 - way], weight))
                 self._joint.append(Joint(terms, round(best, 2)))

@@ -20,7 +20,7 @@ class Both:
         return Both(self.down * factor, self.up * factor, self.source)
 
 
-# One PCIe link of 16 lanes by generation; other widths in proportion.
+# One PCIe link of 16 lanes, by generation. Other widths are in proportion.
 PCIE = {
     1: Both(3.1, 3.2, "a quarter of generation 3"),
     2: Both(6.2, 6.5, "half of generation 3"),
@@ -30,11 +30,11 @@ PCIE = {
     6: Both(110.8, 110.4, "twice generation 5; no log"),
 }
 
-# A switch's link to the host while several GPUs use it, where that is known to be less than a link.
+# A switch's link to the host while several GPUs use it, if that is known to be less than one link.
 UPLINK = {4: Both(23.75, 20.35, "derived from GLake's 83.1 / 71.2 on DGX A100")}
 
 # Host DRAM of a socket (read, write) and the link between two sockets, by the best PCIe generation
-# under it: hosts of one generation of PCIe have one generation of memory.
+# below it: hosts with one generation of PCIe have one generation of memory.
 DRAM = {
     3: Both(60.0, 60.0, "estimate for six channels of DDR4 as GPUs see it"),
     4: Both(150.0, 150.0, "estimate for eight channels of DDR4"),
@@ -47,7 +47,7 @@ SOCKET_LINK = {
     5: Both(116.0, 116.0, "remote half of a two-socket stream copy, HGX H100"),
     6: Both(130.0, 130.0, "estimate"),
 }
-# The same on Grace, whose GPUs hang on NVLink-C2C.
+# The same for Grace, whose GPUs are joined by NVLink-C2C.
 C2C_DRAM = Both(338.0, 364.0, "nvbandwidth #53, GB200: all GPUs of a node at once")
 C2C_SOCKET_LINK = Both(100.0, 100.0, "estimate")
 C2C_SHARE = 0.90  # of the rate NVML gives for the links: 201 of 223.5 on GB200

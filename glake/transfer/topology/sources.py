@@ -150,7 +150,7 @@ def first_gpus(platform: Platform, count: int, name: str = "the platform") -> Pl
 
     edges = tuple(edge for edge in platform.edges if kept(edge.source) and kept(edge.target))
     names = {edge.name for edge in edges}
-    # A joint limit loses the terms of edges that are gone: nothing flows there.
+    # A joint limit loses the terms of edges that are gone, because nothing flows there.
     joint = tuple(
         replace(each, weights=tuple(pair for pair in each.weights if pair[0] in names))
         for each in platform.joint
