@@ -135,7 +135,7 @@ def options_page() -> str:
         ]
         lines += [
             f"| `{config.PREFIX}{each.name}` | {f'`{each.default}`' if each.default else ''} "
-            f"| {each.takes} | {each.meaning} |"
+            f"| {each.takes} | {f'{each.meaning}. {each.more}' if each.more else each.meaning} |"
             for each in config.OPTIONS.values()
             if each.reader == reader
         ]
