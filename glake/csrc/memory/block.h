@@ -30,7 +30,7 @@ struct Block {
   std::atomic<BlockState> state{BlockState::kIdle};
   bool small_pool = false;  // counted with PyTorch's small pool: it lies in the small arena
   StreamId stream_id = 0;
-  // Threads that look up another block of its slot see it change (BlockTable::peek).
+  // Threads that look up another block of its cell see it change (BlockTable::peek).
   std::atomic<Address> ptr{0};
   Bytes size = 0;       // rounded up to 512
   Bytes requested = 0;  // as the caller asked
@@ -41,7 +41,7 @@ struct Block {
   Allocation* allocation = nullptr;  // of the contiguous pool, if it is one of its blocks
   uint64_t share = 0;                // the number other processes open it by; 0: none
   StreamSet recorded;                // other streams that use it
-  Block* slot_next = nullptr;        // other blocks that start in the same pointer-map slot
+  Block* cell_next = nullptr;        // other blocks that start in the same pointer-map cell
   void* data() const { return reinterpret_cast<void*>(ptr.load(std::memory_order_relaxed)); }
   bool small() const { return size <= kSmallLimit; }
 };
