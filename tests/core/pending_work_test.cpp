@@ -220,7 +220,7 @@ TEST(small_frees_serve_their_own_stream) {
   Fixture f("small frees serve their own stream", {{"limit", "192MiB"}});
   constexpr size_t kBytes = 512;
   Gate gate;
-  std::vector<CUstream> users(glake::Tuning::kCacheSlots + 1);
+  std::vector<CUstream> users(glake::Tuning::kCacheShelves + 1);
   std::vector<void*> blocks;
   for (CUstream& user : users) {
     CU(cuStreamCreate(&user, CU_STREAM_NON_BLOCKING));

@@ -93,8 +93,8 @@ struct Tuning {
   static constexpr uint64_t kIndexed = 4;
   static constexpr uint64_t kCompared = 4;
 
-  // A thread's cache: places, and blocks of one size and stream in each: guesses.
-  static constexpr int kCacheSlots = 256;
+  // A thread's cache: shelves, and blocks of one size and stream in each: guesses.
+  static constexpr int kCacheShelves = 256;
   static constexpr int kCacheDepth = 14;
   // The part of the limit that it keeps at most: in small blocks, and in large ones, where it keeps
   // these. Guesses, which benchmarks/allocator/mixed_sizes.py shows at work.
