@@ -425,7 +425,7 @@ TEST(what_is_freed_is_given_up) {
     OK(glake_free(blocks[1]));
     CHECK(test::stat("glake.paused_bytes") == static_cast<int64_t>(40 * kMiB));
     CHECK(region("paused_bytes") == static_cast<int64_t>(40 * kMiB));
-    // Of four chunks of at most 32 MiB the last two have bytes of the last block.
+    // Of four portions of at most 32 MiB the last two have bytes of the last block.
     CHECK_TEXT(region("saved_bytes") == static_cast<int64_t>(56 * kMiB), regions());
     CHECK(host_blocks() == (to == GLAKE_REGION_HOST ? 2 : 0));
     OK(glake_region_resume(0, f.weights, 1));

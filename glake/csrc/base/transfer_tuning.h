@@ -26,7 +26,7 @@ struct TransferTuning {
   static constexpr double kCopyNs = 8000;
   // Relays must bring this many times the rate of the plain copy; GPUs in a row on one path, and
   // paths of one demand, at most: guesses.
-  static constexpr double kRelayGate = 1.15;
+  static constexpr double kRelayGain = 1.15;
   static constexpr int kRelaysInARow = 2, kPathsOfOne = 16;
   // GB/s of a link that nobody has described: a guess.
   static constexpr double kUnknownRate = 20;

@@ -73,9 +73,9 @@ struct Tuning {
   // Its classes: powers of two from the first to the second, whole granules above that: guesses.
   static constexpr Bytes kHostLeastClass = 4 * kKiB, kHostMostClass = 8 * kMiB;
 
-  // A paused region's bytes go to the host in chunks, and a group of chunks is one transfer. It has
-  // 256 MiB: a longer one is hardly faster (docs/transfer.md, by `glake bench transfer`).
-  static constexpr Bytes kSavedChunk = 32 * kMiB;
+  // A paused region's bytes go to the host in portions, and a group of portions is one transfer. It
+  // has 256 MiB: a longer one is hardly faster (docs/transfer.md, by `glake bench transfer`).
+  static constexpr Bytes kSavedPortion = 32 * kMiB;
   static constexpr size_t kSavedGroup = 8;
   // Groups under way. Each one that waits behind them costs the engine's threads questions to the
   // driver, and takes turns from those of the other direction. A guess.
@@ -93,8 +93,8 @@ struct Tuning {
   static constexpr uint64_t kIndexed = 4;
   static constexpr uint64_t kCompared = 4;
 
-  // A thread's cache: places, and blocks of one size and stream in each: guesses.
-  static constexpr int kCacheSlots = 256;
+  // A thread's cache: shelves, and blocks of one size and stream in each: guesses.
+  static constexpr int kCacheShelves = 256;
   static constexpr int kCacheDepth = 14;
   // The part of the limit that it keeps at most: in small blocks, and in large ones, where it keeps
   // these. Guesses, which benchmarks/allocator/mixed_sizes.py shows at work.

@@ -69,12 +69,12 @@ bool Device::plentiful() const {
   return options.policy == PolicyKind::kBalanced && !shortage.full() && under_limit() <= room();
 }
 
-Granules Device::chunk_room() const {
+Granules Device::allocation_room() const {
   Granules held = physical() + Granules::ceil(outside);
   return held < limit ? limit - held : Granules{0};
 }
 
-Granules Device::chunks_above_limit() const {
+Granules Device::allocations_above_limit() const {
   Granules held = physical() + Granules::ceil(outside);
   return limit < held ? held - limit : Granules{0};
 }

@@ -62,8 +62,8 @@ struct Device {
   // The room is at least as large as what is held.
   bool plentiful() const;
   // The same for contiguous blocks, which take nothing that is owed.
-  Granules chunk_room() const;
-  Granules chunks_above_limit() const;
+  Granules allocation_room() const;
+  Granules allocations_above_limit() const;
   // What is held although it is in no segment: the driver refused to take it back. Of the
   // statistics, glake.owed_bytes alone counts it. Takes no lock.
   Granules owed() const { return Granules{deferred.handles()} + contiguous.owed(); }

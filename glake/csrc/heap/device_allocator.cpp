@@ -148,17 +148,17 @@ void DeviceAllocator::require_no_blocks() {
 Block* DeviceAllocator::find(Bytes bytes, StreamHandle stream, ThreadCache& cache) {
   const StreamLives::Named named(device_.driver.streams(), stream);
   Bytes size = round_up(bytes, kAlignment);
-  uint64_t slot = 0;
+  uint64_t entry = 0;
   {
     HotGuard hot(device_.hot);
     cache.collect(device_.stats);
     Request r = device_.request(bytes, stream);
     if (!r.small()) {
-      Address place = device_.own->history.expect(size, r.stream, &slot);
+      Address place = device_.own->history.expect(size, r.stream, &entry);
       if (place != 0) {
         if (Found found = Search(*device_.own).repeat(r, place)) {
           if (device_.keeping.followed()) Frees(*device_.own).drain_caches(false);
-          device_.own->history.placed(slot, found.ptr);
+          device_.own->history.placed(entry, found.ptr);
           ++device_.stats.repeats;
           return device_.own->make_block(r, found, stream);
         }
@@ -166,7 +166,7 @@ Block* DeviceAllocator::find(Bytes bytes, StreamHandle stream, ThreadCache& cach
     }
     if (Found found = Search(*device_.own).hit(r)) {
       if (!r.small()) {
-        device_.own->history.placed(slot, found.ptr);
+        device_.own->history.placed(entry, found.ptr);
         if (device_.keeping.found_by_fit([this] { return device_.plentiful(); }))
           Frees(*device_.own).drain_caches(false);
       }
@@ -177,7 +177,7 @@ Block* DeviceAllocator::find(Bytes bytes, StreamHandle stream, ThreadCache& cach
   HotGuard hot(device_.hot);
   Block* b =
       SlowPath(*device_.own).allocate({size, bytes, device_.clock.id_of(stream)}, stream, hot);
-  if (size > kSmallLimit) device_.own->history.placed(slot, b->ptr);
+  if (size > kSmallLimit) device_.own->history.placed(entry, b->ptr);
   return b;
 }
 

@@ -36,8 +36,8 @@ class DriverShortage {
   const std::string& view_said() const { return view_said_; }
 
   // Contiguous blocks: what it reports free does not say whether the next of the kind fits.
-  void refuse_chunk(int kind) { chunk_[ContiguousPool::number(kind)] = true; }
-  bool refused_chunk(int kind) const { return chunk_[ContiguousPool::number(kind)]; }
+  void refuse_allocation(int kind) { allocation_[ContiguousPool::number(kind)] = true; }
+  bool refused_allocation(int kind) const { return allocation_[ContiguousPool::number(kind)]; }
 
  private:
   bool full_ = false, now_ = false;
@@ -45,7 +45,7 @@ class DriverShortage {
   std::string said_;
   Granules view_most_;
   std::string view_said_;  // empty: it refused none
-  bool chunk_[2] = {false, false};
+  bool allocation_[2] = {false, false};
 };
 
 }  // namespace glake

@@ -21,7 +21,7 @@ void Frees::drain_caches(bool small_too) {
 
 void Frees::free(Block* b) {
   end_share(b);
-  if (b->chunk != nullptr) return ContiguousBlocks(device_).free(b);
+  if (b->allocation != nullptr) return ContiguousBlocks(device_).free(b);
   if (heap_.pool != nullptr) return free_private(b);
   Tickets tickets(device_.clock.stamp(b->stream_id));
   if (!Heap::frees_later(*b)) {

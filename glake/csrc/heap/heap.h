@@ -70,7 +70,7 @@ class Heap {
   static size_t own_recorded(const Block& b) { return b.recorded.has(b.stream_id) ? 1 : 0; }
   // True if a free will have to wait for streams recorded on the block.
   static bool frees_later(const Block& b) {
-    return b.chunk == nullptr && b.recorded.size() - own_recorded(b) >= Tickets::kMax;
+    return b.allocation == nullptr && b.recorded.size() - own_recorded(b) >= Tickets::kMax;
   }
 
   // The device's own, not a private pool's.

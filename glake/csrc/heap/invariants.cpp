@@ -20,7 +20,7 @@ void Invariants::check() {
   std::string wrong;
   Bytes busy = 0;
   uint64_t own = 0;
-  device_.contiguous.for_each([&](const Chunk& c) { busy += c.live ? c.block->size : 0; });
+  device_.contiguous.for_each([&](const Allocation& c) { busy += c.live ? c.block->size : 0; });
   for (Heap* heap : device_.heaps()) {
     if (wrong.empty()) wrong = broken(*heap, &busy);
     own += heap->granules.own().count;

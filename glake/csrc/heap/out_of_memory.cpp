@@ -87,8 +87,8 @@ std::string OutOfMemory::idle_text(Granules mine) {
   if (device_.outside != 0) {
     text += line(size_text(device_.outside) + " of the limit taken by other allocators");
   }
-  if (Bytes chunks = device_.contiguous.physical().bytes(); chunks != 0) {
-    text += line(size_text(chunks) + " in contiguous blocks");
+  if (Bytes allocations = device_.contiguous.physical().bytes(); allocations != 0) {
+    text += line(size_text(allocations) + " in contiguous blocks");
     if (Bytes pinned = device_.contiguous.cached_pinned_bytes(); pinned != 0) {
       text += " (" + size_text(pinned) +
               " of it freed but pinned: it serves requests of nearly a block's size, and "
@@ -117,10 +117,11 @@ Error OutOfMemory::error(const Request& r, const Asked& asked, HotGuard& hot) {
   const Granules below =
       contiguous ? Granules::ceil(r.size) - Granules{1} : Granules::floor(UINT64_MAX);
   Bytes driver_free = 0;
-  const bool chunks_fit = contiguous || (device_.options.contiguous.from != 0 && heap_.own());
-  const GrowthRoom chunks =
-      chunks_fit ? LargestFit(heap_).chunk_growth(kind, below, &driver_free, hot) : GrowthRoom{};
-  const GrowthRoom grow = contiguous ? chunks : LargestFit(heap_).growth(&driver_free);
+  const bool allocations_fit = contiguous || (device_.options.contiguous.from != 0 && heap_.own());
+  const GrowthRoom allocations =
+      allocations_fit ? LargestFit(heap_).allocation_growth(kind, below, &driver_free, hot)
+                      : GrowthRoom{};
+  const GrowthRoom grow = contiguous ? allocations : LargestFit(heap_).growth(&driver_free);
   bool guarded = device_.debug != nullptr && heap_.own() && !contiguous;
   Bytes guards = guarded ? device_.debug->overhead() : 0;
   Bytes needed = contiguous ? round_up(r.size, kGranule) : r.size;
@@ -137,7 +138,7 @@ Error OutOfMemory::error(const Request& r, const Asked& asked, HotGuard& hot) {
   heap_.granules.new_stamp();
   const Granules idle = Stitch(heap_).collect(r, heap_.whole_free(), Wait::kSure, runs, &pending);
   text += idle_text(idle);
-  Bytes callers = LargestFit(heap_).callers(r, asked, chunks);
+  Bytes callers = LargestFit(heap_).callers(r, asked, allocations);
   text +=
       line("largest fit now " + size_text(callers) + " (" + std::to_string(callers) + " bytes)");
   text += line(advice(needed, missing(r, asked, grow.now), grow, contiguous ? Granules{0} : idle));

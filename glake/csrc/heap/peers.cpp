@@ -42,7 +42,7 @@ void Peers::enable(int peer) {
                                         device_text(device_.number) + "; try again");
   }
   for (Heap* heap : device_.heaps()) mapped_ranges(*heap, &ranges);
-  device_.contiguous.for_each([&](const Chunk& c) {
+  device_.contiguous.for_each([&](const Allocation& c) {
     if (c.kind == GLAKE_CONTIGUOUS_VMM) ranges.emplace_back(c.base, c.bytes);
   });
   hot.unlock();

@@ -21,12 +21,12 @@ class PlacementHistory {
       : ring_(used ? Tuning::kRemembered : 0), index_(used ? Tuning::kRemembered : 0) {}
 
   // Enters a request. Returns where its counterpart in the sequence being followed lies, or 0;
-  // `slot` names the entry for placed().
-  Address expect(Bytes size, StreamId stream, uint64_t* slot);
+  // `entry` is its number here, for placed().
+  Address expect(Bytes size, StreamId stream, uint64_t* entry);
   uint64_t count() const { return count_; }
   // Requests since the counterpart of the last one: a step's, once steps repeat.
   uint64_t period() const { return cursor_ == 0 ? Tuning::kRemembered : count_ - cursor_ + 1; }
-  void placed(uint64_t slot, Address ptr) { ring_[slot % Tuning::kRemembered].ptr = ptr; }
+  void placed(uint64_t entry, Address ptr) { ring_[entry % Tuning::kRemembered].ptr = ptr; }
 
  private:
   static constexpr uint64_t kBase = 0x9e3779b97f4a7c15ull;

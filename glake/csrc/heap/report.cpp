@@ -124,7 +124,7 @@ void Report::append_pools(std::string& json) {
 // What contiguous blocks leave of their last granule.
 void Report::note_inactive() {
   int64_t count = 0, bytes = 0;
-  device_.contiguous.for_each([&](const Chunk& c) {
+  device_.contiguous.for_each([&](const Allocation& c) {
     if (!c.live || c.block->size == c.bytes) return;
     ++count;
     bytes += static_cast<int64_t>(c.bytes - c.block->size);

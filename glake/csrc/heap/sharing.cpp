@@ -10,7 +10,7 @@ namespace {
 // The live block again, now that no other thread changes the books: one may have freed it.
 void require_live(const Block& block, Address begin) {
   bool live = block.state.load() == BlockState::kLive && block.ptr == begin &&
-              (block.pieces != nullptr || block.chunk != nullptr);
+              (block.pieces != nullptr || block.allocation != nullptr);
   if (!live) throw Error(GLAKE_INVALID_POINTER, "the block was freed while it was being pinned");
 }
 
@@ -70,10 +70,10 @@ bool Sharing::open(uint64_t id, SharedBlock* shared) {
   shared->bytes = share.bytes;
   shared->handle_bytes = kGranule;
   shared->legacy = false;
-  if (block.chunk != nullptr) {
-    shared->legacy = block.chunk->kind == GLAKE_CONTIGUOUS_LEGACY;
-    shared->handle_bytes = block.chunk->bytes;
-    if (!shared->legacy) shared->handles.push_back(block.chunk->handle);
+  if (block.allocation != nullptr) {
+    shared->legacy = block.allocation->kind == GLAKE_CONTIGUOUS_LEGACY;
+    shared->handle_bytes = block.allocation->bytes;
+    if (!shared->legacy) shared->handles.push_back(block.allocation->handle);
     return true;
   }
   shared->offset = block.view != nullptr ? (block.ptr - block.view->base) % kGranule

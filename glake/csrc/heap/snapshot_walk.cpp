@@ -103,9 +103,9 @@ void SnapshotWalk::walk(const Heap& heap, const SpanOwners& owners, Snapshot* al
   }
 }
 
-// The escape pool: a segment for each chunk, live or cached.
+// The contiguous pool: a segment for each allocation, live or cached.
 void SnapshotWalk::walk_contiguous(Snapshot* all) const {
-  device_.contiguous.for_each([&](const Chunk& c) {
+  device_.contiguous.for_each([&](const Allocation& c) {
     SegmentShot segment;
     segment.address = c.base;
     segment.bytes = c.bytes;

@@ -1,4 +1,4 @@
-// A reserved range, and for each of its slots the blocks that start in it. A slot is 512 B where
+// A reserved range, and for each of its cells the blocks that start in it. A cell is 512 B where
 // small blocks live and 1 MiB elsewhere, where almost always at most one block starts.
 //
 // Host memory is taken by need, a GiB of device addresses at a time: a table of the whole range
@@ -16,7 +16,7 @@ namespace glake {
 
 class BlockTable {
  public:
-  BlockTable(Address base, Bytes size, Bytes slot, Heap* heap);
+  BlockTable(Address base, Bytes size, Bytes cell, Heap* heap);
   BlockTable(const BlockTable&) = delete;
   BlockTable& operator=(const BlockTable&) = delete;
 
@@ -24,12 +24,12 @@ class BlockTable {
   Bytes size() const { return size_; }
   Heap* heap() const { return heap_; }
 
-  // Makes the slots of [begin, begin + bytes), before any block starts there. Throws Error. One
+  // Makes the cells of [begin, begin + bytes), before any block starts there. Throws Error. One
   // thread at a time, which need not hold the device's lock.
   void prepare(Address begin, Bytes bytes);
   void insert(Block* block);  // under the device's lock
   void erase(Block* block);   // under the device's lock
-  // The block at exactly `ptr` if it leads its slot, which needs no lock; else null: ask find().
+  // The block at exactly `ptr` if it leads its cell, which needs no lock; else null: ask find().
   inline Block* peek(Address ptr) const;
   Block* find(Address ptr) const;  // under the device's lock
   // The block that holds the byte at `ptr`, and begins at `low` or later; null: none. Under the
@@ -38,9 +38,9 @@ class BlockTable {
 
  private:
   friend class PointerMap;
-  // Null where no slots have been made.
-  inline Slot* slot(Address ptr) const;
-  Bytes table_bytes() const { return (kRangeAlign >> shift_) * sizeof(Slot); }
+  // Null where no cells have been made.
+  inline Cell* cell(Address ptr) const;
+  Bytes table_bytes() const { return (kRangeAlign >> shift_) * sizeof(Cell); }
 
   Address base_;
   Bytes size_;
@@ -48,13 +48,13 @@ class BlockTable {
   Heap* heap_;
 };
 
-inline Slot* BlockTable::slot(Address ptr) const {
-  Slot* slots = PointerMap::pages_[ptr / kRangeAlign].slots.load(std::memory_order_acquire);
-  return slots != nullptr ? &slots[ptr % kRangeAlign >> shift_] : nullptr;
+inline Cell* BlockTable::cell(Address ptr) const {
+  Cell* cells = PointerMap::pages_[ptr / kRangeAlign].cells.load(std::memory_order_acquire);
+  return cells != nullptr ? &cells[ptr % kRangeAlign >> shift_] : nullptr;
 }
 
 inline Block* BlockTable::peek(Address ptr) const {
-  const Slot* head = slot(ptr);
+  const Cell* head = cell(ptr);
   Block* b = head != nullptr ? head->load(std::memory_order_acquire) : nullptr;
   return b != nullptr && b->ptr.load(std::memory_order_relaxed) == ptr ? b : nullptr;
 }

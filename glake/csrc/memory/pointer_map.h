@@ -1,4 +1,4 @@
-// From an address to its block table and that table's slots: two shifts and two loads, no hash and
+// From an address to its block table and that table's cells: two shifts and two loads, no hash and
 // no lock. Process-wide, a page a GiB: reserved ranges are 1 GiB aligned and whole GiB long.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace glake {
 
 struct Block;
 class BlockTable;
-using Slot = std::atomic<Block*>;
+using Cell = std::atomic<Block*>;
 
 class PointerMap {
  public:
@@ -27,7 +27,7 @@ class PointerMap {
   // Side by side: a look-up needs both, and neither to find the other.
   struct Page {
     std::atomic<BlockTable*> table{nullptr};
-    std::atomic<Slot*> slots{nullptr};
+    std::atomic<Cell*> cells{nullptr};
   };
   static constexpr uint64_t kPages = uint64_t{1} << 19;  // 49-bit addresses
   static Page pages_[kPages];

@@ -1,4 +1,4 @@
-// Blocks as DLPack capsules: the layout of the specification (dlpack.h, 0.8 and 1.0), bytes in one
+// Blocks as DLPack capsules: the layout of DLPack 0.8 and 1.0, bytes in one
 // dimension. A capsule, or whoever consumes it, holds the Python object that owns the block.
 #include <memory>
 
