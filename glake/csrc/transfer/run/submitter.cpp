@@ -155,7 +155,7 @@ bool Submitter::claim(Flight* flight, uint64_t now) {
     ++run.in_flight;
     ++run.in_first_hop;
     ++entry.transfer->in_flight;
-    if (run.since == 0) run.start_watch(now);
+    run.begin_watch(now);
     if (!std::exchange(entry.transfer->begun, true)) entry.transfer->started_ns = now;
     return true;
   }
@@ -360,10 +360,7 @@ void Submitter::complete(Flight flight, Status status) {
   const Request& request = flight.transfer->request;
   const bool links_alone = !request.pageable && (request.flags & kChecksum) == 0;
   const int slow = links_alone ? run.slow_hop(now) : -1;
-  if (slow >= 0) {
-    listener_.fell_behind(run, static_cast<size_t>(slow));
-    run.slow = 0;
-  }
+  if (slow >= 0) listener_.fell_behind(run, static_cast<size_t>(slow));
   listener_.chunk_ended(&lock, flight.transfer);
 }
 
