@@ -61,15 +61,15 @@ std::string Invariants::broken(Heap& heap, Bytes* busy_bytes) {
       if (s->state == SpanState::kBusy) *busy_bytes += s->size;
     }
   }
-  if (heap.own()) {
+  if (heap.rule.cached_by_threads()) {
     for (auto& c : device_.caches) *busy_bytes -= c->kept_bytes();
   }
   for (const PendingFree& freed : heap.pending_frees) *busy_bytes -= freed.block->size;
   for (const Block* b : heap.kept_blocks) *busy_bytes -= b->size;
-  if (heap.own()) return "";
-  for (const Pool::Whole& w : heap.pool->whole) *busy_bytes -= w.block->size;
-  if (heap.live != heap.pool->blocks.size() + heap.pool->lent + heap.pool->whole.size() +
-                       heap.pending_frees.size()) {
+  for (const WholeBlock& w : heap.whole_blocks) *busy_bytes -= w.block->size;
+  if (heap.pool != nullptr && heap.live != heap.pool->blocks.size() + heap.pool->lent +
+                                               heap.whole_blocks.size() +
+                                               heap.pending_frees.size()) {
     return "a pool's live blocks are miscounted";
   }
   return "";

@@ -139,17 +139,17 @@ Bytes LargestFit::fits_here(const Request& r, Granules growth) {
 
 Bytes LargestFit::largest(const Request& r, Granules growth) {
   Bytes most = fits_here(r, growth);
-  auto blocks = [&](const Pool& pool) {
-    for (const Pool::Whole& w : pool.whole) {
+  auto blocks = [&](const Heap& heap) {
+    for (const WholeBlock& w : heap.whole_blocks) {
       // A captured pool waits for nobody.
       if (heap_.rule.can_have(r.stream, w.tickets)) most = std::max(most, w.block->size);
     }
   };
-  if (heap_.pool != nullptr) blocks(*heap_.pool);
+  blocks(heap_);
   for (Heap* heap : device_.heaps()) {
-    if (heap == &heap_ || heap_.rule.captured() || !heap->lends()) continue;
+    if (heap == &heap_ || !heap_.rule.may_borrow() || !heap->lends()) continue;
     if (heap->rule.whole_only()) {
-      blocks(*heap->pool);
+      blocks(*heap);
     } else {
       most = std::max(most, LargestFit(*heap).fits_here(r, growth));
     }
@@ -218,16 +218,14 @@ Bytes LargestFit::callers(const Request& r, const Asked& asked, const GrowthRoom
     return largest_chunk(asked.kind, r.stream, chunks.now);
   Bytes driver_free = 0;
   Granules grows = growth(&driver_free).now;
-  const Bytes from = heap_.own() ? device_.options.contiguous.from : 0;
+  const Bytes from = heap_.contiguous_from();
   const Bytes chunk =
       from != 0 ? largest_chunk(device_.options.contiguous.kind, r.stream, chunks.now) : 0;
   if (from != 0 && chunk >= from) return chunk;
   // What it refuses in one piece it may refuse in granules.
   if (from != 0 && !chunks.said.empty()) grows = std::min(grows, chunks.now);
   Bytes fits = largest(r, grows);
-  if (heap_.pool != nullptr) return fits;
-  const Bytes guards = device_.debug != nullptr ? device_.debug->overhead() : 0;
-  fits -= std::min(fits, guards);
+  fits -= std::min(fits, heap_.guard_bytes());
   return from == 0 ? fits : round_down(std::min(fits, from - 1), kAlignment);
 }
 

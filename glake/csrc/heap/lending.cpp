@@ -21,9 +21,8 @@ bool Lending::reclaim_elsewhere(const Request& r, HotGuard& hot) {
   return got.count != 0;
 }
 
-// Not for a graph: the lender would have the bytes again while the graph may still be replayed.
 Block* Lending::borrow(const Request& r, StreamHandle stream, HotGuard& hot) {
-  if (heap_.rule.captured()) return nullptr;
+  if (!heap_.rule.may_borrow()) return nullptr;
   if (heap_.pool != nullptr && heap_.pool->region != nullptr)
     return nullptr;  // it could not be paused
   for (Heap* heap : device_.heaps()) {

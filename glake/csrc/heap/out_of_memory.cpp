@@ -68,7 +68,7 @@ std::string OutOfMemory::idle_text(Granules mine) {
   Bytes whole = heap_.whole_free().bytes();
   Bytes free = heap_.large->free_bytes() + heap_.small->free_bytes();
   Bytes cached = 0, waiting = 0;
-  if (heap_.own()) {
+  if (heap_.rule.cached_by_threads()) {
     for (auto& c : device_.caches) cached += c->kept_bytes();
   }
   for (const PendingFree& freed : heap_.pending_frees) waiting += freed.block->size;
@@ -98,10 +98,10 @@ std::string OutOfMemory::idle_text(Granules mine) {
   if (uint64_t pinned = Sharing(device_).pinned_granules(); pinned != 0) {
     text += line(size_text(pinned * kGranule) + " pinned for others, out of stitching");
   }
-  if (heap_.pool != nullptr && !heap_.pool->whole.empty()) {
-    Bytes whole_blocks = 0;
-    for (const Pool::Whole& w : heap_.pool->whole) whole_blocks += w.block->size;
-    text += line(size_text(whole_blocks) + " in freed blocks that its pool keeps whole");
+  Bytes kept = 0;
+  for (const WholeBlock& w : heap_.whole_blocks) kept += w.block->size;
+  if (kept != 0) {
+    text += line(size_text(kept) + " in freed blocks that its pool keeps whole");
   }
   if (cached != 0) text += line(size_text(cached) + " in thread caches");
   if (waiting != 0) text += line(size_text(waiting) + " waiting for recorded streams");
@@ -117,12 +117,11 @@ Error OutOfMemory::error(const Request& r, const Asked& asked, HotGuard& hot) {
   const Granules below =
       contiguous ? Granules::ceil(r.size) - Granules{1} : Granules::floor(UINT64_MAX);
   Bytes driver_free = 0;
-  const bool chunks_fit = contiguous || (device_.options.contiguous.from != 0 && heap_.own());
+  const bool chunks_fit = contiguous || heap_.contiguous_from() != 0;
   const GrowthRoom chunks =
       chunks_fit ? LargestFit(heap_).chunk_growth(kind, below, &driver_free, hot) : GrowthRoom{};
   const GrowthRoom grow = contiguous ? chunks : LargestFit(heap_).growth(&driver_free);
-  bool guarded = device_.debug != nullptr && heap_.own() && !contiguous;
-  Bytes guards = guarded ? device_.debug->overhead() : 0;
+  const Bytes guards = contiguous ? 0 : heap_.guard_bytes();
   Bytes needed = contiguous ? round_up(r.size, kGranule) : r.size;
   std::string text = "CUDA out of memory. Tried to allocate " + size_text(r.requested - guards) +
                      (contiguous ? ", which is " + size_text(needed) + " in whole granules," : "") +
@@ -236,13 +235,13 @@ std::string OutOfMemory::pools_text() {
     Bytes idle = heap->small->free_bytes() + heap->large->free_bytes();
     const Pool* pool = heap->pool.get();
     std::string holder = "the device's own memory";
+    for (const WholeBlock& w : heap->whole_blocks) idle += w.block->size;
     if (pool != nullptr) {
-      for (const Pool::Whole& w : pool->whole) idle += w.block->size;
       holder = (pool->region == nullptr ? "private " : "") + RegionBook::instance().text(pool->id);
     }
     text += line("besides, " + holder + " holds " + size_text(bytes) + " (" + size_text(idle) +
                  " idle");
-    if (pool != nullptr && heap->rule.captured()) text += ", kept for CUDA graphs";
+    if (heap->rule.captured()) text += ", kept for CUDA graphs";
     if (pool != nullptr && pool->users != 0) text += ", users " + std::to_string(pool->users);
     text += ')';
   }

@@ -76,12 +76,11 @@ void Pause::list_homes() {
   }
 }
 
-// Live blocks. A graph may read what was written into memory that has been freed since: of a
-// captured pool, all.
+// Live blocks; all, if freed memory may be read.
 std::vector<SavedPart> Pause::bytes_to_save() {
   std::vector<SavedPart> parts;
   PausedHeap& p = *heap_.pool->paused;
-  p.whole = heap_.rule.captured();
+  p.whole = heap_.rule.freed_may_be_read();
   for (const PausedHeap::Home& h : p.homes) {
     if (p.whole) parts.push_back({h.run.arena->granule_at(h.run.granule), h.run.count * kGranule});
   }
@@ -252,7 +251,7 @@ void Pause::drop_freed() {
   PausedHeap* p = heap_.paused();
   if (!heap_.is_paused()) return;
   heap_.thaw();
-  if (heap_.rule.captured() || (p->whole && heap_.live != 0)) return;
+  if (!heap_.rule.may_unmap() || (p->whole && heap_.live != 0)) return;
   Frees(heap_).drain_pending(Wait::kNo);
   Frees(heap_).drain_whole();
   auto idle = [&](const PausedHeap::Seen& seen) {

@@ -116,7 +116,7 @@ Request Pools::request(Heap& pool, Bytes bytes, StreamHandle stream) {
 
 // Memory the pool has ready for r, or null.
 Block* Pools::quick(Heap& pool, const Request& r, StreamHandle stream) {
-  if (pool.rule.captured()) Frees(pool).drain_pending(Wait::kNo);
+  if (pool.rule.frees_recorded_first()) Frees(pool).drain_pending(Wait::kNo);
   if (pool.rule.whole_only()) return Frees(pool).take_whole(r, stream);
   Found found = Search(pool).hit(r);
   return found ? pool.make_block(r, found, stream) : nullptr;
@@ -212,7 +212,7 @@ void Pools::end_unused() {
     // A paused region waits for its resume(), even if all of it has been freed.
     if (pool.region == nullptr) Pause(heap).end_if_empty();
     bool empty = pool.paused == nullptr && pool.users == 0 && pool.blocks.empty() &&
-                 pool.whole.empty() && pool.lent == 0 && heap.pending_frees.empty() &&
+                 heap.whole_blocks.empty() && pool.lent == 0 && heap.pending_frees.empty() &&
                  heap.granules.own().count == 0 && heap.views.count() == 0;
     if (!empty) {
       ++it;
