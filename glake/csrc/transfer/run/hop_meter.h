@@ -1,5 +1,5 @@
 // How fast one hop of a run goes, and what goes over the same link beside it. Every method runs
-// under the engine's lock.
+// under the state's lock (run_state.h).
 #pragma once
 
 #include <cstdint>

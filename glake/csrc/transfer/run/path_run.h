@@ -1,5 +1,5 @@
 // A path of one transfer: what it has carried, how fast its hops go, and how much it may take next.
-// Every method runs under the engine's lock.
+// Every method runs under the state's lock (run_state.h).
 #pragma once
 
 #include <cstdint>

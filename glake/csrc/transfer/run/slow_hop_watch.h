@@ -1,6 +1,6 @@
 // Watches whether a hop keeps its run well below the plan. One look spans several chunks and some
 // time, and a hop is believed slow only after several looks in a row. Every method runs under the
-// engine's lock.
+// state's lock (run_state.h).
 #pragma once
 
 #include <cstdint>
