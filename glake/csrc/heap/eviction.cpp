@@ -25,7 +25,7 @@ bool Eviction::evict(View* view, HotGuard& hot) {
       device_.refusals.note("cuMemUnmap", device_.driver.unmap(view->base, view->length.bytes()));
   hot.lock();
   if (!s.ok()) {
-    device_.refusals.kept = device_.refusals.kept + view->length;
+    device_.refusals.keep(view->length);
     heap_.views.add(std::move(owner));
     return false;
   }
@@ -39,7 +39,7 @@ bool Eviction::evict(View* view, HotGuard& hot) {
 // host waits for them.
 void Eviction::make_room(Granules n, HotGuard& hot) {
   if (!heap_.rule.may_unmap()) return;
-  Granules budget{static_cast<uint64_t>(static_cast<double>(device_.limit.count) *
+  Granules budget{static_cast<uint64_t>(static_cast<double>(device_.memory.limit().count) *
                                         device_.options.view_budget)};
   if (!(budget < heap_.views.mapped() + n)) return;
   for (View* view : heap_.views.oldest()) {

@@ -15,7 +15,7 @@ Heap::Heap(Device& the_device, std::unique_ptr<Pool> the_pool)
       number(device.number),
       rule(device.clock, the_pool == nullptr),
       pool(std::move(the_pool)),
-      granules(device.driver, device.deferred, device.refusals, number, device.backed,
+      granules(device.driver, device.deferred, device.refusals, number, device.memory.backed(),
                device.grants),
       pins(granules),
       history(rule.follows_steps()) {}
@@ -23,7 +23,7 @@ Heap::Heap(Device& the_device, std::unique_ptr<Pool> the_pool)
 Heap::~Heap() = default;
 
 void Heap::reserve() {
-  const Bytes total = device.total_memory;
+  const Bytes total = device.memory.total();
   const Bytes part = total / Tuning::kPoolSmallShare;
   const bool own = pool == nullptr;
   const Bytes home = own ? total * Tuning::kArenaFactor : total;
@@ -162,7 +162,7 @@ bool Heap::order_after_recorded(Block* block) {
   return true;
 }
 
-Granules Heap::room() const { return std::min(device.room(), budget_room()); }
+Granules Heap::room() const { return std::min(device.memory.room(), budget_room()); }
 
 // Both are of the device's own memory alone.
 Bytes Heap::contiguous_from() const { return pool == nullptr ? device.options.contiguous.from : 0; }

@@ -21,7 +21,7 @@ void Invariants::check() {
   Bytes busy = 0;
   uint64_t own = 0;
   device_.contiguous.for_each([&](const Chunk& c) { busy += c.live ? c.block->size : 0; });
-  for (Heap* heap : device_.heaps()) {
+  for (Heap* heap : device_.heaps.started()) {
     if (wrong.empty()) wrong = broken(*heap, &busy);
     own += heap->granules.own().count;
   }
@@ -30,10 +30,10 @@ void Invariants::check() {
   if (wrong.empty() && settled &&
       busy != static_cast<Bytes>(device_.stats.allocated_bytes.all.current)) {
     wrong = "busy bytes are not those of live and cached blocks";
-  } else if (wrong.empty() && own != device_.backed) {
+  } else if (wrong.empty() && own != device_.memory.backed()) {
     wrong = "the heaps' granules are not the device's";
   } else if (wrong.empty() && static_cast<Bytes>(device_.stats.reserved_bytes.all.current) !=
-                                  (device_.physical() - device_.owed()).bytes()) {
+                                  (device_.memory.physical() - device_.memory.owed()).bytes()) {
     wrong = "reserved bytes are not those held from the driver and not owed to it";
   }
   if (!wrong.empty()) {

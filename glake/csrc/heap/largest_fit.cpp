@@ -146,7 +146,7 @@ Bytes LargestFit::largest(const Request& r, Granules growth) {
     }
   };
   blocks(heap_);
-  for (Heap* heap : device_.heaps()) {
+  for (Heap* heap : device_.heaps.started()) {
     if (heap == &heap_ || !heap_.rule.may_borrow() || !heap->lends()) continue;
     if (heap->rule.whole_only()) {
       blocks(*heap);
@@ -164,11 +164,11 @@ Bytes LargestFit::largest_chunk(int kind, StreamId stream, Granules growth) cons
 }
 
 GrowthRoom LargestFit::growth(Bytes* driver_free) {
-  GrowthRoom g{heap_.room(), heap_.room(), {0}, {0}, device_.above_limit(), {0}, ""};
+  GrowthRoom g{heap_.room(), heap_.room(), {0}, {0}, device_.memory.above_limit(), {0}, ""};
   Bytes total = 0;
   bool known = device_.driver.memory_info(driver_free, &total).ok();
   if (!known) *driver_free = 0;
-  g.kept = device_.kept_of(*driver_free);
+  g.kept = device_.memory.kept_of(*driver_free);
   if (known) g.driver = Granules::floor(*driver_free) - g.kept + Granules{device_.deferred.idle()};
   const DriverShortage& shortage = device_.shortage;
   g.driver = shortage.gives(g.driver);
@@ -181,11 +181,12 @@ GrowthRoom LargestFit::growth(Bytes* driver_free) {
 // Once the driver has refused one it is asked, hot let go: it may have less than it reports, or
 // less of it in one piece.
 GrowthRoom LargestFit::chunk_growth(int kind, Granules below, Bytes* driver_free, HotGuard& hot) {
-  GrowthRoom g{device_.chunk_room(), {0}, {0}, {0}, device_.chunks_above_limit(), {0}, ""};
+  GrowthRoom g{device_.memory.chunk_room(),         {0}, {0}, {0},
+               device_.memory.chunks_above_limit(), {0}, ""};
   Bytes total = 0;
   const bool known = device_.driver.memory_info(driver_free, &total).ok();
   if (!known) *driver_free = 0;
-  g.kept = device_.kept_of(*driver_free);
+  g.kept = device_.memory.kept_of(*driver_free);
   g.driver = Granules::floor(*driver_free) - g.kept;
   Granules has = g.driver;
   if (device_.shortage.refused_chunk(kind)) {
@@ -209,11 +210,7 @@ GrowthRoom LargestFit::chunk_growth(int kind, Granules below, Bytes* driver_free
 }
 
 Bytes LargestFit::callers(const Request& r, const Asked& asked, const GrowthRoom& chunks) {
-  if (asked.claim) {
-    const Bytes room =
-        device_.physical() < device_.limit ? (device_.limit - device_.physical()).bytes() : 0;
-    return room - std::min(room, device_.outside);
-  }
+  if (asked.claim) return device_.memory.claimable();
   if (asked.kind != GLAKE_STITCHED && !asked.by_size)
     return largest_chunk(asked.kind, r.stream, chunks.now);
   Bytes driver_free = 0;

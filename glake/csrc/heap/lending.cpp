@@ -11,8 +11,8 @@ namespace glake {
 
 bool Lending::reclaim_elsewhere(const Request& r, HotGuard& hot) {
   // What is held above a limit that was lowered must go first.
-  Granules want = Granules::ceil(r.size) + device_.above_limit(), got{0};
-  std::vector<Heap*> all = device_.heaps();
+  Granules want = Granules::ceil(r.size) + device_.memory.above_limit(), got{0};
+  std::vector<Heap*> all = device_.heaps.started();
   std::rotate(all.begin(), all.begin() + 1, all.end());  // the device's own last
   for (Heap* heap : all) {
     bool may = heap != &heap_ && heap->gives_back();
@@ -25,7 +25,7 @@ Block* Lending::borrow(const Request& r, StreamHandle stream, HotGuard& hot) {
   if (!heap_.rule.may_borrow()) return nullptr;
   if (heap_.pool != nullptr && heap_.pool->region != nullptr)
     return nullptr;  // it could not be paused
-  for (Heap* heap : device_.heaps()) {
+  for (Heap* heap : device_.heaps.started()) {
     if (heap == &heap_ || !heap->lends()) continue;
     Block* b = nullptr;
     if (heap->rule.whole_only()) {

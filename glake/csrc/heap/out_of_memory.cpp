@@ -22,13 +22,13 @@ std::string OutOfMemory::driver_text(Bytes driver_free, const GrowthRoom& growth
   // It refused the granule after these, which have been given back since.
   if (growth.driver.count != 0) text += " than " + size_text(growth.driver.bytes());
   if (!growth.said.empty()) text += ", asked for more it said " + growth.said;
-  Bytes held = device_.physical().bytes();
+  Bytes held = device_.memory.physical().bytes();
   text += line("it reports " + size_text(driver_free) + " free");
   if (growth.kept.count != 0) {
     text += ", of which " + size_text(growth.kept.bytes()) + " are headroom for others";
   }
-  if (driver_free + held < device_.total_memory) {
-    text += ", so " + size_text(device_.total_memory - driver_free - held) +
+  if (driver_free + held < device_.memory.total()) {
+    text += ", so " + size_text(device_.memory.total() - driver_free - held) +
             " is held outside glake: by this process's other allocations and CUDA contexts, or by "
             "other processes";
   }
@@ -39,10 +39,10 @@ std::string OutOfMemory::driver_text(Bytes driver_free, const GrowthRoom& growth
 std::string OutOfMemory::held_text() const {
   const std::string refusal = " (" + device_.refusals.text() + ")";
   const std::string again = ", glake_empty_cache() tries again";
-  std::string text =
-      line("limit " + size_text(device_.limit.bytes()) + " of " + size_text(device_.total_memory) +
-           ", held from the driver " + size_text(device_.physical().bytes()));
-  if (Bytes owed = device_.owed().bytes(); owed != 0) {
+  std::string text = line("limit " + size_text(device_.memory.limit().bytes()) + " of " +
+                          size_text(device_.memory.total()) + ", held from the driver " +
+                          size_text(device_.memory.physical().bytes()));
+  if (Bytes owed = device_.memory.owed().bytes(); owed != 0) {
     text +=
         line(size_text(owed) + " of it owed: the driver refuses to take it back" + refusal + again);
   }
@@ -50,13 +50,12 @@ std::string OutOfMemory::held_text() const {
     text += line(size_text(kept) + " of it idle and still mapped: the driver refused to unmap it" +
                  refusal);
   }
-  if (Bytes imported = device_.imported; imported != 0) {
+  if (Bytes imported = device_.memory.imported(); imported != 0) {
     text +=
         line("besides, " + size_text(imported) +
              " of other processes' blocks that the driver refuses to take back" + refusal + again);
   }
-  if (Bytes addresses = device_.contiguous.owed_addresses() + device_.imported_addresses;
-      addresses != 0) {
+  if (Bytes addresses = device_.memory.owed_addresses(); addresses != 0) {
     text += line("besides, " + size_text(addresses) +
                  " of addresses that the driver refuses to take back" + refusal);
   }
@@ -84,8 +83,8 @@ std::string OutOfMemory::idle_text(Granules mine) {
         "of that, what was freed on a stream that is being captured serves no other stream before "
         "the capture ends");
   }
-  if (device_.outside != 0) {
-    text += line(size_text(device_.outside) + " of the limit taken by other allocators");
+  if (device_.memory.outside() != 0) {
+    text += line(size_text(device_.memory.outside()) + " of the limit taken by other allocators");
   }
   if (Bytes chunks = device_.contiguous.physical().bytes(); chunks != 0) {
     text += line(size_text(chunks) + " in contiguous blocks");
@@ -164,14 +163,14 @@ Granules OutOfMemory::missing(const Request& r, const Asked& asked, Granules gro
 std::string OutOfMemory::raise_text(Bytes by, const char* then) const {
   auto mib = [](Bytes b) { return std::to_string(b / kMiB); };
   const std::string exact = by * 100 % kGiB == 0 ? size_text(by) : mib(by) + ".00 MiB";
-  return "GLAKE_LIMIT by " + exact + then + " (GLAKE_LIMIT=" + mib(device_.limit.bytes() + by) +
-         "MiB)";
+  return "GLAKE_LIMIT by " + exact + then +
+         " (GLAKE_LIMIT=" + mib(device_.memory.limit().bytes() + by) + "MiB)";
 }
 
 // What the user can do to have `needed` bytes, for which `missing` more granules are enough.
 std::string OutOfMemory::advice(Bytes needed, Granules missing, const GrowthRoom& growth,
                                 Granules idle) const {
-  if (Granules::floor(device_.total_memory) < Granules::ceil(needed)) {
+  if (Granules::floor(device_.memory.total()) < Granules::ceil(needed)) {
     return "This request is larger than the device and can never fit: use a smaller batch, or "
            "more devices.";
   }
@@ -180,14 +179,14 @@ std::string OutOfMemory::advice(Bytes needed, Granules missing, const GrowthRoom
            "again.";
   }
   const Bytes short_by = missing.bytes();
-  if (heap_.budget_room() < device_.room() &&
+  if (heap_.budget_room() < device_.memory.room() &&
       heap_.budget_room() < Granules::floor(needed) + Granules{1}) {
     const Bytes budget = heap_.pool->region->budget.load();
     return Pause(heap_).text() + " holds " + size_text(heap_.granules.own().bytes()) +
            " of its budget of " + size_text(budget) + ": raise the budget by " +
            size_text(short_by) + ", or free about as much of the region.";
   }
-  Bytes above = round_down(device_.total_memory - device_.limit.bytes(), kGranule);
+  Bytes above = round_down(device_.memory.total() - device_.memory.limit().bytes(), kGranule);
   Granules more = growth.driver - growth.now;  // that the driver has above the limit
   Bytes raise = std::min(above, more.bytes());
   const Bytes beyond = growth.above.bytes();
@@ -198,12 +197,12 @@ std::string OutOfMemory::advice(Bytes needed, Granules missing, const GrowthRoom
     return "Lowering the headroom by " + size_text(short_by) +
            " would let this request through (glake.headroom, GLAKE_HEADROOM).";
   }
-  if (short_by <= device_.owed().bytes()) {
-    return "glake_empty_cache() tries again to give back the " + size_text(device_.owed().bytes()) +
-           " that are owed: try after it.";
+  if (short_by <= device_.memory.owed().bytes()) {
+    return "glake_empty_cache() tries again to give back the " +
+           size_text(device_.memory.owed().bytes()) + " that are owed: try after it.";
   }
   const char* where = heap_.rule.captured() ? " on its stream" : "";
-  if (device_.limit < Granules::ceil(needed)) {
+  if (device_.memory.limit() < Granules::ceil(needed)) {
     // Even with everything freed, the request does not fit under this limit.
     return "Raise " + raise_text(above, "") + " and free about " + size_text(short_by - raise) +
            where + ", or use a smaller batch.";
@@ -213,7 +212,7 @@ std::string OutOfMemory::advice(Bytes needed, Granules missing, const GrowthRoom
            "way, or ask for less.";
   }
   // What freeing could give back: the granules that blocks hold, with what is idle in them.
-  if (device_.physical() < device_.owed() + heap_.whole_free() + missing) {
+  if (device_.memory.physical() < device_.memory.owed() + heap_.whole_free() + missing) {
     return "Freeing all that is live here would not do, " + size_text(short_by) +
            " are missing: use a smaller batch, or end what holds the rest.";
   }
@@ -224,7 +223,7 @@ std::string OutOfMemory::advice(Bytes needed, Granules missing, const GrowthRoom
 
 std::string OutOfMemory::pools_text() {
   std::string text, paused;
-  for (Heap* heap : device_.heaps()) {
+  for (Heap* heap : device_.heaps.started()) {
     Bytes bytes = heap->granules.own().bytes();
     if (const PausedHeap* p = heap->paused()) {
       if (heap == &heap_) continue;

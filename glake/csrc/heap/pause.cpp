@@ -178,7 +178,7 @@ void Pause::map_again(HotGuard& hot) {
   };
   auto missing = [&] { return p.granules() - p.held(); };
   auto lacks = [&] {
-    return device_.room() < missing() ? missing() - device_.room() : Granules{0};
+    return device_.memory.room() < missing() ? missing() - device_.memory.room() : Granules{0};
   };
   auto reclaim = [&](Granules want) {
     Lending(heap_).reclaim_elsewhere({want.bytes(), want.bytes(), device_.clock.id_of(0)}, hot);
@@ -220,9 +220,9 @@ Error Pause::cannot_resume(const std::string& said, Granules needs, Granules lac
   return Error(GLAKE_OUT_OF_MEMORY,
                "CUDA out of memory. Tried to resume " + text() + ", which needs " +
                    size_text(needs.bytes()) +
-                   line("limit " + size_text(device_.limit.bytes()) + " of " +
-                        size_text(device_.total_memory) + ", held from the driver " +
-                        size_text(device_.physical().bytes()) +
+                   line("limit " + size_text(device_.memory.limit().bytes()) + " of " +
+                        size_text(device_.memory.total()) + ", held from the driver " +
+                        size_text(device_.memory.physical().bytes()) +
                         (said.empty() ? "" : ", which has no more: it said " + said)) +
                    line("The region stays paused, and what was saved of it is kept.") +
                    line("Free about " + size_text(lacks.bytes()) + ", or " +

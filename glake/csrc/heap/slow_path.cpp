@@ -91,7 +91,8 @@ Found SlowPath::large(const Request& r, HotGuard& hot) {
   bool grows = device_.options.policy == PolicyKind::kBalanced && !device_.shortage.full();
   Bytes live = static_cast<Bytes>(device_.stats.allocated_bytes.all.current) + r.size;
   heap_.most_live = std::max(heap_.most_live, live);
-  bool hoards = device_.physical().bytes() > heap_.most_live + heap_.most_live / Tuning::kHoard;
+  bool hoards =
+      device_.memory.physical().bytes() > heap_.most_live + heap_.most_live / Tuning::kHoard;
   if (grows && !hoards) {
     if (Found found = Growth(heap_).grow(r, hot)) return found;
   }
