@@ -88,6 +88,8 @@ class Heap {
   bool is_paused() const { return paused() != nullptr && paused()->state == PauseState::kPaused; }
   // Rather than run out, other heaps may have its free memory.
   bool lends() const { return rule.lends() && paused() == nullptr; }
+  // Rather than run out, it may have theirs. A region may not, as it could not be paused then.
+  bool may_borrow() const { return rule.may_borrow() && (pool == nullptr || !pool->region); }
   bool thaw() { return rule.thaw(pool != nullptr && pool->users != 0); }
 
   // Whether all its addresses are reserved. Until then it has no block, but perhaps addresses.

@@ -147,7 +147,7 @@ Bytes LargestFit::largest(const Request& r, Granules growth) {
   };
   blocks(heap_);
   for (Heap* heap : device_.heaps.started()) {
-    if (heap == &heap_ || !heap_.rule.may_borrow() || !heap->lends()) continue;
+    if (heap == &heap_ || !heap_.may_borrow() || !heap->lends()) continue;
     if (heap->rule.whole_only()) {
       blocks(*heap);
     } else {

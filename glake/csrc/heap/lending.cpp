@@ -22,9 +22,7 @@ bool Lending::reclaim_elsewhere(const Request& r, HotGuard& hot) {
 }
 
 Block* Lending::borrow(const Request& r, StreamHandle stream, HotGuard& hot) {
-  if (!heap_.rule.may_borrow()) return nullptr;
-  if (heap_.pool != nullptr && heap_.pool->region != nullptr)
-    return nullptr;  // it could not be paused
+  if (!heap_.may_borrow()) return nullptr;
   for (Heap* heap : device_.heaps.started()) {
     if (heap == &heap_ || !heap->lends()) continue;
     Block* b = nullptr;
