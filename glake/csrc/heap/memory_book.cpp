@@ -28,11 +28,19 @@ Granules MemoryBook::under_limit() const {
 }
 
 Granules MemoryBook::room() const {
-  return under_limit() < limit_ ? limit_ - under_limit() : Granules{0};
+  const Granules held = under_limit();
+  return held < limit_ ? limit_ - held : Granules{0};
 }
 
 Granules MemoryBook::above_limit() const {
-  return limit_ < under_limit() ? under_limit() - limit_ : Granules{0};
+  const Granules held = under_limit();
+  return limit_ < held ? held - limit_ : Granules{0};
+}
+
+// Each hit of a large block may ask.
+bool MemoryBook::half_free() const {
+  const Granules held = under_limit();
+  return held + held <= limit_;
 }
 
 Granules MemoryBook::chunk_room() const {

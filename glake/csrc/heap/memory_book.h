@@ -38,7 +38,7 @@ class MemoryBook {
   // How much is held above a limit that was lowered.
   Granules above_limit() const;
   // The room is at least as large as what is held.
-  bool half_free() const { return under_limit() <= room(); }
+  bool half_free() const;
   // The same for contiguous blocks, which take nothing that is owed.
   Granules chunk_room() const;
   Granules chunks_above_limit() const;
