@@ -60,12 +60,12 @@ Block* ContiguousBlocks::hand_out(Allocation* allocation, const Request& r, Stre
   b->requested = r.requested;
   b->stream = stream;
   b->stream_id = r.stream;
-  b->heap = device_.own.get();
+  b->heap = &device_.heaps.own();
   b->allocation = allocation;
   allocation->live = true;
   b->recorded.clear();
   b->recorded.add(r.stream);
-  ++device_.own->live;
+  ++device_.heaps.own().live;
   b->small_pool = false;
   device_.stats.allocate(b->small_pool, b->size, b->requested);
   b->state.store(BlockState::kLive, std::memory_order_release);
@@ -76,7 +76,8 @@ Block* ContiguousBlocks::hand_out(Allocation* allocation, const Request& r, Stre
 std::unique_ptr<Allocation> ContiguousBlocks::make(int kind, Bytes bytes, HotGuard& hot,
                                                    Status* refused) {
   std::unique_ptr<Allocation> allocation;
-  if (device_.allocation_room() < Granules::floor(bytes) && !device_.contiguous.owes(kind, bytes))
+  if (device_.memory.allocation_room() < Granules::floor(bytes) &&
+      !device_.contiguous.owes(kind, bytes))
     return allocation;
   hot.unlock();
   *refused = device_.contiguous.make(kind, bytes, device_.grants, &allocation);
@@ -99,7 +100,7 @@ Error ContiguousBlocks::no_room(const Request& r, const Asked& asked, Status ref
                                          device_.driver.describe(refused));
   }
   ++device_.stats.ooms;
-  std::string text = OutOfMemory(*device_.own).error(r, asked, hot).what();
+  std::string text = OutOfMemory(device_.heaps.own()).error(r, asked, hot).what();
   text.insert(text.find('\n'), OutOfMemory::line("no room for a contiguous block"));
   return Error(GLAKE_OUT_OF_MEMORY, text);
 }
@@ -113,7 +114,7 @@ void ContiguousBlocks::free(Block* b) {
   }
   b->recorded.clear();
   device_.contiguous.cache(allocation);
-  --device_.own->live;
+  --device_.heaps.own().live;
 }
 
 bool ContiguousBlocks::trim(HotGuard& hot) {

@@ -37,6 +37,12 @@ struct PendingFree {
   std::vector<Ticket> tickets;
 };
 
+// A freed block that is kept as it is (GLAKE_POOL_NO_SPLIT).
+struct WholeBlock {
+  Block* block;
+  Tickets tickets;
+};
+
 class Heap {
  public:
   // Makes no driver call. Without a pool: the device's own heap.
@@ -73,8 +79,6 @@ class Heap {
     return b.allocation == nullptr && b.recorded.size() - own_recorded(b) >= Tickets::kMax;
   }
 
-  // The device's own, not a private pool's.
-  bool own() const { return pool == nullptr; }
   // {0, 0}: the device's own memory.
   PoolId pool_id() const { return pool != nullptr ? pool->id : PoolId{}; }
   // What nobody holds of it may go back to the driver: the device's own, or a pool without users.
@@ -84,6 +88,8 @@ class Heap {
   bool is_paused() const { return paused() != nullptr && paused()->state == PauseState::kPaused; }
   // Rather than run out, other heaps may have its free memory.
   bool lends() const { return rule.lends() && paused() == nullptr; }
+  // Rather than run out, it may have theirs. A region may not, as it could not be paused then.
+  bool may_borrow() const { return rule.may_borrow() && (pool == nullptr || !pool->region); }
   bool thaw() { return rule.thaw(pool != nullptr && pool->users != 0); }
 
   // Whether all its addresses are reserved. Until then it has no block, but perhaps addresses.
@@ -94,7 +100,15 @@ class Heap {
   // By how much its arenas may grow: under the limit, and within a region's budget.
   Granules room() const;
   Granules budget_room() const;
+  // Requests of at least so many bytes get contiguous blocks; 0: none does.
+  Bytes contiguous_from() const;
+  // What the debug modes put around each block.
+  Bytes guard_bytes() const;
   Block* make_block(const Request& r, const Found& found, StreamHandle stream);
+  // The block is a live one of the pool's no more, nor one that another heap has borrowed.
+  void unlist(Block* block) {
+    if (pool != nullptr && pool->blocks.erase(block->ptr) == 0) --pool->lent;
+  }
 
   Device& device;
   const int number;  // the device's
@@ -110,6 +124,7 @@ class Heap {
   PlacementHistory history;
   WaitBudget wait_budget;
   std::vector<PendingFree> pending_frees;
+  std::vector<WholeBlock> whole_blocks;
   std::deque<Block*> kept_blocks;  // by keep_from_reuse()
   uint64_t tick = 0;               // requests that reached the heap, thread caches' hits apart
   Bytes most_live = 0;             // of the device, as large requests that missed have seen it

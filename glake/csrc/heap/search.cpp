@@ -189,9 +189,9 @@ int64_t Search::offset_in_view(const View& view, const Request& r, Wait wait, Ti
 // True once this repetition of the step has waited often: then a place that needs no wait is better
 // than the same place again, unless r is so large that moving it would cost mapping calls.
 bool Search::waits_spent(const Request& r) {
-  if (!heap_.own()) return false;  // a pool follows no steps
+  if (!heap_.rule.follows_steps()) return false;
   return heap_.wait_budget.spent(heap_.history, device_.clock.waits()) &&
-         r.size < device_.limit.bytes() / Tuning::kMovedAnyway;
+         r.size < device_.memory.limit().bytes() / Tuning::kMovedAnyway;
 }
 
 }  // namespace glake

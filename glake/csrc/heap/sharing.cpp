@@ -26,7 +26,7 @@ void Sharing::pin(const Block& block, const CallerBlock& called, PinOwner owner)
 
 bool Sharing::unpin(Address ptr, PinOwner owner) {
   HotGuard hot(device_.hot);
-  for (Heap* heap : device_.heaps()) {
+  for (Heap* heap : device_.heaps.started()) {
     if (heap->pins.unpin(ptr, owner)) return true;
   }
   return false;
@@ -35,13 +35,13 @@ bool Sharing::unpin(Address ptr, PinOwner owner) {
 uint64_t Sharing::pins(PinOwner owner) {
   HotGuard hot(device_.hot);
   uint64_t sum = 0;
-  for (Heap* heap : device_.heaps()) sum += heap->pins.count(owner);
+  for (Heap* heap : device_.heaps.started()) sum += heap->pins.count(owner);
   return sum;
 }
 
 uint64_t Sharing::pinned_granules() {
   uint64_t sum = 0;
-  for (Heap* heap : device_.heaps()) sum += heap->pins.granules();
+  for (Heap* heap : device_.heaps.started()) sum += heap->pins.granules();
   return sum;
 }
 
@@ -92,15 +92,13 @@ bool Sharing::open(uint64_t id, SharedBlock* shared) {
 }
 
 void Sharing::owe_imported(Bytes memory, Bytes addresses, const std::string& said) {
-  device_.imported += memory;
-  device_.imported_addresses += addresses;
+  device_.memory.owe_imported(memory, addresses);
   std::lock_guard<FairMutex> slow_guard(device_.slow);
   device_.refusals.note(said);
 }
 
 void Sharing::pay_imported(Bytes memory, Bytes addresses) {
-  device_.imported -= memory;
-  device_.imported_addresses -= addresses;
+  device_.memory.pay_imported(memory, addresses);
 }
 
 }  // namespace glake

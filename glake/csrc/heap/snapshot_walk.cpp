@@ -58,7 +58,7 @@ Snapshot SnapshotWalk::take() {
   device_.blocks.for_each([&](const Block& b) {
     for (const Span* p = b.pieces; p != nullptr; p = p->piece_next) owners[p] = &b;
   });
-  for (const Heap* heap : device_.heaps()) walk(*heap, owners, &out);
+  for (const Heap* heap : device_.heaps.started()) walk(*heap, owners, &out);
   walk_contiguous(&out);
   return out;
 }

@@ -13,8 +13,8 @@ namespace glake::transfer {
 
 class StreamOrder {
  public:
-  StreamOrder(Driver& driver, HostPool& host, Runner& runner)
-      : driver_(driver), gates_(host), runner_(runner) {}
+  StreamOrder(Driver& driver, HostPool& host, RunState& state, Runner& runner)
+      : driver_(driver), gates_(host), state_(state), runner_(runner) {}
   StreamOrder(const StreamOrder&) = delete;
   StreamOrder& operator=(const StreamOrder&) = delete;
 
@@ -23,9 +23,9 @@ class StreamOrder {
   bool place(const TransferPtr& transfer);
   // Makes later work of the stream wait for the transfer. Throws Error.
   void make_stream_wait(const TransferPtr& transfer, int device, StreamHandle stream);
-  // Under the engine's lock, which it gives up meanwhile: drives a simulated driver's time while a
+  // Under the state's lock, which it gives up meanwhile: drives a simulated driver's time while a
   // transfer waits for a stream. A stream that the driver says has failed never comes to it.
-  void await(Runner::Lock* lock, const TransferPtr& transfer);
+  void await(RunState::Lock* lock, const TransferPtr& transfer);
   // Nobody waits for this transfer's stream any more.
   void retire(const TransferPtr& transfer);
   size_t waiting();  // transfers that a stream has not come to yet
@@ -46,8 +46,9 @@ class StreamOrder {
 
   Driver& driver_;
   StreamGates gates_;
+  RunState& state_;
   Runner& runner_;
-  // Under the engine's lock.
+  // Under the state's lock.
   std::vector<std::shared_ptr<Arrival>> arrivals_;
   std::vector<EventId> passed_;  // recorded behind gates, on callers' streams
 };
