@@ -172,6 +172,7 @@ lint: $(VENV)/.requirements docs
 	$(PY) tools/layers.py
 	$(PY) tools/classes.py
 	$(PY) tools/string_programs.py
+	$(PY) tools/named_files.py
 	@echo "clang-format of $(words $(CXX_FILES)) files"
 	@$(VENV)/bin/clang-format --dry-run -Werror $(CXX_FILES)
 	$(VENV)/bin/codespell

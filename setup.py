@@ -48,6 +48,9 @@ class CMakeBuild(build_ext):
         if cmake is None:
             raise SystemExit("glake needs CMake 3.20 or newer to build: pip install cmake")
         build = ROOT / "build" / f"cmake-{sysconfig.get_config_var('SOABI')}"
+        # CMake runs this too; here its one line of what is wrong is all that is said.
+        table = [str(ROOT / "tools" / "option_table.py"), f"{build}/generated/base/option_table.h"]
+        self._run([sys.executable, "-B", *table])
         drop_stale_cache(build)
         configure = [cmake, "-S", str(ROOT), "-B", str(build)]
         configure += ["-DCMAKE_BUILD_TYPE=Release", f"-DPython_EXECUTABLE={sys.executable}"]
@@ -57,13 +60,17 @@ class CMakeBuild(build_ext):
         configure += shlex.split(os.environ.get("CMAKE_ARGS", ""))
         jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)
         target = ROOT if self.inplace else Path(self.build_lib).resolve()
-        subprocess.run(configure, check=True)
-        subprocess.run(
-            [cmake, "--build", str(build), "--parallel", jobs, "--target", "glake_python"],
-            check=True,
-        )
+        self._run(configure)
+        self._run([cmake, "--build", str(build), "--parallel", jobs, "--target", "glake_python"])
         install = [cmake, "--install", str(build), "--component", "python"]
-        subprocess.run([*install, "--prefix", str(target / "glake")], check=True)
+        self._run([*install, "--prefix", str(target / "glake")])
+
+    @staticmethod
+    def _run(command: list[str]) -> None:
+        """Runs one step, which says itself what is wrong."""
+        status = subprocess.run(command).returncode
+        if status != 0:
+            raise SystemExit(status)
 
 
 setup(ext_modules=[Extension("glake._C", sources=[])], cmdclass={"build_ext": CMakeBuild})

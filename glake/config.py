@@ -2,10 +2,10 @@
 
 `read()` gives the options in force; a GLAKE_* variable that is not in the table is an error, so a
 misspelt one is never silently ignored. A variable with an empty value counts as not set. The C++
-core's table (glake_options() in glake.h) is generated from this one at build time, by
-tools/option_table.py, which imports this module alone: it must need nothing but the standard
-library, glake.errors and glake.hints. In every locale a number is digits with an optional decimal
-point (8, 0.9, .5).
+tables, of the core (glake_options() in glake.h) and of the simulator (simcuda_configure()), are
+generated from this one at build time, by tools/option_table.py, which imports this module alone: it
+must need nothing but the standard library, glake.errors and glake.hints. In every locale a number
+is digits with an optional decimal point (8, 0.9, .5).
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from glake.errors import InvalidOption, UnknownOption
 from glake.hints import nearest
@@ -24,6 +24,7 @@ GRANULE = 2 * 2**20
 LEAST_CONTIGUOUS = 1 << 20  # below it a driver allocation of its own would waste most of 2 MiB
 LEAST_FRACTION = 2.0**-23  # a granule of a device of 16 TiB, more than any has
 _MOST_WHOLE = 2**63 - 1
+DEFAULT_PRESET = "hgx_h100_h200"  # the simulator's platform
 T = TypeVar("T")
 Limit = float | int | None
 
@@ -34,7 +35,8 @@ UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 @dataclass(frozen=True)
 class Option:
     """One row of a table. `reader` says who acts on it: python, core, simulator or
-    preload (libglake_intercept.so)."""
+    preload (libglake_intercept.so). `more` is what `meaning` leaves to pages and headers; an option
+    of `any_time` may change while the simulator runs."""
 
     name: str
     default: str
@@ -42,6 +44,8 @@ class Option:
     takes: str
     meaning: str
     reader: str = "python"
+    more: str = ""
+    any_time: bool = False
 
 
 def parse_bytes(text: str, zero: bool = False) -> int:
@@ -130,6 +134,83 @@ class Number:
         return float(text)
 
 
+@dataclass(frozen=True)
+class Whole:
+    """A parser of a whole number from `low` to `high`, or of one of these words."""
+
+    low: int
+    high: int = _MOST_WHOLE
+    words: tuple[str, ...] = ()
+
+    def __call__(self, text: str) -> Any:
+        if text in self.words:
+            return text
+        if re.fullmatch("-?[0-9]+", text) is None:
+            raise ValueError("not a whole number")
+        if not self.low <= int(text) <= self.high:
+            raise ValueError(f"not from {self.low} to {self.high}")
+        return int(text)
+
+
+@dataclass(frozen=True)
+class Size:
+    """A parser of bytes. `nothing` is a word for 0; else there is a granule at least, or a byte."""
+
+    granule: bool = False
+    nothing: str = ""
+
+    def __call__(self, text: str) -> int:
+        if self.nothing and text == self.nothing:
+            return 0
+        size = parse_bytes(text)
+        if self.granule and size < GRANULE:
+            raise ValueError("less than one granule of 2MiB")
+        return size
+
+
+@dataclass(frozen=True)
+class FileName:
+    """A parser of a name of at most `most` letters, digits, _, - and ., which is not hidden."""
+
+    most: int
+
+    def __call__(self, text: str) -> str:
+        if re.fullmatch(rf"[A-Za-z0-9_-][A-Za-z0-9_.-]{{0,{self.most - 1}}}", text) is None:
+            raise ValueError("not such a name")
+        return text
+
+
+@dataclass(frozen=True)
+class CallTimes:
+    """A parser of pairs of a driver call and up to `most` times, joined by "+", each below `below`
+    microseconds. The simulator knows the calls."""
+
+    most: int
+    below: float
+
+    def __call__(self, text: str) -> str:
+        for pair in filter(None, text.split(",")):
+            name, _, given = pair.partition("=")
+            times = given.split("+")
+            known = re.fullmatch("[A-Za-z0-9_]+", name) and len(times) <= self.most
+            if not known or not all(map(self._takes, times)):
+                raise ValueError("not such pairs")
+        return text
+
+    def _takes(self, time: str) -> bool:
+        return re.fullmatch(_NUMBER, time) is not None and float(time) < self.below
+
+
+@dataclass(frozen=True)
+class OrNone(Generic[T]):
+    """A parser of an option that need not be set: None of ""."""
+
+    parse: Callable[[str], T]
+
+    def __call__(self, text: str) -> T | None:
+        return self.parse(text) if text else None
+
+
 def _choice(*words: str) -> Choice:
     return Choice(words)
 
@@ -143,44 +224,9 @@ def _switch(*more: str) -> Callable[[str], str]:
     return lambda text: parse(_WORDS.get(text.lower(), text))
 
 
-def _flag(text: str) -> bool:
+def parse_flag(text: str) -> bool:
+    """Whether "1" is given, or a word for it. ValueError for other texts than these and "0"'s."""
     return _switch()(text) == "1"
-
-
-def _whole(low: int, high: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if re.fullmatch("-?[0-9]+", text) is None:
-            raise ValueError("not a whole number")
-        if not low <= int(text) <= high:
-            raise ValueError(f"not from {low} to {high}")
-        return int(text)
-
-    return parse
-
-
-def _simulated_memory(text: str) -> int:
-    size = parse_bytes(text)
-    if size < GRANULE:
-        raise ValueError("less than one granule of 2MiB")
-    return size
-
-
-def _machine(text: str) -> str:
-    if re.fullmatch("[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}", text) is None:
-        raise ValueError("not such a name")
-    return text
-
-
-def _microseconds(more: str = "") -> Callable[[str], str]:
-    """Pairs of a driver call and its microseconds; the simulator knows the calls."""
-
-    def parse(text: str) -> str:
-        pairs = [re.fullmatch(rf"[A-Za-z0-9_]+=({_NUMBER}){more}", p) for p in text.split(",") if p]
-        if any(pair is None or any(float(us) >= 1e9 for us in pair.groups("0")) for pair in pairs):
-            raise ValueError("not such pairs")
-        return text
-
-    return parse
 
 
 DEBUG_MODES = ("guard", "poison", "trace", "sync")
@@ -215,10 +261,6 @@ def known_integrations(text: str) -> tuple[str, list[str]]:
     return ",".join(known) or "none", [word for word in words if word not in known]
 
 
-def _optional(parse: Callable[[str], T]) -> Callable[[str], T | None]:
-    return lambda text: parse(text) if text else None
-
-
 def parse_driver(text: str) -> str:
     """A driver's name, or its path: that has a "/", so that a misspelt name is refused at once."""
     preset = text.startswith("sim:") and text != "sim:"
@@ -227,35 +269,21 @@ def parse_driver(text: str) -> str:
     return text
 
 
-def _context_memory(text: str) -> int:
-    return 0 if text == "0" else parse_bytes(text)
-
-
-def parse_headroom(text: str) -> int:
-    """Bytes, 0 of "none"."""
-    return 0 if text == "none" else parse_bytes(text)
-
-
-def _host_node(text: str) -> str:
-    if text not in ("local", "interleave"):
-        _whole(0, 63)(text)
-    return text
-
-
-def _complete_after(text: str) -> int | None:
-    """Ticks, -1 for never, None for "auto"."""
-    return None if text == "auto" else _whole(-1, _MOST_WHOLE)(text)
-
-
 def _option(
-    default: str, parse: Callable[[str], T], takes: str, meaning: str, reader: str = "core"
+    default: str,
+    parse: Callable[[str], T],
+    takes: str,
+    meaning: str,
+    reader: str = "core",
+    more: str = "",
+    any_time: bool = False,
 ) -> T:
     # The field's static type is the parsed value's; its row of the table is the metadata.
-    row = {"option": (default, parse, takes, meaning, reader)}
+    row = {"option": (default, parse, takes, meaning, reader, more, any_time)}
     return dataclasses.field(default=parse(default), metadata=row)
 
 
-PATH = _optional(str)
+PATH = OrNone(str)
 _SIM = "simulator"
 
 
@@ -268,11 +296,11 @@ class Config:
         "put PyTorch's memory in glake at `import torch`; basic: through the C plug-in", "python",
     )  # fmt: skip
     strict: bool = _option(
-        "0", _flag, "0 or 1",
+        "0", parse_flag, "0 or 1",
         "1: failing to install the allocator is an error; 0: warn and keep PyTorch's own", "python",
     )  # fmt: skip
     host_allocator: bool = _option(
-        "1", _flag, "0 or 1",
+        "1", parse_flag, "0 or 1",
         "1: pinned memory for torch's CUDA tensors is glake's too, with the CUDA adapter", "python",
     )  # fmt: skip
     integrations: tuple[str, ...] = _option(
@@ -289,7 +317,7 @@ class Config:
         "python",
     )  # fmt: skip
     relays: str | None = _option(
-        "", _optional(_choice("all", "lent", "own")), "all, lent or own",
+        "", OrNone(_choice("all", "lent", "own")), "all, lent or own",
         "GPUs that copies may go over: all visible, those the relay service lends, or only those "
         "this process uses (default: lent if LOCAL_WORLD_SIZE is above 1, else all)", "python",
     )  # fmt: skip
@@ -299,7 +327,7 @@ class Config:
         "report: and the sum of them is printed at exit (docs/intercept.md)", "preload",
     )  # fmt: skip
     intercept_min: int = _option(
-        "4MiB", parse_bytes, 'bytes ("4MiB")', "least bytes of a copy that is carried", "preload"
+        "4MiB", Size(), 'bytes ("4MiB")', "least bytes of a copy that is carried", "preload"
     )
     intercept_json: str | None = _option(
         "", PATH, "a path", "add what was carried to this file at exit, a line of JSON", "preload"
@@ -326,7 +354,7 @@ class Config:
         "most physical memory that glake holds on each device",
     )  # fmt: skip
     headroom: int = _option(
-        "none", parse_headroom, 'none, or bytes ("4GiB")',
+        "none", Size(nothing="none"), 'none, or bytes ("4GiB")',
         "memory of each device that glake leaves free for others",
     )  # fmt: skip
     copy_order: str = _option(
@@ -351,84 +379,136 @@ class Config:
     )  # fmt: skip
     trace: str | None = _option("", PATH, "a path", "record every allocation and free in this file")
     sim_preset: str | None = _option(
-        "", PATH, "a name in the platforms file", "platform to simulate", _SIM
-    )
-    sim_platforms: str | None = _option("", PATH, "a path", "platforms file to use", _SIM)
+        "", PATH, "a name in the platforms file",
+        f"platform to simulate (default: {DEFAULT_PRESET})", _SIM,
+    )  # fmt: skip
+    sim_platforms: str | None = _option(
+        "", PATH, "a path",
+        "platforms file to use (default: platforms.json beside the simulator's library)", _SIM,
+    )  # fmt: skip
     sim_costs: str | None = _option(
         "", PATH, "a device in the cost file, or published",
         "modelled cost of driver calls (default: as the cost file says)", _SIM,
     )  # fmt: skip
-    sim_cost_file: str | None = _option("", PATH, "a path", "cost file to use", _SIM)
+    sim_cost_file: str | None = _option(
+        "", PATH, "a path",
+        "cost file to use (default: costs.json beside the simulator's library)", _SIM,
+    )  # fmt: skip
     sim_devices: int | None = _option(
-        "", _optional(_whole(1, 16)), "1 to 16", "devices (default: the preset's)", _SIM
+        "", OrNone(Whole(1, 16)), "1 to 16", "devices (default: the preset's)", _SIM
     )
     sim_memory: int | None = _option(
-        "",
-        _optional(_simulated_memory),
-        'bytes of 2MiB and more ("1GiB")',
-        "memory of each device",
-        _SIM,
-    )
+        "", OrNone(Size(granule=True)), 'bytes of 2MiB and more ("1GiB")',
+        "memory of each device", _SIM,
+        "The default is 1GiB; with phantom=1 it is 80GiB, and under PyTorch's CPU tensors what the "
+        "host can spare.",
+    )  # fmt: skip
     sim_context_memory: int = _option(
-        "0", _context_memory, '0, or bytes ("616MiB")',
+        "0", Size(granule=True, nothing="0"), '0, or bytes of 2MiB and more ("616MiB")',
         "memory that each CUDA context takes of its device", _SIM,
+        "On a GPU a context and its loaded code take hundreds of MiB.",
     )  # fmt: skip
     sim_phantom: bool = _option(
-        "0", _flag, "0 or 1", "1: keep the books only, no memory behind the mappings", _SIM
+        "0", parse_flag, "0 or 1", "1: keep the books only, no memory behind the mappings", _SIM
     )
-    sim_host_node: str = _option(
-        "0", _host_node, "a socket's number, local or interleave",
+    sim_host_node: int | str = _option(
+        "0", Whole(0, 63, ("local", "interleave")), "a socket's number, local or interleave",
         "socket whose memory host buffers are in", _SIM,
+        "local: the socket of the copy's device.",
     )  # fmt: skip
-    sim_seed: int = _option(
-        "0", _whole(0, _MOST_WHOLE), "a whole number", "seed of the scheduler", _SIM
-    )
+    sim_seed: int = _option("0", Whole(0), "a whole number", "seed of the scheduler", _SIM)
     sim_schedule: str = _option(
         "lazy", _choice("lazy", "threaded"), "lazy or threaded",
         "lazy: stream work runs as late as is legal; threaded: a thread per stream", _SIM,
+        "lazy takes an order by the seed; threaded is for race detectors.",
     )  # fmt: skip
     sim_completion: str = _option(
         "instant", _choice("instant", "polled"), "instant or polled",
         "how a waiting thread learns that work is done: woken, or asking and sleeping as on a GPU",
         _SIM,
+        "This is of threads that wait with a deadline. With polled, which needs schedule=lazy, a "
+        "query takes its modelled cost, and a sleep what simcuda_sleep says.",
     )  # fmt: skip
     sim_driver_lock: bool = _option(
-        "0", _flag, "0 or 1",
+        "0", parse_flag, "0 or 1",
         "1: calls that free or unpin wait for all work and keep others' copies out", _SIM,
+        "As was seen with real drivers, calls that free or unpin memory, load code, open contexts "
+        "or peers wait for all work under way, and block calls that enqueue work meanwhile. "
+        "cuMemAlloc, and calls that pin memory or make streams and events, block them for their "
+        "own time. cuModuleUnload only waits.",
     )  # fmt: skip
     sim_sticky_errors: bool = _option(
-        "0", _flag, "0 or 1", "1: work that fails ends its GPU's contexts, as CUDA documents", _SIM
-    )
+        "0", parse_flag, "0 or 1", "1: work that fails ends its GPU's contexts, as CUDA documents",
+        _SIM,
+        "What was enqueued on them does nothing, and every later call on them returns the error "
+        "until the last release of the primary context. 0: the error is told once.",
+    )  # fmt: skip
     sim_call_time: bool = _option(
-        "0", _flag, "0 or 1", "1: calls that enqueue work take their time on the clock", _SIM
-    )
+        "0", parse_flag, "0 or 1", "1: calls that enqueue work take their time on the clock", _SIM,
+        "With driver_lock=1, calls that block those take theirs too. 0: the books alone know it.",
+        any_time=True,
+    )  # fmt: skip
     sim_visible_devices: bool = _option(
-        "0", _flag, "0 or 1", "1: CUDA_VISIBLE_DEVICES hides GPUs of the simulated machine", _SIM
-    )
+        "0", parse_flag, "0 or 1", "1: CUDA_VISIBLE_DEVICES hides GPUs of the simulated machine",
+        _SIM,
+    )  # fmt: skip
     sim_pace: int = _option(
-        "0", _whole(0, 1000000), "a whole number to 1000000",
+        "0", Whole(0, 1000000), "a whole number to 1000000",
         "real nanoseconds to one of the clock that all processes of a shared machine have "
         "(0: each has its own, which runs by itself)", _SIM,
+        "With a pace they share the machine's links, too.",
     )  # fmt: skip
     sim_machine: str | None = _option(
-        "", _optional(_machine), "a name of letters, digits, _, - and .",
+        "", OrNone(FileName(64)), "a name of letters, digits, _, - and .",
         "machine that several processes share (default: private)", _SIM,
     )  # fmt: skip
     sim_machine_dir: str | None = _option(
-        "", str, "a folder", "where a shared machine's memory is (default: /dev/shm)", _SIM
+        "", PATH, "a folder", "where a shared machine's memory is (default: /dev/shm)", _SIM
     )
-    sim_complete_after: int | None = _option(
-        "auto", _complete_after, "auto, -1 (never) or a count of ticks",
+    sim_complete_after: int | str = _option(
+        "auto", Whole(-1, words=("auto",)), "auto, -1 (never) or a count of ticks",
         "when enqueued work is complete, in phantom mode", _SIM,
+        "K: what is enqueued at tick t is complete at tick t + K. -1: only once the host waits for "
+        "it. auto: by the schedule.",
+        any_time=True,
     )  # fmt: skip
     sim_call_us: str | None = _option(
-        "", _optional(_microseconds(rf"(?:\+({_NUMBER})(?:\+({_NUMBER}))?)?")),
-        '"cuMemMap=2+1" pairs',
+        "", OrNone(CallTimes(3, 1e9)), '"cuMemMap=2+1" pairs',
         "modelled cost of driver calls in microseconds", _SIM,
+        "first+further+mapping: of a 2 MiB page, of each further page (default: 0) and of each "
+        "further mapping (default: as a further page). They win over the cost table.",
+        any_time=True,
     )  # fmt: skip
     sim_call_delay_us: str | None = _option(
-        "", _optional(_microseconds()), '"cuMemMap=10000" pairs',
+        "", OrNone(CallTimes(1, 1e9)), '"cuMemMap=10000" pairs',
         "real delay of driver calls in microseconds", _SIM,
+        any_time=True,
+    )  # fmt: skip
+    # Of simcuda's own tests and calibration, which users need last.
+    sim_reuse_handles: bool = _option(
+        "0", parse_flag, "0 or 1",
+        "1: a new stream may have a destroyed one's handle, as a driver does", _SIM,
+    )  # fmt: skip
+    sim_batch_small_ns: int = _option(
+        "2400", Whole(0, 2**40), "nanoseconds from 0",
+        "what each copy of less than 28 KiB adds to a cuMemcpyBatchAsync", _SIM,
+        "The default was published for an H100.",
+    )  # fmt: skip
+    sim_batch_large_ns: int = _option(
+        "100", Whole(0, 2**40), "nanoseconds from 0",
+        "what each copy of 28 KiB and more adds to a cuMemcpyBatchAsync", _SIM,
+        "The default was published for an H100.",
+    )  # fmt: skip
+    sim_dead_link: int = _option(
+        "0", Whole(0, 99999), "a CUresult, or 0",
+        "error with which copies over a link at 0 GB/s end "
+        "(0: they stand still until the link has a rate again)", _SIM,
+        any_time=True,
+    )  # fmt: skip
+    sim_max_maps: int | None = _option(
+        "", OrNone(Whole(64)), "at least 64",
+        "kernel mappings to allow (default: vm.max_map_count)", _SIM,
+        "Beyond 7/8 of them calls return CUDA_ERROR_MAP_FAILED.",
     )  # fmt: skip
 
 

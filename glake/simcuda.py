@@ -202,12 +202,7 @@ def configure(key: str, value: str | int) -> None:
     Raises:
         InvalidOption: unknown, refused or too late.
     """
-    code = _call("configure", key, str(value))
-    if code != 0:
-        raise InvalidOption(
-            f"the simulator refused {key}={value!r} (CUresult {code}): see simcuda.h for the "
-            "options; most must be set before the first use of a device, or after reset()"
-        )
+    _check(_call("configure", key, str(value)), f"{key}={value!r}")
 
 
 def reset() -> None:

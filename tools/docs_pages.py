@@ -22,7 +22,13 @@ OPTIONS_ABOUT = """\
 Set an option as a `GLAKE_*` variable. `glake run` takes those of the allocator as flags, and
 `glake.enable()` takes every option as an argument, in small letters and without `GLAKE_`.
 `glake info` prints the values in force. What happens to a wrong option:
-[support.md](support.md#options-that-are-wrong)."""
+[support.md](support.md#options-that-are-wrong).
+
+Most users need these alone: `GLAKE_ALLOCATOR`, `GLAKE_DRIVER`, `GLAKE_POLICY`, `GLAKE_LIMIT`,
+`GLAKE_HEADROOM` ([regions](regions.md#headroom)), `GLAKE_DEBUG` ([debugging](debugging.md)),
+`GLAKE_CONTIGUOUS` and `GLAKE_PRIVATE_POOLS` ([interop](interop.md)), `GLAKE_INTEGRATIONS`
+([integrations](integrations.md)), `GLAKE_HOST_ALLOCATOR`, `GLAKE_COPY_ORDER`
+([order](transfer.md#order)) and `GLAKE_TRACE`."""
 READERS = {
     "python": "Read by the Python package",
     "core": "Read by the library, with or without Python",
@@ -135,7 +141,7 @@ def options_page() -> str:
         ]
         lines += [
             f"| `{config.PREFIX}{each.name}` | {f'`{each.default}`' if each.default else ''} "
-            f"| {each.takes} | {each.meaning} |"
+            f"| {each.takes} | {f'{each.meaning}. {each.more}' if each.more else each.meaning} |"
             for each in config.OPTIONS.values()
             if each.reader == reader
         ]

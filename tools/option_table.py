@@ -1,23 +1,31 @@
-"""Writes the core's table of options as a C++ header, from the one table in glake/config.py.
+"""Writes the C++ tables of options as a header, from the one table in glake/config.py.
 
     python tools/option_table.py FILE
+    python tools/option_table.py --simcuda
 
-CMake runs it; the file is written only if it changes. Of glake it imports glake.config alone, which
-needs neither torch nor the extension. An option of the core becomes a field of `OptionValues` and
-a row of `each_option()`; of the others the simulator, the preloaded library and the core have the
-rows, `kOtherOptions`.
+CMake runs the first; the file is written only if it changes. Of glake it imports glake.config
+alone, which needs neither torch nor the extension. An option of the core becomes a field of
+`OptionValues` and a row of `each_option()`, one of the simulator a field of `SimulatorValues` and a
+row of `each_simulator_option()`. Whoever does not read an option has its row in `kOtherOptions`.
+
+The second writes the list of the simulator's options into simcuda.h, for people who read that.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import textwrap
 import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
+SIMCUDA_HEADER = ROOT / "simcuda" / "include" / "simcuda" / "simcuda.h"
+LIST_BEGINS = "/* Options, as tools/option_table.py writes them:\n"
+LIST_ENDS = " */\n"
+WIDTH = 100
 
 
 def table() -> types.ModuleType:
@@ -96,9 +104,37 @@ def contiguous(name: str, parse: Any, default: tuple[str, int] | None) -> Field:
     return Field("Contiguous", f"ContiguousText{{{config.LEAST_CONTIGUOUS}}}", start)
 
 
-def size_or_none(name: str, parse: Any, default: int) -> Field:
-    """Bytes, 0 of "none"."""
-    return Field("Bytes", "SizeOrNone{}", f" = {default}")
+def size(name: str, parse: Any, default: int | None) -> Field:
+    """Bytes, with a word for 0."""
+    least = config.GRANULE if parse.granule else 1
+    return Field("Bytes", f"Size{{{least}, {quoted(parse.nothing)}}}", f" = {default or 0}")
+
+
+def flag(name: str, parse: Any, default: bool) -> Field:
+    """On or off."""
+    return Field("bool", "Flag{}", f" = {str(default).lower()}")
+
+
+def whole(name: str, parse: Any, default: int | str | None) -> Field:
+    """A whole number; where a word may stand for it, the text."""
+    bounds = f"{parse.low}, {parse.high}"
+    if parse.words:
+        kind = f"WholeOrWord{{{bounds}, {{{', '.join(map(quoted, parse.words))}}}}}"
+        return Field("std::string", kind, f" = {quoted(str(default))}")
+    fits = parse.low >= -(2**31) and parse.high < 2**31
+    return Field("int" if fits else "int64_t", f"Whole{{{bounds}}}", f" = {default or 0}")
+
+
+def file_name(name: str, parse: Any, default: str | None) -> Field:
+    """A name that a file can have; "" for none."""
+    return Field(
+        "std::string", f"FileName{{{parse.most}}}", f" = {quoted(default)}" if default else ""
+    )
+
+
+def call_times(name: str, parse: Any, default: None) -> Field:
+    """Driver calls and their times."""
+    return Field("std::vector<CallTime>", f"CallTimes{{{parse.most}, {parse.below!r}}}", "")
 
 
 def text(name: str, parse: Any, default: str | None) -> Field:
@@ -118,26 +154,41 @@ FIELDS: dict[Any, Callable[[str, Any, Any], Field]] = {
     config.Number: number,
     config.parse_limit: limit,
     config.parse_contiguous: contiguous,
-    config.parse_headroom: size_or_none,
     config.parse_driver: driver,
+    config.parse_flag: flag,
+    config.Size: size,
+    config.Whole: whole,
+    config.FileName: file_name,
+    config.CallTimes: call_times,
     config.PATH: text,
 }
+# Those that C++ reads by fields: the prefix that it leaves out of a name.
+READERS = {"core": "", "simulator": "sim_"}
+
+
+def short(option: Any) -> str:
+    """The name that its reader knows an option by."""
+    return str(option.name.lower().removeprefix(READERS.get(option.reader, "")))
 
 
 def field(option: Any) -> Field:
-    """How C++ holds one. SystemExit: the core has no reader of that kind."""
-    make = FIELDS.get(option.parse) or FIELDS.get(type(option.parse))
+    """How C++ holds one. SystemExit: its reader has none of that kind."""
+    parse = option.parse
+    # The simulator skips an empty text; the core reads the default then.
+    if isinstance(parse, config.OrNone) and parse != config.PATH and option.reader == "simulator":
+        parse = parse.parse
+    make = FIELDS.get(parse) or FIELDS.get(type(parse))
     if make is None:
         raise SystemExit(
-            f"glake/config.py: the core reads no option of {option.name}'s kind; give it one in "
-            "glake/csrc/base/option_kinds.h and in tools/option_table.py, or another reader"
+            f"glake/config.py: the {option.reader} reads no option of {option.name}'s kind; give "
+            "it one in glake/csrc/base/option_kinds.h and tools/option_table.py, or another reader"
         )
-    return make(option.name.lower(), option.parse, option.parse(option.default))
+    return make(short(option), parse, option.parse(option.default))
 
 
-def row(option: Any) -> str:
+def row(option: Any, name: str) -> str:
     """The initializer of an OptionRow."""
-    texts = (option.name.lower(), option.default, option.takes, option.meaning)
+    texts = (name, option.default, option.takes, option.meaning)
     return f"{{{', '.join(map(quoted, texts))}}}"
 
 
@@ -147,21 +198,15 @@ HEADER = """\
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/option_kinds.h"
 
 namespace glake {{
 
-{definitions}
-struct OptionValues {{
-{fields}}};
-
-// Calls `visit` with each row, its field and how that is read.
-template <typename Visit>
-void each_option(Visit&& visit) {{
-{visits}}}
-
-// Read by Python, the simulator or the preloaded library.
+{core}
+{simulator}
+// Not read by the core.
 inline constexpr OptionRow kOtherOptions[] = {{
 {others}}};
 
@@ -177,29 +222,78 @@ inline const OptionRow* other_option(std::string_view name) {{
 """
 
 
-def header() -> str:
-    """The header's text."""
-    options = config.OPTIONS.values()
-    fields = {each.name.lower(): (each, field(each)) for each in options if each.reader == "core"}
-    return HEADER.format(
-        definitions="\n".join(
-            f"{made.definition}\n" for _, made in fields.values() if made.definition
-        ),
+VALUES = """\
+{definitions}
+struct {values} {{
+{fields}}};
+
+// Calls `visit` with each row, its field and how that is read.
+template <typename Visit>
+void {each}(Visit&& visit) {{
+{visits}}}
+"""
+
+
+def values(reader: str, name: str, each: str) -> str:
+    """The fields of one reader's options, and what visits them."""
+    options = [option for option in config.OPTIONS.values() if option.reader == reader]
+    made = [(option, short(option), field(option)) for option in options]
+    return VALUES.format(
+        values=name,
+        each=each,
+        definitions="\n".join(f"{kept.definition}\n" for *_, kept in made if kept.definition),
         fields="".join(
-            f"  // {option.meaning}\n  {made.type} {name}{made.default};\n"
-            for name, (option, made) in fields.items()
+            f"  // {option.meaning}\n  {kept.type} {name}{kept.default};\n"
+            for option, name, kept in made
         ),
         visits="".join(
-            f"  visit(OptionRow{row(option)},\n        &OptionValues::{name}, {made.kind});\n"
-            for name, (option, made) in fields.items()
+            f"  visit(OptionRow{row(option, known)},\n        &{name}::{known}, {kept.kind});\n"
+            for option, known, kept in made
         ),
-        others="".join(f"    {row(each)},\n" for each in options if each.reader != "core"),
     )
+
+
+def header() -> str:
+    """The header's text."""
+    others = [option for option in config.OPTIONS.values() if option.reader != "core"]
+    return HEADER.format(
+        core=values("core", "OptionValues", "each_option"),
+        simulator=values("simulator", "SimulatorValues", "each_simulator_option"),
+        others="".join(f"    {row(each, each.name.lower())},\n" for each in others),
+    )
+
+
+def list_of_options() -> str:
+    """The simulator's options, as a comment in C."""
+    lines = []
+    for option in config.OPTIONS.values():
+        if option.reader == "simulator":
+            marks = [f"default {option.default}"] if option.default else []
+            marks += ["any time"] if option.any_time else []
+            beside = f" ({', '.join(marks)})" if marks else ""
+            lines.append(f" *   {short(option)}{beside}: {option.takes}")
+            lines += textwrap.wrap(
+                f"{option.meaning}. {option.more}".rstrip(),
+                WIDTH,
+                initial_indent=" *       ",
+                subsequent_indent=" *       ",
+                break_on_hyphens=False,
+            )
+    return LIST_BEGINS + "\n".join(lines) + "\n" + LIST_ENDS
+
+
+def simcuda_header() -> str:
+    """simcuda.h with that list as the table has it."""
+    before, _, rest = SIMCUDA_HEADER.read_text().partition(LIST_BEGINS)
+    return before + list_of_options() + rest.partition(LIST_ENDS)[2]
 
 
 def main() -> None:
     """Writes the header, if it is not there already."""
-    path, made = Path(sys.argv[1]), header()
+    if sys.argv[1:] == ["--simcuda"]:
+        path, made = SIMCUDA_HEADER, simcuda_header()
+    else:
+        path, made = Path(sys.argv[1]), header()
     if not path.exists() or path.read_text() != made:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(made)

@@ -202,7 +202,7 @@ Point replayed(const std::string& name, size_t n) {
       Event event;
       event.op = Op::kAlloc;
       event.value = 512 * (1 + random() % 512);
-      event.slot = trace.slots++;
+      event.index = trace.indices++;
       live.push_back(event);
       trace.events.push_back(event);
       ++trace.allocations;

@@ -81,7 +81,7 @@ class Player {
   // `found`: to be filled in where `known` is null.
   Player(const Trace& trace, Policy& policy, bool locked, const Mapping* known, Mapping* found)
       : trace_(trace), policy_(policy), locked_(locked), known_(known), found_(found) {
-    blocks_.resize(std::max(trace.slots, 1u), 0);
+    blocks_.resize(std::max(trace.indices, 1u), 0);
   }
   ~Player() {
     for (const uint64_t block : blocks_) {
@@ -105,7 +105,7 @@ class Player {
  private:
   bool apply(const Event& event) {
     if (event.op == Op::kStep) return true;
-    uint64_t& block = blocks_[event.slot];
+    uint64_t& block = blocks_[event.index];
     switch (event.op) {
       case Op::kAlloc:
         time(times_.allocations, [&] { block = policy_.allocate(event.value, event.stream); });

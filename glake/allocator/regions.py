@@ -44,7 +44,7 @@ class Region:
         reserved: bytes of physical memory that it holds now.
         paused: bytes of physical memory that resume() takes from the driver; less as blocks are
             freed.
-        saved: bytes in host memory or in the file; less as whole chunks of 32 MiB are freed.
+        saved: bytes in host memory or in the file; less as whole portions of 32 MiB are freed.
     """
 
     name: str

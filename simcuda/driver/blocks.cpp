@@ -11,23 +11,34 @@ size_t round_up(size_t bytes, size_t step) { return (bytes + step - 1) / step * 
 
 }  // namespace
 
+// Makes the extent a handle and a block. If that fails, nobody here holds the extent any more.
+CUresult Blocks::place(uint32_t extent, size_t requested, CUdeviceptr* address) {
+  const uint64_t id = handles().adopt(extent);
+  const CUresult result = map_whole(id, requested, address);
+  if (result != CUDA_SUCCESS) {
+    --handles().find(id)->refs;
+    handles().drop_if_unused(id);
+  }
+  return result;
+}
+
 // Maps a whole handle somewhere, with every access granted.
-CUresult Blocks::place(uint64_t id, size_t requested, CUdeviceptr* address) {
+CUresult Blocks::map_whole(uint64_t id, size_t requested, CUdeviceptr* address) {
   const Handle handle = *handles().find(id);
   const size_t bytes = size_t{handle.pages} * kGranule;
   CUdeviceptr base = 0;
   CUresult result = memory_->backing().room_for(4);
   if (result == CUDA_SUCCESS) result = memory_->reserve(bytes, 0, 0, &base);
   if (result != CUDA_SUCCESS) return result;
-  if ((result = memory_->map(base, bytes, 0, id)) != CUDA_SUCCESS) {
-    memory_->free_range(base, bytes);
-    return result;
-  }
   Reservation* block = memory_->find(base);
-  block->limit = memory_->machine()->at(handle.extent).bytes;
-  result = memory_->grant_all(block);
+  result = memory_->map(base, bytes, 0, id);
+  const bool mapped = result == CUDA_SUCCESS;
+  if (mapped) {
+    block->limit = memory_->machine()->at(handle.extent).bytes;
+    result = memory_->grant_all(block);
+  }
   if (result != CUDA_SUCCESS) {
-    memory_->unmap(base, bytes);
+    if (mapped) memory_->unmap(base, bytes);
     memory_->free_range(base, bytes);
     return result;
   }
@@ -46,14 +57,7 @@ CUresult Blocks::allocate(int device, size_t bytes, CUdeviceptr* address) {
   const size_t rounded = round_up(bytes, bytes < kGranule / 2 ? kSmallStep : kGranule);
   uint32_t extent = 0;
   CUresult result = memory_->machine()->acquire(memory_->gpus().gpu(device), rounded, &extent);
-  if (result != CUDA_SUCCESS) return result;
-  const uint64_t id = handles().adopt(extent);
-  result = place(id, bytes, address);
-  if (result != CUDA_SUCCESS) {
-    --handles().find(id)->refs;
-    handles().drop_if_unused(id);
-  }
-  return result;
+  return result != CUDA_SUCCESS ? result : place(extent, bytes, address);
 }
 
 void Blocks::remove(Reservation* block) {
@@ -94,13 +98,8 @@ CUresult Blocks::open(uint32_t extent, uint32_t generation, size_t requested,
                     ", which CUDA_VISIBLE_DEVICES hides from this process; simcuda opens legacy "
                     "memory of GPUs it sees");
   }
-  const uint64_t id = handles().adopt(extent);
-  result = place(id, requested, address);
-  if (result != CUDA_SUCCESS) {
-    --handles().find(id)->refs;
-    handles().drop_if_unused(id);
-    return result;
-  }
+  result = place(extent, requested, address);
+  if (result != CUDA_SUCCESS) return result;
   memory_->find(*address)->opens = 1;
   opened_[extent] = *address;
   return CUDA_SUCCESS;

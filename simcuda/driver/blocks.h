@@ -19,7 +19,8 @@ class Blocks {
   CUresult close(CUdeviceptr address);
 
  private:
-  CUresult place(uint64_t id, size_t requested, CUdeviceptr* address);
+  CUresult place(uint32_t extent, size_t requested, CUdeviceptr* address);
+  CUresult map_whole(uint64_t id, size_t requested, CUdeviceptr* address);
   void remove(Reservation* block);
   Handles& handles() { return memory_->handles(); }
 

@@ -1,13 +1,13 @@
 // Call counts, modelled cost, injected faults and delays, and the violations ledger.
 #include "books.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <string_view>
 #include <thread>
 #include <unordered_map>
 
-#include "base/numbers.h"
 namespace simcuda {
 namespace {
 
@@ -31,27 +31,9 @@ bool may_fail(Symbol symbol) {
          symbol != Symbol::k_cuGetProcAddress && symbol != Symbol::k_cuDriverGetVersion;
 }
 
-// Splits "a=1,b=2" and passes each name's index and value to `take`. False on any bad part.
-template <class F>
-bool each_pair(const std::string& text, F&& take) {
-  size_t at = 0;
-  while (at < text.size()) {
-    const size_t end = std::min(text.find(',', at), text.size());
-    const std::string part = text.substr(at, end - at);
-    at = end + 1;
-    if (part.empty()) continue;
-    const size_t equals = part.find('=');
-    if (equals == std::string::npos) return false;
-    const int symbol = find_symbol(part.substr(0, equals));
-    if (symbol < 0 || !take(symbol, part.substr(equals + 1))) return false;
-  }
-  return true;
-}
-
-bool parse_us(const std::string& text, double* us) {
-  const std::optional<double> number = glake::parse_decimal(text);
-  *us = number.value_or(0);
-  return number && *us < 1e9;
+bool all_known(const std::vector<glake::CallTime>& times) {
+  return std::all_of(times.begin(), times.end(),
+                     [](const glake::CallTime& each) { return find_symbol(each.call) >= 0; });
 }
 
 }  // namespace
@@ -165,25 +147,15 @@ int Books::arm(const char* symbol, int64_t k, int code, int64_t times) {
   return CUDA_SUCCESS;
 }
 
-int Books::configure_costs(const std::string& value) {
-  const bool ok = each_pair(value, [&](int symbol, const std::string& text) {
-    const size_t plus = text.find('+');
-    const size_t second = plus == std::string::npos ? plus : text.find('+', plus + 1);
-    double first = 0, further = 0;
-    if (!parse_us(text.substr(0, plus), &first)) return false;
-    if (plus != std::string::npos &&
-        !parse_us(text.substr(plus + 1, second - plus - 1), &further)) {
-      return false;
-    }
-    double mapping = further;
-    if (second != std::string::npos && !parse_us(text.substr(second + 1), &mapping)) return false;
-    entries_[symbol].set({symbol, first, further, mapping});
+bool Books::configure_costs(const std::vector<glake::CallTime>& costs) {
+  if (!all_known(costs)) return false;
+  for (const auto& [call, us] : costs) {
+    const int symbol = find_symbol(call);
+    const double further = us.size() > 1 ? us[1] : 0;
+    entries_[symbol].set({symbol, us[0], further, us.size() > 2 ? us[2] : further});
     entries_[symbol].given = true;
-    return true;
-  });
-  return ok ? CUDA_SUCCESS
-            : fail(CUDA_ERROR_INVALID_VALUE,
-                   "call_us: expected name=first+further+mapping, got " + value);
+  }
+  return true;
 }
 
 void Books::use_costs(const std::vector<CallCost>& costs) {
@@ -202,17 +174,14 @@ CallCost Books::price(int symbol) const {
           static_cast<double>(entry.mapping_ns) / 1000};
 }
 
-int Books::configure_delays(const std::string& value) {
-  const bool ok = each_pair(value, [&](int symbol, const std::string& text) {
-    double us = 0;
-    if (!parse_us(text, &us)) return false;
-    entries_[symbol].delay_us = static_cast<int64_t>(us);
-    return true;
-  });
+bool Books::configure_delays(const std::vector<glake::CallTime>& delays) {
+  if (!all_known(delays)) return false;
+  for (const auto& [call, us] : delays) {
+    entries_[find_symbol(call)].delay_us = static_cast<int64_t>(us[0]);
+  }
   std::lock_guard<std::mutex> lock(mutex_);
   refresh_special();
-  return ok ? CUDA_SUCCESS
-            : fail(CUDA_ERROR_INVALID_VALUE, "call_delay_us: expected name=us, got " + value);
+  return true;
 }
 
 int64_t Books::calls(const char* symbol) const {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/option_kinds.h"
 #include "symbols.h"
 #include "types.h"
 
@@ -59,11 +60,13 @@ class Books {
     entry.further_mappings += mappings - 1;
   }
 
-  int configure_costs(const std::string& value);  // "name=first+further+mapping,..."
+  // Of each call: the first page, each further one (default 0) and each further mapping (default:
+  // as a further page). False, and nothing is set: there is no such call.
+  bool configure_costs(const std::vector<glake::CallTime>& costs);
   // Replaces the published table by these, except for costs that configure_costs() has set.
   void use_costs(const std::vector<CallCost>& costs);
   CallCost price(int symbol) const;
-  int configure_delays(const std::string& value);  // "name=microseconds,..."
+  bool configure_delays(const std::vector<glake::CallTime>& delays);  // false: likewise
   int arm(const char* symbol, int64_t k, int code, int64_t times);
   int64_t calls(const char* symbol) const;  // -1: no such symbol
   double cost_us(const char* symbol) const;

@@ -15,7 +15,7 @@ uint64_t wall_ns() {
 }  // namespace
 
 Clock::Clock(const Options& options, const SharedLinks* shared)
-    : shared_(shared), threaded_(options.threaded), epoch_ns_(wall_ns()) {
+    : shared_(shared), threaded_(options.threaded()), epoch_ns_(wall_ns()) {
   catch_up();
 }
 

@@ -11,6 +11,8 @@
 namespace simcuda {
 namespace {
 
+constexpr const char kDefaultPreset[] = "hgx_h100_h200";  // as glake/config.py says
+
 std::mutex start_mutex;
 
 void mark_child() { forked.store(true); }
@@ -94,16 +96,13 @@ int table_price(const std::string& table, const std::string& symbol, CallCost* f
 int configure(const std::string& key, const std::string& value) {
   std::lock_guard<std::mutex> lock(start_mutex);
   std::string why;
-  bool ok = true;
-  if (is_live_option(key)) {
-    ok = set_live_option(key, value, &why);
-  } else if (running != nullptr && is_option(key)) {
-    return fail(CUDA_ERROR_INVALID_VALUE, "option " + key + " must be set before cuInit");
-  } else {
-    Options checked;
-    ok = set_option(&checked, key, value, &why);
+  if (running != nullptr && is_option(key) && !is_live_option(key)) {
+    return fail(
+        CUDA_ERROR_INVALID_VALUE,
+        "option " + key + " must be set before the first use of a device, or after a reset");
   }
-  if (!ok) return fail(CUDA_ERROR_INVALID_VALUE, why);
+  Options checked;
+  if (!set_option(&checked, key, value, &why)) return fail(CUDA_ERROR_INVALID_VALUE, why);
   given_options()[key] = value;
   return CUDA_SUCCESS;
 }
@@ -113,9 +112,7 @@ void reset() {
   std::lock_guard<std::mutex> lock(start_mutex);
   delete running.exchange(nullptr);
   given_options().clear();
-  complete_after() = kAuto;
-  call_time() = false;
-  dead_link() = 0;
+  reset_live_options();
   books().reset();
 }
 
@@ -135,7 +132,10 @@ static CUresult load_topology(const std::string& path, const std::string& preset
 static CUresult settle(const Given& given, Options* options, Topology* topology) {
   std::string why;
   if (!load_options(options, given, &why)) return fail(CUDA_ERROR_INVALID_VALUE, why);
+  if (options->preset.empty()) options->preset = kDefaultPreset;
   if (options->memory == 0) options->memory = uint64_t{options->phantom ? 80u : 1u} << 30;
+  options->memory = options->memory / kGranule * kGranule;
+  options->context_memory = options->context_memory / kGranule * kGranule;
   if (options->platforms.empty()) options->platforms = beside_library("platforms.json");
   const CUresult result = load_topology(options->platforms, options->preset, topology);
   if (result != CUDA_SUCCESS) return result;

@@ -16,6 +16,13 @@ CUresult on_primary(Symbol symbol, CUdevice device, Body&& body) {
   });
 }
 
+// Ends what a context owns: its captures, streams, events and modules. Their handles are dead.
+void end_owned(Driver* driver, const Context& context) {
+  driver->captures.abandon(context.id);
+  driver->streams.forget(context.id);
+  driver->kernels.forget(context.id);
+}
+
 // For a call that makes or ends the context when it has `refs` references.
 template <class Body>
 CUresult at_refs(Symbol symbol, CUdevice device, uint32_t refs, Body&& body) {
@@ -58,6 +65,7 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
                    if (context.refs == 0) return bad_context();
                    if (--context.refs == 0) {
                      context.peers = 0;
+                     end_owned(&driver, context);
                      driver.contexts.give_memory(&context);
                      driver.scheduler->lost().recover(context.device);
                    }
@@ -102,9 +110,7 @@ CUresult cuCtxDestroy(CUcontext handle) {
     Context* context = live(driver, handle);
     if (context == nullptr || context->primary) return bad_context();
     if (driver.contexts.current() == context) driver.contexts.pop();
-    driver.captures.abandon(context->id);
-    driver.streams.forget(context->id);
-    driver.kernels.forget(context->id);
+    end_owned(&driver, *context);
     driver.contexts.give_memory(context);
     driver.contexts.destroy(context->id);
     return CUDA_SUCCESS;

@@ -158,7 +158,7 @@ CUresult Machine::share_links(const Options& options, const Topology& topology,
     return fail(CUDA_ERROR_INVALID_VALUE,
                 "option pace is of a machine that processes share: name it (option machine)");
   }
-  if (options.threaded || options.polled) {
+  if (options.threaded() || options.polled()) {
     return fail(CUDA_ERROR_INVALID_VALUE,
                 "option pace goes with schedule lazy and completion instant");
   }

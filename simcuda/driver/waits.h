@@ -27,7 +27,7 @@ class Waits {
         timeline_(timeline),
         timekeeper_(timekeeper),
         workers_(workers),
-        polled_(options.polled) {}
+        polled_(options.polled()) {}
 
   // Waits until the work is done and its effects are made. CUDA_ERROR_NOT_READY: the clock has
   // reached `deadline_ns` first.

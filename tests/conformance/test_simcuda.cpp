@@ -373,6 +373,31 @@ void check_context_memory() {
   OK(cuDevicePrimaryCtxRelease(1));
 }
 
+// With a primary context's last reference its streams and events end, as a created one's do.
+void check_contexts_end_what_they_own() {
+  const Sim sim({{"devices", "2"}});
+  CUcontext other = nullptr;
+  CUstream stream = nullptr;
+  CUevent event = nullptr;
+  OK(cuDevicePrimaryCtxRetain(&other, 1));
+  OK(cuDevicePrimaryCtxRetain(&other, 1));
+  OK(cuCtxPushCurrent(other));
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  OK(cuCtxPopCurrent(nullptr));
+  OK(cuDevicePrimaryCtxRelease(1));
+  OK(cuStreamQuery(stream));
+  OK(cuDevicePrimaryCtxRelease(1));
+  TRUE(violations() == "[]");
+  GIVES(CUDA_ERROR_INVALID_HANDLE, cuStreamQuery(stream));
+  GIVES(CUDA_ERROR_INVALID_HANDLE, cuEventQuery(event));
+  TRUE(violations().find("handle of nothing") != std::string::npos);
+  OK(cuDevicePrimaryCtxRetain(&other, 1));  // as new: what the old one owned stays dead
+  GIVES(CUDA_ERROR_INVALID_HANDLE, cuStreamQuery(stream));
+  OK(cuDevicePrimaryCtxRelease(1));
+  TRUE(!violations().empty());
+}
+
 void check_delays_hold_no_lock() {
   const Sim sim({{"call_delay_us", "cuMemAddressReserve=300000"}});
   std::atomic<bool> done{false};
@@ -412,6 +437,7 @@ int main(int argc, char** argv) {
           {"ticks", check_ticks},
           {"phantom memory", check_phantom_memory},
           {"contexts take memory", check_context_memory},
+          {"contexts end what they own", check_contexts_end_what_they_own},
           {"delays hold no lock", check_delays_hold_no_lock},
       });
 }

@@ -1,5 +1,5 @@
-// The escape pool: one driver allocation per block, kinds by call, by thread and by option; reuse
-// in stream order, the limit, trimming, what statistics and errors say of it.
+// The contiguous pool: one driver allocation per block, kinds by call, by thread and by option;
+// reuse in stream order, the limit, trimming, what statistics and errors say of it.
 #include <functional>
 #include <thread>
 

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <utility>
+#include <vector>
 
 #include "harness.h"
 
@@ -59,6 +60,44 @@ TEST(bytes) {
   for (const char* bad :
        {"", ".", "5.", "0", "0.9", "1,5KiB", "1e3", "65TiB", "-1", "7 B", "inf"}) {
     CHECK_TEXT(!parse_size(bad), bad);
+  }
+}
+
+// Kinds that the simulator's options have, and those of the core may have.
+TEST(kinds) {
+  const OptionRow row{"new_way", "", "what", "how"};
+  const auto refuses = [&row](const auto& kind, const char* text) {
+    try {
+      read_option(row, kind, text);
+    } catch (const Error& e) {
+      CHECK_TEXT(std::string(e.what()).find("new_way does not take") != std::string::npos,
+                 e.what());
+      return true;
+    }
+    return false;
+  };
+  const Size plain{1, ""}, granules{kGranule, "0"};
+  CHECK(read_option(row, plain, "4MiB") == 4 * kMiB && show_option(plain, 4 * kMiB) == "4194304");
+  CHECK(refuses(plain, "0") && refuses(plain, "") && refuses(plain, "none"));
+  CHECK(read_option(row, granules, "0") == 0 && show_option(granules, 0) == "0");
+  CHECK(refuses(granules, "1MiB") && read_option(row, granules, "2MiB") == kGranule);
+  CHECK(read_option(row, Flag{}, "Yes") && !read_option(row, Flag{}, "off"));
+  CHECK(refuses(Flag{}, "2") && refuses(Flag{}, ""));
+  const Whole whole{-1, 9};
+  CHECK(read_option(row, whole, "-1") == -1 && read_option(row, whole, "9") == 9);
+  CHECK(refuses(whole, "10") && refuses(whole, "1.0") && refuses(whole, ""));
+  const WholeOrWord either{0, 9, {"auto"}};
+  CHECK(read_option(row, either, "auto") == "auto" && read_option(row, either, "9") == "9");
+  CHECK(refuses(either, "10") && refuses(either, "Auto"));
+  CHECK(read_option(row, FileName{4}, "a.-_") == "a.-_" &&
+        read_option(row, FileName{4}, "").empty());
+  CHECK(refuses(FileName{4}, ".a") && refuses(FileName{4}, "a/b") && refuses(FileName{4}, "abcde"));
+  const CallTimes times{2, 1e9};
+  const auto read = read_option(row, times, "a=1+.5,,b=2");
+  CHECK(read.size() == 2 && read[0].call == "a" && read[0].us == std::vector<double>({1, 0.5}));
+  CHECK(read[1].call == "b" && read[1].us == std::vector<double>({2}));
+  for (const char* bad : {"a", "a=", "a=1+", "a=1+2+3", "a=1000000000", "a=-1"}) {
+    CHECK_TEXT(refuses(times, bad), bad);
   }
 }
 

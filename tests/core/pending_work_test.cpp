@@ -80,18 +80,18 @@ TEST(views_stay_for_their_work) {
   for (void* block : beside) OK(glake_free(block));
 }
 
-// A chunk's memory goes to granules once its work, recorded streams' too, is done.
-void chunks_stay_for_their_work(int kind, bool recorded) {
-  Fixture f("chunks stay for their work");
-  void* chunk = glake_malloc_contiguous(20 * kMiB, 0, f.s[0], kind);
-  CHECK(chunk != nullptr);
+// A contiguous block's memory goes to granules once its work, recorded streams' too, is done.
+void contiguous_blocks_stay(int kind, bool recorded) {
+  Fixture f("contiguous blocks stay");
+  void* block = glake_malloc_contiguous(20 * kMiB, 0, f.s[0], kind);
+  CHECK(block != nullptr);
   CUstream worker = f.s[0];
   if (recorded) {
     worker = f.s[1];
-    OK(glake_record_stream(chunk, worker));
+    OK(glake_record_stream(block, worker));
   }
-  fill(chunk, 20 * kMiB, worker);
-  OK(glake_free(chunk));
+  fill(block, 20 * kMiB, worker);
+  OK(glake_free(block));
   void* ptr = get(20 * kMiB, f.s[0]);
   CHECK(test::stat("glake.contiguous_bytes") == 0);
   OK(glake_free(ptr));
@@ -220,7 +220,7 @@ TEST(small_frees_serve_their_own_stream) {
   Fixture f("small frees serve their own stream", {{"limit", "192MiB"}});
   constexpr size_t kBytes = 512;
   Gate gate;
-  std::vector<CUstream> users(glake::Tuning::kCacheSlots + 1);
+  std::vector<CUstream> users(glake::Tuning::kCacheShelves + 1);
   std::vector<void*> blocks;
   for (CUstream& user : users) {
     CU(cuStreamCreate(&user, CU_STREAM_NON_BLOCKING));
@@ -245,8 +245,8 @@ TEST(small_frees_serve_their_own_stream) {
 
 TEST(chunks_wait_for_their_work) {
   for (int kind : {GLAKE_CONTIGUOUS_VMM, GLAKE_CONTIGUOUS_LEGACY}) {
-    chunks_stay_for_their_work(kind, false);
-    chunks_stay_for_their_work(kind, true);
+    contiguous_blocks_stay(kind, false);
+    contiguous_blocks_stay(kind, true);
   }
 }
 

@@ -12,15 +12,15 @@ Bytes size_at(int i) { return kAlignment * static_cast<Bytes>(i * i % 97 + 1 + i
 
 TEST(a_repeated_step_is_followed) {
   PlacementHistory history;
-  uint64_t slot = 0;
+  uint64_t entry = 0;
   int known = 0;
   for (int step = 0; step < 3; ++step) {
     known = 0;
     for (int i = 0; i < 200; ++i) {
-      Address expected = history.expect(size_at(i), static_cast<StreamId>(i % 3), &slot);
+      Address expected = history.expect(size_at(i), static_cast<StreamId>(i % 3), &entry);
       CHECK(expected == 0 || expected == 1000u + static_cast<Address>(i));
       known += expected != 0;
-      history.placed(slot, 1000 + static_cast<Address>(i));
+      history.placed(entry, 1000 + static_cast<Address>(i));
     }
   }
   CHECK(known == 200);  // the third step is known from its first request
@@ -28,34 +28,34 @@ TEST(a_repeated_step_is_followed) {
 
 TEST(a_changed_step_is_let_go) {
   PlacementHistory history;
-  uint64_t slot = 0;
+  uint64_t entry = 0;
   for (int i = 0; i < 100; ++i) {
-    history.expect(size_at(i), 0, &slot);
-    history.placed(slot, 7);
+    history.expect(size_at(i), 0, &entry);
+    history.placed(entry, 7);
   }
   for (int i = 0; i < 40; ++i) {
-    history.expect(size_at(i), 0, &slot);
-    history.placed(slot, 7);
+    history.expect(size_at(i), 0, &entry);
+    history.placed(entry, 7);
   }
-  CHECK(history.expect(size_at(40), 1, &slot) == 0);               // another stream
-  CHECK(history.expect(size_at(41) + kAlignment, 0, &slot) == 0);  // another size
-  CHECK(history.expect(size_at(42), 0, &slot) == 0);               // no longer following
+  CHECK(history.expect(size_at(40), 1, &entry) == 0);               // another stream
+  CHECK(history.expect(size_at(41) + kAlignment, 0, &entry) == 0);  // another size
+  CHECK(history.expect(size_at(42), 0, &entry) == 0);               // no longer following
 }
 
 // Far more requests than the ring holds, of few kinds: answers must stay of the same kind.
 TEST(long_runs) {
   PlacementHistory history;
   test::Dice dice(9);
-  uint64_t slot = 0;
+  uint64_t entry = 0;
   int known = 0;
   for (int i = 0; i < 300000; ++i) {
     Bytes size = kAlignment * (i % 1000 < 900 ? static_cast<Bytes>(i % 13 + 1) : dice(1, 50));
     auto stream = static_cast<StreamId>(dice(0, 100) == 0);
     Address kind = size * 4 + stream + 1;
-    Address expected = history.expect(size, stream, &slot);
+    Address expected = history.expect(size, stream, &entry);
     CHECK(expected == 0 || expected == kind);
     known += expected != 0;
-    history.placed(slot, kind);
+    history.placed(entry, kind);
   }
   CHECK(known > 30000);
 }

@@ -1,4 +1,4 @@
-// From addresses to blocks: chains within a slot, regions over several pages, removal.
+// From addresses to blocks: chains within a cell, regions over several pages, removal.
 #include "memory/pointer_map.h"
 
 #include "harness.h"
@@ -31,7 +31,7 @@ TEST(slots_chain) {
   PointerMap::remove(&table);
 }
 
-// The slots of a page may be there while those of its neighbours are not.
+// The cells of a page may be there while those of its neighbours are not.
 TEST(around_a_page) {
   BlockTable table(8 * kGiB, 4 * kGiB, kMiB, nullptr);
   table.prepare(10 * kGiB - kMiB, 2 * kMiB);

@@ -309,6 +309,23 @@ TEST(lent) {
   OK(glake_free(live.ptr));
 }
 
+// A region with a lent block could not be paused. What pools would lend is then no fit for it.
+TEST(a_region_borrows_nothing) {
+  Fixture f("a region borrows nothing", "32MiB");
+  const glake_pool lender{3, 0};
+  OK(glake_pool_retain(0, lender));
+  OK(glake_pool_set_flags(0, lender, GLAKE_POOL_USE_ON_OOM));
+  void* keeps = get(4 * kMiB, lender);
+  OK(glake_free(get(20 * kMiB, lender)));
+  CHECK(glake_pool_malloc(16 * kMiB, 0, nullptr, f.weights) == nullptr);
+  CHECK(says("largest fit now 8.00 MiB"));
+  void* fits = get(8 * kMiB, f.weights);
+  CHECK(glake_pool_malloc(kMiB, 0, nullptr, f.weights) == nullptr);
+  CHECK(says("largest fit now 0 bytes"));
+  for (void* ptr : {keeps, fits}) OK(glake_free(ptr));
+  OK(glake_pool_release(0, lender));
+}
+
 TEST(out_of_memory_leaves_it_paused) {
   for (int to : {GLAKE_REGION_HOST, GLAKE_REGION_DISK}) {
     Fixture f("out of memory leaves it paused", "32MiB");
@@ -425,7 +442,7 @@ TEST(what_is_freed_is_given_up) {
     OK(glake_free(blocks[1]));
     CHECK(test::stat("glake.paused_bytes") == static_cast<int64_t>(40 * kMiB));
     CHECK(region("paused_bytes") == static_cast<int64_t>(40 * kMiB));
-    // Of four chunks of at most 32 MiB the last two have bytes of the last block.
+    // Of four portions of at most 32 MiB the last two have bytes of the last block.
     CHECK_TEXT(region("saved_bytes") == static_cast<int64_t>(56 * kMiB), regions());
     CHECK(host_blocks() == (to == GLAKE_REGION_HOST ? 2 : 0));
     OK(glake_region_resume(0, f.weights, 1));

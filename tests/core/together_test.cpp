@@ -269,8 +269,8 @@ TEST(events_leave_with_their_stream) {
   finish();
 }
 
-// A freed chunk is no other stream's while there is room for one more, nor its own stream's before
-// recorded ones are ordered; shared or not.
+// A freed contiguous block is no other stream's while there is room for one more, nor its own
+// stream's before recorded ones are ordered; shared or not.
 TEST(chunks_keep_their_tickets) {
   test::running() = "chunks keep their tickets";
   start();

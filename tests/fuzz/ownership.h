@@ -12,7 +12,8 @@ namespace fuzz {
 class HomeBytes {
  public:
   void add(const glake::Block& b) {
-    if (b.chunk != nullptr) return add(b.chunk->base, b.chunk->base + b.chunk->bytes);
+    if (b.allocation != nullptr)
+      return add(b.allocation->base, b.allocation->base + b.allocation->bytes);
     glake::Bytes total = 0;
     for (const glake::Span* p = b.pieces; p != nullptr; p = p->piece_next) {
       add(p->begin, p->end());
@@ -21,7 +22,7 @@ class HomeBytes {
     CHECK(total == b.size);
   }
   void remove(const glake::Block& b) {
-    if (b.chunk != nullptr) CHECK(held_.erase(b.chunk->base) == 1);
+    if (b.allocation != nullptr) CHECK(held_.erase(b.allocation->base) == 1);
     for (const glake::Span* p = b.pieces; p != nullptr; p = p->piece_next) {
       CHECK(held_.erase(p->begin) == 1);
     }

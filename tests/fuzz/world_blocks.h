@@ -61,11 +61,11 @@ inline void World::settle_in(Live& block, const glake::Block& given, int kind) {
   const size_t rounded = (block.requested + 511) / 512 * 512;
   const bool longer = books_[block.device].pooled && block.size > rounded;  // NO_SPLIT
   CHECK(block.size == rounded || longer);
-  CHECK((given.chunk == nullptr) == (kind == GLAKE_STITCHED));
-  if (given.chunk == nullptr) return;
-  CHECK(given.chunk->kind == kind && given.chunk->live);
-  CHECK(given.chunk->base == block.begin && given.chunk->bytes >= block.size);
-  block.behind = given.chunk->bytes - block.size;
+  CHECK((given.allocation == nullptr) == (kind == GLAKE_STITCHED));
+  if (given.allocation == nullptr) return;
+  CHECK(given.allocation->kind == kind && given.allocation->live);
+  CHECK(given.allocation->base == block.begin && given.allocation->bytes >= block.size);
+  block.behind = given.allocation->bytes - block.size;
 }
 
 // A block that the allocator has just given out.

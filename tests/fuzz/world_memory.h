@@ -181,7 +181,7 @@ inline void World::check_memory(int device, const glake_device_stats& stats) {
   struct Seen {
     int64_t bytes = 0, covered = 0;
     uint64_t at = 0;
-    bool split = false, chunk = false;
+    bool split = false, allocation = false;
     glake_device_stats sums{};
     size_t pool = 0;
     std::vector<std::pair<uint64_t, uint64_t>> all;
@@ -198,9 +198,9 @@ inline void World::check_memory(int device, const glake_device_stats& stats) {
         all->bytes += static_cast<int64_t>(s->bytes);
         all->pool = s->large != 0 ? 2 : 1;
         all->add(all->sums.reserved_bytes, s->bytes);
-        all->chunk = s->kind != GLAKE_STITCHED;
+        all->allocation = s->kind != GLAKE_STITCHED;
         all->split = false;
-        if (all->chunk) all->add(all->sums.segment, 1);
+        if (all->allocation) all->add(all->sums.segment, 1);
         all->at = s->address;
         all->all.emplace_back(s->address, s->address + s->bytes);
       },
@@ -217,7 +217,7 @@ inline void World::check_memory(int device, const glake_device_stats& stats) {
           all->add(all->sums.active, 1);
           all->add(all->sums.active_bytes, b->bytes);
           all->split = true;
-        } else if (all->chunk && all->split) {
+        } else if (all->allocation && all->split) {
           all->add(all->sums.inactive_split, 1);
           all->add(all->sums.inactive_split_bytes, b->bytes);
         }

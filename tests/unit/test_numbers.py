@@ -37,7 +37,8 @@ LONG = ["9" * 400, "0." + "0" * 400 + "1", "9" * 400 + "GiB"]
 PARTS = "0 1 2 5 9 10 16 64 99 100 1000 . . .5 .25 , % KiB MiB GiB TiB B e E+ 0x + - _ n k"
 NAMES = """
     limit view_budget contiguous sim_memory sim_devices sim_seed sim_complete_after sim_host_node
-    sim_call_us sim_call_delay_us sim_phantom sim_machine"""
+    sim_call_us sim_call_delay_us sim_phantom sim_machine sim_context_memory sim_pace sim_max_maps
+    sim_batch_small_ns sim_dead_link headroom"""
 
 
 def spellings(seed: int, count: int) -> Iterator[str]:
@@ -66,7 +67,8 @@ def core_text(name: str, value: object) -> tuple[float, ...] | str:
         return str(value or "none")
     assert isinstance(value, str | int | float)
     number = float(value)
-    return "none" if name == "limit" and number == 1.0 else (number,)
+    none = 1.0 if name == "limit" else 0.0 if name == "headroom" else None
+    return "none" if number == none else (number,)
 
 
 @pytest.mark.parametrize("name", NAMES.split())

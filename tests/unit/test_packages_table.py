@@ -1,4 +1,4 @@
-"""The README's table of packages: each letter has a test, which docs/integrations.md names."""
+"""docs/integrations.md: each letter of the table of packages has a test that another one names."""
 
 import ast
 import functools
@@ -21,8 +21,11 @@ def rows(text: str, begin: str) -> list[list[str]]:
     return [table[0], *table[2:]]
 
 
-def readme() -> list[Cell]:
-    head, *table = rows((ROOT / "README.md").read_text(), "### With other packages")
+PAGE = (ROOT / "docs/integrations.md").read_text()
+
+
+def letters() -> list[Cell]:
+    head, *table = rows(PAGE, "## What works with which package")
     cells = []
     for package, *row in table:
         for column, text in zip(head[1:], row, strict=True):
@@ -32,7 +35,7 @@ def readme() -> list[Cell]:
 
 
 def named() -> dict[Cell, str]:
-    table = rows((ROOT / "docs/integrations.md").read_text(), "## Where each was seen")[1:]
+    table = rows(PAGE, "## Where each was seen")[1:]
     found = {(package, what, seen): test.strip("`") for package, what, seen, test in table}
     assert len(found) == len(table)
     return found
@@ -45,7 +48,22 @@ def functions(file: str) -> set[str]:
 
 
 def test_each_letter_has_a_test_and_each_test_a_letter() -> None:
-    assert sorted(readme()) == sorted(named())
+    assert sorted(letters()) == sorted(named())
+
+
+def test_the_readme_says_what_was_seen_on_a_gpu() -> None:
+    """Each package by name, with the highest letter that it has anywhere."""
+    text = " ".join((ROOT / "README.md").read_text().split())
+    said = text[text.index("where each was seen.") :]
+    parts = said.split("were seen on a GPU;")
+    parts = [parts[0], *parts[1].split("with PyTorch's CUDA build on the simulated one;")]
+    parts[2] = parts[2].partition("on CPUs")[0]
+    for package in dict.fromkeys(package for package, _, _ in letters()):
+        seen = {letter for each, _, letter in letters() if each == package}
+        place = 0 if "G" in seen else 1 if "S" in seen else 2
+        for name in package.replace("glake's ", "").split(", "):
+            if name not in ("PEFT", "Accelerate"):
+                assert [name in part for part in parts] == [n == place for n in range(3)], name
 
 
 def test_the_tests_are_there() -> None:
@@ -59,8 +77,7 @@ def test_the_tests_are_there() -> None:
 
 
 def test_every_test_that_the_page_names_is_there() -> None:
-    text = (ROOT / "docs/integrations.md").read_text()
-    for file, function in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text):
+    for file, function in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", PAGE):
         assert (ROOT / file).exists(), file
         assert not function or function in functions(file), (file, function)
 
@@ -68,6 +85,6 @@ def test_every_test_that_the_page_names_is_there() -> None:
 def test_each_check_of_other_packages_has_a_row() -> None:
     stored = (ROOT / "tests/integrations/stored/virtual_memory_checks.txt").read_text().splitlines()
     looking = {line for line in stored if not line.startswith("#")}
-    table = rows((ROOT / "docs/integrations.md").read_text(), "## Checks for virtual memory")[1:]
+    table = rows(PAGE, "## Checks for virtual memory")[1:]
     assert {file for who, *_ in table for file in re.findall(r"`(\w+/[\w/]+\.py)`", who)} == looking
     assert all(why and instead for _, why, instead in table)

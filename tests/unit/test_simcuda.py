@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from own_python import output, run
 
 import glake
-from glake import simcuda
+from glake import config, simcuda
 from glake.errors import InvalidOption
 
 MIB = 1 << 20
@@ -51,6 +52,60 @@ def machine() -> Iterator[Machine]:
     simcuda.configure("phantom", 1)
     yield Machine()
     simcuda.reset()
+
+
+def test_some_options_change_at_any_time(machine: Machine) -> None:
+    """Those that the table says; each takes its own default, or what an example of it is."""
+    examples = {"SIM_CALL_US": "cuMemMap=1", "SIM_CALL_DELAY_US": "cuMemMap=0"}
+    options = [each for each in config.OPTIONS.values() if each.reader == "simulator"]
+    for option in options:
+        name, text = option.name[4:].lower(), examples.get(option.name, option.default)
+        if option.any_time:
+            simcuda.configure(name, text)
+            continue
+        with pytest.raises(InvalidOption, match=f"option {name} must be set before the first"):
+            simcuda.configure(name, text)
+    assert sum(option.any_time for option in options) == 5
+
+
+def test_every_option_of_the_simulator_is_a_variable() -> None:
+    """Also those of its own tests: Python, the core and the simulator take the defaults."""
+    variables = {
+        config.PREFIX + option.name: option.default
+        for option in config.OPTIONS.values()
+        if option.reader == "simulator"
+    }
+    assert config.read(variables) == config.Config()
+    variables |= {"GLAKE_DRIVER": "sim", "GLAKE_SIM_MAX_MAPS": "60000"}
+    output(PROGRAMS / "one_block.py", **variables)
+    done = run(PROGRAMS / "one_block.py", **(variables | {"GLAKE_SIM_DEAD_LINK": "dead"}))
+    assert 'dead_link takes a CUresult, or 0, not "dead"' in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("devices", "0"), ("seed", "x"), ("schedule", "eager"), ("machine", "a/b"), ("phantom", "2"),
+     ("host_node", "64"), ("call_us", "cuNoSuchCall=1"), ("call_us", "cuMemMap"), ("memory", "1"),
+     ("dead_link", "dead"), ("max_maps", "63"), ("batch_small_ns", "-1"), ("reuse_handles", "2")],
+)  # fmt: skip
+def test_a_value_that_is_not_taken_is_named_with_what_is(name: str, text: str) -> None:
+    simcuda.reset()
+    with pytest.raises(InvalidOption) as caught:
+        simcuda.configure(name, text)
+    takes = config.lookup(f"sim_{name}").takes
+    assert f'simcuda option {name} takes {takes}, not "{text}"' in str(caught.value)
+
+
+def test_a_platform_is_simulated_without_one_named(machine: Machine) -> None:
+    name = ctypes.create_string_buffer(64)
+    for preset, shown in (("dgx1v", "dgx1v"), (None, config.DEFAULT_PRESET)):
+        simcuda.reset()
+        if preset is not None:
+            simcuda.configure("preset", preset)
+        simcuda.configure("phantom", 1)
+        machine.call("cuInit", 0)
+        machine.call("cuDeviceGetName", name, 64, 0)
+        assert name.value.decode() == f"simcuda ({shown})"
 
 
 def test_links_change_speed(machine: Machine) -> None:

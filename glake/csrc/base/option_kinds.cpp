@@ -1,6 +1,7 @@
 #include "base/option_kinds.h"
 
 #include <string_view>
+#include <utility>
 
 #include "base/numbers.h"
 
@@ -11,6 +12,16 @@ Bytes bytes_of(const OptionRow& row, const std::string& whole, std::string_view 
   const std::optional<uint64_t> bytes = parse_size(size);
   if (!bytes || *bytes < least) refuse_option(row, whole);
   return *bytes;
+}
+
+std::vector<std::string> split(const std::string& text, char mark) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(mark, begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
 }
 
 }  // namespace
@@ -72,12 +83,62 @@ std::string show_option(const ContiguousText& /*kind*/, const Contiguous& value)
   return (value.kind == GLAKE_CONTIGUOUS_VMM ? "vmm:" : "legacy:") + std::to_string(value.from);
 }
 
-Bytes read_option(const OptionRow& row, const SizeOrNone& /*kind*/, const std::string& text) {
-  return text == "none" ? 0 : bytes_of(row, text, text, 1);
+Bytes read_option(const OptionRow& row, const Size& kind, const std::string& text) {
+  const bool nothing = !text.empty() && text == kind.nothing;
+  return nothing ? 0 : bytes_of(row, text, text, kind.least);
 }
 
-std::string show_option(const SizeOrNone& /*kind*/, Bytes bytes) {
-  return bytes == 0 ? "none" : std::to_string(bytes);
+std::string show_option(const Size& kind, Bytes bytes) {
+  return bytes == 0 ? kind.nothing : std::to_string(bytes);
+}
+
+bool read_option(const OptionRow& row, const Flag& /*kind*/, const std::string& text) {
+  const std::string word = lower(text);
+  const bool on = word == "1" || word == "on" || word == "yes" || word == "true";
+  const bool off = word == "0" || word == "off" || word == "no" || word == "false";
+  if (!on && !off) refuse_option(row, text);
+  return on;
+}
+
+int64_t read_option(const OptionRow& row, const Whole& kind, const std::string& text) {
+  const std::optional<int64_t> number = parse_whole(text, kind.low, kind.high);
+  if (!number) refuse_option(row, text);
+  return *number;
+}
+
+std::string read_option(const OptionRow& row, const WholeOrWord& kind, const std::string& text) {
+  const bool word = std::find(kind.words.begin(), kind.words.end(), text) != kind.words.end();
+  if (!word && !parse_whole(text, kind.low, kind.high)) refuse_option(row, text);
+  return text;
+}
+
+std::string read_option(const OptionRow& row, const FileName& kind, const std::string& text) {
+  const auto plain = [](char c) {
+    return is_letter(c) || is_digit(c) || c == '_' || c == '-' || c == '.';
+  };
+  const bool hidden = !text.empty() && text[0] == '.';
+  if (hidden || text.size() > kind.most || !std::all_of(text.begin(), text.end(), plain)) {
+    refuse_option(row, text);
+  }
+  return text;
+}
+
+std::vector<CallTime> read_option(const OptionRow& row, const CallTimes& kind,
+                                  const std::string& text) {
+  std::vector<CallTime> found;
+  for (const std::string& pair : split(text, ',')) {
+    if (pair.empty()) continue;
+    const size_t equals = pair.find('=');
+    if (equals == std::string::npos) refuse_option(row, text);
+    CallTime made{pair.substr(0, equals), {}};
+    for (const std::string& time : split(pair.substr(equals + 1), '+')) {
+      const std::optional<double> us = parse_decimal(time);
+      if (!us || *us >= kind.below || made.us.size() == kind.most) refuse_option(row, text);
+      made.us.push_back(*us);
+    }
+    found.push_back(std::move(made));
+  }
+  return found;
 }
 
 std::string read_option(const OptionRow& row, const DriverName& /*kind*/, const std::string& text) {

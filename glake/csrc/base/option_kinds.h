@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -59,8 +60,40 @@ struct ContiguousText {
   Bytes least;
 };
 
-struct SizeOrNone {};  // "none" reads as 0
-struct DriverName {};  // a path must have a "/", so that a misspelt name is refused at once
+// At least `least` bytes, or the word `nothing` for 0, if there is one.
+struct Size {
+  Bytes least;
+  const char* nothing;
+};
+
+struct Flag {};  // 0, 1, or a word for one of them
+
+struct Whole {
+  int64_t low, high;
+};
+
+struct WholeOrWord {
+  int64_t low, high;
+  std::vector<std::string> words;
+};
+
+// A name of at most `most` letters, digits, _, - and ., which is not hidden; or none.
+struct FileName {
+  size_t most;
+};
+
+// "call=time+time,..." of up to `most` times, each below `below` microseconds.
+struct CallTimes {
+  size_t most;
+  double below;
+};
+
+struct CallTime {
+  std::string call;
+  std::vector<double> us;
+};
+
+struct DriverName {};  // a path has a "/", so that a misspelt name is refused at once
 struct AnyText {};
 
 // Throws an Error that says that the option does not take `text`.
@@ -71,7 +104,13 @@ size_t read_option(const OptionRow& row, const Choice& kind, const std::string& 
 double read_option(const OptionRow& row, const Number& kind, const std::string& text);
 Limit read_option(const OptionRow& row, const LimitText& kind, const std::string& text);
 Contiguous read_option(const OptionRow& row, const ContiguousText& kind, const std::string& text);
-Bytes read_option(const OptionRow& row, const SizeOrNone& kind, const std::string& text);
+Bytes read_option(const OptionRow& row, const Size& kind, const std::string& text);
+bool read_option(const OptionRow& row, const Flag& kind, const std::string& text);
+int64_t read_option(const OptionRow& row, const Whole& kind, const std::string& text);
+std::string read_option(const OptionRow& row, const WholeOrWord& kind, const std::string& text);
+std::string read_option(const OptionRow& row, const FileName& kind, const std::string& text);
+std::vector<CallTime> read_option(const OptionRow& row, const CallTimes& kind,
+                                  const std::string& text);
 std::string read_option(const OptionRow& row, const DriverName& kind, const std::string& text);
 std::string read_option(const OptionRow& row, const AnyText& kind, const std::string& text);
 
@@ -91,12 +130,19 @@ Switches read_option(const OptionRow& row, const Modes<Switches>& kind, const st
   return switches;
 }
 
+// Reads `text` into a field of an option's. Throws Error.
+template <typename Value, typename Kind>
+void read_option_into(const OptionRow& row, const Kind& kind, const std::string& text,
+                      Value* value) {
+  *value = static_cast<Value>(read_option(row, kind, text));
+}
+
 // These show a value as text that reads as the same value.
 inline std::string show_option(const Choice& kind, size_t which) { return kind.words[which]; }
 std::string show_option(const Number& kind, double value);
 std::string show_option(const LimitText& kind, const Limit& limit);
 std::string show_option(const ContiguousText& kind, const Contiguous& value);
-std::string show_option(const SizeOrNone& kind, Bytes bytes);
+std::string show_option(const Size& kind, Bytes bytes);
 inline std::string show_option(const DriverName&, const std::string& name) { return name; }
 inline std::string show_option(const AnyText&, const std::string& text) { return text; }
 

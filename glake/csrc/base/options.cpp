@@ -11,11 +11,6 @@ namespace glake {
 namespace {
 
 template <typename Value, typename Kind>
-void assign(const OptionRow& row, const Kind& kind, const std::string& text, Value* value) {
-  *value = static_cast<Value>(read_option(row, kind, text));
-}
-
-template <typename Value, typename Kind>
 std::string shown(const Kind& kind, const Value& value) {
   if constexpr (std::is_enum_v<Value>) {
     return show_option(kind, static_cast<size_t>(value));
@@ -44,7 +39,7 @@ void with_option(const std::string& key, Use&& use) {
 
 void Options::set(const std::string& key, const std::string& value) {
   with_option(key, [&](const OptionRow& row, auto field, const auto& kind) {
-    assign(row, kind, value.empty() ? row.fallback : value, &(this->*field));
+    read_option_into(row, kind, value.empty() ? row.fallback : value, &(this->*field));
   });
 }
 

@@ -26,7 +26,7 @@ struct TransferTuning {
   static constexpr double kCopyNs = 8000;
   // Relays must bring this many times the rate of the plain copy. The most GPUs in a row on one
   // path, and the most paths of one demand. Guesses.
-  static constexpr double kRelayGate = 1.15;
+  static constexpr double kRelayGain = 1.15;
   static constexpr int kRelaysInARow = 2, kPathsOfOne = 16;
   // GB/s of a link that no file describes: a guess.
   static constexpr double kUnknownRate = 20;

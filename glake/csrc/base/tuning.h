@@ -78,9 +78,9 @@ struct Tuning {
   // granules above that. Guesses.
   static constexpr Bytes kHostLeastClass = 4 * kKiB, kHostMostClass = 8 * kMiB;
 
-  // A paused region's bytes go to the host in chunks, and a group of chunks is one transfer. It has
-  // 256 MiB: a longer one is hardly faster (docs/transfer.md, by `glake bench transfer`).
-  static constexpr Bytes kSavedChunk = 32 * kMiB;
+  // A paused region's bytes go to the host in portions, and a group of portions is one transfer. It
+  // has 256 MiB: a longer one is hardly faster (docs/transfer.md, by `glake bench transfer`).
+  static constexpr Bytes kSavedPortion = 32 * kMiB;
   static constexpr size_t kSavedGroup = 8;
   // The groups under way. Each group that waits behind them makes the engine's threads ask the
   // driver more often, and takes turns from groups of the other direction. A guess.
@@ -99,8 +99,8 @@ struct Tuning {
   static constexpr uint64_t kIndexed = 4;
   static constexpr uint64_t kCompared = 4;
 
-  // The places of a thread's cache, and the blocks of one size and stream in each place: guesses.
-  static constexpr int kCacheSlots = 256;
+  // A thread's cache: shelves, and blocks of one size and stream in each: guesses.
+  static constexpr int kCacheShelves = 256;
   static constexpr int kCacheDepth = 14;
   // The most that a thread's cache keeps, as a part of the limit: in small blocks, and in large
   // ones if it keeps any. These are guesses, and benchmarks/allocator/mixed_sizes.py shows their

@@ -86,14 +86,14 @@ std::vector<Block*> Checkpoints::lift_all() {
       refuse("the block at " + hex(ptr) + " is being freed by another thread");
     }
     lifted.push_back(b);
-    if (!heap_.rule.captured() && Heap::frees_later(*b)) {
+    if (heap_.rule.restores_in_order() && Heap::frees_later(*b)) {
       refuse("the block at " + hex(ptr) + " is recorded on too many streams; free it first");
     }
   }
   for (Block* b : lifted) {
     Tickets tickets(device_.clock.stamp(b->stream_id));
     for (StreamId s : b->recorded) {
-      if (!heap_.rule.captured() && s != b->stream_id) tickets.add(device_.clock.stamp(s));
+      if (heap_.rule.restores_in_order() && s != b->stream_id) tickets.add(device_.clock.stamp(s));
     }
     Pieces(heap_).release(b, tickets);
   }
@@ -116,7 +116,8 @@ std::vector<Found> Checkpoints::take_all(const Checkpoint& then) {
     if (!free_at(s.ptr, s.size)) return {};
   }
   for (const SavedBlock& s : then) {
-    taken.push_back(take_at(s.ptr, {s.size, s.requested, s.stream_id}, heap_.rule.captured()));
+    const Request r{s.size, s.requested, s.stream_id};
+    taken.push_back(take_at(s.ptr, r, !heap_.rule.restores_in_order()));
     if (taken.back()) continue;
     taken.pop_back();  // a wait was refused
     for (size_t i = 0; i < taken.size(); ++i) {

@@ -14,7 +14,7 @@ Block* ContiguousBlocks::allocate(Bytes bytes, StreamHandle stream, const Asked&
   {
     HotGuard hot(device_.hot);
     Request r = device_.request(bytes, stream);
-    Chunk* c = device_.contiguous.reuse(kind, whole, r.stream, device_.clock, false);
+    Allocation* c = device_.contiguous.reuse(kind, whole, r.stream, device_.clock, false);
     if (c != nullptr) return hand_out(c, r, stream);
   }
   MappingTurn turn(device_);
@@ -28,8 +28,8 @@ Block* ContiguousBlocks::allocate(Bytes bytes, StreamHandle stream, const Asked&
     return device_.contiguous.reuse(kind, whole, r.stream, device_.clock, may_wait);
   };
   Status refused;
-  std::unique_ptr<Chunk> made;
-  Chunk* c = again(device_.options.policy == PolicyKind::kCompact);
+  std::unique_ptr<Allocation> made;
+  Allocation* c = again(device_.options.policy == PolicyKind::kCompact);
   if (c == nullptr) made = make(kind, whole, hot, &refused);
   if (c == nullptr && made == nullptr) c = again(true);
   if (c == nullptr && made == nullptr && trim(hot)) {
@@ -52,21 +52,21 @@ Block* ContiguousBlocks::allocate(Bytes bytes, StreamHandle stream, const Asked&
   return hand_out(c, r, stream);
 }
 
-// Makes a chunk a live block. Its record lists its own stream as a recorded one. So a free passes
-// Frees::free(), and not a thread's cache, which would give the chunk to ordinary requests.
-Block* ContiguousBlocks::hand_out(Chunk* chunk, const Request& r, StreamHandle stream) {
-  Block* b = chunk->block;
-  b->ptr.store(chunk->base, std::memory_order_relaxed);
+// Makes an allocation a live block. Its record lists its own stream as a recorded one: a free then
+// passes Frees::free(), never a thread's cache, which would give it to ordinary requests.
+Block* ContiguousBlocks::hand_out(Allocation* allocation, const Request& r, StreamHandle stream) {
+  Block* b = allocation->block;
+  b->ptr.store(allocation->base, std::memory_order_relaxed);
   b->size = r.size;
   b->requested = r.requested;
   b->stream = stream;
   b->stream_id = r.stream;
-  b->heap = device_.own.get();
-  b->chunk = chunk;
-  chunk->live = true;
+  b->heap = &device_.heaps.own();
+  b->allocation = allocation;
+  allocation->live = true;
   b->recorded.clear();
   b->recorded.add(r.stream);
-  ++device_.own->live;
+  ++device_.heaps.own().live;
   b->small_pool = false;
   device_.stats.allocate(b->small_pool, b->size, b->requested);
   b->state.store(BlockState::kLive, std::memory_order_release);
@@ -74,21 +74,22 @@ Block* ContiguousBlocks::hand_out(Chunk* chunk, const Request& r, StreamHandle s
 }
 
 // Asks the driver, with hot released. Null if the driver has no more, or refuses.
-std::unique_ptr<Chunk> ContiguousBlocks::make(int kind, Bytes bytes, HotGuard& hot,
-                                              Status* refused) {
-  std::unique_ptr<Chunk> chunk;
-  if (device_.chunk_room() < Granules::floor(bytes) && !device_.contiguous.owes(kind, bytes))
-    return chunk;
+std::unique_ptr<Allocation> ContiguousBlocks::make(int kind, Bytes bytes, HotGuard& hot,
+                                                   Status* refused) {
+  std::unique_ptr<Allocation> allocation;
+  if (device_.memory.allocation_room() < Granules::floor(bytes) &&
+      !device_.contiguous.owes(kind, bytes))
+    return allocation;
   hot.unlock();
-  *refused = device_.contiguous.make(kind, bytes, device_.grants, &chunk);
-  if (refused->out_of_memory()) device_.shortage.refuse_chunk(kind);
+  *refused = device_.contiguous.make(kind, bytes, device_.grants, &allocation);
+  if (refused->out_of_memory()) device_.shortage.refuse_allocation(kind);
   hot.lock();
-  if (chunk == nullptr) return chunk;
-  chunk->block = device_.blocks.make();
+  if (allocation == nullptr) return allocation;
+  allocation->block = device_.blocks.make();
   device_.stats.segment.add(false, 1);
   device_.stats.reserved_bytes.add(false, static_cast<int64_t>(bytes));
-  Watch::event(GLAKE_SEGMENT_ALLOC, device_.number, chunk->base, bytes);
-  return chunk;
+  Watch::event(GLAKE_SEGMENT_ALLOC, device_.number, allocation->base, bytes);
+  return allocation;
 }
 
 Error ContiguousBlocks::no_room(const Request& r, const Asked& asked, Status refused,
@@ -100,29 +101,29 @@ Error ContiguousBlocks::no_room(const Request& r, const Asked& asked, Status ref
                                          device_.driver.describe(refused));
   }
   ++device_.stats.ooms;
-  std::string text = OutOfMemory(*device_.own).error(r, asked, hot).what();
+  std::string text = OutOfMemory(device_.heaps.own()).error(r, asked, hot).what();
   text.insert(text.find('\n'), OutOfMemory::line("no room for a contiguous block"));
   return Error(GLAKE_OUT_OF_MEMORY, text);
 }
 
 void ContiguousBlocks::free(Block* b) {
-  Chunk* chunk = b->chunk;
-  chunk->live = false;
-  chunk->tickets.assign(1, device_.clock.stamp(b->stream_id));
+  Allocation* allocation = b->allocation;
+  allocation->live = false;
+  allocation->tickets.assign(1, device_.clock.stamp(b->stream_id));
   for (StreamId s : b->recorded) {
-    if (s != b->stream_id) chunk->tickets.push_back(device_.clock.stamp(s));
+    if (s != b->stream_id) allocation->tickets.push_back(device_.clock.stamp(s));
   }
   b->recorded.clear();
-  device_.contiguous.cache(chunk);
-  --device_.own->live;
+  device_.contiguous.cache(allocation);
+  --device_.heaps.own().live;
 }
 
 bool ContiguousBlocks::trim(HotGuard& hot) {
   if (!device_.contiguous.any_cached()) return false;
   Granules given{0};
   device_.clock.poll();
-  std::vector<std::unique_ptr<Chunk>> going;
-  for (Chunk* c : device_.contiguous.cached()) {
+  std::vector<std::unique_ptr<Allocation>> going;
+  for (Allocation* c : device_.contiguous.cached()) {
     bool idle = c->pins == 0;
     for (Ticket t : c->tickets) {
       idle = idle && (device_.clock.complete(Tickets(t)) || device_.clock.wait_host(Tickets(t)));
@@ -134,10 +135,10 @@ bool ContiguousBlocks::trim(HotGuard& hot) {
   }
   hot.unlock();
   std::vector<std::pair<Address, Bytes>> gone;
-  for (auto& chunk : going) {
-    gone.emplace_back(chunk->base, chunk->bytes);
-    const Granules whole = Granules::floor(chunk->bytes);
-    if (device_.contiguous.unmake(std::move(chunk))) given = given + whole;
+  for (auto& allocation : going) {
+    gone.emplace_back(allocation->base, allocation->bytes);
+    const Granules whole = Granules::floor(allocation->bytes);
+    if (device_.contiguous.unmake(std::move(allocation))) given = given + whole;
   }
   hot.lock();
   for (auto [base, bytes] : gone) {

@@ -1,5 +1,5 @@
-// A device's blocks of one driver allocation each: where they come from, and what is tried before
-// an allocation. Chunks count against the limit, and wait for streams, as granules do.
+// A device's blocks of one driver allocation each: where one comes from, and what goes before it
+// does. Allocations count against the limit, and wait for streams, as granules do.
 #pragma once
 
 #include <memory>
@@ -16,13 +16,13 @@ class ContiguousBlocks {
   Block* allocate(Bytes bytes, StreamHandle stream, const Asked& asked);
   // Under hot.
   void free(Block* block);
-  // Waits for the work of cached chunks and gives them back to the driver. True if that freed
-  // memory.
+  // Gives cached allocations back to the driver, waiting for their work. True if any memory came of
+  // it.
   bool trim(HotGuard& hot);
 
  private:
-  Block* hand_out(Chunk* chunk, const Request& r, StreamHandle stream);
-  std::unique_ptr<Chunk> make(int kind, Bytes bytes, HotGuard& hot, Status* refused);
+  Block* hand_out(Allocation* allocation, const Request& r, StreamHandle stream);
+  std::unique_ptr<Allocation> make(int kind, Bytes bytes, HotGuard& hot, Status* refused);
   Error no_room(const Request& r, const Asked& asked, Status refused, HotGuard& hot);
 
   Device& device_;

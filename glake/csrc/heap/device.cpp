@@ -15,7 +15,8 @@ Device::Device(Driver& the_driver, int the_number, const Options& the_options)
       deferred(driver, refusals),
       contiguous(driver, number, refusals),
       grants{number},
-      own(std::make_unique<Heap>(*this, nullptr)) {}
+      memory(driver, number, deferred, contiguous),
+      heaps(*this) {}
 
 Device::~Device() = default;
 
@@ -25,23 +26,14 @@ void Device::require(Status s, const char* what) const {
               "the driver refused " + device_text(number) + " " + what + ": " + driver.describe(s));
 }
 
-std::vector<Heap*> Device::heaps() {
-  std::vector<Heap*> all;
-  if (own->started) all.push_back(own.get());
-  for (auto& [id, pool] : pools) {
-    if (pool->started) all.push_back(pool.get());
-  }
-  return all;
-}
-
 Request Device::request(Bytes bytes, StreamHandle stream) {
   StreamId id = clock.turn(clock.id_of(stream));
   if (clock.replaced() != replaced_seen_) {
     // What threads keep for a handle may be another stream's.
     replaced_seen_ = clock.replaced();
-    Frees(*own).drain_caches(true);
+    Frees(heaps.own()).drain_caches(true);
   }
-  ++own->tick;
+  ++heaps.own().tick;
   return {round_up(bytes, kAlignment), bytes, id};
 }
 
@@ -49,44 +41,8 @@ void Device::collect_caches() {
   for (auto& cache : caches) cache->collect(stats);
 }
 
-Granules Device::physical() const {
-  return Granules{backed.load() + deferred.handles()} + contiguous.physical();
-}
-
-Granules Device::under_limit() const {
-  return physical() - Granules{deferred.idle()} + Granules::ceil(outside);
-}
-
-Granules Device::room() const {
-  return under_limit() < limit ? limit - under_limit() : Granules{0};
-}
-
-Granules Device::above_limit() const {
-  return limit < under_limit() ? under_limit() - limit : Granules{0};
-}
-
 bool Device::plentiful() const {
-  return options.policy == PolicyKind::kBalanced && !shortage.full() && under_limit() <= room();
-}
-
-Granules Device::chunk_room() const {
-  Granules held = physical() + Granules::ceil(outside);
-  return held < limit ? limit - held : Granules{0};
-}
-
-Granules Device::chunks_above_limit() const {
-  Granules held = physical() + Granules::ceil(outside);
-  return limit < held ? held - limit : Granules{0};
-}
-
-Granules Device::kept_of(Bytes driver_free) const {
-  return std::min(Granules::ceil(headroom()), Granules::floor(driver_free));
-}
-
-Granules Device::driver_has() {
-  Bytes free = 0, total = 0;
-  if (!driver.memory_info(&free, &total).ok()) return {0};
-  return Granules::floor(free) - kept_of(free) + Granules{deferred.idle()};
+  return options.policy == PolicyKind::kBalanced && !shortage.full() && memory.half_free();
 }
 
 void Device::settle(HotGuard& guard, Use use) {
@@ -104,7 +60,7 @@ Status Device::synchronize(HotGuard& guard) {
   // What waited in a pool for its graph is freed only now: one more wait is of no work, and tells
   // that streams which have been destroyed are done with it.
   bool thawed = false;
-  for (Heap* heap : heaps()) {
+  for (Heap* heap : heaps.started()) {
     if (!heap->thaw() || heap->pending_frees.empty()) continue;
     Frees(*heap).drain_pending(Wait::kNo);
     thawed = true;

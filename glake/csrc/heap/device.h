@@ -1,13 +1,10 @@
-// What the heaps of one device have in common, and the heaps: its own, and those of its private
-// pools.
+// What the heaps of one device have in common, and the heaps.
 //
 // Two locks. `hot` guards the books and is never held across a call that maps memory; `slow` admits
 // one thread at a time to the paths that do. A thread takes slow before hot, never after. Methods
 // that take a guard let hot go meanwhile; they need slow, and the device's context current.
 #pragma once
 
-#include <atomic>
-#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -17,8 +14,9 @@
 #include "base/stats.h"
 #include "heap/debug_hooks.h"
 #include "heap/driver_shortage.h"
-#include "heap/heap.h"
+#include "heap/heaps.h"
 #include "heap/large_keeping.h"
+#include "heap/memory_book.h"
 #include "heap/thread_cache.h"
 #include "memory/block_pool.h"
 #include "memory/contiguous_pool.h"
@@ -43,37 +41,13 @@ struct Device {
 
   // Throws Error(GLAKE_DRIVER_ERROR) saying what was refused.
   void require(Status s, const char* what) const;
-  // The heaps that have had memory, the device's own first.
-  std::vector<Heap*> heaps();
-
   // A request as it starts, under hot.
   Request request(Bytes bytes, StreamHandle stream);
   // Adds up what threads have counted for themselves.
   void collect_caches();
 
-  // Granules held from the driver, by all heaps.
-  Granules physical() const;
-  // What counts against the limit. What is owed to the driver is used first, and held already.
-  Granules under_limit() const;
-  // By how much the arenas may grow under the limit.
-  Granules room() const;
-  // How much is held above a limit that was lowered.
-  Granules above_limit() const;
-  // The room is at least as large as what is held.
+  // Threads may keep large blocks: memory is not short.
   bool plentiful() const;
-  // The same for contiguous blocks, which take nothing that is owed.
-  Granules chunk_room() const;
-  Granules chunks_above_limit() const;
-  // What is held although it is in no segment: the driver refused to take it back. Of the
-  // statistics, glake.owed_bytes alone counts it. Takes no lock.
-  Granules owed() const { return Granules{deferred.handles()} + contiguous.owed(); }
-  // The same with what is owed of other processes' blocks. Nothing here can use that again.
-  Bytes owed_bytes() const { return owed().bytes() + imported; }
-  Bytes headroom() const { return driver.headroom(number); }
-  // The part of the driver's free memory that is headroom: it stays free for others.
-  Granules kept_of(Bytes driver_free) const;
-  // What the driver reports free without the headroom, and what it is owed. 0 if it does not say.
-  Granules driver_has();
 
   // Tries to give back what is owed. With kAgain memory is wanted now: owed memory that is still
   // mapped is taken into use.
@@ -99,13 +73,7 @@ struct Device {
   ContiguousPool contiguous;
   std::unordered_map<uint64_t, Share> shares;  // by number
   std::vector<int> grants;                     // devices every mapping is accessible from
-  std::atomic<uint64_t> backed{0};             // granules behind all heaps
-  // Of other processes' blocks that the driver refused to take back: memory, and addresses alone.
-  std::atomic<Bytes> imported{0}, imported_addresses{0};
-  Bytes outside = 0;  // claimed for other allocators' memory (glake_claim_outside)
-  Granules limit;
-  double limit_fraction = 0;  // as set at run time; 0: not
-  Bytes total_memory = 0;
+  MemoryBook memory;
   bool attached = false;
   LargeKeeping keeping;  // by threads, of their large blocks
   DriverShortage shortage;
@@ -115,10 +83,7 @@ struct Device {
   std::vector<Block*> drained;  // scratch of Frees::drain_caches()
   std::unique_ptr<DebugHooks> debug;
 
-  std::unique_ptr<Heap> own;
-  // Changed under both locks; a heap whose pool has ended serves the next one, addresses and all.
-  std::map<PoolId, std::unique_ptr<Heap>> pools;
-  std::vector<std::unique_ptr<Heap>> spare;
+  Heaps heaps;  // last, as heaps use the rest
 
  private:
   Status wait_for_device(HotGuard& guard);

@@ -15,7 +15,7 @@ DeviceAllocator::DeviceAllocator(Driver& driver, int number, const Options& opti
     : device_(driver, number, options) {}
 
 void DeviceAllocator::start() {
-  if (device_.own->started) return;
+  if (device_.heaps.own().started) return;
   if (!device_.attached)
     device_.require(device_.driver.attach(device_.number), "a primary context");
   device_.attached = true;
@@ -35,33 +35,33 @@ void DeviceAllocator::start() {
                                          std::to_string(granularity) +
                                          " bytes; glake needs a divisor of 2 MiB");
   }
-  device_.require(device_.driver.total_memory(device_.number, &device_.total_memory),
-                  "its memory size");
-  Bytes limit = device_.options.limit.bytes != 0
-                    ? device_.options.limit.bytes
-                    : static_cast<Bytes>(device_.options.limit.fraction *
-                                         static_cast<double>(device_.total_memory));
-  device_.limit = Granules::floor(std::min(limit, device_.total_memory));
-  if (device_.limit.count == 0) {
+  Bytes total = 0;
+  device_.require(device_.driver.total_memory(device_.number, &total), "its memory size");
+  Bytes limit =
+      device_.options.limit.bytes != 0
+          ? device_.options.limit.bytes
+          : static_cast<Bytes>(device_.options.limit.fraction * static_cast<double>(total));
+  device_.memory.begin(total, Granules::floor(std::min(limit, total)));
+  if (device_.memory.limit().count == 0) {
     throw Error(GLAKE_INVALID_OPTION, "option limit: " + size_text(limit) + " of " +
-                                          device_text(device_.number) + "'s " +
-                                          size_text(device_.total_memory) +
+                                          device_text(device_.number) + "'s " + size_text(total) +
                                           " is less than one granule of 2 MiB; give more");
   }
-  if (device_.options.headroom >= device_.total_memory) {
+  if (device_.options.headroom >= total) {
     throw Error(GLAKE_INVALID_OPTION, "option headroom: " + size_text(device_.options.headroom) +
                                           " of " + device_text(device_.number) + "'s " +
-                                          size_text(device_.total_memory) + "; give less");
+                                          size_text(total) + "; give less");
   }
   device_.driver.set_headroom(device_.number, device_.options.headroom);
-  device_.own->reserve();
+  device_.heaps.own().reserve();
   if (device_.options.peers == PeersKind::kAll) Peers(device_).grant_all();
-  device_.own->started = true;
+  device_.heaps.own().started = true;
 }
 
 // May be called again after a refusal: what was given back stays given back.
 void DeviceAllocator::close() {
-  if (device_.own->started) {
+  Heap& own = device_.heaps.own();
+  if (own.started) {
     require_no_blocks();
     Pools(device_).abandon();
     MappingTurn turn(device_);
@@ -76,8 +76,8 @@ void DeviceAllocator::close() {
     DeviceScope scope(device_.driver, device_.number);
     s = scope.status();
     bool clean = device_.deferred.settle() && device_.contiguous.settle() &&
-                 device_.own->views.count() == 0 && device_.physical().count == 0;
-    for (auto& [id, pool] : device_.pools) clean = clean && pool->views.count() == 0;
+                 own.views.count() == 0 && device_.memory.physical().count == 0;
+    for (auto& [id, pool] : device_.heaps.pools()) clean = clean && pool->views.count() == 0;
     if (!clean && device_.clock.any_capturing()) {
       throw Error(GLAKE_INVALID_ARGUMENT, device_text(device_.number) +
                                               " still has memory that a capture may use; end it "
@@ -88,9 +88,9 @@ void DeviceAllocator::close() {
                                           "'s memory back (" + device_.refusals.text() +
                                           "); try again");
     }
-    device_.own->started = false;
-    Pools(device_).close(&s);
-    if (s.ok()) s = device_.own->release_ranges();
+    own.started = false;
+    if (s.ok()) s = device_.heaps.close_pools();
+    if (s.ok()) s = own.release_ranges();
     if (s.ok()) s = device_.clock.close();
   }
   if (s.ok()) s = device_.driver.detach(device_.number);
@@ -102,14 +102,14 @@ void DeviceAllocator::close() {
 }
 
 void DeviceAllocator::require_no_blocks() {
-  if (!device_.own->started) return;
+  if (!device_.heaps.own().started) return;
   if (device_.debug != nullptr) device_.debug->release_kept();
   std::lock_guard<FairMutex> slow_guard(device_.slow);
   HotGuard hot(device_.hot);
-  Frees(*device_.own).drain_caches(true);
+  Frees(device_.heaps.own()).drain_caches(true);
   auto drained = [this] {
     bool all = true;
-    for (Heap* heap : device_.heaps()) {
+    for (Heap* heap : device_.heaps.started()) {
       Frees(*heap).drain_pending(Wait::kAllowed);
       Frees(*heap).drain_whole();
       Pause(*heap).end_if_empty();
@@ -125,7 +125,7 @@ void DeviceAllocator::require_no_blocks() {
     if (waited.ok()) drained();
   }
   uint64_t live = 0, freed = 0;
-  for (Heap* heap : device_.heaps()) {
+  for (Heap* heap : device_.heaps.started()) {
     live += heap->live;
     freed += heap->pending_frees.size();
   }
@@ -147,37 +147,37 @@ void DeviceAllocator::require_no_blocks() {
 
 Block* DeviceAllocator::find(Bytes bytes, StreamHandle stream, ThreadCache& cache) {
   const StreamLives::Named named(device_.driver.streams(), stream);
+  Heap& own = device_.heaps.own();
   Bytes size = round_up(bytes, kAlignment);
-  uint64_t slot = 0;
+  uint64_t entry = 0;
   {
     HotGuard hot(device_.hot);
     cache.collect(device_.stats);
     Request r = device_.request(bytes, stream);
     if (!r.small()) {
-      Address place = device_.own->history.expect(size, r.stream, &slot);
+      Address place = own.history.expect(size, r.stream, &entry);
       if (place != 0) {
-        if (Found found = Search(*device_.own).repeat(r, place)) {
-          if (device_.keeping.followed()) Frees(*device_.own).drain_caches(false);
-          device_.own->history.placed(slot, found.ptr);
+        if (Found found = Search(own).repeat(r, place)) {
+          if (device_.keeping.followed()) Frees(own).drain_caches(false);
+          own.history.placed(entry, found.ptr);
           ++device_.stats.repeats;
-          return device_.own->make_block(r, found, stream);
+          return own.make_block(r, found, stream);
         }
       }
     }
-    if (Found found = Search(*device_.own).hit(r)) {
+    if (Found found = Search(own).hit(r)) {
       if (!r.small()) {
-        device_.own->history.placed(slot, found.ptr);
+        own.history.placed(entry, found.ptr);
         if (device_.keeping.found_by_fit([this] { return device_.plentiful(); }))
-          Frees(*device_.own).drain_caches(false);
+          Frees(own).drain_caches(false);
       }
-      return device_.own->make_block(r, found, stream);
+      return own.make_block(r, found, stream);
     }
   }
   MappingTurn turn(device_);
   HotGuard hot(device_.hot);
-  Block* b =
-      SlowPath(*device_.own).allocate({size, bytes, device_.clock.id_of(stream)}, stream, hot);
-  if (size > kSmallLimit) device_.own->history.placed(slot, b->ptr);
+  Block* b = SlowPath(own).allocate({size, bytes, device_.clock.id_of(stream)}, stream, hot);
+  if (size > kSmallLimit) own.history.placed(entry, b->ptr);
   return b;
 }
 
@@ -185,9 +185,9 @@ ThreadCache* DeviceAllocator::make_cache() {
   Bytes limit = 0;
   {
     HotGuard hot(device_.hot);
-    limit = device_.limit.bytes();
+    limit = device_.memory.limit().bytes();
   }
-  auto cache = std::make_unique<ThreadCache>(this, device_.own.get(), limit);
+  auto cache = std::make_unique<ThreadCache>(this, &device_.heaps.own(), limit);
   HotGuard hot(device_.hot);
   device_.caches.push_back(std::move(cache));
   return device_.caches.back().get();
@@ -198,7 +198,7 @@ void DeviceAllocator::drop_cache(ThreadCache* cache) {
   device_.drained.clear();
   cache->drain(true, device_.drained);
   cache->collect(device_.stats);
-  for (Block* b : device_.drained) Frees(*device_.own).free(b);
+  for (Block* b : device_.drained) Frees(device_.heaps.own()).free(b);
   auto mine = [cache](const std::unique_ptr<ThreadCache>& c) { return c.get() == cache; };
   device_.caches.erase(std::find_if(device_.caches.begin(), device_.caches.end(), mine));
 }

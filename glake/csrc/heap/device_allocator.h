@@ -59,7 +59,7 @@ class DeviceAllocator {
   void forget_stream(StreamHandle handle);   // which ends; a thread's own ends with its thread
   void stream_may_end(StreamHandle handle);  // what must be asked of it is, while it is named
 
-  Bytes owed_bytes() const { return device_.owed_bytes(); }
+  Bytes owed_bytes() const { return device_.memory.owed_bytes(); }
   void memory_info(Bytes* free, Bytes* total);  // throws Error
   Bytes driver_free_bytes();                    // what the driver reports; 0 if it does not
   // What `stream` is given from here on waits for what `other` has been given. Throws Error.
@@ -74,7 +74,6 @@ class DeviceAllocator {
   void set_debug(std::unique_ptr<DebugHooks> debug) { device_.debug = std::move(debug); }
 
  private:
-  Status release_all();
   Block* find(Bytes bytes, StreamHandle stream, ThreadCache& cache);
 
   Device device_;

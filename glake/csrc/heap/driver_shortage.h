@@ -39,8 +39,8 @@ class DriverShortage {
 
   // A contiguous block was refused. What the driver reports free does not say whether the next one
   // fits.
-  void refuse_chunk(int kind) { chunk_[ContiguousPool::number(kind)] = true; }
-  bool refused_chunk(int kind) const { return chunk_[ContiguousPool::number(kind)]; }
+  void refuse_allocation(int kind) { allocation_[ContiguousPool::number(kind)] = true; }
+  bool refused_allocation(int kind) const { return allocation_[ContiguousPool::number(kind)]; }
 
  private:
   bool full_ = false, now_ = false;
@@ -48,7 +48,7 @@ class DriverShortage {
   std::string said_;
   Granules view_most_;
   std::string view_said_;  // empty: it refused no view
-  bool chunk_[2] = {false, false};
+  bool allocation_[2] = {false, false};
 };
 
 }  // namespace glake

@@ -6,12 +6,12 @@
 namespace glake {
 
 bool Eviction::idle(const View& view) const {
-  bool used = view.live != 0 || view.pins != 0 || view.owed || heap_.rule.captured();
+  bool used = view.live != 0 || view.pins != 0 || view.owed || !heap_.rule.may_unmap();
   return !used && !view.tickets_full && device_.clock.complete(view.tickets);
 }
 
 bool Eviction::ask_idle(const View& view) {
-  if (view.live == 0 && !heap_.rule.captured()) {
+  if (view.live == 0 && heap_.rule.may_unmap()) {
     for (Ticket t : view.tickets) device_.clock.ask(t);
   }
   return idle(view);
@@ -25,7 +25,7 @@ bool Eviction::evict(View* view, HotGuard& hot) {
       device_.refusals.note("cuMemUnmap", device_.driver.unmap(view->base, view->length.bytes()));
   hot.lock();
   if (!s.ok()) {
-    device_.refusals.kept = device_.refusals.kept + view->length;
+    device_.refusals.keep(view->length);
     heap_.views.add(std::move(owner));
     return false;
   }
@@ -38,8 +38,8 @@ bool Eviction::evict(View* view, HotGuard& hot) {
 // Views with pending work are kept while the budget is exceeded by less than half; beyond that the
 // host waits for them.
 void Eviction::make_room(Granules n, HotGuard& hot) {
-  if (heap_.rule.captured()) return;
-  Granules budget{static_cast<uint64_t>(static_cast<double>(device_.limit.count) *
+  if (!heap_.rule.may_unmap()) return;
+  Granules budget{static_cast<uint64_t>(static_cast<double>(device_.memory.limit().count) *
                                         device_.options.view_budget)};
   if (!(budget < heap_.views.mapped() + n)) return;
   for (View* view : heap_.views.oldest()) {

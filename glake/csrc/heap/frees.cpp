@@ -9,7 +9,7 @@
 namespace glake {
 
 void Frees::drain_caches(bool small_too) {
-  if (!heap_.own()) return;  // threads keep no blocks of a pool
+  if (!heap_.rule.cached_by_threads()) return;
   device_.drained.clear();
   for (auto& cache : device_.caches) {
     if (!small_too && !cache->holds_large()) continue;
@@ -21,26 +21,15 @@ void Frees::drain_caches(bool small_too) {
 
 void Frees::free(Block* b) {
   end_share(b);
-  if (b->chunk != nullptr) return ContiguousBlocks(device_).free(b);
-  if (heap_.pool != nullptr) return free_private(b);
-  Tickets tickets(device_.clock.stamp(b->stream_id));
-  if (!Heap::frees_later(*b)) {
-    for (StreamId s : b->recorded) tickets.add(device_.clock.stamp(s));
-    give(b, tickets);
-    return;
-  }
-  keep_waiting(b);
-}
-
-void Frees::free_private(Block* b) {
-  if (heap_.pool->blocks.erase(b->ptr) == 0) --heap_.pool->lent;
+  if (b->allocation != nullptr) return ContiguousBlocks(device_).free(b);
+  heap_.unlist(b);
   if (heap_.rule.frees_after_capture(*b) || Heap::frees_later(*b)) {
     keep_waiting(b);
     return;
   }
   Tickets tickets(device_.clock.stamp(b->stream_id));
   for (StreamId s : b->recorded) tickets.add(device_.clock.stamp(s));
-  give_private(b, tickets);
+  give_or_keep(b, tickets);
 }
 
 void Frees::end_share(Block* b) {
@@ -61,9 +50,8 @@ void Frees::keep_waiting(Block* b) {
 
 void Frees::drain_pending(Wait wait) {
   if (heap_.pending_frees.empty()) return;
-  // Of a captured pool it is their own stream's again, but not before every capture is over.
-  if (heap_.rule.captured() && device_.clock.any_capturing()) return;
-  bool may_wait = heap_.rule.captured() || wait == Wait::kAllowed;
+  if (heap_.rule.holds_recorded()) return;
+  const bool may_wait = heap_.rule.orders_recorded(wait);
   size_t kept = 0;
   for (PendingFree& freed : heap_.pending_frees) {
     Block* b = freed.block;
@@ -79,7 +67,7 @@ void Frees::drain_pending(Wait wait) {
         Watch::event(GLAKE_FREE_COMPLETED, device_.number, b->ptr, b->requested, b->stream,
                      {heap_.pool_id().first, heap_.pool_id().second});
       }
-      give_private(b, Tickets(device_.clock.stamp(b->stream_id)));
+      give_or_keep(b, Tickets(device_.clock.stamp(b->stream_id)));
     } else {
       std::swap(heap_.pending_frees[kept++], freed);
     }
@@ -87,11 +75,10 @@ void Frees::drain_pending(Wait wait) {
   heap_.pending_frees.resize(kept);
 }
 
-// Blocks of a NO_SPLIT pool are kept as they are.
-void Frees::give_private(Block* b, const Tickets& tickets) {
+void Frees::give_or_keep(Block* b, const Tickets& tickets) {
   if (!heap_.rule.whole_only()) return give(b, tickets);
   b->recorded.clear();
-  heap_.pool->whole.push_back({b, tickets});
+  heap_.whole_blocks.push_back({b, tickets});
 }
 
 void Frees::give(Block* b, const Tickets& tickets) {
@@ -101,13 +88,12 @@ void Frees::give(Block* b, const Tickets& tickets) {
 }
 
 void Frees::drain_whole() {
-  if (heap_.own()) return;
-  for (Pool::Whole& w : heap_.pool->whole) give(w.block, w.tickets);
-  heap_.pool->whole.clear();
+  for (WholeBlock& w : heap_.whole_blocks) give(w.block, w.tickets);
+  heap_.whole_blocks.clear();
 }
 
 Block* Frees::take_whole(const Request& r, StreamHandle stream) {
-  std::vector<Pool::Whole>& whole = heap_.pool->whole;
+  std::vector<WholeBlock>& whole = heap_.whole_blocks;
   size_t best = whole.size();
   bool best_ready = false;
   for (size_t i = 0; i < whole.size(); ++i) {

@@ -25,9 +25,8 @@ class Frees {
   Block* take_whole(const Request& r, StreamHandle stream);
 
  private:
-  void free_private(Block* block);
   void keep_waiting(Block* block);
-  void give_private(Block* block, const Tickets& tickets);
+  void give_or_keep(Block* block, const Tickets& tickets);
   void give(Block* block, const Tickets& tickets);
 
   Heap& heap_;

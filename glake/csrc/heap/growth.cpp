@@ -82,7 +82,7 @@ bool Growth::back(Arena& arena, Span* claimed, HotGuard& hot) {
   }
   // It was undone. `settled` above has run, or will run when the deferred release is done.
   if (s.out_of_memory()) {
-    device_.shortage.refuse_growth(device_.driver_has(), heap_.granules.had(),
+    device_.shortage.refuse_growth(device_.memory.driver_has(), heap_.granules.had(),
                                    heap_.granules.had_at_most(), heap_.granules.refused());
     return false;
   }
@@ -118,7 +118,7 @@ bool Growth::add_fresh(Granules n, std::vector<Run>& runs, TakenGranules& taken,
     }
     if (place == nullptr) return false;
     if (!asked && place->size < n.bytes()) {
-      const Granules has = device_.driver_has();
+      const Granules has = device_.memory.driver_has();
       if (has.count != 0 && has < n) return false;
     }
     Granules here = std::min(n, Granules::floor(place->size));

@@ -13,28 +13,29 @@ namespace glake {
 Heap::Heap(Device& the_device, std::unique_ptr<Pool> the_pool)
     : device(the_device),
       number(device.number),
-      rule(device.clock),
+      rule(device.clock, the_pool == nullptr),
       pool(std::move(the_pool)),
-      granules(device.driver, device.deferred, device.refusals, number, device.backed,
+      granules(device.driver, device.deferred, device.refusals, number, device.memory.backed(),
                device.grants),
       pins(granules),
-      history(pool == nullptr) {}
+      history(rule.follows_steps()) {}
 
 Heap::~Heap() = default;
 
 void Heap::reserve() {
-  const Bytes total = device.total_memory;
+  const Bytes total = device.memory.total();
   const Bytes part = total / Tuning::kPoolSmallShare;
-  const Bytes home = own() ? total * Tuning::kArenaFactor : total;
+  const bool own = pool == nullptr;
+  const Bytes home = own ? total * Tuning::kArenaFactor : total;
   if (small_range == nullptr) {
     small_range =
-        std::make_unique<Reservation>(device.driver, this, own() ? total : part, kAlignment);
+        std::make_unique<Reservation>(device.driver, this, own ? total : part, kAlignment);
   }
   if (large_range == nullptr) {
     large_range = std::make_unique<Reservation>(device.driver, this, home, kMiB);
   }
   if (view_space == nullptr) {
-    view_space = std::make_unique<ViewSpace>(device.driver, this, own() ? home : part);
+    view_space = std::make_unique<ViewSpace>(device.driver, this, own ? home : part);
   }
   small = std::make_unique<Arena>(0, small_range->base(), small_range->size(), spans);
   large = std::make_unique<Arena>(1, large_range->base(), large_range->size(), spans);
@@ -161,7 +162,14 @@ bool Heap::order_after_recorded(Block* block) {
   return true;
 }
 
-Granules Heap::room() const { return std::min(device.room(), budget_room()); }
+Granules Heap::room() const { return std::min(device.memory.room(), budget_room()); }
+
+// Both are of the device's own memory alone.
+Bytes Heap::contiguous_from() const { return pool == nullptr ? device.options.contiguous.from : 0; }
+
+Bytes Heap::guard_bytes() const {
+  return pool == nullptr && device.debug != nullptr ? device.debug->overhead() : 0;
+}
 
 Granules Heap::budget_room() const {
   const Bytes budget = pool != nullptr && pool->region != nullptr ? pool->region->budget.load() : 0;

@@ -37,6 +37,12 @@ struct PendingFree {
   std::vector<Ticket> tickets;
 };
 
+// A freed block that is kept as it is (GLAKE_POOL_NO_SPLIT).
+struct WholeBlock {
+  Block* block;
+  Tickets tickets;
+};
+
 class Heap {
  public:
   // Makes no driver call. Without a pool it is the device's own heap.
@@ -70,11 +76,9 @@ class Heap {
   static size_t own_recorded(const Block& b) { return b.recorded.has(b.stream_id) ? 1 : 0; }
   // True if a free of the block will have to wait for its recorded streams.
   static bool frees_later(const Block& b) {
-    return b.chunk == nullptr && b.recorded.size() - own_recorded(b) >= Tickets::kMax;
+    return b.allocation == nullptr && b.recorded.size() - own_recorded(b) >= Tickets::kMax;
   }
 
-  // True for the device's own heap, false for a private pool's.
-  bool own() const { return pool == nullptr; }
   // {0, 0}: the device's own memory.
   PoolId pool_id() const { return pool != nullptr ? pool->id : PoolId{}; }
   // Whether its unused memory may go back to the driver: that of the device's own heap, or of a
@@ -85,6 +89,8 @@ class Heap {
   bool is_paused() const { return paused() != nullptr && paused()->state == PauseState::kPaused; }
   // Other heaps may have its free memory rather than run out.
   bool lends() const { return rule.lends() && paused() == nullptr; }
+  // Rather than run out, it may have theirs. A region may not, as it could not be paused then.
+  bool may_borrow() const { return rule.may_borrow() && (pool == nullptr || !pool->region); }
   bool thaw() { return rule.thaw(pool != nullptr && pool->users != 0); }
 
   // Whether all its addresses are reserved. Before that it has no block, but may have some
@@ -96,7 +102,15 @@ class Heap {
   // How much its arenas may grow, by the limit and by a region's budget.
   Granules room() const;
   Granules budget_room() const;
+  // Requests of at least so many bytes get contiguous blocks; 0: none does.
+  Bytes contiguous_from() const;
+  // What the debug modes put around each block.
+  Bytes guard_bytes() const;
   Block* make_block(const Request& r, const Found& found, StreamHandle stream);
+  // The block is a live one of the pool's no more, nor one that another heap has borrowed.
+  void unlist(Block* block) {
+    if (pool != nullptr && pool->blocks.erase(block->ptr) == 0) --pool->lent;
+  }
 
   Device& device;
   const int number;  // the device's
@@ -112,6 +126,7 @@ class Heap {
   PlacementHistory history;
   WaitBudget wait_budget;
   std::vector<PendingFree> pending_frees;
+  std::vector<WholeBlock> whole_blocks;
   std::deque<Block*> kept_blocks;  // those of keep_from_reuse()
   uint64_t tick = 0;     // requests that reached the heap; hits of thread caches are not counted
   Bytes most_live = 0;   // of the device, as seen by large requests that missed

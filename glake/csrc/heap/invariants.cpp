@@ -20,8 +20,8 @@ void Invariants::check() {
   std::string wrong;
   Bytes busy = 0;
   uint64_t own = 0;
-  device_.contiguous.for_each([&](const Chunk& c) { busy += c.live ? c.block->size : 0; });
-  for (Heap* heap : device_.heaps()) {
+  device_.contiguous.for_each([&](const Allocation& c) { busy += c.live ? c.block->size : 0; });
+  for (Heap* heap : device_.heaps.started()) {
     if (wrong.empty()) wrong = broken(*heap, &busy);
     own += heap->granules.own().count;
   }
@@ -29,10 +29,10 @@ void Invariants::check() {
   if (wrong.empty() && settled &&
       busy != static_cast<Bytes>(device_.stats.allocated_bytes.all.current)) {
     wrong = "busy bytes are not those of live and cached blocks";
-  } else if (wrong.empty() && own != device_.backed) {
+  } else if (wrong.empty() && own != device_.memory.backed()) {
     wrong = "the heaps' granules are not the device's";
   } else if (wrong.empty() && static_cast<Bytes>(device_.stats.reserved_bytes.all.current) !=
-                                  (device_.physical() - device_.owed()).bytes()) {
+                                  (device_.memory.physical() - device_.memory.owed()).bytes()) {
     wrong = "reserved bytes are not those held from the driver and not owed to it";
   }
   if (!wrong.empty()) {
@@ -61,15 +61,15 @@ std::string Invariants::broken(Heap& heap, Bytes* busy_bytes) {
       if (s->state == SpanState::kBusy) *busy_bytes += s->size;
     }
   }
-  if (heap.own()) {
+  if (heap.rule.cached_by_threads()) {
     for (auto& c : device_.caches) *busy_bytes -= c->kept_bytes();
   }
   for (const PendingFree& freed : heap.pending_frees) *busy_bytes -= freed.block->size;
   for (const Block* b : heap.kept_blocks) *busy_bytes -= b->size;
-  if (heap.own()) return "";
-  for (const Pool::Whole& w : heap.pool->whole) *busy_bytes -= w.block->size;
-  if (heap.live != heap.pool->blocks.size() + heap.pool->lent + heap.pool->whole.size() +
-                       heap.pending_frees.size()) {
+  for (const WholeBlock& w : heap.whole_blocks) *busy_bytes -= w.block->size;
+  if (heap.pool != nullptr && heap.live != heap.pool->blocks.size() + heap.pool->lent +
+                                               heap.whole_blocks.size() +
+                                               heap.pending_frees.size()) {
     return "a pool's live blocks are miscounted";
   }
   return "";

@@ -139,17 +139,17 @@ Bytes LargestFit::fits_here(const Request& r, Granules growth) {
 
 Bytes LargestFit::largest(const Request& r, Granules growth) {
   Bytes most = fits_here(r, growth);
-  auto blocks = [&](const Pool& pool) {
-    for (const Pool::Whole& w : pool.whole) {
+  auto blocks = [&](const Heap& heap) {
+    for (const WholeBlock& w : heap.whole_blocks) {
       // A captured pool waits for nobody.
       if (heap_.rule.can_have(r.stream, w.tickets)) most = std::max(most, w.block->size);
     }
   };
-  if (heap_.pool != nullptr) blocks(*heap_.pool);
-  for (Heap* heap : device_.heaps()) {
-    if (heap == &heap_ || heap_.rule.captured() || !heap->lends()) continue;
+  blocks(heap_);
+  for (Heap* heap : device_.heaps.started()) {
+    if (heap == &heap_ || !heap_.may_borrow() || !heap->lends()) continue;
     if (heap->rule.whole_only()) {
-      blocks(*heap->pool);
+      blocks(*heap);
     } else {
       most = std::max(most, LargestFit(*heap).fits_here(r, growth));
     }
@@ -159,16 +159,16 @@ Bytes LargestFit::largest(const Request& r, Granules growth) {
 
 // The largest contiguous block of a kind: a new one, or one that is kept because it is pinned or
 // owed.
-Bytes LargestFit::largest_chunk(int kind, StreamId stream, Granules growth) const {
+Bytes LargestFit::largest_allocation(int kind, StreamId stream, Granules growth) const {
   return std::max(growth.bytes(), device_.contiguous.largest_kept(kind, stream, device_.clock));
 }
 
 GrowthRoom LargestFit::growth(Bytes* driver_free) {
-  GrowthRoom g{heap_.room(), heap_.room(), {0}, {0}, device_.above_limit(), {0}, ""};
+  GrowthRoom g{heap_.room(), heap_.room(), {0}, {0}, device_.memory.above_limit(), {0}, ""};
   Bytes total = 0;
   bool known = device_.driver.memory_info(driver_free, &total).ok();
   if (!known) *driver_free = 0;
-  g.kept = device_.kept_of(*driver_free);
+  g.kept = device_.memory.kept_of(*driver_free);
   if (known) g.driver = Granules::floor(*driver_free) - g.kept + Granules{device_.deferred.idle()};
   const DriverShortage& shortage = device_.shortage;
   g.driver = shortage.gives(g.driver);
@@ -180,15 +180,17 @@ GrowthRoom LargestFit::growth(Bytes* driver_free) {
 
 // Once the driver has refused one it is asked, hot let go: it may have less than it reports, or
 // less of it in one piece.
-GrowthRoom LargestFit::chunk_growth(int kind, Granules below, Bytes* driver_free, HotGuard& hot) {
-  GrowthRoom g{device_.chunk_room(), {0}, {0}, {0}, device_.chunks_above_limit(), {0}, ""};
+GrowthRoom LargestFit::allocation_growth(int kind, Granules below, Bytes* driver_free,
+                                         HotGuard& hot) {
+  GrowthRoom g{device_.memory.allocation_room(),         {0}, {0}, {0},
+               device_.memory.allocations_above_limit(), {0}, ""};
   Bytes total = 0;
   const bool known = device_.driver.memory_info(driver_free, &total).ok();
   if (!known) *driver_free = 0;
-  g.kept = device_.kept_of(*driver_free);
+  g.kept = device_.memory.kept_of(*driver_free);
   g.driver = Granules::floor(*driver_free) - g.kept;
   Granules has = g.driver;
-  if (device_.shortage.refused_chunk(kind)) {
+  if (device_.shortage.refused_allocation(kind)) {
     const Granules most = std::min({g.limit, below, known ? g.driver : g.limit});
     hot.unlock();
     const Granules gives = device_.contiguous.probe(kind, most, device_.grants);
@@ -208,26 +210,21 @@ GrowthRoom LargestFit::chunk_growth(int kind, Granules below, Bytes* driver_free
   return g;
 }
 
-Bytes LargestFit::callers(const Request& r, const Asked& asked, const GrowthRoom& chunks) {
-  if (asked.claim) {
-    const Bytes room =
-        device_.physical() < device_.limit ? (device_.limit - device_.physical()).bytes() : 0;
-    return room - std::min(room, device_.outside);
-  }
+Bytes LargestFit::callers(const Request& r, const Asked& asked, const GrowthRoom& allocations) {
+  if (asked.claim) return device_.memory.claimable();
   if (asked.kind != GLAKE_STITCHED && !asked.by_size)
-    return largest_chunk(asked.kind, r.stream, chunks.now);
+    return largest_allocation(asked.kind, r.stream, allocations.now);
   Bytes driver_free = 0;
   Granules grows = growth(&driver_free).now;
-  const Bytes from = heap_.own() ? device_.options.contiguous.from : 0;
-  const Bytes chunk =
-      from != 0 ? largest_chunk(device_.options.contiguous.kind, r.stream, chunks.now) : 0;
-  if (from != 0 && chunk >= from) return chunk;
+  const Bytes from = heap_.contiguous_from();
+  const Bytes allocation =
+      from != 0 ? largest_allocation(device_.options.contiguous.kind, r.stream, allocations.now)
+                : 0;
+  if (from != 0 && allocation >= from) return allocation;
   // What it refuses in one piece it may refuse in granules.
-  if (from != 0 && !chunks.said.empty()) grows = std::min(grows, chunks.now);
+  if (from != 0 && !allocations.said.empty()) grows = std::min(grows, allocations.now);
   Bytes fits = largest(r, grows);
-  if (heap_.pool != nullptr) return fits;
-  const Bytes guards = device_.debug != nullptr ? device_.debug->overhead() : 0;
-  fits -= std::min(fits, guards);
+  fits -= std::min(fits, heap_.guard_bytes());
   return from == 0 ? fits : round_down(std::min(fits, from - 1), kAlignment);
 }
 

@@ -26,7 +26,7 @@ class LargestFit {
   Bytes largest(const Request& r, Granules growth);
   // The largest request of the caller's that would succeed, of all its sizes: where blocks from a
   // size on are contiguous, others than this one's kind may fit.
-  Bytes callers(const Request& r, const Asked& asked, const GrowthRoom& chunks);
+  Bytes callers(const Request& r, const Asked& asked, const GrowthRoom& allocations);
 
   // By how much the arenas could grow under the limit (`limit`), and as far as the driver has
   // memory
@@ -34,7 +34,7 @@ class LargestFit {
   GrowthRoom growth(Bytes* driver_free);
   // The same for a contiguous block, which takes nothing that is owed and no granule that is in
   // use, of at most `below`.
-  GrowthRoom chunk_growth(int kind, Granules below, Bytes* driver_free, HotGuard& hot);
+  GrowthRoom allocation_growth(int kind, Granules below, Bytes* driver_free, HotGuard& hot);
 
  private:
   struct Usable {
@@ -48,7 +48,7 @@ class LargestFit {
   Bytes longest_in_views(const Request& r);
   Bytes start_had(const Request& r, const Arena& arena, uint64_t g, Bytes prefix);
   Bytes fits_here(const Request& r, Granules growth);
-  Bytes largest_chunk(int kind, StreamId stream, Granules growth) const;
+  Bytes largest_allocation(int kind, StreamId stream, Granules growth) const;
 
   Heap& heap_;
   Device& device_;

@@ -11,8 +11,8 @@ namespace glake {
 
 bool Lending::reclaim_elsewhere(const Request& r, HotGuard& hot) {
   // What is held above a limit that was lowered must go first.
-  Granules want = Granules::ceil(r.size) + device_.above_limit(), got{0};
-  std::vector<Heap*> all = device_.heaps();
+  Granules want = Granules::ceil(r.size) + device_.memory.above_limit(), got{0};
+  std::vector<Heap*> all = device_.heaps.started();
   std::rotate(all.begin(), all.begin() + 1, all.end());  // the device's own last
   for (Heap* heap : all) {
     bool may = heap != &heap_ && heap->gives_back();
@@ -21,12 +21,9 @@ bool Lending::reclaim_elsewhere(const Request& r, HotGuard& hot) {
   return got.count != 0;
 }
 
-// Not for a graph: the lender would have the bytes again while the graph may still be replayed.
 Block* Lending::borrow(const Request& r, StreamHandle stream, HotGuard& hot) {
-  if (heap_.rule.captured()) return nullptr;
-  if (heap_.pool != nullptr && heap_.pool->region != nullptr)
-    return nullptr;  // it could not be paused
-  for (Heap* heap : device_.heaps()) {
+  if (!heap_.may_borrow()) return nullptr;
+  for (Heap* heap : device_.heaps.started()) {
     if (heap == &heap_ || !heap->lends()) continue;
     Block* b = nullptr;
     if (heap->rule.whole_only()) {

@@ -10,7 +10,7 @@ namespace glake {
 void Limits::set_fraction(double fraction) {
   const bool fits = fraction > 0 && fraction <= 1;
   const Bytes limit =
-      fits ? static_cast<Bytes>(fraction * static_cast<double>(device_.total_memory)) : 0;
+      fits ? static_cast<Bytes>(fraction * static_cast<double>(device_.memory.total())) : 0;
   if (limit < kGranule) {
     throw Error(GLAKE_INVALID_ARGUMENT, "a limit of " + exact_text(fraction) +
                                             " of the device's memory: it takes a fraction above 0 "
@@ -18,14 +18,12 @@ void Limits::set_fraction(double fraction) {
   }
   std::lock_guard<FairMutex> slow_guard(device_.slow);
   HotGuard hot(device_.hot);
-  device_.limit = Granules::floor(limit);
-  device_.limit_fraction = fraction;
+  device_.memory.set_limit(Granules::floor(limit), fraction);
 }
 
 double Limits::fraction() {
   HotGuard hot(device_.hot);
-  if (device_.limit_fraction > 0) return device_.limit_fraction;
-  return static_cast<double>(device_.limit.bytes()) / static_cast<double>(device_.total_memory);
+  return device_.memory.fraction();
 }
 
 void Limits::check_headroom(Bytes bytes, int device, Bytes total) {
@@ -36,7 +34,7 @@ void Limits::check_headroom(Bytes bytes, int device, Bytes total) {
 }
 
 Bytes Limits::set_headroom(Bytes bytes) {
-  check_headroom(bytes, device_.number, device_.total_memory);
+  check_headroom(bytes, device_.number, device_.memory.total());
   MappingTurn turn(device_);
   HotGuard hot(device_.hot);
   device_.driver.set_headroom(device_.number, bytes);
@@ -47,7 +45,7 @@ Bytes Limits::set_headroom(Bytes bytes) {
     return free < bytes ? Granules::ceil(bytes - free) : Granules{0};
   };
   Granules missing = lacks();
-  for (Heap* heap : device_.heaps()) {
+  for (Heap* heap : device_.heaps.started()) {
     if (missing.count == 0) return free;
     if (!heap->gives_back()) continue;
     Trim(*heap).shrink(missing, hot);

@@ -17,7 +17,7 @@ class Limits {
   Bytes set_headroom(Bytes bytes);
   // Throws Error if a device with `total` bytes cannot leave `bytes` free.
   static void check_headroom(Bytes bytes, int device, Bytes total);
-  Bytes headroom() const { return device_.headroom(); }
+  Bytes headroom() const { return device_.memory.headroom(); }
 
  private:
   Device& device_;

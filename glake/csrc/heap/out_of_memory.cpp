@@ -22,13 +22,13 @@ std::string OutOfMemory::driver_text(Bytes driver_free, const GrowthRoom& growth
   // It refused the granule after these, which have been given back since.
   if (growth.driver.count != 0) text += " than " + size_text(growth.driver.bytes());
   if (!growth.said.empty()) text += ", asked for more it said " + growth.said;
-  Bytes held = device_.physical().bytes();
+  Bytes held = device_.memory.physical().bytes();
   text += line("it reports " + size_text(driver_free) + " free");
   if (growth.kept.count != 0) {
     text += ", of which " + size_text(growth.kept.bytes()) + " are headroom for others";
   }
-  if (driver_free + held < device_.total_memory) {
-    text += ", so " + size_text(device_.total_memory - driver_free - held) +
+  if (driver_free + held < device_.memory.total()) {
+    text += ", so " + size_text(device_.memory.total() - driver_free - held) +
             " is held outside glake: by this process's other allocations and CUDA contexts, or by "
             "other processes";
   }
@@ -39,10 +39,10 @@ std::string OutOfMemory::driver_text(Bytes driver_free, const GrowthRoom& growth
 std::string OutOfMemory::held_text() const {
   const std::string refusal = " (" + device_.refusals.text() + ")";
   const std::string again = ", glake_empty_cache() tries again";
-  std::string text =
-      line("limit " + size_text(device_.limit.bytes()) + " of " + size_text(device_.total_memory) +
-           ", held from the driver " + size_text(device_.physical().bytes()));
-  if (Bytes owed = device_.owed().bytes(); owed != 0) {
+  std::string text = line("limit " + size_text(device_.memory.limit().bytes()) + " of " +
+                          size_text(device_.memory.total()) + ", held from the driver " +
+                          size_text(device_.memory.physical().bytes()));
+  if (Bytes owed = device_.memory.owed().bytes(); owed != 0) {
     text +=
         line(size_text(owed) + " of it owed: the driver refuses to take it back" + refusal + again);
   }
@@ -50,13 +50,12 @@ std::string OutOfMemory::held_text() const {
     text += line(size_text(kept) + " of it idle and still mapped: the driver refused to unmap it" +
                  refusal);
   }
-  if (Bytes imported = device_.imported; imported != 0) {
+  if (Bytes imported = device_.memory.imported(); imported != 0) {
     text +=
         line("besides, " + size_text(imported) +
              " of other processes' blocks that the driver refuses to take back" + refusal + again);
   }
-  if (Bytes addresses = device_.contiguous.owed_addresses() + device_.imported_addresses;
-      addresses != 0) {
+  if (Bytes addresses = device_.memory.owed_addresses(); addresses != 0) {
     text += line("besides, " + size_text(addresses) +
                  " of addresses that the driver refuses to take back" + refusal);
   }
@@ -68,7 +67,7 @@ std::string OutOfMemory::idle_text(Granules mine) {
   Bytes whole = heap_.whole_free().bytes();
   Bytes free = heap_.large->free_bytes() + heap_.small->free_bytes();
   Bytes cached = 0, waiting = 0;
-  if (heap_.own()) {
+  if (heap_.rule.cached_by_threads()) {
     for (auto& c : device_.caches) cached += c->kept_bytes();
   }
   for (const PendingFree& freed : heap_.pending_frees) waiting += freed.block->size;
@@ -84,11 +83,11 @@ std::string OutOfMemory::idle_text(Granules mine) {
         "of that, what was freed on a stream that is being captured serves no other stream before "
         "the capture ends");
   }
-  if (device_.outside != 0) {
-    text += line(size_text(device_.outside) + " of the limit taken by other allocators");
+  if (device_.memory.outside() != 0) {
+    text += line(size_text(device_.memory.outside()) + " of the limit taken by other allocators");
   }
-  if (Bytes chunks = device_.contiguous.physical().bytes(); chunks != 0) {
-    text += line(size_text(chunks) + " in contiguous blocks");
+  if (Bytes allocations = device_.contiguous.physical().bytes(); allocations != 0) {
+    text += line(size_text(allocations) + " in contiguous blocks");
     if (Bytes pinned = device_.contiguous.cached_pinned_bytes(); pinned != 0) {
       text += " (" + size_text(pinned) +
               " of it freed but pinned: it serves requests of nearly a block's size, and "
@@ -98,10 +97,10 @@ std::string OutOfMemory::idle_text(Granules mine) {
   if (uint64_t pinned = Sharing(device_).pinned_granules(); pinned != 0) {
     text += line(size_text(pinned * kGranule) + " pinned for others, out of stitching");
   }
-  if (heap_.pool != nullptr && !heap_.pool->whole.empty()) {
-    Bytes whole_blocks = 0;
-    for (const Pool::Whole& w : heap_.pool->whole) whole_blocks += w.block->size;
-    text += line(size_text(whole_blocks) + " in freed blocks that its pool keeps whole");
+  Bytes kept = 0;
+  for (const WholeBlock& w : heap_.whole_blocks) kept += w.block->size;
+  if (kept != 0) {
+    text += line(size_text(kept) + " in freed blocks that its pool keeps whole");
   }
   if (cached != 0) text += line(size_text(cached) + " in thread caches");
   if (waiting != 0) text += line(size_text(waiting) + " waiting for recorded streams");
@@ -117,12 +116,12 @@ Error OutOfMemory::error(const Request& r, const Asked& asked, HotGuard& hot) {
   const Granules below =
       contiguous ? Granules::ceil(r.size) - Granules{1} : Granules::floor(UINT64_MAX);
   Bytes driver_free = 0;
-  const bool chunks_fit = contiguous || (device_.options.contiguous.from != 0 && heap_.own());
-  const GrowthRoom chunks =
-      chunks_fit ? LargestFit(heap_).chunk_growth(kind, below, &driver_free, hot) : GrowthRoom{};
-  const GrowthRoom grow = contiguous ? chunks : LargestFit(heap_).growth(&driver_free);
-  bool guarded = device_.debug != nullptr && heap_.own() && !contiguous;
-  Bytes guards = guarded ? device_.debug->overhead() : 0;
+  const bool allocations_fit = contiguous || heap_.contiguous_from() != 0;
+  const GrowthRoom allocations =
+      allocations_fit ? LargestFit(heap_).allocation_growth(kind, below, &driver_free, hot)
+                      : GrowthRoom{};
+  const GrowthRoom grow = contiguous ? allocations : LargestFit(heap_).growth(&driver_free);
+  const Bytes guards = contiguous ? 0 : heap_.guard_bytes();
   Bytes needed = contiguous ? round_up(r.size, kGranule) : r.size;
   std::string text = "CUDA out of memory. Tried to allocate " + size_text(r.requested - guards) +
                      (contiguous ? ", which is " + size_text(needed) + " in whole granules," : "") +
@@ -137,7 +136,7 @@ Error OutOfMemory::error(const Request& r, const Asked& asked, HotGuard& hot) {
   heap_.granules.new_stamp();
   const Granules idle = Stitch(heap_).collect(r, heap_.whole_free(), Wait::kSure, runs, &pending);
   text += idle_text(idle);
-  Bytes callers = LargestFit(heap_).callers(r, asked, chunks);
+  Bytes callers = LargestFit(heap_).callers(r, asked, allocations);
   text +=
       line("largest fit now " + size_text(callers) + " (" + std::to_string(callers) + " bytes)");
   text += line(advice(needed, missing(r, asked, grow.now), grow, contiguous ? Granules{0} : idle));
@@ -165,14 +164,14 @@ Granules OutOfMemory::missing(const Request& r, const Asked& asked, Granules gro
 std::string OutOfMemory::raise_text(Bytes by, const char* then) const {
   auto mib = [](Bytes b) { return std::to_string(b / kMiB); };
   const std::string exact = by * 100 % kGiB == 0 ? size_text(by) : mib(by) + ".00 MiB";
-  return "GLAKE_LIMIT by " + exact + then + " (GLAKE_LIMIT=" + mib(device_.limit.bytes() + by) +
-         "MiB)";
+  return "GLAKE_LIMIT by " + exact + then +
+         " (GLAKE_LIMIT=" + mib(device_.memory.limit().bytes() + by) + "MiB)";
 }
 
 // What the user can do to have `needed` bytes, for which `missing` more granules are enough.
 std::string OutOfMemory::advice(Bytes needed, Granules missing, const GrowthRoom& growth,
                                 Granules idle) const {
-  if (Granules::floor(device_.total_memory) < Granules::ceil(needed)) {
+  if (Granules::floor(device_.memory.total()) < Granules::ceil(needed)) {
     return "This request is larger than the device and can never fit: use a smaller batch, or "
            "more devices.";
   }
@@ -181,14 +180,14 @@ std::string OutOfMemory::advice(Bytes needed, Granules missing, const GrowthRoom
            "again.";
   }
   const Bytes short_by = missing.bytes();
-  if (heap_.budget_room() < device_.room() &&
+  if (heap_.budget_room() < device_.memory.room() &&
       heap_.budget_room() < Granules::floor(needed) + Granules{1}) {
     const Bytes budget = heap_.pool->region->budget.load();
     return Pause(heap_).text() + " holds " + size_text(heap_.granules.own().bytes()) +
            " of its budget of " + size_text(budget) + ": raise the budget by " +
            size_text(short_by) + ", or free about as much of the region.";
   }
-  Bytes above = round_down(device_.total_memory - device_.limit.bytes(), kGranule);
+  Bytes above = round_down(device_.memory.total() - device_.memory.limit().bytes(), kGranule);
   Granules more = growth.driver - growth.now;  // that the driver has above the limit
   Bytes raise = std::min(above, more.bytes());
   const Bytes beyond = growth.above.bytes();
@@ -199,12 +198,12 @@ std::string OutOfMemory::advice(Bytes needed, Granules missing, const GrowthRoom
     return "Lowering the headroom by " + size_text(short_by) +
            " would let this request through (glake.headroom, GLAKE_HEADROOM).";
   }
-  if (short_by <= device_.owed().bytes()) {
-    return "glake_empty_cache() tries again to give back the " + size_text(device_.owed().bytes()) +
-           " that are owed: try after it.";
+  if (short_by <= device_.memory.owed().bytes()) {
+    return "glake_empty_cache() tries again to give back the " +
+           size_text(device_.memory.owed().bytes()) + " that are owed: try after it.";
   }
   const char* where = heap_.rule.captured() ? " on its stream" : "";
-  if (device_.limit < Granules::ceil(needed)) {
+  if (device_.memory.limit() < Granules::ceil(needed)) {
     // Even with everything freed, the request does not fit under this limit.
     return "Raise " + raise_text(above, "") + " and free about " + size_text(short_by - raise) +
            where + ", or use a smaller batch.";
@@ -214,7 +213,7 @@ std::string OutOfMemory::advice(Bytes needed, Granules missing, const GrowthRoom
            "way, or ask for less.";
   }
   // What freeing could give back: the granules that blocks hold, with what is idle in them.
-  if (device_.physical() < device_.owed() + heap_.whole_free() + missing) {
+  if (device_.memory.physical() < device_.memory.owed() + heap_.whole_free() + missing) {
     return "Freeing all that is live here would not do, " + size_text(short_by) +
            " are missing: use a smaller batch, or end what holds the rest.";
   }
@@ -225,7 +224,7 @@ std::string OutOfMemory::advice(Bytes needed, Granules missing, const GrowthRoom
 
 std::string OutOfMemory::pools_text() {
   std::string text, paused;
-  for (Heap* heap : device_.heaps()) {
+  for (Heap* heap : device_.heaps.started()) {
     Bytes bytes = heap->granules.own().bytes();
     if (const PausedHeap* p = heap->paused()) {
       if (heap == &heap_) continue;
@@ -236,13 +235,13 @@ std::string OutOfMemory::pools_text() {
     Bytes idle = heap->small->free_bytes() + heap->large->free_bytes();
     const Pool* pool = heap->pool.get();
     std::string holder = "the device's own memory";
+    for (const WholeBlock& w : heap->whole_blocks) idle += w.block->size;
     if (pool != nullptr) {
-      for (const Pool::Whole& w : pool->whole) idle += w.block->size;
       holder = (pool->region == nullptr ? "private " : "") + RegionBook::instance().text(pool->id);
     }
     text += line("besides, " + holder + " holds " + size_text(bytes) + " (" + size_text(idle) +
                  " idle");
-    if (pool != nullptr && heap->rule.captured()) text += ", kept for CUDA graphs";
+    if (heap->rule.captured()) text += ", kept for CUDA graphs";
     if (pool != nullptr && pool->users != 0) text += ", users " + std::to_string(pool->users);
     text += ')';
   }

@@ -76,12 +76,11 @@ void Pause::list_homes() {
   }
 }
 
-// Live blocks. A graph may read what was written into memory that has been freed since: of a
-// captured pool, all.
+// Live blocks; all, if freed memory may be read.
 std::vector<SavedPart> Pause::bytes_to_save() {
   std::vector<SavedPart> parts;
   PausedHeap& p = *heap_.pool->paused;
-  p.whole = heap_.rule.captured();
+  p.whole = heap_.rule.freed_may_be_read();
   for (const PausedHeap::Home& h : p.homes) {
     if (p.whole) parts.push_back({h.run.arena->granule_at(h.run.granule), h.run.count * kGranule});
   }
@@ -179,7 +178,7 @@ void Pause::map_again(HotGuard& hot) {
   };
   auto missing = [&] { return p.granules() - p.held(); };
   auto lacks = [&] {
-    return device_.room() < missing() ? missing() - device_.room() : Granules{0};
+    return device_.memory.room() < missing() ? missing() - device_.memory.room() : Granules{0};
   };
   auto reclaim = [&](Granules want) {
     Lending(heap_).reclaim_elsewhere({want.bytes(), want.bytes(), device_.clock.id_of(0)}, hot);
@@ -221,9 +220,9 @@ Error Pause::cannot_resume(const std::string& said, Granules needs, Granules lac
   return Error(GLAKE_OUT_OF_MEMORY,
                "CUDA out of memory. Tried to resume " + text() + ", which needs " +
                    size_text(needs.bytes()) +
-                   line("limit " + size_text(device_.limit.bytes()) + " of " +
-                        size_text(device_.total_memory) + ", held from the driver " +
-                        size_text(device_.physical().bytes()) +
+                   line("limit " + size_text(device_.memory.limit().bytes()) + " of " +
+                        size_text(device_.memory.total()) + ", held from the driver " +
+                        size_text(device_.memory.physical().bytes()) +
                         (said.empty() ? "" : ", which has no more: it said " + said)) +
                    line("The region stays paused, and what was saved of it is kept.") +
                    line("Free about " + size_text(lacks.bytes()) + ", or " +
@@ -252,7 +251,7 @@ void Pause::drop_freed() {
   PausedHeap* p = heap_.paused();
   if (!heap_.is_paused()) return;
   heap_.thaw();
-  if (heap_.rule.captured() || (p->whole && heap_.live != 0)) return;
+  if (!heap_.rule.may_unmap() || (p->whole && heap_.live != 0)) return;
   Frees(heap_).drain_pending(Wait::kNo);
   Frees(heap_).drain_whole();
   auto idle = [&](const PausedHeap::Seen& seen) {

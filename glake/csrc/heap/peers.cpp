@@ -41,8 +41,8 @@ void Peers::enable(int peer) {
     throw Error(GLAKE_DRIVER_ERROR, "the driver still refuses to undo an earlier call on " +
                                         device_text(device_.number) + "; try again");
   }
-  for (Heap* heap : device_.heaps()) mapped_ranges(*heap, &ranges);
-  device_.contiguous.for_each([&](const Chunk& c) {
+  for (Heap* heap : device_.heaps.started()) mapped_ranges(*heap, &ranges);
+  device_.contiguous.for_each([&](const Allocation& c) {
     if (c.kind == GLAKE_CONTIGUOUS_VMM) ranges.emplace_back(c.base, c.bytes);
   });
   hot.unlock();

@@ -18,7 +18,7 @@ bool has(const std::vector<T>& all, const T& one) {
 void PinTable::pin(const Block& block, Address ptr, const std::vector<Arena*>& arenas,
                    PinOwner owner) {
   Pin next;
-  if (block.chunk != nullptr) next.chunks.push_back(block.chunk);
+  if (block.allocation != nullptr) next.allocations.push_back(block.allocation);
   if (block.view != nullptr) next.views.push_back(block.view);
   for (const Span* p = block.pieces; p != nullptr; p = p->piece_next) {
     Arena* arena = nullptr;
@@ -46,9 +46,9 @@ void PinTable::pin(const Block& block, Address ptr, const std::vector<Arena*>& a
     pin.views.push_back(v);
     ++v->pins;
   }
-  for (Chunk* c : next.chunks) {
-    if (has(pin.chunks, c)) continue;
-    pin.chunks.push_back(c);
+  for (Allocation* c : next.allocations) {
+    if (has(pin.allocations, c)) continue;
+    pin.allocations.push_back(c);
     ++c->pins;
   }
   ++index(pin, owner);
@@ -62,7 +62,7 @@ bool PinTable::unpin(Address ptr, PinOwner owner) {
   if (pin.counts[0] + pin.counts[1] != 0) return true;
   for (auto& [arena, g] : pin.granules) pinned_ -= --granules_.pins(*arena, g) == 0 ? 1 : 0;
   for (View* v : pin.views) --v->pins;
-  for (Chunk* c : pin.chunks) --c->pins;
+  for (Allocation* c : pin.allocations) --c->pins;
   pins_.erase(found);
   return true;
 }

@@ -21,7 +21,7 @@ struct Pin {
   uint64_t counts[2] = {0, 0};  // by owner
   std::vector<std::pair<Arena*, uint64_t>> granules;
   std::vector<View*> views;
-  std::vector<Chunk*> chunks;
+  std::vector<Allocation*> allocations;
 };
 
 class PinTable {

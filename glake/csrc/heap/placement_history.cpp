@@ -2,7 +2,7 @@
 
 namespace glake {
 
-Address PlacementHistory::expect(Bytes size, StreamId stream, uint64_t* slot) {
+Address PlacementHistory::expect(Bytes size, StreamId stream, uint64_t* entry) {
   constexpr uint64_t forget = power(Tuning::kAgreeing);
   uint64_t what = key(size, stream);
   Address place = 0;
@@ -15,7 +15,7 @@ Address PlacementHistory::expect(Bytes size, StreamId stream, uint64_t* slot) {
   hash_ = hash_ * kBase + what;
   if (count_ >= Tuning::kAgreeing)
     hash_ -= ring_[(count_ - Tuning::kAgreeing) % Tuning::kRemembered].what * forget;
-  *slot = count_;
+  *entry = count_;
   ring_[count_++ % Tuning::kRemembered] = {what, 0};
   // While a sequence is followed, a sparse index is enough to find it again.
   if (count_ < Tuning::kAgreeing || (cursor_ != 0 && count_ % Tuning::kIndexed != 0)) return place;

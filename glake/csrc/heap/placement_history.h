@@ -20,14 +20,14 @@ class PlacementHistory {
   explicit PlacementHistory(bool used = true)
       : ring_(used ? Tuning::kRemembered : 0), index_(used ? Tuning::kRemembered : 0) {}
 
-  // Enters a request. Returns where its counterpart in the followed sequence lies, or 0. `slot` is
-  // the entry's name for placed().
-  Address expect(Bytes size, StreamId stream, uint64_t* slot);
+  // Enters a request. Returns where its counterpart in the sequence being followed lies, or 0;
+  // `entry` is its number here, for placed().
+  Address expect(Bytes size, StreamId stream, uint64_t* entry);
   uint64_t count() const { return count_; }
   // How many requests ago the counterpart of the last one was. Once steps repeat, it is a step's
   // length.
   uint64_t period() const { return cursor_ == 0 ? Tuning::kRemembered : count_ - cursor_ + 1; }
-  void placed(uint64_t slot, Address ptr) { ring_[slot % Tuning::kRemembered].ptr = ptr; }
+  void placed(uint64_t entry, Address ptr) { ring_[entry % Tuning::kRemembered].ptr = ptr; }
 
  private:
   static constexpr uint64_t kBase = 0x9e3779b97f4a7c15ull;

@@ -20,10 +20,7 @@ std::string name_of(PoolId id) { return RegionBook::instance().text(id); }
 
 }  // namespace
 
-Heap* Pools::find(PoolId id) {
-  auto found = device_.pools.find(id);
-  return found != device_.pools.end() ? found->second.get() : nullptr;
-}
+Heap* Pools::find(PoolId id) { return device_.heaps.find(id); }
 
 Heap& Pools::need(PoolId id) {
   Heap* pool = find(id);
@@ -38,15 +35,9 @@ Heap& Pools::open(PoolId id) {
   if (id == PoolId{}) {
     throw Error(GLAKE_INVALID_ARGUMENT, "pool {0, 0} is the device's own memory, no private pool");
   }
-  std::unique_ptr<Heap>& heap = device_.pools[id];
-  if (heap == nullptr && !device_.spare.empty()) {
-    heap = std::move(device_.spare.back());
-    device_.spare.pop_back();
-  }
-  if (heap == nullptr) heap = std::make_unique<Heap>(device_, std::make_unique<Pool>());
-  heap->pool->id = id;
-  heap->pool->region = RegionBook::instance().find(id);
-  return *heap;
+  Heap& heap = device_.heaps.open(id);
+  heap.pool->region = RegionBook::instance().find(id);
+  return heap;
 }
 
 void Pools::start(Heap& pool, HotGuard& hot) {
@@ -116,7 +107,7 @@ Request Pools::request(Heap& pool, Bytes bytes, StreamHandle stream) {
 
 // Memory the pool has ready for r, or null.
 Block* Pools::quick(Heap& pool, const Request& r, StreamHandle stream) {
-  if (pool.rule.captured()) Frees(pool).drain_pending(Wait::kNo);
+  if (pool.rule.frees_recorded_first()) Frees(pool).drain_pending(Wait::kNo);
   if (pool.rule.whole_only()) return Frees(pool).take_whole(r, stream);
   Found found = Search(pool).hit(r);
   return found ? pool.make_block(r, found, stream) : nullptr;
@@ -168,7 +159,7 @@ void Pools::empty(PoolId id) {
   if (id == PoolId{}) return Reclaim(device_).empty_cache();
   MappingTurn turn(device_);
   HotGuard hot(device_.hot);
-  device_.refusals.kept = {0};
+  device_.refusals.count_anew();
   device_.settle(hot);
   Heap* pool = find(id);
   if (pool == nullptr) return;  // ended
@@ -206,45 +197,26 @@ RestoreLog Pools::restore(PoolId id, const Checkpoint& then) {
 }
 
 void Pools::end_unused() {
-  for (auto it = device_.pools.begin(); it != device_.pools.end();) {
-    Heap& heap = *it->second;
+  device_.heaps.retire([](Heap& heap) {
     Pool& pool = *heap.pool;
     // A paused region waits for its resume(), even if all of it has been freed.
     if (pool.region == nullptr) Pause(heap).end_if_empty();
     bool empty = pool.paused == nullptr && pool.users == 0 && pool.blocks.empty() &&
-                 pool.whole.empty() && pool.lent == 0 && heap.pending_frees.empty() &&
+                 heap.whole_blocks.empty() && pool.lent == 0 && heap.pending_frees.empty() &&
                  heap.granules.own().count == 0 && heap.views.count() == 0;
-    if (!empty) {
-      ++it;
-      continue;
-    }
+    if (!empty) return false;
     pool = Pool{};
     heap.rule.reset();
-    device_.spare.push_back(std::move(it->second));
-    it = device_.pools.erase(it);
-  }
+    return true;
+  });
 }
 
 void Pools::abandon() {
   std::lock_guard<FairMutex> slow_guard(device_.slow);
   HotGuard hot(device_.hot);
-  for (auto& [id, heap] : device_.pools) {
+  for (auto& [id, heap] : device_.heaps.pools()) {
     heap->pool->users = 0;
     heap->rule.note_use();
-  }
-}
-
-void Pools::close(Status* s) {
-  auto close = [s](Heap& heap) {
-    heap.started = false;
-    *s = heap.release_ranges();
-    return s->ok();
-  };
-  while (s->ok() && !device_.pools.empty() && close(*device_.pools.begin()->second)) {
-    device_.pools.erase(device_.pools.begin());
-  }
-  while (s->ok() && !device_.spare.empty() && close(*device_.spare.back())) {
-    device_.spare.pop_back();
   }
 }
 

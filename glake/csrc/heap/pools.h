@@ -26,9 +26,8 @@ class Pools {
   // memory are no more, and their heaps serve others.
   Heap& need(PoolId id);
   void end_unused();
-  // Before the device is closed: no pool has users any more; and their ranges are given back.
+  // Before the device is closed: no pool has users any more.
   void abandon();
-  void close(Status* s);
 
  private:
   Heap* find(PoolId id);

@@ -16,7 +16,7 @@ void Reclaim::empty_cache() {
   HotGuard hot(device_.hot);
   // A caller who gives memory back wants less of it to be held. So what was live before no longer
   // says how much may be held before waits come first.
-  for (Heap* heap : device_.heaps()) heap->most_live = 0;
+  for (Heap* heap : device_.heaps.started()) heap->most_live = 0;
   give_back(hot);
   require_all_given();
 }
@@ -25,27 +25,26 @@ void Reclaim::claim_outside(int64_t bytes) {
   MappingTurn turn(device_);
   HotGuard hot(device_.hot);
   if (bytes <= 0) {
-    device_.outside -= std::min(static_cast<Bytes>(-bytes), device_.outside);
+    device_.memory.end_claim(static_cast<Bytes>(-bytes));
     return;
   }
   auto more = static_cast<Bytes>(bytes);
-  Bytes before = device_.outside;
-  auto fits = [&] { return device_.physical() + Granules::ceil(before + more) <= device_.limit; };
+  auto fits = [&] { return device_.memory.may_claim(more); };
   if (!fits()) ContiguousBlocks(device_).trim(hot);
   if (!fits()) give_back_idle(hot);
   if (!fits()) {
     ++device_.stats.ooms;
-    throw OutOfMemory(*device_.own)
+    throw OutOfMemory(device_.heaps.own())
         .error({round_up(more, kAlignment), more, 0}, {GLAKE_CONTIGUOUS_VMM, false, true}, hot);
   }
-  device_.outside = before + more;
+  device_.memory.claim(more);
 }
 
 void Reclaim::give_back(HotGuard& hot) {
-  device_.refusals.kept = {0};
+  device_.refusals.count_anew();
   device_.settle(hot);
-  Frees(*device_.own).drain_caches(true);
-  Frees(*device_.own).drain_pending(Wait::kAllowed);
+  Frees(device_.heaps.own()).drain_caches(true);
+  Frees(device_.heaps.own()).drain_pending(Wait::kAllowed);
   // While a graph is captured, nothing may wait for the device. Work that is not known to be
   // complete stays.
   bool synced = !device_.clock.any_capturing();
@@ -55,14 +54,14 @@ void Reclaim::give_back(HotGuard& hot) {
 }
 
 void Reclaim::give_back_idle(HotGuard& hot) {
-  Frees(*device_.own).drain_caches(true);
-  Frees(*device_.own).drain_pending(Wait::kAllowed);
+  Frees(device_.heaps.own()).drain_caches(true);
+  Frees(device_.heaps.own()).drain_pending(Wait::kAllowed);
   const bool captures = device_.clock.any_capturing();
   trim_heaps(device_.wait_for_work(hot) && !captures, hot);
 }
 
 void Reclaim::trim_heaps(bool synced, HotGuard& hot) {
-  for (Heap* heap : device_.heaps()) {
+  for (Heap* heap : device_.heaps.started()) {
     if (heap->gives_back()) Trim(*heap).all(synced, hot);
   }
   Pools(device_).end_unused();
@@ -70,14 +69,14 @@ void Reclaim::trim_heaps(bool synced, HotGuard& hot) {
 
 Granules Reclaim::kept_mapped() {
   Granules idle{0};
-  for (Heap* heap : device_.heaps()) idle = idle + heap->whole_free();
-  return device_.refusals.kept < idle ? device_.refusals.kept : idle;
+  for (Heap* heap : device_.heaps.started()) idle = idle + heap->whole_free();
+  return std::min(device_.refusals.kept(), idle);
 }
 
 void Reclaim::require_all_given() {
-  Bytes owed_bytes = device_.owed_bytes();
+  Bytes owed_bytes = device_.memory.owed_bytes();
   Bytes kept = kept_mapped().bytes();
-  Bytes addresses = device_.contiguous.owed_addresses() + device_.imported_addresses;
+  Bytes addresses = device_.memory.owed_addresses();
   if (owed_bytes == 0 && kept == 0 && addresses == 0) return;
   const std::string reserved =
       addresses == 0 ? "" : ", and " + size_text(addresses) + " of addresses stay reserved";

@@ -55,7 +55,7 @@ void Regions::finish_pause(PoolId id, std::unique_ptr<SavedBytes> saved) {
   p.state = PauseState::kPaused;
   Pause(heap).tell(true);
   Pause(heap).give_homes(hot);
-  const Bytes held = p.held().bytes(), owed = device_.owed_bytes();
+  const Bytes held = p.held().bytes(), owed = device_.memory.owed_bytes();
   Pause(heap).drop_freed();
   Pools(device_).end_unused();
   if (held == 0 && owed == 0) return;
@@ -127,7 +127,7 @@ void Regions::drop_freed() {
   std::vector<SavedBytes::Place> unwanted;  // declared first, to end after the locks are released
   std::lock_guard<FairMutex> slow_guard(device_.slow);
   HotGuard hot(device_.hot);
-  for (auto& [id, heap] : device_.pools) {
+  for (auto& [id, heap] : device_.heaps.pools()) {
     Pause(*heap).drop_freed();
     Pause(*heap).drop_saved(unwanted);
   }
@@ -137,7 +137,7 @@ std::vector<RegionInfo> Regions::list() {
   drop_freed();
   HotGuard hot(device_.hot);
   std::vector<RegionInfo> all;
-  for (auto& [id, heap] : device_.pools) {
+  for (auto& [id, heap] : device_.heaps.pools()) {
     const PausedHeap* p = heap->paused();
     if (heap->pool->region == nullptr && p == nullptr) continue;
     RegionInfo info;
@@ -160,7 +160,7 @@ std::vector<RegionInfo> Regions::list() {
 
 Granules Regions::paused_granules() {
   Granules all{0};
-  for (Heap* heap : device_.heaps()) {
+  for (Heap* heap : device_.heaps.started()) {
     if (const PausedHeap* p = heap->paused()) all = all + p->missing;
   }
   return all;

@@ -57,13 +57,14 @@ std::string Report::json() {
 
 // Appends the device's memory, by state.
 void Report::append_memory(std::string& json) {
+  const Heap& own = device_.heaps.own();
   auto number = [&](const char* key, uint64_t v) {
     append_number(json, key, static_cast<int64_t>(v));
   };
-  number("glake.limit_bytes", device_.limit.bytes());
-  number("glake.headroom_bytes", device_.headroom());
-  number("glake.physical_bytes", device_.physical().bytes() + device_.imported);
-  number("glake.owed_bytes", device_.owed_bytes());
+  number("glake.limit_bytes", device_.memory.limit().bytes());
+  number("glake.headroom_bytes", device_.memory.headroom());
+  number("glake.physical_bytes", device_.memory.physical().bytes() + device_.memory.imported());
+  number("glake.owed_bytes", device_.memory.owed_bytes());
   number("glake.contiguous_bytes", device_.contiguous.physical().bytes());
   number("glake.contiguous_cached_bytes", device_.contiguous.cached_bytes());
   number("glake.pinned_bytes", Sharing(device_).pinned_granules() * kGranule);
@@ -71,13 +72,13 @@ void Report::append_memory(std::string& json) {
   number("glake.shareable", device_.driver.traits(device_.number).shareable ? 1 : 0);
   number("glake.rdma_capable", device_.driver.traits(device_.number).rdma_capable ? 1 : 0);
   number("glake.paused_bytes", Regions(device_).paused_granules().bytes());
-  number("glake.free_bytes", device_.own->large->free_bytes() + device_.own->small->free_bytes());
-  number("glake.whole_free_bytes", device_.own->whole_free().bytes());
+  number("glake.free_bytes", own.large->free_bytes() + own.small->free_bytes());
+  number("glake.whole_free_bytes", own.whole_free().bytes());
   uint64_t live = 0;
-  for (Heap* heap : device_.heaps()) live += heap->live;
+  for (Heap* heap : device_.heaps.started()) live += heap->live;
   number("glake.live_blocks", live);
-  number("glake.views", device_.own->views.count());
-  number("glake.view_bytes", device_.own->views.mapped().bytes());
+  number("glake.views", own.views.count());
+  number("glake.view_bytes", own.views.mapped().bytes());
 }
 
 // Appends the work that was done, and the length of searches.
@@ -97,7 +98,7 @@ void Report::append_work(std::string& json) {
   number("glake.segments_walked", device_.stats.segments_walked);
   number("glake.views_walked", device_.stats.views_walked);
   number("glake.extents_walked",
-         device_.own->large->extents_walked() + device_.own->small->extents_walked());
+         device_.heaps.own().large->extents_walked() + device_.heaps.own().small->extents_walked());
   number("glake.streams", device_.clock.count());
   number("glake.stream_waits", device_.clock.waits());
   number("glake.stream_marks", device_.clock.marks());
@@ -109,7 +110,7 @@ void Report::append_pools(std::string& json) {
   auto number = [&](const char* key, uint64_t v) {
     append_number(json, key, static_cast<int64_t>(v));
   };
-  for (auto& [id, pool] : device_.pools) {
+  for (auto& [id, pool] : device_.heaps.pools()) {
     const RegionName* region = pool->pool->region;
     const std::string name = region != nullptr ? "glake.region." + region->name + "."
                                                : "glake.pool." + std::to_string(id.first) + "." +
@@ -124,7 +125,7 @@ void Report::append_pools(std::string& json) {
 // Notes the unused parts of contiguous blocks' last granules.
 void Report::note_inactive() {
   int64_t count = 0, bytes = 0;
-  device_.contiguous.for_each([&](const Chunk& c) {
+  device_.contiguous.for_each([&](const Allocation& c) {
     if (!c.live || c.block->size == c.bytes) return;
     ++count;
     bytes += static_cast<int64_t>(c.bytes - c.block->size);
@@ -177,9 +178,10 @@ void Report::mark_step() {
 }
 
 Bytes Report::largest_free() {
+  const Heap& own = device_.heaps.own();
   HotGuard hot(device_.hot);
-  Bytes most = device_.own->whole_free().bytes();
-  for (const Arena* arena : {device_.own->small.get(), device_.own->large.get()}) {
+  Bytes most = own.whole_free().bytes();
+  for (const Arena* arena : {own.small.get(), own.large.get()}) {
     Span* extent = arena->largest();
     if (extent != nullptr) most = std::max(most, extent->extent);
   }

@@ -74,7 +74,7 @@ SavedBytes::~SavedBytes() = default;
 
 Bytes SavedBytes::bytes() const {
   Bytes all = 0;
-  for (const Chunk& chunk : chunks_) all += chunk.dropped() ? 0 : chunk.bytes;
+  for (const Portion& portion : portions_) all += portion.dropped() ? 0 : portion.bytes;
   return all;
 }
 
@@ -97,7 +97,7 @@ std::string SavedBytes::place_text() const {
 
 void SavedBytes::add(Address at, Bytes bytes, bool block) {
   while (bytes != 0) {
-    const Bytes here = std::min(bytes, kChunk - total_ % kChunk);
+    const Bytes here = std::min(bytes, kPortion - total_ % kPortion);
     parts_.push_back({at, here, total_, block});
     at += here;
     total_ += here;
@@ -128,10 +128,10 @@ void SavedBytes::make_file() {
   }
 }
 
-void SavedBytes::write(const Chunk& chunk, const char* from, Bytes at) {
-  for (Bytes done = 0; done < chunk.bytes;) {
+void SavedBytes::write(const Portion& portion, const char* from, Bytes at) {
+  for (Bytes done = 0; done < portion.bytes;) {
     const ssize_t n =
-        pwrite(*file_, from + done, chunk.bytes - done, static_cast<off_t>(at + done));
+        pwrite(*file_, from + done, portion.bytes - done, static_cast<off_t>(at + done));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
       throw system_error("the region's bytes cannot be written to " + folder_,
@@ -141,9 +141,9 @@ void SavedBytes::write(const Chunk& chunk, const char* from, Bytes at) {
   }
 }
 
-void SavedBytes::read(const Chunk& chunk, char* to, Bytes at) {
-  for (Bytes done = 0; done < chunk.bytes;) {
-    const ssize_t n = pread(*file_, to + done, chunk.bytes - done, static_cast<off_t>(at + done));
+void SavedBytes::read(const Portion& portion, char* to, Bytes at) {
+  for (Bytes done = 0; done < portion.bytes;) {
+    const ssize_t n = pread(*file_, to + done, portion.bytes - done, static_cast<off_t>(at + done));
     if (n < 0 && errno == EINTR) continue;
     if (n == 0) {
       throw Error(GLAKE_CORRUPTED, "the region's bytes in " + place_text() +
@@ -157,22 +157,23 @@ void SavedBytes::read(const Chunk& chunk, char* to, Bytes at) {
   }
 }
 
-void SavedBytes::check(const Chunk& chunk, uint64_t sum) const {
-  if (sum == chunk.sum) return;
+void SavedBytes::check(const Portion& portion, uint64_t sum) const {
+  if (sum == portion.sum) return;
   throw Error(GLAKE_CORRUPTED, "the region's bytes in " + place_text() +
                                    " are not those that were saved: something has written there");
 }
 
-std::vector<SavedPart> SavedBytes::within(const std::vector<SavedPart>& parts, size_t chunk) const {
+std::vector<SavedPart> SavedBytes::within(const std::vector<SavedPart>& parts,
+                                          size_t portion) const {
   auto before = [](const SavedPart& part, Bytes offset) { return part.offset < offset; };
-  auto first = std::lower_bound(parts.begin(), parts.end(), chunk * kChunk, before);
-  auto last = std::lower_bound(first, parts.end(), (chunk + 1) * kChunk, before);
+  auto first = std::lower_bound(parts.begin(), parts.end(), portion * kPortion, before);
+  auto last = std::lower_bound(first, parts.end(), (portion + 1) * kPortion, before);
   return {first, last};
 }
 
 void SavedBytes::record(BytesCopier& copier) {
-  for (const Chunk& chunk : chunks_) {
-    if (chunk.memory() != nullptr) copier.record(chunk.memory());
+  for (const Portion& portion : portions_) {
+    if (portion.memory() != nullptr) copier.record(portion.memory());
   }
 }
 
@@ -199,91 +200,91 @@ void SavedBytes::read_all(BytesCopier& copier) {
   if (to_ == GLAKE_REGION_DISCARD || total_ == 0) return;
   const bool disk = to_ == GLAKE_REGION_DISK;
   if (disk) make_file();
-  for (Bytes at = 0; at < total_; at += kChunk) {
-    const Bytes bytes = std::min(kChunk, total_ - at);
-    chunks_.push_back({place(at, bytes), bytes, 0});
+  for (Bytes at = 0; at < total_; at += kPortion) {
+    const Bytes bytes = std::min(kPortion, total_ - at);
+    portions_.push_back({place(at, bytes), bytes, 0});
   }
   if (!disk) {
-    Crew crew(chunks_.size());
+    Crew crew(portions_.size());
     // The sums of one group are computed while the next group is copied.
-    for (size_t done = 0, next = 0; done < chunks_.size();) {
-      for (; next < chunks_.size() && next < done + 2 * kGroup; ++next) {
-        copier.start(within(parts_, next), chunks_[next].memory(), next * kChunk, true);
-        if ((next + 1) % kGroup == 0 || next + 1 == chunks_.size()) copier.submit();
+    for (size_t done = 0, next = 0; done < portions_.size();) {
+      for (; next < portions_.size() && next < done + 2 * kGroup; ++next) {
+        copier.start(within(parts_, next), portions_[next].memory(), next * kPortion, true);
+        if ((next + 1) % kGroup == 0 || next + 1 == portions_.size()) copier.submit();
       }
       copier.finish_oldest();
-      for (const size_t end = std::min(done + kGroup, chunks_.size()); done < end; ++done) {
-        Chunk& chunk = chunks_[done];
-        crew.add([&chunk] { chunk.sum = sum_of(chunk.memory(), chunk.bytes); });
+      for (const size_t end = std::min(done + kGroup, portions_.size()); done < end; ++done) {
+        Portion& portion = portions_[done];
+        crew.add([&portion] { portion.sum = sum_of(portion.memory(), portion.bytes); });
       }
     }
     copier.finish();
     crew.finish();
     return;
   }
-  Staging staging(host_, copier, chunks_.front().bytes);
-  for (size_t i = 0; i < chunks_.size(); ++i) {
-    copier.start(within(parts_, i), staging.memory(), i * kChunk, true);
+  Staging staging(host_, copier, portions_.front().bytes);
+  for (size_t i = 0; i < portions_.size(); ++i) {
+    copier.start(within(parts_, i), staging.memory(), i * kPortion, true);
     copier.finish();
-    chunks_[i].sum = sum_of(staging.memory(), chunks_[i].bytes);
-    write(chunks_[i], staging.memory(), i * kChunk);
+    portions_[i].sum = sum_of(staging.memory(), portions_[i].bytes);
+    write(portions_[i], staging.memory(), i * kPortion);
   }
 }
 
 void SavedBytes::write_all(BytesCopier& copier, bool verify, const std::vector<SavedPart>& wanted) {
-  if (chunks_.empty() || wanted.empty()) return;
+  if (portions_.empty() || wanted.empty()) return;
   const bool disk = to_ == GLAKE_REGION_DISK;
-  const Bytes largest = chunks_.front().bytes;
+  const Bytes largest = portions_.front().bytes;
   std::unique_ptr<Staging> staging, back;
   if (disk) staging = std::make_unique<Staging>(host_, copier, largest);
   if (verify) back = std::make_unique<Staging>(host_, copier, largest);
-  auto memory = [&](size_t i) { return disk ? staging->memory() : chunks_[i].memory(); };
+  auto memory = [&](size_t i) { return disk ? staging->memory() : portions_[i].memory(); };
   auto compare = [&](size_t i) {
     const std::vector<SavedPart> parts = within(wanted, i);
-    copier.start(parts, back->memory(), i * kChunk, true);
+    copier.start(parts, back->memory(), i * kPortion, true);
     copier.finish();
     for (const SavedPart& part : parts) {
-      const Bytes at = part.offset - i * kChunk;
+      const Bytes at = part.offset - i * kPortion;
       if (std::memcmp(back->memory() + at, memory(i) + at, part.bytes) == 0) continue;
       throw Error(GLAKE_CORRUPTED, "the " + size_text(part.bytes) + " at " + hex(part.at) +
                                        " are not what was written there from " + place_text());
     }
   };
   if (disk) {
-    for (size_t i = 0; i < chunks_.size(); ++i) {
-      if (chunks_[i].dropped()) continue;
-      read(chunks_[i], memory(i), i * kChunk);
-      check(chunks_[i], sum_of(memory(i), chunks_[i].bytes));
-      copier.start(within(wanted, i), memory(i), i * kChunk, false);
+    for (size_t i = 0; i < portions_.size(); ++i) {
+      if (portions_[i].dropped()) continue;
+      read(portions_[i], memory(i), i * kPortion);
+      check(portions_[i], sum_of(memory(i), portions_[i].bytes));
+      copier.start(within(wanted, i), memory(i), i * kPortion, false);
       copier.finish();
       if (verify) compare(i);
     }
     return;
   }
   // The sums of one group are computed while another group is copied.
-  std::vector<uint64_t> found(chunks_.size());
-  Crew crew(chunks_.size());
+  std::vector<uint64_t> found(portions_.size());
+  Crew crew(portions_.size());
   auto sum_group = [&](size_t first) {
-    for (size_t i = first; i < std::min(first + kGroup, chunks_.size()); ++i) {
-      if (chunks_[i].dropped()) continue;
-      crew.add([&found, i, this] { found[i] = sum_of(chunks_[i].memory(), chunks_[i].bytes); });
+    for (size_t i = first; i < std::min(first + kGroup, portions_.size()); ++i) {
+      if (portions_[i].dropped()) continue;
+      crew.add([&found, i, this] { found[i] = sum_of(portions_[i].memory(), portions_[i].bytes); });
     }
   };
   sum_group(0);
-  for (size_t i = 0; i < chunks_.size();) {
+  for (size_t i = 0; i < portions_.size();) {
     if (i >= Tuning::kSavedUnderWay * kGroup) copier.finish_oldest();
     crew.finish();
     sum_group(i + kGroup);
-    for (const size_t end = std::min(i + kGroup, chunks_.size()); i < end; ++i) {
-      if (chunks_[i].dropped()) continue;
-      check(chunks_[i], found[i]);
-      copier.start(within(wanted, i), memory(i), i * kChunk, false);
+    for (const size_t end = std::min(i + kGroup, portions_.size()); i < end; ++i) {
+      if (portions_[i].dropped()) continue;
+      check(portions_[i], found[i]);
+      copier.start(within(wanted, i), memory(i), i * kPortion, false);
     }
     copier.submit();
   }
   copier.finish();
-  for (size_t i = 0; i < chunks_.size() && verify; ++i) {
-    if (!chunks_[i].dropped()) compare(i);
+  for (size_t i = 0; i < portions_.size() && verify; ++i) {
+    if (!portions_[i].dropped()) compare(i);
   }
 }
 

@@ -1,6 +1,6 @@
-// Bytes of device memory that are kept elsewhere while the driver has their granules: in pinned
-// host memory, or in a file without a name. Each chunk of them has a checksum. Used by one thread
-// at a time, without the allocator's locks.
+// Bytes of device memory kept elsewhere while their granules are the driver's: in pinned host
+// memory, or in a file that has no name any more. Each portion of them has a checksum. Used by one
+// thread at a time, with none of the allocator's locks held.
 #pragma once
 
 #include <memory>
@@ -17,8 +17,8 @@ namespace glake {
 
 class SavedBytes {
  public:
-  static constexpr Bytes kChunk = Tuning::kSavedChunk;
-  static constexpr size_t kGroup = Tuning::kSavedGroup;  // in one transfer
+  static constexpr Bytes kPortion = Tuning::kSavedPortion;
+  static constexpr size_t kGroup = Tuning::kSavedGroup;  // portions of one transfer
 
   // `folder` is where the file goes, if `to` is GLAKE_REGION_DISK.
   SavedBytes(HostPool& host, int to, std::string folder);
@@ -26,12 +26,12 @@ class SavedBytes {
   SavedBytes(const SavedBytes&) = delete;
   SavedBytes& operator=(const SavedBytes&) = delete;
 
-  // Where one chunk lies: memory of the host pool, or a stretch of the file if this is null. It is
-  // given up with its last copy, which must not happen under the allocator's locks.
+  // Where one portion lies, given up with the last copy of it: memory of the host pool, or, where
+  // it is null, a stretch of the file. Not under the allocator's locks.
   using Place = std::shared_ptr<char>;
 
   int to() const { return to_; }
-  Bytes bytes() const;  // of the chunks that are kept
+  Bytes bytes() const;  // kept, by portions
 
   // Adds a stretch that save() is to keep, behind the earlier ones.
   void add(Address at, Bytes bytes, bool block);
@@ -47,18 +47,19 @@ class SavedBytes {
     }
     write_back(copier, verify, wanted);
   }
-  // Drops the chunks without a part for which keep(address) holds. The caller gets their places.
+  // Portions without a part for which keep(address) holds are not needed any more, and their places
+  // are the caller's.
   template <typename Keep>
   void drop(std::vector<Place>& places, Keep&& keep) {
-    for (size_t i = 0; i < chunks_.size(); ++i) {
+    for (size_t i = 0; i < portions_.size(); ++i) {
       bool kept = false;
       for (const SavedPart& part : within(parts_, i)) kept = kept || keep(part.at);
-      if (!kept && !chunks_[i].dropped()) places.push_back(std::move(chunks_[i].place));
+      if (!kept && !portions_[i].dropped()) places.push_back(std::move(portions_[i].place));
     }
   }
 
  private:
-  struct Chunk {
+  struct Portion {
     bool dropped() const { return place.use_count() == 0; }
     char* memory() const { return place.get(); }  // null: it is in the file, or dropped
     Place place;
@@ -71,10 +72,10 @@ class SavedBytes {
   void write_all(BytesCopier& copier, bool verify, const std::vector<SavedPart>& wanted);
   void make_file();
   Place place(Bytes at, Bytes bytes);
-  void write(const Chunk& chunk, const char* from, Bytes at);
-  void read(const Chunk& chunk, char* to, Bytes at);
-  void check(const Chunk& chunk, uint64_t sum) const;
-  std::vector<SavedPart> within(const std::vector<SavedPart>& parts, size_t chunk) const;
+  void write(const Portion& portion, const char* from, Bytes at);
+  void read(const Portion& portion, char* to, Bytes at);
+  void check(const Portion& portion, uint64_t sum) const;
+  std::vector<SavedPart> within(const std::vector<SavedPart>& parts, size_t portion) const;
   std::string place_text() const;
 
   HostPool& host_;
@@ -83,8 +84,8 @@ class SavedBytes {
   // The file's descriptor, which is closed after the last place in it.
   std::shared_ptr<const int> file_;
   Bytes total_ = 0;
-  std::vector<SavedPart> parts_;  // by offset; no part crosses from one chunk to another
-  std::vector<Chunk> chunks_;
+  std::vector<SavedPart> parts_;  // by offset, none across two portions
+  std::vector<Portion> portions_;
 };
 
 }  // namespace glake

@@ -190,9 +190,9 @@ int64_t Search::offset_in_view(const View& view, const Request& r, Wait wait, Ti
 // than the same place again. This does not hold for a request so large that moving it would cost
 // mapping calls.
 bool Search::waits_spent(const Request& r) {
-  if (!heap_.own()) return false;  // a pool does not follow steps
+  if (!heap_.rule.follows_steps()) return false;
   return heap_.wait_budget.spent(heap_.history, device_.clock.waits()) &&
-         r.size < device_.limit.bytes() / Tuning::kMovedAnyway;
+         r.size < device_.memory.limit().bytes() / Tuning::kMovedAnyway;
 }
 
 }  // namespace glake

@@ -11,7 +11,7 @@ namespace {
 // taken.
 void require_live(const Block& block, Address begin) {
   bool live = block.state.load() == BlockState::kLive && block.ptr == begin &&
-              (block.pieces != nullptr || block.chunk != nullptr);
+              (block.pieces != nullptr || block.allocation != nullptr);
   if (!live) throw Error(GLAKE_INVALID_POINTER, "the block was freed while it was being pinned");
 }
 
@@ -27,7 +27,7 @@ void Sharing::pin(const Block& block, const CallerBlock& called, PinOwner owner)
 
 bool Sharing::unpin(Address ptr, PinOwner owner) {
   HotGuard hot(device_.hot);
-  for (Heap* heap : device_.heaps()) {
+  for (Heap* heap : device_.heaps.started()) {
     if (heap->pins.unpin(ptr, owner)) return true;
   }
   return false;
@@ -36,13 +36,13 @@ bool Sharing::unpin(Address ptr, PinOwner owner) {
 uint64_t Sharing::pins(PinOwner owner) {
   HotGuard hot(device_.hot);
   uint64_t sum = 0;
-  for (Heap* heap : device_.heaps()) sum += heap->pins.count(owner);
+  for (Heap* heap : device_.heaps.started()) sum += heap->pins.count(owner);
   return sum;
 }
 
 uint64_t Sharing::pinned_granules() {
   uint64_t sum = 0;
-  for (Heap* heap : device_.heaps()) sum += heap->pins.granules();
+  for (Heap* heap : device_.heaps.started()) sum += heap->pins.granules();
   return sum;
 }
 
@@ -71,10 +71,10 @@ bool Sharing::open(uint64_t id, SharedBlock* shared) {
   shared->bytes = share.bytes;
   shared->handle_bytes = kGranule;
   shared->legacy = false;
-  if (block.chunk != nullptr) {
-    shared->legacy = block.chunk->kind == GLAKE_CONTIGUOUS_LEGACY;
-    shared->handle_bytes = block.chunk->bytes;
-    if (!shared->legacy) shared->handles.push_back(block.chunk->handle);
+  if (block.allocation != nullptr) {
+    shared->legacy = block.allocation->kind == GLAKE_CONTIGUOUS_LEGACY;
+    shared->handle_bytes = block.allocation->bytes;
+    if (!shared->legacy) shared->handles.push_back(block.allocation->handle);
     return true;
   }
   shared->offset = block.view != nullptr ? (block.ptr - block.view->base) % kGranule
@@ -93,15 +93,13 @@ bool Sharing::open(uint64_t id, SharedBlock* shared) {
 }
 
 void Sharing::owe_imported(Bytes memory, Bytes addresses, const std::string& said) {
-  device_.imported += memory;
-  device_.imported_addresses += addresses;
+  device_.memory.owe_imported(memory, addresses);
   std::lock_guard<FairMutex> slow_guard(device_.slow);
   device_.refusals.note(said);
 }
 
 void Sharing::pay_imported(Bytes memory, Bytes addresses) {
-  device_.imported -= memory;
-  device_.imported_addresses -= addresses;
+  device_.memory.pay_imported(memory, addresses);
 }
 
 }  // namespace glake

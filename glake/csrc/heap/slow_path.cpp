@@ -30,7 +30,7 @@ Found SlowPath::all(const Request& r, HotGuard& hot) {
                                                                               : Wait::kNo);
   }
   if (Found found = Search(heap_).hit(r)) return found;
-  if (heap_.own() && !r.small()) device_.keeping.end();
+  if (heap_.rule.cached_by_threads() && !r.small()) device_.keeping.end();
   if (Found found = sized(r, hot)) return found;
   if (ContiguousBlocks(device_).trim(hot)) {
     if (Found found = sized(r, hot)) return found;
@@ -91,7 +91,8 @@ Found SlowPath::large(const Request& r, HotGuard& hot) {
   bool grows = device_.options.policy == PolicyKind::kBalanced && !device_.shortage.full();
   Bytes live = static_cast<Bytes>(device_.stats.allocated_bytes.all.current) + r.size;
   heap_.most_live = std::max(heap_.most_live, live);
-  bool hoards = device_.physical().bytes() > heap_.most_live + heap_.most_live / Tuning::kHoard;
+  bool hoards =
+      device_.memory.physical().bytes() > heap_.most_live + heap_.most_live / Tuning::kHoard;
   if (grows && !hoards) {
     if (Found found = Growth(heap_).grow(r, hot)) return found;
   }
@@ -113,8 +114,7 @@ Found SlowPath::large(const Request& r, HotGuard& hot) {
 Found SlowPath::last_resort(const Request& r, HotGuard& hot) {
   Frees(heap_).drain_caches(true);
   Frees(heap_).drain_pending(Wait::kAllowed);
-  if (!heap_.rule.captured())
-    Frees(heap_).drain_whole();  // blocks that were to stay whole, had there been memory
+  if (heap_.rule.may_split_whole()) Frees(heap_).drain_whole();
   if (Found found = Search(heap_).fit(heap_.home_of(r), r, Wait::kAllowed)) return found;
   if (r.small()) {
     if (Found found = Search(heap_).fit(*heap_.large, r, Wait::kAllowed)) return found;

@@ -58,7 +58,7 @@ Snapshot SnapshotWalk::take() {
   device_.blocks.for_each([&](const Block& b) {
     for (const Span* p = b.pieces; p != nullptr; p = p->piece_next) owners[p] = &b;
   });
-  for (const Heap* heap : device_.heaps()) walk(*heap, owners, &out);
+  for (const Heap* heap : device_.heaps.started()) walk(*heap, owners, &out);
   walk_contiguous(&out);
   return out;
 }
@@ -103,9 +103,9 @@ void SnapshotWalk::walk(const Heap& heap, const SpanOwners& owners, Snapshot* al
   }
 }
 
-// The escape pool: a segment for each chunk, live or cached.
+// The contiguous pool: a segment for each allocation, live or cached.
 void SnapshotWalk::walk_contiguous(Snapshot* all) const {
-  device_.contiguous.for_each([&](const Chunk& c) {
+  device_.contiguous.for_each([&](const Allocation& c) {
     SegmentShot segment;
     segment.address = c.base;
     segment.bytes = c.bytes;

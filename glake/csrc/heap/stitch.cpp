@@ -40,7 +40,7 @@ Granules Stitch::collect(const Request& r, Granules want, Wait wait, std::vector
       Address begin = head->begin, end = head->begin;
       for (Span* s = head;; s = s->next) {
         bool usable = heap_.rule.ordered(r.stream, s->tickets);
-        if (!usable && wait != Wait::kNo && !heap_.rule.captured()) {
+        if (!usable && wait != Wait::kNo && heap_.rule.may_wait()) {
           usable = wait == Wait::kAllowed || heap_.rule.can_have(r.stream, s->tickets);
           for (Ticket t : s->tickets) {
             if (usable && !heap_.rule.ordered(r.stream, t)) usable = pending->add(t);

@@ -15,11 +15,11 @@ void move_bytes(std::atomic<Bytes>& counter, Bytes n, bool add) {
 }  // namespace
 
 Block* ThreadCache::take(Bytes size, Bytes requested, StreamHandle stream) {
-  Slot& home = slots_[slot_of(size, stream)];
+  Shelf& home = shelves_[shelf_of(size, stream)];
   std::lock_guard<SpinLock> guard(lock_);
-  Slot& slot = home.holds(size, stream) ? home : neighbour(home);
-  if (!slot.holds(size, stream)) return nullptr;
-  Block* b = slot.blocks[--slot.count];
+  Shelf& shelf = home.holds(size, stream) ? home : neighbour(home);
+  if (!shelf.holds(size, stream)) return nullptr;
+  Block* b = shelf.blocks[--shelf.count];
   bool small = size <= kSmallLimit;
   move_bytes(small ? small_bytes_ : large_bytes_, size, false);
   (small ? small_ : large_).allocate(size, requested);
@@ -30,20 +30,20 @@ Block* ThreadCache::take(Bytes size, Bytes requested, StreamHandle stream) {
 }
 
 bool ThreadCache::put(Block* b) {
-  Slot& home = slots_[slot_of(b->size, b->stream)];
+  Shelf& home = shelves_[shelf_of(b->size, b->stream)];
   bool small = b->small();
   std::atomic<Bytes>& kept = small ? small_bytes_ : large_bytes_;
   std::lock_guard<SpinLock> guard(lock_);
-  Slot& other = neighbour(home);
-  Slot& slot = home.takes(*b) && !other.holds(b->size, b->stream) ? home : other;
-  if (!slot.takes(*b)) return false;
+  Shelf& other = neighbour(home);
+  Shelf& shelf = home.takes(*b) && !other.holds(b->size, b->stream) ? home : other;
+  if (!shelf.takes(*b)) return false;
   if (kept.load(std::memory_order_relaxed) + b->size >
       (small ? small_capacity_ : large_capacity_)) {
     return false;
   }
-  slot.size = b->size;
-  slot.stream = b->stream;
-  slot.blocks[slot.count++] = b;
+  shelf.size = b->size;
+  shelf.stream = b->stream;
+  shelf.blocks[shelf.count++] = b;
   move_bytes(kept, b->size, true);
   (small ? small_ : large_).free(b->size, b->requested);
   changed_.store(true, std::memory_order_relaxed);
@@ -52,13 +52,13 @@ bool ThreadCache::put(Block* b) {
 
 void ThreadCache::drain(bool small_too, std::vector<Block*>& out) {
   std::lock_guard<SpinLock> guard(lock_);
-  for (Slot& slot : slots_) {
-    if (slot.count == 0 || (slot.size <= kSmallLimit && !small_too)) continue;
-    for (int i = 0; i < slot.count; ++i) {
-      out.push_back(slot.blocks[i]);
-      move_bytes(slot.size <= kSmallLimit ? small_bytes_ : large_bytes_, slot.size, false);
+  for (Shelf& shelf : shelves_) {
+    if (shelf.count == 0 || (shelf.size <= kSmallLimit && !small_too)) continue;
+    for (int i = 0; i < shelf.count; ++i) {
+      out.push_back(shelf.blocks[i]);
+      move_bytes(shelf.size <= kSmallLimit ? small_bytes_ : large_bytes_, shelf.size, false);
     }
-    slot.count = 0;
+    shelf.count = 0;
   }
 }
 

@@ -57,7 +57,7 @@ class alignas(64) ThreadCache {
     std::lock_guard<SpinLock> guard(lock_);
     publish_locked(stats);
   }
-  struct Slot {
+  struct Shelf {
     Bytes size = 0;
     StreamHandle stream = 0;
     int count = 0;
@@ -67,11 +67,13 @@ class alignas(64) ThreadCache {
       return count == 0 || (count != Tuning::kCacheDepth && size == b.size && stream == b.stream);
     }
   };
-  // Two sizes of one slot do not displace each other, because each may use the slot beside it.
-  Slot& neighbour(const Slot& slot) { return slots_[static_cast<size_t>(&slot - slots_) ^ 1]; }
-  static size_t slot_of(Bytes size, StreamHandle stream) {
+  // Two sizes of one shelf do not push each other out: each may use the shelf beside it.
+  Shelf& neighbour(const Shelf& shelf) {
+    return shelves_[static_cast<size_t>(&shelf - shelves_) ^ 1];
+  }
+  static size_t shelf_of(Bytes size, StreamHandle stream) {
     uint64_t h = (size / kAlignment) * 0x9e3779b97f4a7c15ull ^ (stream * 0xff51afd7ed558ccdull);
-    return (h >> 40) % Tuning::kCacheSlots;
+    return (h >> 40) % Tuning::kCacheShelves;
   }
 
   SpinLock lock_;
@@ -82,7 +84,7 @@ class alignas(64) ThreadCache {
   std::atomic<Bytes> large_bytes_{0};
   std::atomic<bool> changed_{false};
   StatDelta small_, large_;
-  Slot slots_[Tuning::kCacheSlots];
+  Shelf shelves_[Tuning::kCacheShelves];
 };
 
 }  // namespace glake

@@ -13,7 +13,7 @@ Granules Trim::trim(Granules want, HotGuard& hot) {
   Granules given{0};
   for (Arena* arena : {heap_.large.get(), heap_.small.get()}) {
     const Span* at = nullptr;
-    for (uint64_t g = 0; g < arena->granule_count() && given < want && !heap_.rule.captured();) {
+    for (uint64_t g = 0; g < arena->granule_count() && given < want && heap_.rule.may_unmap();) {
       uint64_t skip = arena->whole().busy_run(g, arena->granule_count() - g);
       if (skip != 0) {
         g += skip;
@@ -74,7 +74,7 @@ Granules Trim::give_granules(Arena& arena, uint64_t g, Granules n, HotGuard& hot
 
 Granules Trim::shrink(Granules want, HotGuard& hot) {
   heap_.thaw();
-  if (heap_.rule.captured() || heap_.paused() != nullptr) return {0};
+  if (!heap_.rule.may_unmap() || heap_.paused() != nullptr) return {0};
   Frees(heap_).drain_caches(true);
   Frees(heap_).drain_pending(Wait::kNo);
   Frees(heap_).drain_whole();
@@ -94,7 +94,7 @@ void Trim::all(bool synced, HotGuard& hot) {
 
 void Trim::idle(bool synced, HotGuard& hot) {
   heap_.thaw();
-  if (heap_.rule.captured()) return;
+  if (!heap_.rule.may_unmap()) return;
   Frees(heap_).drain_pending(Wait::kNo);
   Frees(heap_).drain_whole();
   std::vector<View*> all(heap_.views.recent_first().begin(), heap_.views.recent_first().end());

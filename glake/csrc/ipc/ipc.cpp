@@ -31,7 +31,7 @@ bool sensible(const IpcReply& r, const IpcHandle& handle) {
 std::string Ipc::share(Block& block, const CallerBlock& called) {
   Device& device = block.heap->device;
   IpcHandle handle;
-  handle.legacy = block.chunk != nullptr && block.chunk->kind == GLAKE_CONTIGUOUS_LEGACY;
+  handle.legacy = block.allocation != nullptr && block.allocation->kind == GLAKE_CONTIGUOUS_LEGACY;
   if (!handle.legacy && !driver_.traits(device.number).shareable) {
     throw Error(GLAKE_INVALID_ARGUMENT,
                 "the driver cannot export memory of " + device_text(device.number) +

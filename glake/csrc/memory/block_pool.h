@@ -28,7 +28,7 @@ class BlockPool {
     b->state.store(BlockState::kIdle, std::memory_order_release);
     b->pieces = nullptr;
     b->view = nullptr;
-    b->chunk = nullptr;
+    b->allocation = nullptr;
     b->share = 0;
     b->recorded.clear();
     idle_.push_back(b);

@@ -6,13 +6,13 @@
 
 namespace glake {
 
-BlockTable::BlockTable(Address base, Bytes size, Bytes slot, Heap* heap)
-    : base_(base), size_(size), shift_(__builtin_ctzll(slot)), heap_(heap) {}
+BlockTable::BlockTable(Address base, Bytes size, Bytes cell, Heap* heap)
+    : base_(base), size_(size), shift_(__builtin_ctzll(cell)), heap_(heap) {}
 
 void BlockTable::prepare(Address begin, Bytes bytes) {
   for (Address a = round_down(begin, kRangeAlign); a < begin + bytes; a += kRangeAlign) {
-    std::atomic<Slot*>& slots = PointerMap::pages_[a / kRangeAlign].slots;
-    if (slots.load(std::memory_order_relaxed) != nullptr) continue;
+    std::atomic<Cell*>& cells = PointerMap::pages_[a / kRangeAlign].cells;
+    if (cells.load(std::memory_order_relaxed) != nullptr) continue;
     // The kernel makes pages when they are touched, so the table of a mostly empty page costs
     // little.
     void* memory = mmap(nullptr, table_bytes(), PROT_READ | PROT_WRITE,
@@ -23,42 +23,42 @@ void BlockTable::prepare(Address begin, Bytes bytes) {
                       ", which each GiB of device memory needs: raise the limit of address space "
                       "(ulimit -v), or free host memory");
     }
-    slots.store(static_cast<Slot*>(memory), std::memory_order_release);
+    cells.store(static_cast<Cell*>(memory), std::memory_order_release);
   }
 }
 
 void BlockTable::insert(Block* block) {
-  Slot& head = *slot(block->ptr);
-  block->slot_next = head.load(std::memory_order_relaxed);
+  Cell& head = *cell(block->ptr);
+  block->cell_next = head.load(std::memory_order_relaxed);
   head.store(block, std::memory_order_release);
 }
 
 void BlockTable::erase(Block* block) {
-  Slot& head = *slot(block->ptr);
+  Cell& head = *cell(block->ptr);
   Block* b = head.load(std::memory_order_relaxed);
   if (b == block) {
-    head.store(block->slot_next, std::memory_order_release);
+    head.store(block->cell_next, std::memory_order_release);
     return;
   }
-  while (b != nullptr && b->slot_next != block) b = b->slot_next;
-  if (b != nullptr) b->slot_next = block->slot_next;
+  while (b != nullptr && b->cell_next != block) b = b->cell_next;
+  if (b != nullptr) b->cell_next = block->cell_next;
 }
 
 Block* BlockTable::find(Address ptr) const {
-  const Slot* head = slot(ptr);
+  const Cell* head = cell(ptr);
   Block* b = head != nullptr ? head->load(std::memory_order_acquire) : nullptr;
-  while (b != nullptr && b->ptr != ptr) b = b->slot_next;
+  while (b != nullptr && b->ptr != ptr) b = b->cell_next;
   return b;
 }
 
 Block* BlockTable::around(Address ptr, Address low) const {
   const Address least = std::max(low, base_) >> shift_;
   for (Address i = ptr >> shift_;; --i) {
-    const Slot* head = slot(i << shift_);
+    const Cell* head = cell(i << shift_);
     // Blocks do not overlap, so only the last block that begins before it may hold it.
     Block* last = nullptr;
     Block* b = head != nullptr ? head->load(std::memory_order_acquire) : nullptr;
-    for (; b != nullptr; b = b->slot_next) {
+    for (; b != nullptr; b = b->cell_next) {
       if (b->ptr <= ptr && (last == nullptr || b->ptr > last->ptr)) last = b;
     }
     if (last != nullptr) return ptr - last->ptr < last->size ? last : nullptr;

@@ -1,5 +1,5 @@
-// The blocks of a reserved range, by the slot in which they start. A slot has 512 B where small
-// blocks live, and 1 MiB elsewhere. At most one block starts in almost every slot.
+// A reserved range, and for each of its cells the blocks that start in it. A cell is 512 B where
+// small blocks live and 1 MiB elsewhere, where almost always at most one block starts.
 //
 // Host memory for the slots is taken when needed, for one GiB of device addresses at a time. A
 // table of the whole range could take more address space than a limited process may have (`ulimit
@@ -17,7 +17,7 @@ namespace glake {
 
 class BlockTable {
  public:
-  BlockTable(Address base, Bytes size, Bytes slot, Heap* heap);
+  BlockTable(Address base, Bytes size, Bytes cell, Heap* heap);
   BlockTable(const BlockTable&) = delete;
   BlockTable& operator=(const BlockTable&) = delete;
 
@@ -25,13 +25,12 @@ class BlockTable {
   Bytes size() const { return size_; }
   Heap* heap() const { return heap_; }
 
-  // Makes the slots of [begin, begin + bytes), before any block starts there. Throws Error. Only
-  // one thread may do this at a time. It need not hold the device's lock.
+  // Makes the cells of [begin, begin + bytes), before any block starts there. Throws Error. One
+  // thread at a time, which need not hold the device's lock.
   void prepare(Address begin, Bytes bytes);
   void insert(Block* block);  // under the device's lock
   void erase(Block* block);   // under the device's lock
-  // The block that starts at `ptr`, if it is the first of its slot. Takes no lock. Null says
-  // nothing: ask find().
+  // The block at exactly `ptr` if it leads its cell, which needs no lock; else null: ask find().
   inline Block* peek(Address ptr) const;
   Block* find(Address ptr) const;  // under the device's lock
   // The block that holds the byte at `ptr` and begins at `low` or later; null: there is none. It is
@@ -41,9 +40,9 @@ class BlockTable {
 
  private:
   friend class PointerMap;
-  // Null where no slots have been made.
-  inline Slot* slot(Address ptr) const;
-  Bytes table_bytes() const { return (kRangeAlign >> shift_) * sizeof(Slot); }
+  // Null where no cells have been made.
+  inline Cell* cell(Address ptr) const;
+  Bytes table_bytes() const { return (kRangeAlign >> shift_) * sizeof(Cell); }
 
   Address base_;
   Bytes size_;
@@ -51,13 +50,13 @@ class BlockTable {
   Heap* heap_;
 };
 
-inline Slot* BlockTable::slot(Address ptr) const {
-  Slot* slots = PointerMap::pages_[ptr / kRangeAlign].slots.load(std::memory_order_acquire);
-  return slots != nullptr ? &slots[ptr % kRangeAlign >> shift_] : nullptr;
+inline Cell* BlockTable::cell(Address ptr) const {
+  Cell* cells = PointerMap::pages_[ptr / kRangeAlign].cells.load(std::memory_order_acquire);
+  return cells != nullptr ? &cells[ptr % kRangeAlign >> shift_] : nullptr;
 }
 
 inline Block* BlockTable::peek(Address ptr) const {
-  const Slot* head = slot(ptr);
+  const Cell* head = cell(ptr);
   Block* b = head != nullptr ? head->load(std::memory_order_acquire) : nullptr;
   return b != nullptr && b->ptr.load(std::memory_order_relaxed) == ptr ? b : nullptr;
 }

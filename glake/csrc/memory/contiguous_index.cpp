@@ -7,35 +7,35 @@ ContiguousIndex& ContiguousIndex::instance() {
   return *index;
 }
 
-void ContiguousIndex::add(Chunk* chunk) {
+void ContiguousIndex::add(Allocation* allocation) {
   ContiguousIndex& index = instance();
   std::lock_guard<std::mutex> guard(index.mutex_);
-  index.chunks_[chunk->base] = {chunk->bytes, chunk->block};
+  index.allocations_[allocation->base] = {allocation->bytes, allocation->block};
 }
 
-void ContiguousIndex::remove(Chunk* chunk) {
+void ContiguousIndex::remove(Allocation* allocation) {
   ContiguousIndex& index = instance();
   std::lock_guard<std::mutex> guard(index.mutex_);
-  index.chunks_.erase(chunk->base);
+  index.allocations_.erase(allocation->base);
 }
 
 Block* ContiguousIndex::find(Address ptr, bool* inside) {
   ContiguousIndex& index = instance();
   std::lock_guard<std::mutex> guard(index.mutex_);
-  auto after = index.chunks_.upper_bound(ptr);
-  if (after == index.chunks_.begin()) return nullptr;
-  const auto& [base, chunk] = *std::prev(after);
-  *inside = ptr - base < chunk.first;
-  return ptr == base ? chunk.second : nullptr;
+  auto after = index.allocations_.upper_bound(ptr);
+  if (after == index.allocations_.begin()) return nullptr;
+  const auto& [base, allocation] = *std::prev(after);
+  *inside = ptr - base < allocation.first;
+  return ptr == base ? allocation.second : nullptr;
 }
 
 Block* ContiguousIndex::around(Address ptr) {
   ContiguousIndex& index = instance();
   std::lock_guard<std::mutex> guard(index.mutex_);
-  auto after = index.chunks_.upper_bound(ptr);
-  if (after == index.chunks_.begin()) return nullptr;
-  const auto& [base, chunk] = *std::prev(after);
-  return ptr - base < chunk.first ? chunk.second : nullptr;
+  auto after = index.allocations_.upper_bound(ptr);
+  if (after == index.allocations_.begin()) return nullptr;
+  const auto& [base, allocation] = *std::prev(after);
+  return ptr - base < allocation.first ? allocation.second : nullptr;
 }
 
 }  // namespace glake

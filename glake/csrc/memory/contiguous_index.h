@@ -1,4 +1,4 @@
-// Process-wide: from an address to the chunk that holds it.
+// Process-wide: from an address to the allocation that holds it.
 #pragma once
 
 #include <map>
@@ -12,16 +12,16 @@ namespace glake {
 
 class ContiguousIndex {
  public:
-  static void add(Chunk* chunk);
-  static void remove(Chunk* chunk);
-  // The record of the chunk at exactly `ptr`; if `ptr` is inside one, null and *inside is set.
+  static void add(Allocation* allocation);
+  static void remove(Allocation* allocation);
+  // The record of the allocation at exactly `ptr`; if `ptr` is inside one, null and *inside is set.
   static Block* find(Address ptr, bool* inside);
-  static Block* around(Address ptr);  // of the chunk that holds `ptr`; null: none
+  static Block* around(Address ptr);  // of the allocation that holds `ptr`; null: none
 
  private:
   static ContiguousIndex& instance();
   std::mutex mutex_;
-  std::map<Address, std::pair<Bytes, Block*>> chunks_;
+  std::map<Address, std::pair<Bytes, Block*>> allocations_;
 };
 
 }  // namespace glake

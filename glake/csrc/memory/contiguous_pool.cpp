@@ -8,7 +8,7 @@
 namespace glake {
 namespace {
 
-// The longest cached chunk that may serve a request.
+// The longest cached allocation that may serve a request.
 Bytes most_for(Bytes need) { return need + std::max(need / Tuning::kSlack, 2 * kGranule); }
 
 bool ordered(const StreamClock& clock, StreamId stream, const std::vector<Ticket>& tickets) {
@@ -16,16 +16,17 @@ bool ordered(const StreamClock& clock, StreamId stream, const std::vector<Ticket
                      [&](Ticket t) { return clock.ordered(stream, t); });
 }
 
-// Granules the driver has given for a chunk and not got back.
-uint64_t physical_of(const Chunk& chunk) {
-  bool has = chunk.kind == GLAKE_CONTIGUOUS_LEGACY ? chunk.base != 0 : chunk.handle != 0;
-  return has ? Granules::floor(chunk.bytes).count : 0;
+// Granules the driver has given for an allocation and not got back.
+uint64_t physical_of(const Allocation& allocation) {
+  bool has =
+      allocation.kind == GLAKE_CONTIGUOUS_LEGACY ? allocation.base != 0 : allocation.handle != 0;
+  return has ? Granules::floor(allocation.bytes).count : 0;
 }
 
 }  // namespace
 
-Chunk* ContiguousPool::reuse(int kind, Bytes need, StreamId stream, StreamClock& clock,
-                             bool may_wait) {
+Allocation* ContiguousPool::reuse(int kind, Bytes need, StreamId stream, StreamClock& clock,
+                                  bool may_wait) {
   Index& all = index(kind);
   auto end = all.upper_bound(most_for(need));
   auto found = end;
@@ -38,16 +39,16 @@ Chunk* ContiguousPool::reuse(int kind, Bytes need, StreamId stream, StreamClock&
     if (waited) found = it;
   }
   if (found == end) return nullptr;
-  Chunk* chunk = found->second;
+  Allocation* allocation = found->second;
   all.erase(found);
-  cached_bytes_ -= chunk->bytes;
-  chunk->tickets.clear();
-  return chunk;
+  cached_bytes_ -= allocation->bytes;
+  allocation->tickets.clear();
+  return allocation;
 }
 
-void ContiguousPool::cache(Chunk* chunk) {
-  index(chunk->kind).emplace(chunk->bytes, chunk);
-  cached_bytes_ += chunk->bytes;
+void ContiguousPool::cache(Allocation* allocation) {
+  index(allocation->kind).emplace(allocation->bytes, allocation);
+  cached_bytes_ += allocation->bytes;
 }
 
 Status ContiguousPool::told(const char* call, Status s) {
@@ -55,125 +56,127 @@ Status ContiguousPool::told(const char* call, Status s) {
   return s;
 }
 
-// Goes on where an earlier attempt, or taking the chunk apart, was refused.
-Status ContiguousPool::build(Chunk& chunk, const std::vector<int>& grants) {
-  uint64_t granules = Granules::floor(chunk.bytes).count;
+// Goes on where an earlier attempt, or taking the allocation apart, was refused.
+Status ContiguousPool::build(Allocation& allocation, const std::vector<int>& grants) {
+  uint64_t granules = Granules::floor(allocation.bytes).count;
   Status s;
-  const bool created =
-      chunk.handle != 0 || (chunk.kind == GLAKE_CONTIGUOUS_LEGACY && chunk.base != 0);
-  if (!created && driver_.creatable(device_) < chunk.bytes) {
+  const bool created = allocation.handle != 0 ||
+                       (allocation.kind == GLAKE_CONTIGUOUS_LEGACY && allocation.base != 0);
+  if (!created && driver_.creatable(device_) < allocation.bytes) {
     refused_.clear();
     return Status::no_memory();
   }
-  if (chunk.kind == GLAKE_CONTIGUOUS_LEGACY) {
-    if (chunk.base != 0) return s;
-    s = told("cuMemAlloc", driver_.allocate_legacy(chunk.bytes, &chunk.base));
+  if (allocation.kind == GLAKE_CONTIGUOUS_LEGACY) {
+    if (allocation.base != 0) return s;
+    s = told("cuMemAlloc", driver_.allocate_legacy(allocation.bytes, &allocation.base));
     if (s.ok()) physical_ += granules;
     return s;
   }
-  if (chunk.base == 0) {
-    s = told("cuMemAddressReserve", driver_.reserve(chunk.bytes, &chunk.base));
+  if (allocation.base == 0) {
+    s = told("cuMemAddressReserve", driver_.reserve(allocation.bytes, &allocation.base));
   }
   if (!s.ok()) {
-    chunk.base = 0;
+    allocation.base = 0;
     return s;
   }
-  if (chunk.handle == 0) {
-    s = told("cuMemCreate", driver_.create(device_, &chunk.handle, chunk.bytes));
+  if (allocation.handle == 0) {
+    s = told("cuMemCreate", driver_.create(device_, &allocation.handle, allocation.bytes));
     if (!s.ok()) {
-      chunk.handle = 0;
+      allocation.handle = 0;
       return s;
     }
     physical_ += granules;
   }
-  if (!chunk.mapped) s = told("cuMemMap", driver_.map(chunk.base, chunk.handle, chunk.bytes));
-  chunk.mapped = s.ok();
+  if (!allocation.mapped)
+    s = told("cuMemMap", driver_.map(allocation.base, allocation.handle, allocation.bytes));
+  allocation.mapped = s.ok();
   if (!s.ok()) return s;
-  return told("cuMemSetAccess", driver_.set_access(chunk.base, chunk.bytes, grants));
+  return told("cuMemSetAccess", driver_.set_access(allocation.base, allocation.bytes, grants));
 }
 
-Status ContiguousPool::take_apart(Chunk& chunk) {
-  uint64_t granules = Granules::floor(chunk.bytes).count;
+Status ContiguousPool::take_apart(Allocation& allocation) {
+  uint64_t granules = Granules::floor(allocation.bytes).count;
   Status s;
-  if (chunk.kind == GLAKE_CONTIGUOUS_LEGACY) {
-    if (chunk.base == 0) return s;
-    s = refusals_.note("cuMemFree", driver_.free_legacy(chunk.base));
+  if (allocation.kind == GLAKE_CONTIGUOUS_LEGACY) {
+    if (allocation.base == 0) return s;
+    s = refusals_.note("cuMemFree", driver_.free_legacy(allocation.base));
     if (!s.ok()) return s;
     physical_ -= granules;
-    chunk.base = 0;
+    allocation.base = 0;
     return s;
   }
-  if (chunk.mapped) {
-    s = refusals_.note("cuMemUnmap", driver_.unmap(chunk.base, chunk.bytes));
+  if (allocation.mapped) {
+    s = refusals_.note("cuMemUnmap", driver_.unmap(allocation.base, allocation.bytes));
     if (!s.ok()) return s;
-    chunk.mapped = false;
+    allocation.mapped = false;
   }
-  if (chunk.handle != 0) {
-    s = refusals_.note("cuMemRelease", driver_.release(chunk.handle));
+  if (allocation.handle != 0) {
+    s = refusals_.note("cuMemRelease", driver_.release(allocation.handle));
     if (!s.ok()) return s;
-    chunk.handle = 0;
+    allocation.handle = 0;
     physical_ -= granules;
   }
-  if (chunk.base != 0) {
-    s = refusals_.note("cuMemAddressFree", driver_.free_range(chunk.base, chunk.bytes));
+  if (allocation.base != 0) {
+    s = refusals_.note("cuMemAddressFree", driver_.free_range(allocation.base, allocation.bytes));
   }
-  if (s.ok()) chunk.base = 0;
+  if (s.ok()) allocation.base = 0;
   return s;
 }
 
-std::vector<std::unique_ptr<Chunk>>::const_iterator ContiguousPool::find_owed(int kind,
-                                                                              Bytes bytes) const {
-  return std::find_if(owed_.begin(), owed_.end(), [=](const std::unique_ptr<Chunk>& c) {
+std::vector<std::unique_ptr<Allocation>>::const_iterator ContiguousPool::find_owed(
+    int kind, Bytes bytes) const {
+  return std::find_if(owed_.begin(), owed_.end(), [=](const std::unique_ptr<Allocation>& c) {
     return c->kind == kind && c->bytes == bytes && physical_of(*c) != 0;
   });
 }
 
 Bytes ContiguousPool::owed_addresses() const {
   Bytes all = 0;
-  for (const std::unique_ptr<Chunk>& c : owed_) all += physical_of(*c) == 0 ? c->bytes : 0;
+  for (const std::unique_ptr<Allocation>& c : owed_) all += physical_of(*c) == 0 ? c->bytes : 0;
   return all;
 }
 
 Bytes ContiguousPool::cached_pinned_bytes() const {
   Bytes all = 0;
-  for (const Chunk* chunk : cached()) all += chunk->pins != 0 ? chunk->bytes : 0;
+  for (const Allocation* allocation : cached())
+    all += allocation->pins != 0 ? allocation->bytes : 0;
   return all;
 }
 
 Bytes ContiguousPool::largest_kept(int kind, StreamId stream, StreamClock& clock) const {
   Bytes largest = 0;
-  for (const auto& [bytes, chunk] : cached_[number(kind)]) {
-    const std::vector<Ticket>& past = chunk->tickets;
+  for (const auto& [bytes, allocation] : cached_[number(kind)]) {
+    const std::vector<Ticket>& past = allocation->tickets;
     const bool has = std::all_of(past.begin(), past.end(), [&](Ticket t) {
       return clock.ordered(stream, t) || clock.can_wait(stream, t);
     });
     if (has) largest = bytes;
   }
-  for (const std::unique_ptr<Chunk>& c : owed_) {
+  for (const std::unique_ptr<Allocation>& c : owed_) {
     if (c->kind == kind && physical_of(*c) != 0) largest = std::max(largest, c->bytes);
   }
   return largest;
 }
 
 Status ContiguousPool::make(int kind, Bytes bytes, const std::vector<int>& grants,
-                            std::unique_ptr<Chunk>* made) {
-  std::unique_ptr<Chunk> chunk;
+                            std::unique_ptr<Allocation>* made) {
+  std::unique_ptr<Allocation> allocation;
   auto owed = find_owed(kind, bytes);
   if (owed != owed_.end()) {
     size_t at = static_cast<size_t>(owed - owed_.begin());
-    chunk = std::move(owed_[at]);
+    allocation = std::move(owed_[at]);
     owed_.erase(owed_.begin() + static_cast<std::ptrdiff_t>(at));
-    owed_physical_ -= physical_of(*chunk);
+    owed_physical_ -= physical_of(*allocation);
   } else {
-    chunk = std::make_unique<Chunk>();
-    chunk->kind = kind;
-    chunk->bytes = bytes;
+    allocation = std::make_unique<Allocation>();
+    allocation->kind = kind;
+    allocation->bytes = bytes;
   }
-  Status s = build(*chunk, grants);
+  Status s = build(*allocation, grants);
   if (s.ok()) {
-    *made = std::move(chunk);
+    *made = std::move(allocation);
   } else {
-    unmake(std::move(chunk));
+    unmake(std::move(allocation));
   }
   return s;
 }
@@ -181,11 +184,12 @@ Status ContiguousPool::make(int kind, Bytes bytes, const std::vector<int>& grant
 Granules ContiguousPool::probe(int kind, Granules most, const std::vector<int>& grants) {
   Granules gives{0};
   for (Granules next = most; gives < most; next = {most.count - (most - gives).count / 2}) {
-    std::unique_ptr<Chunk> chunk;
+    std::unique_ptr<Allocation> allocation;
     const Granules before = owed();
-    if (make(kind, next.bytes(), grants, &chunk).ok()) {
+    if (make(kind, next.bytes(), grants, &allocation).ok()) {
       gives = next;
-      if (!unmake(std::move(chunk))) break;  // owed, and so there for a request of just that size
+      if (!unmake(std::move(allocation)))
+        break;  // owed, and so there for a request of just that size
     } else if (before < owed()) {
       break;  // the driver keeps what it gave for this size: more sizes would pass the limit
     } else {
@@ -195,49 +199,49 @@ Granules ContiguousPool::probe(int kind, Granules most, const std::vector<int>& 
   return gives;
 }
 
-void ContiguousPool::add(std::unique_ptr<Chunk> chunk) {
-  ContiguousIndex::add(chunk.get());
-  chunks_.push_back(std::move(chunk));
+void ContiguousPool::add(std::unique_ptr<Allocation> allocation) {
+  ContiguousIndex::add(allocation.get());
+  allocations_.push_back(std::move(allocation));
 }
 
-std::unique_ptr<Chunk> ContiguousPool::remove(Chunk* chunk) {
-  Index& all = index(chunk->kind);
-  for (auto [it, end] = all.equal_range(chunk->bytes); it != end; ++it) {
-    if (it->second != chunk) continue;
+std::unique_ptr<Allocation> ContiguousPool::remove(Allocation* allocation) {
+  Index& all = index(allocation->kind);
+  for (auto [it, end] = all.equal_range(allocation->bytes); it != end; ++it) {
+    if (it->second != allocation) continue;
     all.erase(it);
-    cached_bytes_ -= chunk->bytes;
+    cached_bytes_ -= allocation->bytes;
     break;
   }
-  ContiguousIndex::remove(chunk);
-  auto mine = [chunk](const std::unique_ptr<Chunk>& c) { return c.get() == chunk; };
-  auto found = std::find_if(chunks_.begin(), chunks_.end(), mine);
-  std::unique_ptr<Chunk> owner = std::move(*found);
-  chunks_.erase(found);
+  ContiguousIndex::remove(allocation);
+  auto mine = [allocation](const std::unique_ptr<Allocation>& c) { return c.get() == allocation; };
+  auto found = std::find_if(allocations_.begin(), allocations_.end(), mine);
+  std::unique_ptr<Allocation> owner = std::move(*found);
+  allocations_.erase(found);
   return owner;
 }
 
-bool ContiguousPool::unmake(std::unique_ptr<Chunk> chunk) {
-  if (take_apart(*chunk).ok()) return true;
-  owed_physical_ += physical_of(*chunk);
-  owed_.push_back(std::move(chunk));
+bool ContiguousPool::unmake(std::unique_ptr<Allocation> allocation) {
+  if (take_apart(*allocation).ok()) return true;
+  owed_physical_ += physical_of(*allocation);
+  owed_.push_back(std::move(allocation));
   return false;
 }
 
 bool ContiguousPool::settle() {
-  auto paid = [this](const std::unique_ptr<Chunk>& chunk) {
-    uint64_t before = physical_of(*chunk);
-    bool done = take_apart(*chunk).ok();
-    owed_physical_ -= before - physical_of(*chunk);
+  auto paid = [this](const std::unique_ptr<Allocation>& allocation) {
+    uint64_t before = physical_of(*allocation);
+    bool done = take_apart(*allocation).ok();
+    owed_physical_ -= before - physical_of(*allocation);
     return done;
   };
   owed_.erase(std::remove_if(owed_.begin(), owed_.end(), paid), owed_.end());
   return owed_.empty();
 }
 
-std::vector<Chunk*> ContiguousPool::cached() const {
-  std::vector<Chunk*> all;
+std::vector<Allocation*> ContiguousPool::cached() const {
+  std::vector<Allocation*> all;
   for (const Index& index : cached_) {
-    for (const auto& [bytes, chunk] : index) all.push_back(chunk);
+    for (const auto& [bytes, allocation] : index) all.push_back(allocation);
   }
   return all;
 }

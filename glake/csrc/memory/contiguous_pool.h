@@ -1,7 +1,7 @@
-// The contiguous blocks of a device (the escape pool). Each is one driver allocation, for callers
-// that must see memory whole. Freed blocks are kept and reused by size. Their addresses lie outside
-// the ranges of arenas and views, which the pointer map knows. So pointers that are unknown to the
-// pointer map are looked up in an index here.
+// The contiguous blocks of a device. Each is one driver allocation, for callers that must see
+// memory whole. Freed blocks are kept and reused by size. Their addresses lie outside the ranges of
+// arenas and views, which the pointer map knows. So pointers that are unknown to the pointer map
+// are looked up in an index here.
 #pragma once
 
 #include <atomic>
@@ -29,7 +29,7 @@ struct Asked {
 
 // One driver allocation. It is given back to the driver step by step. A refused step is tried again
 // later, so that nothing is lost.
-struct Chunk {
+struct Allocation {
   int kind = GLAKE_CONTIGUOUS_VMM;
   Address base = 0;  // where it is reserved (VMM) or allocated (legacy); 0: nowhere
   Bytes bytes = 0;   // whole granules
@@ -48,38 +48,40 @@ class ContiguousPool {
   ContiguousPool(Driver& driver, int device, Refusals& refusals)
       : driver_(driver), device_(device), refusals_(refusals) {}
 
-  // Takes a cached chunk of this kind for `need` bytes. It is at most a quarter, or two granules,
-  // too long. A chunk whose past work is ordered before the stream's next work is taken first.
-  // Without one, and if `may_wait`, the stream is made to wait for the smallest chunk's past work.
-  // Null if there is no chunk.
-  Chunk* reuse(int kind, Bytes need, StreamId stream, StreamClock& clock, bool may_wait);
-  void cache(Chunk* chunk);
+  // Takes a cached allocation of this kind for `need` bytes. It is at most a quarter, or two
+  // granules, too long. An allocation whose past work is ordered before the stream's next work is
+  // taken first. Without one, and if `may_wait`, the stream is made to wait for the smallest
+  // allocation's past work. Null if there is no allocation.
+  Allocation* reuse(int kind, Bytes need, StreamId stream, StreamClock& clock, bool may_wait);
+  void cache(Allocation* allocation);
 
-  // Makes a chunk. If one of just this size is owed to the driver, it is used again. A chunk that
-  // the driver refuses to complete is unmade at once; what cannot be unmade is owed.
-  Status make(int kind, Bytes bytes, const std::vector<int>& grants, std::unique_ptr<Chunk>* made);
-  void add(std::unique_ptr<Chunk> chunk);
+  // Makes an allocation. If one of just this size is owed to the driver, it is used again. An
+  // allocation that the driver refuses to complete is unmade at once; what cannot be unmade is
+  // owed.
+  Status make(int kind, Bytes bytes, const std::vector<int>& grants,
+              std::unique_ptr<Allocation>* made);
+  void add(std::unique_ptr<Allocation> allocation);
   // The longest block of this kind, `most` at most, that the driver gives now. It is found by
   // halving: each try makes a block and gives it back (at most 17 tries on a device of 128 GiB).
   Granules probe(int kind, Granules most, const std::vector<int>& grants);
-  // Takes a cached chunk out of the pool. The caller then unmakes it.
-  std::unique_ptr<Chunk> remove(Chunk* chunk);
-  // Gives the chunk back to the driver. What the driver refuses to take is owed. True if nothing is
-  // left of the chunk.
-  bool unmake(std::unique_ptr<Chunk> chunk);
+  // Takes a cached allocation out of the pool. The caller then unmakes it.
+  std::unique_ptr<Allocation> remove(Allocation* allocation);
+  // Gives the allocation back to the driver. What the driver refuses to take is owed. True if
+  // nothing is left of the allocation.
+  bool unmake(std::unique_ptr<Allocation> allocation);
   // Tries again to give back what is owed. True if nothing is owed any more.
   bool settle();
-  // What the driver said when it last refused to make a chunk, for make() or probe().
+  // What the driver said when it last refused to make an allocation, for make() or probe().
   const std::string& refused() const { return refused_; }
   bool owes() const { return !owed_.empty(); }
-  // Whether a chunk of this kind and size is owed: make() then needs no new memory.
+  // Whether an allocation of this kind and size is owed: make() then needs no new memory.
   bool owes(int kind, Bytes bytes) const { return find_owed(kind, bytes) != owed_.end(); }
 
   static size_t number(int kind) { return kind == GLAKE_CONTIGUOUS_VMM ? 0 : 1; }
-  std::vector<Chunk*> cached() const;
+  std::vector<Allocation*> cached() const;
   template <typename Visit>
   void for_each(Visit&& visit) const {
-    for (const auto& chunk : chunks_) visit(*chunk);
+    for (const auto& allocation : allocations_) visit(*allocation);
   }
   bool any_cached() const { return !cached_[0].empty() || !cached_[1].empty(); }
   Granules physical() const { return {physical_.load()}; }
@@ -91,28 +93,28 @@ class ContiguousPool {
   Bytes cached_bytes() const { return cached_bytes_; }
   // The cached bytes that are pinned. They cannot go back to the driver before they are unpinned.
   Bytes cached_pinned_bytes() const;
-  // The largest block of this kind that the stream can have without new memory: a cached chunk, or
-  // one that is owed.
+  // The largest block of this kind that the stream can have without new memory: a cached
+  // allocation, or one that is owed.
   Bytes largest_kept(int kind, StreamId stream, StreamClock& clock) const;
 
  private:
-  using Index = std::multimap<Bytes, Chunk*>;
+  using Index = std::multimap<Bytes, Allocation*>;
   Index& index(int kind) { return cached_[number(kind)]; }
   Status told(const char* call, Status s);
-  std::vector<std::unique_ptr<Chunk>>::const_iterator find_owed(int kind, Bytes bytes) const;
-  Status build(Chunk& chunk, const std::vector<int>& grants);
-  Status take_apart(Chunk& chunk);
+  std::vector<std::unique_ptr<Allocation>>::const_iterator find_owed(int kind, Bytes bytes) const;
+  Status build(Allocation& allocation, const std::vector<int>& grants);
+  Status take_apart(Allocation& allocation);
 
   Driver& driver_;
   int device_;
   Refusals& refusals_;
   std::string refused_;
-  std::vector<std::unique_ptr<Chunk>> chunks_;
+  std::vector<std::unique_ptr<Allocation>> allocations_;
   Index cached_[2];  // by bytes
   Bytes cached_bytes_ = 0;
-  std::atomic<uint64_t> physical_{0};         // granules the driver counts, owed ones included
-  std::atomic<uint64_t> owed_physical_{0};    // granules of owed_
-  std::vector<std::unique_ptr<Chunk>> owed_;  // under slow
+  std::atomic<uint64_t> physical_{0};              // granules the driver counts, owed ones included
+  std::atomic<uint64_t> owed_physical_{0};         // granules of owed_
+  std::vector<std::unique_ptr<Allocation>> owed_;  // under slow
 };
 
 }  // namespace glake

@@ -111,7 +111,7 @@ void GranulePool::release(const Arena& arena, uint64_t g, Granules n) {
 Status GranulePool::unback(const Arena& arena, Address begin, Granules n) {
   Status s = refusals_.note("cuMemUnmap", driver_.unmap(begin, n.bytes()));
   if (!s.ok()) {
-    refusals_.kept = refusals_.kept + n;
+    refusals_.keep(n);
     return s;
   }
   std::vector<Granule>& home = homes_[arena.id()];

@@ -18,8 +18,8 @@ void PointerMap::remove(BlockTable* table) {
   for (Address a = table->base(); a < table->base() + table->size(); a += kRangeAlign) {
     Page& page = pages_[a / kRangeAlign];
     page.table.store(nullptr, std::memory_order_release);
-    Slot* slots = page.slots.exchange(nullptr);
-    if (slots != nullptr) munmap(slots, table->table_bytes());
+    Cell* cells = page.cells.exchange(nullptr);
+    if (cells != nullptr) munmap(cells, table->table_bytes());
   }
 }
 

@@ -1,6 +1,5 @@
-// Finds an address's block table and the slots of that table by two shifts and two loads, without a
-// hash or a lock. There is one map for the process, with a page for each GiB. Reserved ranges are
-// aligned to 1 GiB and a multiple of 1 GiB long.
+// From an address to its block table and that table's cells: two shifts and two loads, no hash and
+// no lock. Process-wide, a page a GiB: reserved ranges are 1 GiB aligned and whole GiB long.
 #pragma once
 
 #include <atomic>
@@ -12,7 +11,7 @@ namespace glake {
 
 struct Block;
 class BlockTable;
-using Slot = std::atomic<Block*>;
+using Cell = std::atomic<Block*>;
 
 class PointerMap {
  public:
@@ -28,7 +27,7 @@ class PointerMap {
   // The two are side by side because a look-up needs both. Neither load depends on the other.
   struct Page {
     std::atomic<BlockTable*> table{nullptr};
-    std::atomic<Slot*> slots{nullptr};
+    std::atomic<Cell*> cells{nullptr};
   };
   static constexpr uint64_t kPages = uint64_t{1} << 19;  // 49-bit addresses
   static Page pages_[kPages];

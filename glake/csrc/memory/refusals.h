@@ -18,11 +18,15 @@ class Refusals {
   void note(const std::string& text) { text_ = text; }
   const std::string& text() const { return text_; }
 
-  Granules kept{0};  // stayed mapped since somebody last set this to zero
+  // Granules that stayed mapped because of refusals, since they were last counted anew.
+  Granules kept() const { return kept_; }
+  void keep(Granules n) { kept_ = kept_ + n; }
+  void count_anew() { kept_ = {0}; }
 
  private:
   Driver& driver_;
   std::string text_;
+  Granules kept_{0};
 };
 
 }  // namespace glake

@@ -21,7 +21,7 @@ std::string address_limit_text() {
 
 }  // namespace
 
-Reservation::Reservation(Driver& driver, Heap* heap, Bytes bytes, Bytes slot) : driver_(driver) {
+Reservation::Reservation(Driver& driver, Heap* heap, Bytes bytes, Bytes cell) : driver_(driver) {
   // The request includes room to align, because drivers differ in their alignments.
   bytes = round_up(bytes, kRangeAlign);
   reserved_bytes_ = bytes + kRangeAlign;
@@ -33,7 +33,7 @@ Reservation::Reservation(Driver& driver, Heap* heap, Bytes bytes, Bytes slot) : 
                     " GiB of addresses: " + driver_.describe(s) + address_limit_text());
   }
   try {
-    table_ = std::make_unique<BlockTable>(round_up(reserved_, kRangeAlign), bytes, slot, heap);
+    table_ = std::make_unique<BlockTable>(round_up(reserved_, kRangeAlign), bytes, cell, heap);
   } catch (...) {
     driver_.free_range(reserved_, reserved_bytes_);
     throw;

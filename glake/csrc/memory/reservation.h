@@ -12,7 +12,7 @@ namespace glake {
 class Reservation {
  public:
   // Throws Error when the driver refuses.
-  Reservation(Driver& driver, Heap* heap, Bytes bytes, Bytes slot);
+  Reservation(Driver& driver, Heap* heap, Bytes bytes, Bytes cell);
   ~Reservation();  // leaves the addresses reserved unless release() has run
   Reservation(const Reservation&) = delete;
   Reservation& operator=(const Reservation&) = delete;

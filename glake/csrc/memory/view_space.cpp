@@ -20,7 +20,7 @@ Address ViewSpace::take(Granules n) {
   auto best = by_size_.lower_bound({n.count, 0});
   if (best == by_size_.end()) {
     reservations_.push_back(std::make_unique<Reservation>(
-        driver_, heap_, std::max(chunk_, round_up(n.bytes(), kRangeAlign)), kMiB));
+        driver_, heap_, std::max(least_, round_up(n.bytes(), kRangeAlign)), kMiB));
     Reservation& r = *reservations_.back();
     enter(r.base(), Granules{r.size() / kGranule});
     best = by_size_.lower_bound({n.count, 0});

@@ -22,8 +22,8 @@ namespace glake {
 
 class ViewSpace {
  public:
-  ViewSpace(Driver& driver, Heap* heap, Bytes chunk)
-      : driver_(driver), heap_(heap), chunk_(round_up(chunk, kRangeAlign)) {}
+  ViewSpace(Driver& driver, Heap* heap, Bytes least)
+      : driver_(driver), heap_(heap), least_(round_up(least, kRangeAlign)) {}
   // Throws Error when a new reservation is needed and refused.
   Address take(Granules n);
   void give(Address base, Granules n);
@@ -37,7 +37,7 @@ class ViewSpace {
 
   Driver& driver_;
   Heap* heap_;
-  Bytes chunk_;
+  Bytes least_;  // of a reservation
   std::vector<std::unique_ptr<Reservation>> reservations_;
   Places free_;
   std::set<std::pair<uint64_t, Address>> by_size_;  // the same places, by granules and address

@@ -166,7 +166,7 @@ std::string Planner::closed(const Candidate& candidate, const Demand& demand) co
 }
 
 std::vector<Party> Planner::parties(const std::vector<Demand>& demands,
-                                    const std::vector<bool>& gated) const {
+                                    const std::vector<bool>& direct_only) const {
   std::vector<Party> parties(demands.size());
   for (size_t d = 0; d < demands.size(); ++d) {
     const Demand& demand = demands[d];
@@ -176,7 +176,7 @@ std::vector<Party> Planner::parties(const std::vector<Demand>& demands,
     parties[d].weight = demand.weight;
     parties[d].parts = striped ? topology_.sockets() : 1;
     for (const Candidate& candidate : candidates(demand).paths) {
-      if (gated[d] && !candidate.direct) continue;
+      if (direct_only[d] && !candidate.direct) continue;
       if (closed(candidate, demand).empty()) parties[d].paths.push_back(&candidate);
     }
   }
@@ -185,23 +185,23 @@ std::vector<Party> Planner::parties(const std::vector<Demand>& demands,
 
 Planner::Plans Planner::make(const std::vector<Demand>& demands) const {
   const std::vector<Rate> plain = plain_rates(demands);
-  std::vector<bool> gated(demands.size(), false);
-  std::vector<std::string> gate(demands.size());
+  std::vector<bool> direct_only(demands.size(), false);
+  std::vector<std::string> too_little(demands.size());
   std::vector<Party> shared;
   for (bool again = true; again;) {
     again = false;
-    shared = parties(demands, gated);
+    shared = parties(demands, direct_only);
     fill(topology_, &shared);
     for (size_t d = 0; d < demands.size(); ++d) {
-      if (gated[d] || shared[d].total >= options_.gate * plain[d]) continue;
-      gated[d] = true;
+      if (direct_only[d] || shared[d].total >= options_.relay_gain * plain[d]) continue;
+      direct_only[d] = true;
       // If only the direct path was open or helped, nothing changes.
       for (size_t p = 0; p < shared[d].paths.size(); ++p) {
         if (!shared[d].paths[p]->direct && shared[d].rates[p] > 0) again = true;
       }
-      gate[d] = "all paths together carry " + shown(shared[d].total) + " GB/s, a plain copy " +
-                shown(plain[d]) + ": gain under " +
-                std::to_string(std::lround((options_.gate - 1) * 100)) + " %";
+      too_little[d] = "all paths together carry " + shown(shared[d].total) +
+                      " GB/s, a plain copy " + shown(plain[d]) + ": gain under " +
+                      std::to_string(std::lround((options_.relay_gain - 1) * 100)) + " %";
     }
   }
   if (keep_fattest(static_cast<size_t>(options_.paths), &shared)) fill(topology_, &shared);
@@ -215,13 +215,13 @@ Planner::Plans Planner::make(const std::vector<Demand>& demands) const {
     for (size_t p = 0; p < shared[d].paths.size(); ++p) {
       plan.paths.push_back({shared[d].paths[p]->path, shared[d].rates[p]});
     }
-    plan.refusals = refusals(shared, d, demands[d], gate[d]);
+    plan.refusals = refusals(shared, d, demands[d], too_little[d]);
   }
   return plans;
 }
 
 std::vector<Refusal> Planner::refusals(const std::vector<Party>& parties, size_t number,
-                                       const Demand& demand, const std::string& gate) const {
+                                       const Demand& demand, const std::string& too_little) const {
   const Candidates& known = candidates(demand);
   std::vector<Refusal> refused = known.refusals;
   const std::vector<const Candidate*>& used = parties[number].paths;
@@ -230,7 +230,7 @@ std::vector<Refusal> Planner::refusals(const std::vector<Party>& parties, size_t
     if (std::count(used.begin(), used.end(), &candidate) != 0) continue;
     std::string reason = closed(candidate, demand);
     if (reason.empty())
-      reason = candidate.direct || gate.empty() ? why_not(candidate, parties) : gate;
+      reason = candidate.direct || too_little.empty() ? why_not(candidate, parties) : too_little;
     refused.push_back({candidate.path.name, std::move(reason)});
   }
   return refused;

@@ -21,7 +21,7 @@
 namespace glake::transfer {
 
 struct PlannerOptions {
-  double gate = TransferTuning::kRelayGate;
+  double relay_gain = TransferTuning::kRelayGain;
   int relays = TransferTuning::kRelaysInARow;
   int paths = TransferTuning::kPathsOfOne;
 };
@@ -72,9 +72,9 @@ class Planner {
   std::string closed(const Candidate& candidate, const Demand& demand) const;
   void refresh();  // called under the lock; topology_ becomes nominal x learnt x lent
   std::vector<Party> parties(const std::vector<Demand>& demands,
-                             const std::vector<bool>& gated) const;
+                             const std::vector<bool>& direct_only) const;
   std::vector<Refusal> refusals(const std::vector<Party>& parties, size_t number,
-                                const Demand& demand, const std::string& gate) const;
+                                const Demand& demand, const std::string& too_little) const;
   std::string why_not(const Candidate& candidate, const std::vector<Party>& parties) const;
 
   const PlannerOptions options_;

@@ -11,7 +11,7 @@ enum AllocHook : uint32_t {
   kTraced = 1,
   kWatched = 2,  // watch/watch.h
   kDebug = 4,    // debug/debug_device.h
-  kKinds = 8,    // some blocks come from the escape pool, or from a thread's own pool
+  kKinds = 8,    // some blocks come from the contiguous pool, or from a thread's own pool
   kUnread = 16,  // the options, which may ask for the others, have not been read yet
   kCopied = 32,  // copies outside stream order are under way, and their memory must not be freed
 };

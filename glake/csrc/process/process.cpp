@@ -15,7 +15,7 @@ namespace {
 pthread_key_t thread_key;
 bool inside_before_fork = false;  // under mutex_, which is held across fork
 
-// The block of the escape pool at `ptr`. No reserved range holds it.
+// The block of the contiguous pool at `ptr`, which no reserved range holds.
 Block* escaped(Address ptr) {
   bool inside = false;
   Block* b = ContiguousIndex::find(ptr, &inside);

@@ -158,10 +158,10 @@ void bind_graph(py::module_& module) {
 
 void bind_planner(py::module_& module) {
   py::class_<Planner>(module, "TransferPlanner", "Paths and rates; see csrc/plan/planner.h.")
-      .def(py::init([](const Topology& graph, double gate, int relays) {
-             return std::make_unique<Planner>(graph, PlannerOptions{gate, relays, 16});
+      .def(py::init([](const Topology& graph, double relay_gain, int relays) {
+             return std::make_unique<Planner>(graph, PlannerOptions{relay_gain, relays, 16});
            }),
-           py::arg("graph"), py::arg("gate") = PlannerOptions{}.gate,
+           py::arg("graph"), py::arg("relay_gain") = PlannerOptions{}.relay_gain,
            py::arg("relays") = PlannerOptions{}.relays)
       .def("plan", &plans_of, py::arg("demands"), py::arg("bytes") = 0, py::arg("copy_ns") = 0,
            py::arg("relays") = std::vector<uint32_t>{})

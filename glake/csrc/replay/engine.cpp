@@ -38,7 +38,7 @@ class Replay {
       : trace_(trace),
         policy_(policy),
         options_(options),
-        blocks_(std::max(trace.slots, 1u), 0),
+        blocks_(std::max(trace.indices, 1u), 0),
         tables_(price_tables(options.device.driver_path, options.costs)) {
     const size_t points = std::max<size_t>(options.timeline_points, 1);
     bucket_ = std::max<size_t>((trace.events.size() + points - 1) / points, 1);
@@ -60,7 +60,7 @@ class Replay {
   const Trace& trace_;
   Policy& policy_;
   const ReplayOptions& options_;
-  std::vector<uint64_t> blocks_;  // by slot; 0: not live
+  std::vector<uint64_t> blocks_;  // by index; 0 = not live
   size_t bucket_;
   ReplayResult result_;
   uint64_t live_ = 0;
@@ -110,7 +110,7 @@ ReplayResult Replay::run() {
 
 // False if it is out of memory.
 bool Replay::apply(const Event& event) {
-  uint64_t& block = blocks_[event.op == Op::kStep ? 0 : event.slot];
+  uint64_t& block = blocks_[event.op == Op::kStep ? 0 : event.index];
   switch (event.op) {
     case Op::kAlloc: {
       const Clock::time_point from = Clock::now();

@@ -24,7 +24,7 @@ class HolderCounter : public TraceSink {
   const uint64_t last_;
   uint64_t events_ = 0;
   std::unordered_map<std::string, Tally> by_tag_;
-  std::vector<Held*> of_slot_;
+  std::vector<Held*> of_index_;
 };
 
 }  // namespace glake::replay

@@ -19,12 +19,12 @@ void TraceBuilder::fact(std::string_view key, std::string_view value) {
 }
 
 void TraceBuilder::event(const ParsedEvent& event) {
-  Event kept{event.bytes, event.slot, event.stream, event.op, 0};
+  Event kept{event.bytes, event.index, event.stream, event.op, 0};
   switch (event.op) {
     case Op::kAlloc:
-      if (event.slot >= tag_of_slot_.size()) tag_of_slot_.resize(event.slot + size_t{1});
-      kept.tag = tag_of_slot_[event.slot] = tag_number(event.tag);
-      trace_.slots = std::max(trace_.slots, event.slot + 1);
+      if (event.index >= tag_of_index_.size()) tag_of_index_.resize(event.index + size_t{1});
+      kept.tag = tag_of_index_[event.index] = tag_number(event.tag);
+      trace_.indices = std::max(trace_.indices, event.index + 1);
       ++trace_.allocations;
       trace_.end_live_bytes += event.bytes;
       if (trace_.end_live_bytes > trace_.peak_live_bytes) {
@@ -33,7 +33,7 @@ void TraceBuilder::event(const ParsedEvent& event) {
       }
       break;
     case Op::kFree:
-      kept.tag = tag_of_slot_[event.slot];
+      kept.tag = tag_of_index_[event.index];
       ++trace_.frees;
       trace_.end_live_bytes -= event.bytes;
       break;
@@ -83,17 +83,17 @@ std::vector<Holder> Trace::holders_after(uint64_t count) const {
 
 std::vector<Holder> Trace::lasting_after(uint64_t count) const {
   const uint64_t end = std::min<uint64_t>(count, events.size());
-  // Places in the trace count from 1. A slot without such a block has 0.
-  std::vector<uint64_t> allocated_at(slots, 0);
+  // Places in the trace count from 1; of an index without such a block it is 0.
+  std::vector<uint64_t> allocated_at(indices, 0);
   uint64_t step_began_at = 0;
   for (uint64_t i = 0; i < end; ++i) {
-    if (events[i].op == Op::kAlloc) allocated_at[events[i].slot] = i + 1;
-    if (events[i].op == Op::kFree) allocated_at[events[i].slot] = 0;
+    if (events[i].op == Op::kAlloc) allocated_at[events[i].index] = i + 1;
+    if (events[i].op == Op::kFree) allocated_at[events[i].index] = 0;
     if (events[i].op == Op::kStep) step_began_at = i + 1;
   }
   for (uint64_t i = end; i < events.size() && events[i].op != Op::kStep; ++i) {
     if (events[i].op != Op::kFree) continue;
-    uint64_t& at = allocated_at[events[i].slot];
+    uint64_t& at = allocated_at[events[i].index];
     if (at > step_began_at) at = 0;
   }
   std::vector<Holder> by_tag(tags.size());

@@ -12,11 +12,11 @@
 
 namespace glake::replay {
 
-// `slot` numbers the live blocks without gaps: a freed block's slot is used again. `tag` is an
-// index of Trace::tags, for allocations and frees.
+// `index` numbers the live blocks densely: a freed block's index is used again. `tag` is an index
+// of Trace::tags, on allocations and on frees.
 struct Event {
   uint64_t value = 0;  // bytes of an allocation or free, number of a step
-  uint32_t slot = 0;
+  uint32_t index = 0;
   uint32_t stream = 0;
   Op op = Op::kStep;
   uint32_t tag = 0;
@@ -34,7 +34,7 @@ struct Trace {
   std::vector<std::pair<std::string, std::string>> header;
   std::vector<Event> events;
   std::vector<std::string> tags{""};  // tag 0: no tag was given
-  uint32_t slots = 0;
+  uint32_t indices = 0;
   uint64_t allocations = 0;
   uint64_t frees = 0;
   uint64_t steps = 0;
@@ -67,7 +67,7 @@ class TraceBuilder : public TraceSink {
 
   Trace trace_;
   std::unordered_map<std::string, uint32_t> tag_numbers_{{"", 0}};
-  std::vector<uint32_t> tag_of_slot_;
+  std::vector<uint32_t> tag_of_index_;
 };
 
 }  // namespace glake::replay

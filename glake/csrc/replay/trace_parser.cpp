@@ -67,7 +67,7 @@ void TraceParser::finish() {
     partial_.clear();
   }
   if (!any_event_) fail("op", "the trace ends without an event");
-  if (slots_ == 0) fail("op", "the trace ends without an allocation");
+  if (most_live_ == 0) fail("op", "the trace ends without an allocation");
 }
 
 void TraceParser::parse_line(std::string_view line) {
@@ -154,18 +154,18 @@ void TraceParser::on_alloc() {
   if (bytes == 0) fail("bytes", "a block has at least one byte");
   if (live_bytes_ > kMaxBytes - bytes) fail("bytes", "more than 2^63 bytes live at once");
   const std::string_view tag = rest_.empty() ? std::string_view() : next_tag();
-  const uint32_t slot = free_slots_.empty() ? slots_ : free_slots_.back();
-  if (slot == kMaxU32) fail("id", "more than 2^32 blocks live at once");
-  if (!live_.emplace(id, Live{slot, bytes}).second) {
+  const uint32_t index = free_indices_.empty() ? most_live_ : free_indices_.back();
+  if (index == kMaxU32) fail("id", "more than 2^32 blocks live at once");
+  if (!live_.emplace(id, Live{index, bytes}).second) {
     fail("id", std::to_string(id) + " is allocated already and not yet freed");
   }
-  if (free_slots_.empty()) {
-    ++slots_;
+  if (free_indices_.empty()) {
+    ++most_live_;
   } else {
-    free_slots_.pop_back();
+    free_indices_.pop_back();
   }
   live_bytes_ += bytes;
-  emit({Op::kAlloc, id, bytes, slot, static_cast<uint32_t>(stream), tag});
+  emit({Op::kAlloc, id, bytes, index, static_cast<uint32_t>(stream), tag});
 }
 
 void TraceParser::on_free() {
@@ -173,16 +173,16 @@ void TraceParser::on_free() {
   const auto found = next_live(id);
   const Live block = found->second;
   live_bytes_ -= block.bytes;
-  free_slots_.push_back(block.slot);
+  free_indices_.push_back(block.index);
   live_.erase(found);
-  emit({Op::kFree, id, block.bytes, block.slot, 0, {}});
+  emit({Op::kFree, id, block.bytes, block.index, 0, {}});
 }
 
 void TraceParser::on_record_stream() {
   uint64_t id = 0;
   const Live block = next_live(id)->second;
   const uint64_t stream = next_number("stream", kMaxU32);
-  emit({Op::kRecordStream, id, block.bytes, block.slot, static_cast<uint32_t>(stream), {}});
+  emit({Op::kRecordStream, id, block.bytes, block.index, static_cast<uint32_t>(stream), {}});
 }
 
 void TraceParser::on_step() {

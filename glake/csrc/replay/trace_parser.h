@@ -26,7 +26,7 @@ class TraceParser {
 
  private:
   struct Live {
-    uint32_t slot;
+    uint32_t index;
     uint64_t bytes;
   };
 
@@ -49,8 +49,8 @@ class TraceParser {
   std::string_view rest_;
   uint64_t line_ = 1;
   std::unordered_map<uint64_t, Live> live_;
-  uint32_t slots_ = 0;
-  std::vector<uint32_t> free_slots_;
+  uint32_t most_live_ = 0;
+  std::vector<uint32_t> free_indices_;
   bool any_event_ = false;
   bool stepped_ = false;
   uint64_t last_step_ = 0;

@@ -8,13 +8,12 @@ namespace glake::replay {
 
 enum class Op : uint8_t { kAlloc, kFree, kRecordStream, kStep };
 
-// `slot` numbers the live blocks without gaps. The slot freed last is used first. It means nothing
-// in a step.
+// `index` numbers the live blocks densely, the last one freed first; it is of no meaning on a step.
 struct ParsedEvent {
   Op op = Op::kStep;
   uint64_t id = 0;     // of the block, or the step's number
   uint64_t bytes = 0;  // of the block: allocated, freed or recorded
-  uint32_t slot = 0;
+  uint32_t index = 0;
   uint32_t stream = 0;   // of an allocation or a record_stream
   std::string_view tag;  // of an allocation; valid during the call
 };

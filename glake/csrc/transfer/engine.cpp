@@ -42,10 +42,12 @@ Engine::Engine(Driver& driver, std::unique_ptr<Allocator> allocator, const std::
       slots_(driver, *allocator_, topology_.get(), remote_),
       kernel_(driver),
       ranges_(*allocator_),
-      runner_({driver, devices_, slots_, staging_, kernel_, remote_, mutex_, scheduler_.copy_ns()},
-              scheduler_, ranges_),
+      state_(topology_.get(), scheduler_.copy_ns()),
+      book_(state_, driver, scheduler_.copy_ns()),
+      runner_({driver, devices_, slots_, staging_, kernel_, remote_, book_, scheduler_.copy_ns()},
+              state_, scheduler_, ranges_),
       enqueue_(enqueue),
-      order_(driver, allocator_->host(), runner_),
+      order_(driver, allocator_->host(), state_, runner_),
       pipelines_(driver, slots_),
       path_threads_(driver),
       enqueued_(
@@ -70,7 +72,7 @@ AnyCopy Engine::copy(uint64_t id) {
     case CopyKind::kRouted:
       break;
   }
-  return AnyCopy(RoutedCopy(driver_, devices_, runner_, order_, id));
+  return AnyCopy(RoutedCopy(driver_, devices_, state_, runner_, order_, id));
 }
 
 bool Engine::settled(uint64_t id) {

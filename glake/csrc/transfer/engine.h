@@ -5,7 +5,8 @@
 //   enqueued   a transfer all of whose copies are the driver's at once (option copy_order)
 //   transfer   one that threads carry; a run: one path of it, with its accounts
 //   gate       what keeps a caller's stream waiting until the threads are done
-//   scheduler  which paths a transfer takes; runner: the transfers under way
+//   scheduler  which paths a transfer takes; runner: how transfers begin and end
+//   state      those under way, with all that is known of their paths, and the lock of both
 //   submitter  a thread per worker GPU, which claims chunks of runs and copies them
 //   slot       a relay buffer, from glake's own memory
 #pragma once
@@ -101,7 +102,8 @@ class Engine {
   CopyKernel kernel_;
   Staging staging_;
   LiveRanges ranges_;
-  std::mutex mutex_;  // of transfers, runs and states of paths: "the engine's lock"
+  RunState state_;
+  ChunkBook book_;
   Runner runner_;
   const bool enqueue_;  // copies in a stream's order (option copy_order)
   StreamOrder order_;

@@ -19,7 +19,7 @@ from glake.platforms import Platform
 from glake.transfer import baselines, bounds
 from glake.transfer.bench import subjects
 from glake.transfer.bench.cases import Case, cases
-from glake.transfer.bench.goals import GATE
+from glake.transfer.bench.goals import RELAY_GAIN
 from glake.transfer.bench.machine import Machine
 from glake.transfer.place import graph_of
 
@@ -94,7 +94,7 @@ class _Bench:
             src, dst = case.copies[0]
             found = {"bound": bounds.bound(self._graph, dst=dst, src=src, host=case.host)}
         plain = baselines.plain(self._graph, case.copies, host=case.host)
-        gain = found.get("fair_bound", found["bound"]) >= GATE * plain
+        gain = found.get("fair_bound", found["bound"]) >= RELAY_GAIN * plain
         return {**{label: round(rate, 3) for label, rate in found.items()}, "gain": bool(gain)}
 
     def _row(

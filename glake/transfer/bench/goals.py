@@ -9,9 +9,8 @@ from typing import Any
 from glake.platforms import Platform
 
 _KIB, _MIB = 1 << 10, 1 << 20
-# Times a plain copy; with less to gain, relays are refused, and a plain copy is the goal.
-GATE = 1.15
-_GAIN = 1.02  # times a plain copy; a smaller gain is none
+RELAY_GAIN = 1.15  # of a plain copy: with less, relays are refused and a plain copy is the goal
+_GAIN = 1.02  # of a plain copy: anything less is none
 _ROUNDING = 1e-4  # of what a row prints
 _COHERENT = 130  # GB/s: more is NVLink to the CPU
 _GOALS = (0.92, 0.95)  # of the bound, at 256 MiB and at 1 GiB

@@ -54,7 +54,7 @@ class Ledger:
         self._limits = graph.limits()
         self._planner = TransferPlanner(graph)
         self._planner.lend([1 - KEPT] * len(self._limits))
-        self._ungated = TransferPlanner(graph, gate=_LEAST_GAIN)
+        self._any_gain = TransferPlanner(graph, relay_gain=_LEAST_GAIN)
         self._best: dict[tuple[object, ...], tuple[int, ...]] = {}
         self.clients: dict[int, Client] = {}
 
@@ -245,7 +245,7 @@ class Ledger:
         total = 0.0
         for node in (-2, self._graph.socket_of(own)):
             for ends in (((-1, node), (own, 0)), ((own, 0), (-1, node))):
-                total += self._ungated.plan([(*ends, 1.0)], relays=[bits])[0]["rate"]
+                total += self._any_gain.plan([(*ends, 1.0)], relays=[bits])[0]["rate"]
         return total
 
 

@@ -9,15 +9,7 @@ from pathlib import Path
 from glake import files
 from glake.errors import GlakeError
 from glake.platforms import Platform
-from glake.transfer.topology.picture import (
-    DRAM,
-    FILL,
-    NVLINK,
-    PCIE,
-    SOCKET,
-    label,
-    line_width,
-)
+from glake.transfer.topology.look import DRAM, FILL, NVLINK, PCIE, SOCKET, label, line_width
 from glake.transfer.topology.topology import Topology
 
 SUFFIXES = (".gv", ".dot")

@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from glake.platforms import Edge, Platform, for_people
+from glake.platforms import Edge, Platform
 from glake.transfer import pictures
+from glake.transfer.topology.look import DRAM, FILL, NVLINK, PCIE, SOCKET, label, line_width
 from glake.transfer.topology.routes import parents
 from glake.transfer.topology.topology import Topology
 
-DRAM, SOCKET, PCIE, NVLINK = "#6b7280", "#c2410c", "#1d4ed8", "#15803d"
-FILL = {"m": "#e5e7eb", "s": "#fed7aa", "u": "#bfdbfe", "g": "#bbf7d0", "N": "#86efac"}
 _STEP = 1.7  # between GPUs
 _ARC = 0.62  # height of an NVLink's arc for each GPU it spans
 _GPU_WIDTH, _HEIGHT = 0.9, 0.42
@@ -27,16 +26,6 @@ def draw(topology: Topology, file: Path) -> None:
     with pictures.page(file, sheet.inches(), dpi=150) as figure:
         axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
         sheet.paint(axes, f"{_cut(topology.name)}  ({_cut(topology.source)})")
-
-
-def label(node: str) -> str:
-    """The name of a node in a picture."""
-    return {"u": f"switch {node[1:]}", "N": "NVSwitch"}.get(node[0], for_people(node))
-
-
-def line_width(gb_per_s: float) -> float:
-    """The thickness of a link in points. A faster link is thicker."""
-    return min(0.8 + math.sqrt(gb_per_s / 40), 6.0)
 
 
 def _cut(text: str) -> str:

@@ -13,7 +13,7 @@ from glake.platforms import Platform
 from glake.transfer.topology import calibration_cache
 from glake.transfer.topology.topology import Topology
 
-DEFAULT_PRESET = "hgx_h100_h200"  # the simulator's
+DEFAULT_PRESET = config.DEFAULT_PRESET
 
 
 def from_preset(name: str) -> Topology:

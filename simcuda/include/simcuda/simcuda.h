@@ -20,54 +20,81 @@ struct CUevent_st;
 #define SIMCUDA_API __attribute__((visibility("default")))
 
 // clang-format off: the list keeps its lines
-/* Options:
- *   preset      name in the platforms file (default "hgx_h100_h200")
- *   platforms   path of the platforms file (default: platforms.json beside the library)
- *   costs       cost table of calls: a device in the cost file, or "published" (default: as the
- *               file says)
- *   cost_file   path of the cost file (default: costs.json beside the library)
- *   devices     number of devices (default: the preset's)
- *   memory      bytes of each device, with suffix KiB/MiB/GiB (default 1GiB; phantom 80GiB)
- *   context_memory  bytes that each context takes of its device, with suffix KiB/MiB/GiB (default
- *               0; on a GPU a context and its loaded code take hundreds of MiB)
- *   phantom     1: keep the books only, no memory behind the mappings (default 0)
- *   seed        of the scheduler (default 0)
- *   schedule    "lazy" (default: stream work runs as late as is legal, seeded order) |
- *               "threaded" (a thread per stream, for race detectors)
- *   completion  how a thread that waits with a deadline learns that work is done: "instant"
- *               (default: it is woken) | "polled" (it asks and sleeps, as it must on a GPU: a
- *               query takes its modelled cost, a sleep what simcuda_sleep says; lazy schedule)
- *   driver_lock 1: as was seen with real drivers, calls that free or unpin memory, load code, open
- *               contexts or peers wait for all work under way, and block calls that enqueue work
- *               meanwhile; cuMemAlloc, and calls that pin memory or make streams and events, block
- *               them for their own time; cuModuleUnload only waits (default 0)
- *   sticky_errors  1: work that ends with an error (a fault below, an illegal address) takes its
- *               GPU's contexts with it, as CUDA documents of such errors: what was enqueued there
- *               does nothing, and every later call on them returns the error until the last release
- *               of the primary context (default 0: the error is told once)
- *   complete_after  any time. For phantom replays. K: work enqueued at tick t is complete at tick
- *               t + K; -1: only once the host waits for it; "auto" (default): by the schedule.
- *   reuse_handles  1: a new stream may have a destroyed one's handle, as a driver does (default 0)
- *   host_node   socket that holds host buffers: a number (default 0), "local" to the copy's
- *               device, or "interleave"
- *   batch_small_ns, batch_large_ns  what each copy of a cuMemcpyBatchAsync adds to the batch: of
- *               less than 28 KiB (default 2400) or more (default 100). Published for an H100
- *   dead_link   any time. CUresult with which copies over a link at 0 GB/s end; 0 (default): they
- *               stand still until the link has a rate again
- *   max_maps    kernel mappings to allow, instead of vm.max_map_count; beyond 7/8 of it calls
- *               return CUDA_ERROR_MAP_FAILED
- *   visible_devices  1: CUDA_VISIBLE_DEVICES hides GPUs of the machine (default 0)
- *   pace        with `machine`: real nanoseconds to one of the clock that all of its processes have,
- *               as they have its links (default 0: each its own clock and links)
- *   machine     name of a machine several processes share (default: private to the process)
- *   machine_dir where shared machines keep their files (default /dev/shm)
- *   call_us     any time. "name=first+further+mapping" pairs overriding the cost table: of a 2 MiB
- *               page, of each further page (default 0) and of each further mapping (default: as a
- *               further page)
- *   call_time   any time. 1: calls that enqueue work take their modelled time on the clock, and
- *               with driver_lock those that block them for their own time (default 0: the books
- *               alone know it)
- *   call_delay_us  any time. "cuMemMap=10000": each such call really sleeps that long
+/* Options, as tools/option_table.py writes them:
+ *   preset: a name in the platforms file
+ *       platform to simulate (default: hgx_h100_h200).
+ *   platforms: a path
+ *       platforms file to use (default: platforms.json beside the simulator's library).
+ *   costs: a device in the cost file, or published
+ *       modelled cost of driver calls (default: as the cost file says).
+ *   cost_file: a path
+ *       cost file to use (default: costs.json beside the simulator's library).
+ *   devices: 1 to 16
+ *       devices (default: the preset's).
+ *   memory: bytes of 2MiB and more ("1GiB")
+ *       memory of each device. The default is 1GiB; with phantom=1 it is 80GiB, and under PyTorch's
+ *       CPU tensors what the host can spare.
+ *   context_memory (default 0): 0, or bytes of 2MiB and more ("616MiB")
+ *       memory that each CUDA context takes of its device. On a GPU a context and its loaded code
+ *       take hundreds of MiB.
+ *   phantom (default 0): 0 or 1
+ *       1: keep the books only, no memory behind the mappings.
+ *   host_node (default 0): a socket's number, local or interleave
+ *       socket whose memory host buffers are in. local: the socket of the copy's device.
+ *   seed (default 0): a whole number
+ *       seed of the scheduler.
+ *   schedule (default lazy): lazy or threaded
+ *       lazy: stream work runs as late as is legal; threaded: a thread per stream. lazy takes an
+ *       order by the seed; threaded is for race detectors.
+ *   completion (default instant): instant or polled
+ *       how a waiting thread learns that work is done: woken, or asking and sleeping as on a GPU.
+ *       This is of threads that wait with a deadline. With polled, which needs schedule=lazy, a
+ *       query takes its modelled cost, and a sleep what simcuda_sleep says.
+ *   driver_lock (default 0): 0 or 1
+ *       1: calls that free or unpin wait for all work and keep others' copies out. As was seen with
+ *       real drivers, calls that free or unpin memory, load code, open contexts or peers wait for
+ *       all work under way, and block calls that enqueue work meanwhile. cuMemAlloc, and calls that
+ *       pin memory or make streams and events, block them for their own time. cuModuleUnload only
+ *       waits.
+ *   sticky_errors (default 0): 0 or 1
+ *       1: work that fails ends its GPU's contexts, as CUDA documents. What was enqueued on them
+ *       does nothing, and every later call on them returns the error until the last release of the
+ *       primary context. 0: the error is told once.
+ *   call_time (default 0, any time): 0 or 1
+ *       1: calls that enqueue work take their time on the clock. With driver_lock=1, calls that
+ *       block those take theirs too. 0: the books alone know it.
+ *   visible_devices (default 0): 0 or 1
+ *       1: CUDA_VISIBLE_DEVICES hides GPUs of the simulated machine.
+ *   pace (default 0): a whole number to 1000000
+ *       real nanoseconds to one of the clock that all processes of a shared machine have (0: each
+ *       has its own, which runs by itself). With a pace they share the machine's links, too.
+ *   machine: a name of letters, digits, _, - and .
+ *       machine that several processes share (default: private).
+ *   machine_dir: a folder
+ *       where a shared machine's memory is (default: /dev/shm).
+ *   complete_after (default auto, any time): auto, -1 (never) or a count of ticks
+ *       when enqueued work is complete, in phantom mode. K: what is enqueued at tick t is complete
+ *       at tick t + K. -1: only once the host waits for it. auto: by the schedule.
+ *   call_us (any time): "cuMemMap=2+1" pairs
+ *       modelled cost of driver calls in microseconds. first+further+mapping: of a 2 MiB page, of
+ *       each further page (default: 0) and of each further mapping (default: as a further page).
+ *       They win over the cost table.
+ *   call_delay_us (any time): "cuMemMap=10000" pairs
+ *       real delay of driver calls in microseconds.
+ *   reuse_handles (default 0): 0 or 1
+ *       1: a new stream may have a destroyed one's handle, as a driver does.
+ *   batch_small_ns (default 2400): nanoseconds from 0
+ *       what each copy of less than 28 KiB adds to a cuMemcpyBatchAsync. The default was published
+ *       for an H100.
+ *   batch_large_ns (default 100): nanoseconds from 0
+ *       what each copy of 28 KiB and more adds to a cuMemcpyBatchAsync. The default was published
+ *       for an H100.
+ *   dead_link (default 0, any time): a CUresult, or 0
+ *       error with which copies over a link at 0 GB/s end (0: they stand still until the link has a
+ *       rate again).
+ *   max_maps: at least 64
+ *       kernel mappings to allow (default: vm.max_map_count). Beyond 7/8 of them calls return
+ *       CUDA_ERROR_MAP_FAILED.
  */
 // clang-format on
 SIMCUDA_API int simcuda_configure(const char* key, const char* value);

@@ -68,7 +68,7 @@ uint64_t ChunkSums::sum_at(const Flight& flight, Side side) {
   if (s.ok()) s = tools_.driver.wait_event(back.event.id(), TransferTuning::kMostWait);
   if (!s.ok()) {
     if (back.stream != 0 && !copier_.quiesce(back)) {
-      std::lock_guard<std::mutex> guard(tools_.mutex);
+      const ChunkBook::Lock lock = tools_.book.lock();
       lost_.add(std::move(back));
     }
     throw Error(GLAKE_DRIVER_ERROR, tools_.driver.describe(s));

@@ -1,5 +1,5 @@
 // What the engine remembers of a path between transfers: whether copies over it complete. Every
-// method runs under the engine's lock; times are the driver's nanoseconds.
+// method runs under the state's lock (run_state.h); times are the driver's nanoseconds.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // Computes how fast the copies of each hop can be under the current plans: links are shared by the
-// copies that flow, not by plans. Every method runs under the engine's lock.
+// copies that flow, not by plans. Every method runs under the state's lock
+// (run_state.h).
 #pragma once
 
 #include <array>
@@ -10,8 +11,6 @@
 #include "transfer/run/transfer.h"
 
 namespace glake::transfer {
-
-using TransferPtr = std::shared_ptr<Transfer>;
 
 class LinkShares {
  public:

@@ -9,10 +9,7 @@
 namespace glake::transfer {
 void LostFlights::add(Flight flight) {
   flight.lost = ++count_;
-  if (flight.transfer != nullptr) {
-    ++flight.transfer->unfinished;
-    flight.run->health->lose();
-  }
+  if (flight.transfer != nullptr) book_.lose(flight);
   flights_.push_back(std::move(flight));
 }
 
@@ -22,7 +19,7 @@ std::vector<Flight> LostFlights::take() { return std::exchange(flights_, {}); }
 // simulated driver may then run callers' functions, and glake's own that take the lock. The
 // submitter's thread gives buffers back when it next has nothing to do. It also waits for streams
 // for which there is no event.
-bool LostFlights::look(Lock* lock) {
+bool LostFlights::look(ChunkBook::Lock* lock) {
   std::vector<std::pair<uint64_t, EventId>> asked;
   bool untold = false;
   for (const Flight& flight : flights_) {
@@ -53,16 +50,14 @@ bool LostFlights::look(Lock* lock) {
 // Called under the lock.
 void LostFlights::found(Flight* flight) {
   flight->seen_done = true;
-  if (flight->transfer == nullptr) return;
-  --flight->transfer->unfinished;
-  flight->run->health->find(driver_.now_ns());
+  if (flight->transfer != nullptr) book_.find(*flight);
 }
 
 // Gives the buffers of lost copies back once those are done after all.
 void LostFlights::reap(uint64_t timeout_ns) {
   std::vector<Flight> open, done;
   {
-    Lock lock(mutex_);
+    const ChunkBook::Lock lock = book_.lock();
     open.swap(flights_);
   }
   const auto over = [&](const Flight& flight) {
@@ -84,7 +79,7 @@ void LostFlights::reap(uint64_t timeout_ns) {
                                            [&](const Flight& flight) { return !over(flight); });
   done.assign(std::make_move_iterator(first), std::make_move_iterator(open.end()));
   open.erase(first, open.end());
-  Lock lock(mutex_);
+  const ChunkBook::Lock lock = book_.lock();
   for (Flight& flight : done) {
     if (!flight.seen_done) found(&flight);
   }

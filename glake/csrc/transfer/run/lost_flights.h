@@ -1,7 +1,6 @@
 // Keeps copies that were given up and whose end nobody has seen yet, together with their buffers.
 #pragma once
 
-#include <mutex>
 #include <vector>
 
 #include "transfer/run/flight.h"
@@ -11,17 +10,14 @@ namespace glake::transfer {
 
 class LostFlights {
  public:
-  using Lock = std::unique_lock<std::mutex>;
-
-  // `mutex` is the engine's lock.
-  LostFlights(Driver& driver, FlightCopier& copier, std::mutex& mutex)
-      : driver_(driver), copier_(copier), mutex_(mutex) {}
+  LostFlights(const SubmitterTools& tools, FlightCopier& copier)
+      : driver_(tools.driver), book_(tools.book), copier_(copier) {}
 
   // The next four are called under the lock.
   void add(Flight flight);
   bool any() const { return !flights_.empty(); }
   // Finds copies that are done after all. True: the submitter's thread must ask about some of them.
-  bool look(Lock* lock);
+  bool look(ChunkBook::Lock* lock);
   std::vector<Flight> take();
 
   // Called on the submitter's thread, without the lock. Gives back the buffers of the copies that
@@ -32,8 +28,8 @@ class LostFlights {
   void found(Flight* flight);
 
   Driver& driver_;
+  ChunkBook& book_;
   FlightCopier& copier_;
-  std::mutex& mutex_;
   uint64_t count_ = 0;
   std::vector<Flight> flights_;
 };

@@ -8,7 +8,7 @@ int RoutedCopy::wait(uint64_t timeout_ns, std::string* text) {
   using Clock = std::chrono::steady_clock;
   const bool bounded = timeout_ns < UINT64_MAX / 4;
   const auto until = Clock::now() + std::chrono::nanoseconds(bounded ? timeout_ns : 0);
-  Runner::Lock lock(runner_.mutex());
+  RunState::Lock lock = state_.lock();
   while (!transfer_->over()) {
     if (bounded && Clock::now() >= until) {
       *text = "transfer " + std::to_string(id_) + " is not done after " +
@@ -31,7 +31,7 @@ int RoutedCopy::wait(uint64_t timeout_ns, std::string* text) {
 }
 
 bool RoutedCopy::done() {
-  Runner::Lock lock(runner_.mutex());
+  RunState::Lock lock = state_.lock();
   const EventId passed = transfer_->state == State::kWaiting ? transfer_->passed : 0;
   const bool over = transfer_->over();
   lock.unlock();
@@ -50,18 +50,18 @@ void RoutedCopy::release() {
 }
 
 void RoutedCopy::progress(Bytes* done, Bytes* total) {
-  Runner::Lock lock(runner_.mutex());
+  const RunState::Lock lock = state_.lock();
   *done = transfer_->landed.bytes();
   *total = transfer_->total();
 }
 
 std::string RoutedCopy::result() {
-  Runner::Lock lock(runner_.mutex());
+  const RunState::Lock lock = state_.lock();
   return transfer_->json(driver_.now_ns());
 }
 
 std::vector<CarriedPath> RoutedCopy::paths() {
-  Runner::Lock lock(runner_.mutex());
+  const RunState::Lock lock = state_.lock();
   std::vector<CarriedPath> found;
   for (const auto& run : transfer_->runs) {
     found.push_back({run->name(), run->landed, run->relayed()});

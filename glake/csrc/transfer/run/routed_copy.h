@@ -12,9 +12,11 @@ namespace glake::transfer {
 
 class RoutedCopy final : public Copy {
  public:
-  RoutedCopy(Driver& driver, Devices& devices, Runner& runner, StreamOrder& order, uint64_t id)
+  RoutedCopy(Driver& driver, Devices& devices, RunState& state, Runner& runner, StreamOrder& order,
+             uint64_t id)
       : driver_(driver),
         devices_(devices),
+        state_(state),
         runner_(runner),
         order_(order),
         id_(id),
@@ -33,6 +35,7 @@ class RoutedCopy final : public Copy {
  private:
   Driver& driver_;
   Devices& devices_;
+  RunState& state_;
   Runner& runner_;
   StreamOrder& order_;
   uint64_t id_;

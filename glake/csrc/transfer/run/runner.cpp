@@ -7,15 +7,11 @@
 namespace glake::transfer {
 
 uint64_t Runner::add(const TransferPtr& transfer, Rate plain) {
-  Lock lock(mutex());
-  const uint64_t id = next_id_++;
+  Lock lock = state_.lock();
   transfer->plan.plain = plain;
-  transfers_[id] = transfer;
+  const uint64_t id = state_.enter(transfer);
   const bool runs = transfer->state == State::kRunning && !transfer->listed;
-  if (runs) {
-    transfer->listed = true;
-    running_.push_back(transfer);
-  }
+  if (runs) state_.run(transfer);
   lock.unlock();
   if (runs) replan();
   return id;
@@ -23,11 +19,10 @@ uint64_t Runner::add(const TransferPtr& transfer, Rate plain) {
 
 void Runner::begin(const TransferPtr& transfer) {
   {
-    Lock lock(mutex());
+    const Lock lock = state_.lock();
     if (transfer->over()) return;
     transfer->state = State::kRunning;
-    transfer->listed = true;
-    running_.push_back(transfer);
+    state_.run(transfer);
     transfer->changed.notify_all();
   }
   replan();
@@ -40,13 +35,12 @@ TransferPtr Runner::find(uint64_t id) {
 }
 
 TransferPtr Runner::known(uint64_t id) {
-  Lock lock(mutex());
-  auto found = transfers_.find(id);
-  return found != transfers_.end() ? found->second : nullptr;
+  Lock lock = state_.lock();
+  return state_.known(id);
 }
 
 void Runner::cancel(const TransferPtr& transfer) {
-  Lock lock(mutex());
+  Lock lock = state_.lock();
   if (transfer->over()) return;
   transfer->cancelled = true;
   conclude(&lock, transfer);
@@ -58,73 +52,51 @@ void Runner::fail(Lock* lock, const TransferPtr& transfer, int code, const std::
 }
 
 void Runner::release(uint64_t id, const TransferPtr& transfer) {
-  Lock lock(mutex());
-  transfer->released = transfer->over() && transfer->unfinished != 0;
-  if (!transfer->released) transfers_.erase(id);
+  Lock lock = state_.lock();
+  state_.release(id, transfer.get());
 }
 
 bool Runner::settled(const TransferPtr& transfer) {
-  Lock lock(mutex());
+  Lock lock = state_.lock();
   return transfer->over() && !unfinished(&lock, *transfer);
 }
 
 void Runner::end(const TransferPtr& transfer) {
   cancel(transfer);
-  Lock lock(mutex());
+  Lock lock = state_.lock();
   transfer->changed.wait(lock, [&] { return transfer->over(); });
 }
 
 std::vector<TransferPtr> Runner::all() {
-  Lock lock(mutex());
-  std::vector<TransferPtr> all;
-  for (auto& [id, transfer] : transfers_) all.push_back(transfer);
-  all.insert(all.end(), running_.begin(), running_.end());
-  return all;
+  Lock lock = state_.lock();
+  return state_.all();
 }
 
 std::vector<Demand> Runner::demands() {
-  Lock lock(mutex());
+  Lock lock = state_.lock();
   std::vector<Demand> demands;
-  for (const auto& transfer : running_) {
+  for (const auto& transfer : state_.running()) {
     demands.push_back(transfer->request.demand());
   }
   return demands;
 }
 
 DemandBoard::Demands Runner::shown_demands() {
-  Lock lock(mutex());
-  DemandBoard::Demands all;
-  for (const auto& transfer : running_) all.insert(DemandBoard::demand_of(transfer->request));
-  for (const Demand& demand : scheduler_.enqueued()) all.insert(DemandBoard::demand_of(demand));
-  return all;
+  const Lock lock = state_.lock();
+  return demands_now();
 }
 
 void Runner::show_demands() { scheduler_.board().tell(shown_demands()); }
 
 void Runner::count(const EnqueuedTransfer& transfer) {
-  Lock lock(mutex());
-  ++finished_;
-  const bool failed = !transfer.error().empty();
-  failed_ += failed;
-  for (const auto& path : transfer.paths()) {
-    const std::string& name = path->path->path.name;
-    PathHealth& health = health_.of(name);
-    if (!path->why.empty()) {
-      health.fail(tools_.driver.now_ns(), path->why);
-      continue;
-    }
-    health.succeed();
-    bytes_ += path->bytes;
-    auto& [chunks, bytes] = carried_[name];
-    chunks += path->chunks;
-    bytes += path->bytes;
-  }
+  const Lock lock = state_.lock();
+  state_.count(transfer, tools_.driver.now_ns());
 }
 
 void Runner::avoid_failed(PlanPtr* plan) {
-  Lock lock(mutex());
+  Lock lock = state_.lock();
   const auto failed = [&](const PlannedPath& path) {
-    const PathHealth& health = health_.of(path.path.name);
+    const PathHealth& health = state_.health().of(path.path.name);
     const bool rests = health.state() == PathState::kQuarantined;
     return health.state() == PathState::kSuspect ||
            (rests && !health.may_probe(tools_.driver.now_ns()));
@@ -133,18 +105,20 @@ void Runner::avoid_failed(PlanPtr* plan) {
   if (!std::all_of(paths.begin(), paths.end(), failed)) *plan = without_paths(*plan, failed);
 }
 
-// Called under the lock, when a transfer has begun or ended.
-void Runner::tell_demands() {
+// Under the lock.
+DemandBoard::Demands Runner::demands_now() {
   DemandBoard::Demands all;
-  for (const auto& transfer : running_) all.insert(DemandBoard::demand_of(transfer->request));
+  for (const auto& transfer : state_.running()) {
+    all.insert(DemandBoard::demand_of(transfer->request));
+  }
   for (const Demand& demand : scheduler_.enqueued()) all.insert(DemandBoard::demand_of(demand));
-  scheduler_.board().tell(std::move(all));
+  return all;
 }
 
 // A transfer without a path may have nothing under way that would end it, so it is ended here.
 void Runner::replan() {
   for (const auto& transfer : plan_anew()) {
-    Lock lock(mutex());
+    Lock lock = state_.lock();
     conclude(&lock, transfer);
   }
 }
@@ -153,11 +127,11 @@ void Runner::replan() {
 std::vector<TransferPtr> Runner::plan_anew() {
   std::lock_guard<std::mutex> guard(replan_mutex_);
   std::vector<TransferPtr> all, stranded;
-  std::vector<std::pair<int, double>> lessons;
+  std::vector<Lesson> lessons;
   {
-    Lock lock(mutex());
-    all = running_;
-    lessons = scheduler_.take_lessons();
+    Lock lock = state_.lock();
+    all = state_.running();
+    lessons = state_.take_lessons();
   }
   std::vector<Demand> demands;
   for (const auto& transfer : all) {
@@ -165,13 +139,13 @@ std::vector<TransferPtr> Runner::plan_anew() {
   }
   scheduler_.apply(lessons);
   const std::vector<PlanPtr> plans = scheduler_.plan_together(demands);
-  Lock lock(mutex());
+  Lock lock = state_.lock();
   for (size_t i = 0; i < all.size(); ++i) {
     if (all[i]->over()) continue;
     const bool none = plans.empty() || plans[i]->paths.empty();
     const PlanPtr plan =
         none ? scheduler_.direct_plan(all[i]->request.src, all[i]->request.dst) : plans[i];
-    all[i]->replan(*plan, &health_);
+    all[i]->replan(*plan, &state_.health());
     if (all[i]->stranded()) {
       reopen_runs(all[i]);
     } else {
@@ -179,8 +153,8 @@ std::vector<TransferPtr> Runner::plan_anew() {
     }
     if (all[i]->stranded()) stranded.push_back(all[i]);
   }
-  scheduler_.shares().measure(running_);
-  tell_demands();
+  state_.shares().measure(state_.running());
+  scheduler_.board().tell(demands_now());
   wake(tools_.driver.now_ns());
   return stranded;
 }
@@ -188,7 +162,7 @@ std::vector<TransferPtr> Runner::plan_anew() {
 void Runner::enlist(const TransferPtr& transfer) {
   for (const auto& run : transfer->runs) {
     if (run->closed) continue;
-    scheduler_.shares().join(run.get());
+    state_.shares().join(run.get());
     submitter(run->planned.path.worker).add(transfer, run.get());
   }
 }
@@ -208,24 +182,25 @@ void Runner::reopen_runs(const TransferPtr& transfer) {
   const auto direct = [](const auto& run) { return !run->relayed(); };
   if (std::none_of(transfer->runs.begin(), transfer->runs.end(), direct)) {
     const PlanPtr direct = scheduler_.direct_plan(transfer->request.src, transfer->request.dst);
-    transfer->add_run(direct->paths[0], &health_);
+    transfer->add_run(direct->paths[0], &state_.health());
   }
   enlist(transfer);
-  scheduler_.shares().measure(running_);
+  state_.shares().measure(state_.running());
 }
 
 // Called after anything happened to a transfer. Ends it if nothing more will happen.
 void Runner::conclude(Lock* lock, const TransferPtr& transfer) {
   if (transfer->stranded()) reopen_runs(transfer);
   if (!transfer->over() && transfer->ready()) {
-    if (running_.size() == 1 && running_[0] == transfer) {
+    const std::vector<TransferPtr>& running = state_.running();
+    if (running.size() == 1 && running[0] == transfer) {
       lock->unlock();
       tools_.slots.trim();  // before anybody is told that all is done
       lock->lock();
     }
     if (!transfer->over()) finish(transfer.get());
   }
-  const bool again = scheduler_.learnt() || (transfer->over() && !running_.empty());
+  const bool again = state_.learnt() || (transfer->over() && !state_.running().empty());
   if (again) {
     lock->unlock();
     replan();
@@ -236,19 +211,9 @@ void Runner::conclude(Lock* lock, const TransferPtr& transfer) {
 
 void Runner::finish(Transfer* transfer) {
   transfer->end(tools_.driver.now_ns());
-  auto same = [&](const auto& other) { return other.get() == transfer; };
-  running_.erase(std::remove_if(running_.begin(), running_.end(), same), running_.end());
+  state_.finish(transfer);
   for (auto& [gpu, submitter] : submitters_) submitter->remove(transfer);
-  tell_demands();
-  ++finished_;
-  failed_ += transfer->state == State::kFailed;
-  for (const auto& run : transfer->runs) {
-    bytes_ += run->landed;
-    resent_ += run->resent;
-    auto& [chunks, bytes] = carried_[run->name()];
-    chunks += run->chunks;
-    bytes += run->landed;
-  }
+  scheduler_.board().tell(demands_now());
 }
 
 // Wakes the threads that have something to do.
@@ -256,6 +221,11 @@ void Runner::wake(uint64_t now) {
   for (auto& [gpu, submitter] : submitters_) {
     if (submitter->wanted(now)) submitter->wake();
   }
+}
+
+void Runner::fell_behind(const PathRun& run, size_t hop) {
+  const std::optional<Lesson> lesson = scheduler_.lesson(state_.running(), run, hop);
+  if (lesson.has_value()) state_.note(*lesson);
 }
 
 // The memory of a transfer in stream order needs no guard until one of its copies is given up.
@@ -276,13 +246,10 @@ void Runner::look_for_lost(Lock* lock) {
   for (auto& [gpu, submitter] : submitters_) {
     if (submitter->look_for_lost(lock)) submitter->wake();
   }
-  for (auto it = transfers_.begin(); it != transfers_.end();) {
-    const bool gone = it->second->released && it->second->unfinished == 0;
-    it = gone ? transfers_.erase(it) : std::next(it);
-  }
+  state_.forget_released();
 }
 
-// Called under the lock.
+// Under the lock.
 Submitter& Runner::submitter(int gpu) {
   std::unique_ptr<Submitter>& one = submitters_[gpu];
   ChunkListener& listener = *this;
@@ -301,26 +268,10 @@ std::string Runner::stop() {
 }
 
 void Runner::describe(JsonText* out) {
-  Lock lock(mutex());
-  auto number = [&](const char* key, uint64_t value) {
-    out->number(key, static_cast<double>(value));
-  };
-  number("transfers", finished_);
-  number("failed", failed_);
-  number("bytes", bytes_);
-  number("resent", resent_);
-  number("running", running_.size());
-  number("threads", submitters_.size());
-  std::string list;
-  for (const auto& [name, health] : health_.all()) {
-    JsonText one;
-    one.text("path", name).text("state", path_state_name(health.state()));
-    one.text("why", health.why()).number("failures", static_cast<double>(health.failures()));
-    const auto& [chunks, bytes] = carried_[name];
-    one.number("chunks", static_cast<double>(chunks)).number("bytes", static_cast<double>(bytes));
-    list += (list.empty() ? "" : ", ") + one.done();
-  }
-  out->raw("paths", "[" + list + "]");
+  Lock lock = state_.lock();
+  state_.describe_counts(out);
+  out->number("threads", static_cast<double>(submitters_.size()));
+  state_.describe_paths(out);
 }
 
 }  // namespace glake::transfer

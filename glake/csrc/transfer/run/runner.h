@@ -11,7 +11,7 @@
 #include "base/json_text.h"
 #include "transfer/call/live_ranges.h"
 #include "transfer/run/enqueued_transfer.h"
-#include "transfer/run/health_book.h"
+#include "transfer/run/run_state.h"
 #include "transfer/run/scheduler.h"
 #include "transfer/run/submitter.h"
 
@@ -19,14 +19,13 @@ namespace glake::transfer {
 
 class Runner final : private ChunkListener {
  public:
-  using Lock = std::unique_lock<std::mutex>;
+  using Lock = RunState::Lock;
 
-  Runner(const SubmitterTools& tools, Scheduler& scheduler, LiveRanges& ranges)
-      : tools_(tools), scheduler_(scheduler), ranges_(ranges) {}
+  Runner(const SubmitterTools& tools, RunState& state, Scheduler& scheduler, LiveRanges& ranges)
+      : tools_(tools), state_(state), scheduler_(scheduler), ranges_(ranges) {}
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
 
-  std::mutex& mutex() { return tools_.mutex; }
   // Adds a transfer and returns its id. It begins now unless it waits for a stream.
   uint64_t add(const TransferPtr& transfer, Rate plain);
   // The caller's stream has reached the transfer.
@@ -57,9 +56,7 @@ class Runner final : private ChunkListener {
 
  private:
   void chunk_ended(Lock* lock, const TransferPtr& transfer) override { conclude(lock, transfer); }
-  void fell_behind(const PathRun& run, size_t hop) override {
-    scheduler_.learn(running_, run, hop);
-  }
+  void fell_behind(const PathRun& run, size_t hop) override;
   void given_up(const TransferPtr& transfer) override;
 
   std::vector<TransferPtr> plan_anew();
@@ -70,21 +67,15 @@ class Runner final : private ChunkListener {
   void wake(uint64_t now);
   bool unfinished(Lock* lock, const Transfer& transfer);
   void look_for_lost(Lock* lock);
-  void tell_demands();
+  DemandBoard::Demands demands_now();
   Submitter& submitter(int gpu);
 
   SubmitterTools tools_;
+  RunState& state_;
   Scheduler& scheduler_;
   LiveRanges& ranges_;
-  // Held by one replan() at a time; taken before the mutex of all that follows.
-  std::mutex replan_mutex_;
-  std::map<uint64_t, TransferPtr> transfers_;
-  std::vector<TransferPtr> running_;
-  std::map<int, std::unique_ptr<Submitter>> submitters_;
-  HealthBook health_;
-  uint64_t next_id_ = 1;
-  uint64_t finished_ = 0, failed_ = 0, bytes_ = 0, resent_ = 0;
-  std::map<std::string, std::pair<uint64_t, Bytes>> carried_;  // by path: chunks, bytes
+  std::mutex replan_mutex_;  // one at a time; taken before the state's lock
+  std::map<int, std::unique_ptr<Submitter>> submitters_;  // under the state's lock
 };
 
 }  // namespace glake::transfer

@@ -30,7 +30,6 @@ Scheduler::Scheduler(Driver& driver, const topology::Topology* topology, int dev
       gpus_(topology != nullptr ? std::min(devices, topology->gpus()) : devices),
       reached_(gpus_ < 32 ? (uint32_t{1} << gpus_) - 1 : kAllGpus),
       board_(std::min(gpus_, topology::kMaxGpus)),
-      shares_(topology, copy_ns()),
       allowed_relays_(reached_),
       forecast_(topology) {
   if (topology == nullptr) return;
@@ -336,7 +335,9 @@ void Scheduler::learn(const std::vector<Seen>& paths) {
       if (slow >= 0 && !full) lessons[slow] = part(slow);
     }
   }
-  apply({lessons.begin(), lessons.end()});
+  std::vector<Lesson> all;
+  for (const auto& [edge, scale] : lessons) all.push_back({edge, scale});
+  apply(all);
 }
 
 std::vector<Demand> Scheduler::enqueued() {
@@ -369,7 +370,7 @@ void Scheduler::leave_thin_paths(PlanPtr* plan) const {
   *plan = without_paths(*plan, [&](const PlannedPath& path) { return path.rate < least; });
 }
 
-void Scheduler::apply(const std::vector<std::pair<int, double>>& lessons) {
+void Scheduler::apply(const std::vector<Lesson>& lessons) {
   if (planner_ == nullptr) return;
   const uint64_t now = driver_.now_ns();
   std::lock_guard<std::mutex> guard(mutex_);
@@ -395,8 +396,9 @@ void Scheduler::tell_forecast() {
 }
 
 // Of several edges that may be the slow one, the tightest.
-void Scheduler::learn(const std::vector<TransferPtr>& running, const PathRun& run, size_t hop) {
-  if (topology_ == nullptr) return;
+std::optional<Lesson> Scheduler::lesson(const std::vector<TransferPtr>& running, const PathRun& run,
+                                        size_t hop) {
+  if (topology_ == nullptr) return {};
   int slowest = -1;
   double scale = 1;
   for (const auto& load : run.planned.path.hops[hop].route) {
@@ -407,7 +409,8 @@ void Scheduler::learn(const std::vector<TransferPtr>& running, const PathRun& ru
     slowest = load.edge;
     scale = use.measured / nominal;
   }
-  if (slowest >= 0) lessons_.emplace_back(slowest, scale);
+  if (slowest < 0) return {};
+  return Lesson{slowest, scale};
 }
 
 // What the runs under way carry over an edge, and whether one of them other than `slow` shows that

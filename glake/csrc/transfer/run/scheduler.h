@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -22,10 +23,16 @@
 #include "transfer/run/bursts.h"
 #include "transfer/run/decisions.h"
 #include "transfer/run/demand_board.h"
-#include "transfer/run/link_shares.h"
 #include "transfer/run/share_out.h"
+#include "transfer/run/transfer.h"
 
 namespace glake::transfer {
+
+// An edge that carries less, or more, than the topology says.
+struct Lesson {
+  int edge;
+  double scale;  // of its rate
+};
 
 class Scheduler {
  public:
@@ -92,15 +99,12 @@ class Scheduler {
   // other copies take it into account for as long as it should take.
   void note_plain(const Request& request, Rate rate, bool followed);
 
-  // The caller holds the engine's lock. The hop has fallen behind its plan. So one of its edges is
-  // slower than the topology says, and it is none that another run takes at full speed. The edge is
-  // noted; the runner passes the notes of take_lessons() to apply(), for the next plans.
-  void learn(const std::vector<TransferPtr>& running, const PathRun& run, size_t hop);
-  // Whether there are notes. The caller holds the engine's lock.
-  bool learnt() const { return !lessons_.empty(); }
-  void apply(const std::vector<std::pair<int, double>>& lessons);
-  std::vector<std::pair<int, double>> take_lessons() { return std::move(lessons_); }
-  LinkShares& shares() { return shares_; }
+  // The hop has fallen behind its plan. So one of its edges is slower than the topology says, and
+  // it is none that another of the runs takes at full speed. Nothing, if that is none of its edges.
+  std::optional<Lesson> lesson(const std::vector<TransferPtr>& running, const PathRun& run,
+                               size_t hop);
+  // The next plans take these into account.
+  void apply(const std::vector<Lesson>& lessons);
 
   // `relays`: the GPUs that may relay besides those this process copies to or from, one bit each.
   // `factors`: this process's part of each limit of the topology. Throws Error.
@@ -141,9 +145,7 @@ class Scheduler {
   uint32_t reached_;                 // bits of the driver's GPUs and of added ones; under mutex_
   std::atomic<bool> served_{false};  // whether add_relays() was called
   DemandBoard board_;
-  LinkShares shares_;
-  std::vector<std::pair<int, double>> lessons_;  // edges and scales; under the engine's lock
-  std::mutex mutex_;                             // of the planner and of what it was told
+  std::mutex mutex_;  // of the planner and of what it was told
   std::unique_ptr<Planner> planner_;
   std::atomic<uint32_t> lent_relays_{kAllGpus};  // GPUs, as bits
   uint32_t allowed_relays_;

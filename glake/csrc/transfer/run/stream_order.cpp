@@ -41,7 +41,7 @@ bool StreamOrder::place(const TransferPtr& transfer) {
     if (s.not_supported()) return false;
     refuse("holding the caller's stream", s);
   }
-  Runner::Lock lock(runner_.mutex());
+  const RunState::Lock lock = state_.lock();
   transfer->passed = passed;
   if (transfer->state == State::kWaiting) arrivals_.push_back(arrival);
   return true;
@@ -74,7 +74,7 @@ void StreamOrder::undo(const TransferPtr& transfer, Arrival* arrival, EventId pa
   transfer->gate.open();
   bool begun = false;
   {
-    Runner::Lock lock(runner_.mutex());
+    const RunState::Lock lock = state_.lock();
     passed_.push_back(passed);  // destroyed when the driver permits it
     begun = transfer->listed;
   }
@@ -85,7 +85,7 @@ void StreamOrder::undo(const TransferPtr& transfer, Arrival* arrival, EventId pa
 
 void StreamOrder::arrived(const TransferPtr& transfer) {
   {
-    Runner::Lock lock(runner_.mutex());
+    const RunState::Lock lock = state_.lock();
     auto mine = [&](const auto& arrival) { return arrival->transfer == transfer; };
     arrivals_.erase(std::remove_if(arrivals_.begin(), arrivals_.end(), mine), arrivals_.end());
   }
@@ -102,12 +102,12 @@ void StreamOrder::make_stream_wait(const TransferPtr& transfer, int device, Stre
     if (passed != 0) driver_.destroy_event(passed);
     throw Error(GLAKE_DRIVER_ERROR, "holding a stream: " + driver_.describe(s));
   }
-  Runner::Lock lock(runner_.mutex());
+  const RunState::Lock lock = state_.lock();
   passed_.push_back(passed);
   if (!transfer->over()) transfer->waiters.push_back(std::move(gate));
 }
 
-void StreamOrder::await(Runner::Lock* lock, const TransferPtr& transfer) {
+void StreamOrder::await(RunState::Lock* lock, const TransferPtr& transfer) {
   const EventId passed = transfer->passed;
   lock->unlock();
   const Status s = passed != 0 ? driver_.wait_event(passed, TransferTuning::kOrderLook) : Status{};
@@ -118,19 +118,19 @@ void StreamOrder::await(Runner::Lock* lock, const TransferPtr& transfer) {
 }
 
 void StreamOrder::retire(const TransferPtr& transfer) {
-  Runner::Lock lock(runner_.mutex());
+  const RunState::Lock lock = state_.lock();
   if (transfer->passed != 0) passed_.push_back(std::exchange(transfer->passed, 0));
 }
 
 size_t StreamOrder::waiting() {
-  Runner::Lock lock(runner_.mutex());
+  const RunState::Lock lock = state_.lock();
   return arrivals_.size();
 }
 
 void StreamOrder::shut() {
   std::vector<std::shared_ptr<Arrival>> arrivals;
   {
-    Runner::Lock lock(runner_.mutex());
+    const RunState::Lock lock = state_.lock();
     arrivals.swap(arrivals_);
   }
   for (const auto& arrival : arrivals) {
@@ -146,7 +146,7 @@ void StreamOrder::shut() {
 bool StreamOrder::reap(uint64_t timeout_ns) {
   std::vector<EventId> waiting;
   {
-    Runner::Lock lock(runner_.mutex());
+    const RunState::Lock lock = state_.lock();
     waiting.swap(passed_);
   }
   auto over = [&](EventId event) {
@@ -154,7 +154,7 @@ bool StreamOrder::reap(uint64_t timeout_ns) {
     return !s.not_ready() && driver_.destroy_event(event).ok();
   };
   waiting.erase(std::remove_if(waiting.begin(), waiting.end(), over), waiting.end());
-  Runner::Lock lock(runner_.mutex());
+  const RunState::Lock lock = state_.lock();
   passed_.insert(passed_.end(), waiting.begin(), waiting.end());
   return passed_.empty();
 }

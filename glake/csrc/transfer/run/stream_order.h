@@ -13,8 +13,8 @@ namespace glake::transfer {
 
 class StreamOrder {
  public:
-  StreamOrder(Driver& driver, HostPool& host, Runner& runner)
-      : driver_(driver), gates_(host), runner_(runner) {}
+  StreamOrder(Driver& driver, HostPool& host, RunState& state, Runner& runner)
+      : driver_(driver), gates_(host), state_(state), runner_(runner) {}
   StreamOrder(const StreamOrder&) = delete;
   StreamOrder& operator=(const StreamOrder&) = delete;
 
@@ -23,10 +23,9 @@ class StreamOrder {
   bool place(const TransferPtr& transfer);
   // Makes later work of the stream wait for the transfer. Throws Error.
   void make_stream_wait(const TransferPtr& transfer, int device, StreamHandle stream);
-  // Moves a simulated driver's time while a transfer waits for a stream. It is called under the
-  // engine's lock, which it releases meanwhile. If the driver says that the stream has failed, the
-  // stream never reaches the transfer.
-  void await(Runner::Lock* lock, const TransferPtr& transfer);
+  // Under the state's lock, which it gives up meanwhile: drives a simulated driver's time while a
+  // transfer waits for a stream. A stream that the driver says has failed never comes to it.
+  void await(RunState::Lock* lock, const TransferPtr& transfer);
   // Nobody waits for this transfer's stream any more.
   void retire(const TransferPtr& transfer);
   size_t waiting();  // transfers that no stream has reached yet
@@ -46,8 +45,9 @@ class StreamOrder {
 
   Driver& driver_;
   StreamGates gates_;
+  RunState& state_;
   Runner& runner_;
-  // Guarded by the engine's lock.
+  // Under the state's lock.
   std::vector<std::shared_ptr<Arrival>> arrivals_;
   std::vector<EventId> passed_;  // recorded behind gates, on callers' streams
 };

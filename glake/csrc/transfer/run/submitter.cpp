@@ -10,12 +10,13 @@
 namespace glake::transfer {
 Submitter::Submitter(const SubmitterTools& tools, ChunkListener& listener, int gpu)
     : tools_(tools),
+      book_(tools_.book),
       listener_(listener),
       driver_(tools.driver),
       gpu_(gpu),
       streams_(driver_),
       copier_(tools_, streams_),
-      lost_(driver_, copier_, tools.mutex),
+      lost_(tools_, copier_),
       sums_(tools_, streams_, copier_, lost_) {
   thread_ = std::thread([this] { run(); });
 }
@@ -24,7 +25,7 @@ Submitter::~Submitter() {
   if (thread_.joinable()) stop();
 }
 
-void Submitter::add(const std::shared_ptr<Transfer>& transfer, PathRun* run) {
+void Submitter::add(const TransferPtr& transfer, PathRun* run) {
   for (const Entry& entry : entries_) {
     if (entry.run == run) return;
   }
@@ -46,13 +47,13 @@ void Submitter::wake() {
 bool Submitter::wanted(uint64_t now) const {
   if (awake_) return false;
   return lost_.any() || std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
-           return entry.transfer->allowance(*entry.run, now, tools_.copy_ns) != 0;
+           return book_.allowance(*entry.transfer, *entry.run, now) != 0;
          });
 }
 
 std::string Submitter::stop() {
   {
-    Lock lock(tools_.mutex);
+    Lock lock = book_.lock();
     stopping_ = true;
     woken_.notify_one();
   }
@@ -63,7 +64,7 @@ std::string Submitter::stop() {
 void Submitter::run() {
   const std::string name = "glake-copy-" + std::to_string(gpu_);
   pthread_setname_np(pthread_self(), name.c_str());
-  Lock lock(tools_.mutex);
+  Lock lock = book_.lock();
   doze(&lock);
   while (!stopping_) {
     if (lost_.any()) lost_.look(&lock);  // their paths may be used again
@@ -91,7 +92,7 @@ void Submitter::run() {
 // Buffers of copies that may never end are given to nobody else.
 std::string Submitter::end() {
   lost_.reap(TransferTuning::kFarewell);
-  Lock lock(tools_.mutex);
+  Lock lock = book_.lock();
   std::vector<Flight> lost = lost_.take();
   lock.unlock();
   std::set<std::string> names;
@@ -137,8 +138,8 @@ bool Submitter::claim(Flight* flight, uint64_t now) {
   crowded_ = false;
   for (Entry& entry : entries_) {
     PathRun& run = *entry.run;
-    Bytes bytes = entry.transfer->allowance(run, now, tools_.copy_ns);
-    if (bytes == 0 || run.hops.front().moment(now, tools_.copy_ns) > now) continue;
+    Bytes bytes = book_.ready(*entry.transfer, run, now);
+    if (bytes == 0) continue;
     if (!copier_.has_room(run, bytes)) {
       crowded_ = true;
       continue;
@@ -147,16 +148,7 @@ bool Submitter::claim(Flight* flight, uint64_t now) {
       bytes = std::min(bytes, TransferTuning::kMostRemote);
     }
     entry.turn = ++turns_;
-    flight->transfer = entry.transfer;
-    flight->run = &run;
-    flight->range = entry.transfer->take(run, bytes);
-    run.claimed += flight->range.bytes();
-    run.ramp = std::min(std::max(bytes, run.ramp) * 3 / 2, TransferTuning::kMostDirect);
-    ++run.in_flight;
-    ++run.in_first_hop;
-    ++entry.transfer->in_flight;
-    if (run.since == 0) run.start_watch(now);
-    if (!std::exchange(entry.transfer->begun, true)) entry.transfer->started_ns = now;
+    *flight = book_.take(entry.transfer, &run, bytes, now);
     return true;
   }
   return false;
@@ -172,10 +164,8 @@ void Submitter::begin(Flight flight) {
     // Another thread had the last of a buffer of the relay service's: the chunk waits for room.
     crowded_ = error != nullptr && error->code() == GLAKE_OUT_OF_MEMORY &&
                tools_.remote.on_way(flight.run->planned.path);
-    Lock lock(tools_.mutex);
-    if (!crowded_) flight.transfer->close_run(flight.run, e.what());
-    --flight.run->in_first_hop;
-    return_chunk(&flight, "");
+    Lock lock = book_.lock();
+    book_.refuse(flight, crowded_ ? "" : e.what());
     lock.unlock();
     flight.slots.clear();
     flight.stage.reset();
@@ -186,28 +176,11 @@ void Submitter::begin(Flight flight) {
   launch(std::move(flight));
 }
 
-// The bytes are neither here nor there: they are taken anew, by this run or another.
-void Submitter::return_chunk(Flight* flight, const std::string& why) {
-  flight->transfer->give_back(flight->range);
-  drop_chunk(flight, why);
-}
-
-// The run is done with the chunk; `why`: it failed.
-void Submitter::drop_chunk(Flight* flight, const std::string& why) {
-  PathRun& run = *flight->run;
-  run.claimed -= flight->range.bytes();
-  --run.in_flight;
-  --flight->transfer->in_flight;
-  if (why.empty()) return;
-  flight->transfer->count_failure(&run);
-  run.health->fail(driver_.now_ns(), why);
-}
-
 // Whether the chunk's next copy waits for a better moment.
 bool Submitter::park(Flight* flight) {
-  Lock lock(tools_.mutex);
+  Lock lock = book_.lock();
   const uint64_t now = driver_.now_ns();
-  const uint64_t until = flight->run->hops[flight->hop].moment(now, tools_.copy_ns);
+  const uint64_t until = book_.moment(*flight, now);
   if (until <= now) return false;
   flight->parked_until = until;
   flights_.push_back(std::move(*flight));
@@ -218,39 +191,24 @@ bool Submitter::park(Flight* flight) {
 void Submitter::launch(Flight flight) {
   flight.parked_until = 0;
   {
-    Lock lock(tools_.mutex);
-    flight.alone = flight.run->alone(flight.hop, flight.range.bytes(), tools_.copy_ns);
-    flight.link = flight.run->hops[flight.hop].link();
-    flight.flows = flight.run->hops[flight.hop].worker().flows;
+    const Lock lock = book_.lock();
+    book_.aim(&flight);
   }
   Bytes enqueued = 0;
   const Status status = copier_.start(&flight, &enqueued);
   const std::string why = status.ok() ? "" : copier_.failure(flight, status);
-  Lock lock(tools_.mutex);
-  PathRun& run = *flight.run;
+  Lock lock = book_.lock();
   const uint64_t now = driver_.now_ns();
-  if (enqueued < flight.range.bytes()) {
-    // What is enqueued goes on as a shorter chunk; the rest is taken anew.
-    if (flight.hop == 0 && enqueued == 0) --run.in_first_hop;
-    Flight rest;
-    rest.transfer = flight.transfer;
-    rest.run = flight.run;
-    rest.range = {flight.range.begin + enqueued, flight.range.end};
-    run.in_flight += enqueued != 0;
-    rest.transfer->in_flight += enqueued != 0;
-    return_chunk(&rest, why);
-    flight.range.end = rest.range.begin;
-  }
+  if (enqueued < flight.range.bytes()) book_.shorten(&flight, enqueued, why);
   if (enqueued == 0) {
     lock.unlock();
-    std::shared_ptr<Transfer> transfer = flight.transfer;
+    const TransferPtr transfer = flight.transfer;
     flight = Flight{};  // its buffers go back before the transfer may end
     lock.lock();
     listener_.chunk_ended(&lock, transfer);
     return;
   }
-  flight.expected = run.hops[flight.hop].submit(now, flight.range.bytes(), tools_.copy_ns);
-  flight.deadline = now + 3 * (flight.expected - now) + TransferTuning::kGrace;
+  book_.submit(&flight, now);
   if (flight.unsure) return give_up(&lock, std::move(flight), why);
   if (flight.seen_done) flight.expected = now;
   flights_.push_back(std::move(flight));
@@ -258,16 +216,14 @@ void Submitter::launch(Flight flight) {
 
 // Under the lock: when a chunk that waits for its moment may go on, or be taken.
 uint64_t Submitter::next_moment(uint64_t now) {
-  const uint64_t copy_ns = tools_.copy_ns;
   uint64_t next = UINT64_MAX;
   for (const Entry& entry : entries_) {
-    const HopMeter& hop = entry.run->hops.front();
-    const uint64_t until = std::max(hop.earliest_start(copy_ns), hop.asked_until(copy_ns));
+    const uint64_t until = book_.next_chance(*entry.run);
     if (until > now) next = std::min(next, until);
   }
   for (Flight& flight : flights_) {
     if (flight.parked_until == 0) continue;
-    flight.parked_until = flight.run->hops[flight.hop].moment(now, copy_ns);
+    flight.parked_until = book_.moment(flight, now);
     next = std::min(next, flight.parked_until);
   }
   return next;
@@ -276,7 +232,7 @@ uint64_t Submitter::next_moment(uint64_t now) {
 // Waits until a copy is done, or overdue.
 void Submitter::wait() {
   const uint64_t now = driver_.now_ns();
-  Lock lock(tools_.mutex);
+  Lock lock = book_.lock();
   uint64_t until = next_moment(now);
   lock.unlock();
   events_.clear();
@@ -324,7 +280,7 @@ void Submitter::complete(Flight flight, Status status) {
   std::string why = status.ok() ? "" : copier_.failure(flight, status);
   if (!status.ok() && !copier_.quiesce(flight)) {
     flight.unsure = true;
-    Lock lock(tools_.mutex);
+    Lock lock = book_.lock();
     return give_up(&lock, std::move(flight), why);
   }
   if (status.ok()) copier_.bring_back(flight);
@@ -338,44 +294,24 @@ void Submitter::complete(Flight flight, Status status) {
     flight.slots.clear();  // before the transfer may end
     flight.stage.reset();
   }
-  Lock lock(tools_.mutex);
-  PathRun& run = *flight.run;
-  if (flight.hop == 0) --run.in_first_hop;
+  Lock lock = book_.lock();
   if (!why.empty()) {
-    run.hops[flight.hop].withdraw(flight.range.bytes());
-    return_chunk(&flight, why);
+    book_.fail(flight, why);
     listener_.chunk_ended(&lock, flight.transfer);
     return;
   }
   const uint64_t now = driver_.now_ns();
-  run.hops[flight.hop].complete(now, flight.range.bytes(), tools_.copy_ns);
+  book_.complete(flight, now);
   if (!ends) {
     ++flight.hop;
     lock.unlock();
     if (!park(&flight)) launch(std::move(flight));
     return;
   }
-  land(flight);
-  // What the host does with pageable or summed bytes is no link's fault.
-  const Request& request = flight.transfer->request;
-  const bool links_alone = !request.pageable && (request.flags & kChecksum) == 0;
-  const int slow = links_alone ? run.slow_hop(now) : -1;
-  if (slow >= 0) {
-    listener_.fell_behind(run, static_cast<size_t>(slow));
-    run.slow = 0;
-  }
+  book_.land(flight);
+  const int slow = book_.slow_hop(flight, now);
+  if (slow >= 0) listener_.fell_behind(*flight.run, static_cast<size_t>(slow));
   listener_.chunk_ended(&lock, flight.transfer);
-}
-
-// Under the lock.
-void Submitter::land(const Flight& flight) {
-  PathRun& run = *flight.run;
-  flight.transfer->landed.add(flight.range);
-  run.landed += flight.range.bytes();
-  ++run.chunks;
-  --run.in_flight;
-  --flight.transfer->in_flight;
-  run.health->succeed();
 }
 
 // A copy is late by any measure. Before the last one the chunk goes over another path, and its
@@ -387,10 +323,10 @@ void Submitter::handle_overdue(size_t index, uint64_t now) {
       (flight.overdue
            ? " stands still, and as it writes the destination no other may take its place"
            : " is not done in three times the time it should take");
-  Lock lock(tools_.mutex);
+  Lock lock = book_.lock();
   if (flight.last() && !flight.overdue) {
     flight.overdue = true;
-    flight.run->health->suspect(why);
+    book_.suspect(flight, why);
     flight.deadline = flight.expected = now + TransferTuning::kLastChance;
     return;
   }
@@ -406,20 +342,11 @@ void Submitter::handle_overdue(size_t index, uint64_t now) {
 // the destination may come at any time, and the memory of both ends must not become another's.
 // Under the lock.
 void Submitter::give_up(Lock* lock, Flight flight, const std::string& why) {
-  const std::shared_ptr<Transfer> transfer = flight.transfer;
+  const TransferPtr transfer = flight.transfer;
   lock->unlock();
   listener_.given_up(transfer);
   lock->lock();
-  PathRun& run = *flight.run;
-  run.hops[flight.hop].withdraw(flight.range.bytes());
-  if (flight.hop == 0) --run.in_first_hop;
-  if (flight.last()) {
-    drop_chunk(&flight, why);
-    transfer->unknown.add(flight.range);
-    transfer->fail(GLAKE_COPY_FAILED, why);
-  } else {
-    return_chunk(&flight, why);
-  }
+  book_.give_up(flight, why);
   lost_.add(std::move(flight));
   listener_.chunk_ended(lock, transfer);
 }

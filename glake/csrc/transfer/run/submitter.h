@@ -5,11 +5,11 @@
 
 #include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "transfer/run/chunk_book.h"
 #include "transfer/run/chunk_listener.h"
 #include "transfer/run/chunk_sums.h"
 #include "transfer/run/flight.h"
@@ -23,7 +23,7 @@ namespace glake::transfer {
 
 class Submitter {
  public:
-  using Lock = std::unique_lock<std::mutex>;
+  using Lock = ChunkBook::Lock;
 
   Submitter(const SubmitterTools& tools, ChunkListener& listener, int gpu);
   Submitter(const Submitter&) = delete;
@@ -31,8 +31,8 @@ class Submitter {
   ~Submitter();
 
   int gpu() const { return gpu_; }
-  // Under the lock. A simulated driver's time waits for a thread that is woken.
-  void add(const std::shared_ptr<Transfer>& transfer, PathRun* run);
+  // Under the book's lock. A simulated driver's time waits for a thread that is woken.
+  void add(const TransferPtr& transfer, PathRun* run);
   void remove(const Transfer* transfer);
   void wake();
   // Whether there is work for the thread that it has not seen yet.
@@ -46,7 +46,7 @@ class Submitter {
 
  private:
   struct Entry {
-    std::shared_ptr<Transfer> transfer;
+    TransferPtr transfer;
     PathRun* run;
     uint64_t turn;  // its last chunk's number
   };
@@ -62,13 +62,11 @@ class Submitter {
   void wait();
   void complete(Flight flight, Status status);
   void give_up(Lock* lock, Flight flight, const std::string& why);
-  void land(const Flight& flight);
   void handle_overdue(size_t index, uint64_t now);
-  void return_chunk(Flight* flight, const std::string& why);
-  void drop_chunk(Flight* flight, const std::string& why);
   std::string end();
 
   const SubmitterTools tools_;
+  ChunkBook& book_;
   ChunkListener& listener_;
   Driver& driver_;
   const int gpu_;

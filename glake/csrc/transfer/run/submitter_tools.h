@@ -1,12 +1,11 @@
 // What submitters work with; all of it outlives them.
 #pragma once
 
-#include <mutex>
-
 #include "transfer/buffers/devices.h"
 #include "transfer/buffers/slots.h"
 #include "transfer/buffers/staging.h"
 #include "transfer/remote/remote_gpus.h"
+#include "transfer/run/chunk_book.h"
 #include "transfer/run/copy_kernel.h"
 
 namespace glake::transfer {
@@ -18,8 +17,8 @@ struct SubmitterTools {
   Staging& staging;
   CopyKernel& kernel;
   RemoteGpus& remote;
-  std::mutex& mutex;  // of transfers, runs and path states: the engine's lock
-  uint64_t copy_ns;   // what starting a copy costs
+  ChunkBook& book;
+  uint64_t copy_ns;  // what starting a copy costs
 };
 
 }  // namespace glake::transfer

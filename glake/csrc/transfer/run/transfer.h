@@ -1,5 +1,5 @@
-// One request under way. It knows its runs, and which bytes are still to be taken and which have
-// arrived. Every method runs under the engine's lock, unless its comment says otherwise.
+// One request under way. It knows which bytes are still to be taken, which have arrived, and its
+// runs. Every method runs under the state's lock (run_state.h).
 #pragma once
 
 #include <condition_variable>
@@ -95,5 +95,7 @@ class Transfer {
   std::vector<Pool> pools_;
   std::string error_details_;
 };
+
+using TransferPtr = std::shared_ptr<Transfer>;
 
 }  // namespace glake::transfer

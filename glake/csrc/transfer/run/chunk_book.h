@@ -1,0 +1,75 @@
+// What becomes of chunks, entered into the accounts of their transfers, runs and paths. It is all
+// that submitters see of the state that they share (run_state.h). Everything but lock() is called
+// under its lock.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "driver/driver.h"
+#include "transfer/run/flight.h"
+#include "transfer/run/transfer.h"
+
+namespace glake::transfer {
+
+class RunState;
+
+class ChunkBook {
+ public:
+  using Lock = std::unique_lock<std::mutex>;
+
+  // `copy_ns`: what starting a copy costs.
+  ChunkBook(RunState& state, Driver& driver, uint64_t copy_ns)
+      : state_(state), driver_(driver), copy_ns_(copy_ns) {}
+
+  Lock lock();  // the state's
+
+  // How many bytes the run may take at `now`.
+  Bytes allowance(const Transfer& transfer, const PathRun& run, uint64_t now) const;
+  // The same; 0 too if the chunk should not begin yet.
+  Bytes ready(const Transfer& transfer, PathRun& run, uint64_t now) const;
+  // When the run's next chunk should begin, if that is later.
+  uint64_t next_chance(const PathRun& run) const;
+  // The run takes the next chunk, of about so many bytes.
+  Flight take(const TransferPtr& transfer, PathRun* run, Bytes bytes, uint64_t now);
+
+  // When the chunk's next copy should be submitted: `now`, or later.
+  uint64_t moment(const Flight& flight, uint64_t now) const;
+  // Tells the flight how its next copy goes beside others of that hop.
+  void aim(Flight* flight) const;
+  // Only so many bytes of the copy are under way. They go on as a shorter chunk, and the rest is
+  // taken anew. `why`: what failed; "": nothing did.
+  void shorten(Flight* flight, Bytes enqueued, const std::string& why);
+  // The copy is under way. Tells the flight when it should be done, and when it is late.
+  void submit(Flight* flight, uint64_t now);
+  // The copy is late.
+  void suspect(const Flight& flight, const std::string& why);
+  // The copy is done.
+  void complete(const Flight& flight, uint64_t now);
+
+  // The chunk has arrived.
+  void land(const Flight& flight);
+  // Which hop has kept the chunk's run below its plan for a while; -1: none has.
+  int slow_hop(const Flight& flight, uint64_t now);
+  // The chunk has no buffers, and is taken anew. `why`: its run is closed for that; "": it is not.
+  void refuse(const Flight& flight, const std::string& why);
+  // The copy has failed. The chunk is taken anew.
+  void fail(const Flight& flight, const std::string& why);
+  // Nobody waits for the copy any more. If it is the chunk's last one, the transfer fails; else the
+  // chunk is taken anew.
+  void give_up(const Flight& flight, const std::string& why);
+  // A copy that was given up may still read and write, until it is seen done.
+  void lose(const Flight& flight);
+  void find(const Flight& flight);
+
+ private:
+  void give_back(const Flight& flight, const std::string& why);
+  void drop(const Flight& flight, const std::string& why);
+
+  RunState& state_;
+  Driver& driver_;
+  const uint64_t copy_ns_;
+};
+
+}  // namespace glake::transfer
