@@ -93,7 +93,7 @@ struct CallTime {
   std::vector<double> us;
 };
 
-struct DriverName {};  // a path has a "/", so that a misspelt name is refused at once
+struct DriverName {};  // a path must have a "/", so that a misspelt name is refused at once
 struct AnyText {};
 
 // Throws an Error that says that the option does not take `text`.

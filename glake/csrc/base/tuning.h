@@ -85,7 +85,7 @@ struct Tuning {
   // The groups under way. Each group that waits behind them makes the engine's threads ask the
   // driver more often, and takes turns from groups of the other direction. A guess.
   static constexpr size_t kSavedUnderWay = 4;
-  // The threads that compute checksums of chunks and copy them: this part of the cores, and the
+  // The threads that compute checksums of portions and copy them: this part of the cores, and the
   // most threads. A core checks 8 to 10 GB/s (measured by hand, 2026-11-24), and a node's links to
   // one GPU carry 25 to 200.
   static constexpr size_t kCrewCores = 2;

@@ -1,5 +1,5 @@
-// A device's blocks of one driver allocation each: where one comes from, and what goes before it
-// does. Allocations count against the limit, and wait for streams, as granules do.
+// A device's blocks of one driver allocation each: where they come from, and what is tried before a
+// new allocation. Allocations count against the limit, and wait for streams, as granules do.
 #pragma once
 
 #include <memory>
@@ -16,8 +16,8 @@ class ContiguousBlocks {
   Block* allocate(Bytes bytes, StreamHandle stream, const Asked& asked);
   // Under hot.
   void free(Block* block);
-  // Gives cached allocations back to the driver, waiting for their work. True if any memory came of
-  // it.
+  // Waits for the work of cached allocations and gives them back to the driver. True if that freed
+  // memory.
   bool trim(HotGuard& hot);
 
  private:

@@ -20,8 +20,8 @@ class PlacementHistory {
   explicit PlacementHistory(bool used = true)
       : ring_(used ? Tuning::kRemembered : 0), index_(used ? Tuning::kRemembered : 0) {}
 
-  // Enters a request. Returns where its counterpart in the sequence being followed lies, or 0;
-  // `entry` is its number here, for placed().
+  // Enters a request. Returns where its counterpart in the followed sequence lies, or 0. `entry`
+  // becomes the request's number, for placed().
   Address expect(Bytes size, StreamId stream, uint64_t* entry);
   uint64_t count() const { return count_; }
   // How many requests ago the counterpart of the last one was. Once steps repeat, it is a step's

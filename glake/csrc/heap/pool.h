@@ -14,7 +14,7 @@ struct Pool {
   PoolId id;
   int users = 0;
   std::map<Address, Block*> blocks;    // live
-  uint64_t lent = 0;                   // live blocks that others borrowed
+  uint64_t lent = 0;                   // live blocks that other heaps borrowed
   const RegionName* region = nullptr;  // null: it is no region
   std::unique_ptr<PausedHeap> paused;  // null: it is not paused
 };

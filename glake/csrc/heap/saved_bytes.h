@@ -1,6 +1,6 @@
-// Bytes of device memory kept elsewhere while their granules are the driver's: in pinned host
-// memory, or in a file that has no name any more. Each portion of them has a checksum. Used by one
-// thread at a time, with none of the allocator's locks held.
+// Bytes of device memory that are kept elsewhere while the driver has their granules: in pinned
+// host memory, or in a file without a name. Each portion of them has a checksum. Used by one thread
+// at a time, without the allocator's locks.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ namespace glake {
 class SavedBytes {
  public:
   static constexpr Bytes kPortion = Tuning::kSavedPortion;
-  static constexpr size_t kGroup = Tuning::kSavedGroup;  // portions of one transfer
+  static constexpr size_t kGroup = Tuning::kSavedGroup;  // in one transfer
 
   // `folder` is where the file goes, if `to` is GLAKE_REGION_DISK.
   SavedBytes(HostPool& host, int to, std::string folder);
@@ -26,12 +26,12 @@ class SavedBytes {
   SavedBytes(const SavedBytes&) = delete;
   SavedBytes& operator=(const SavedBytes&) = delete;
 
-  // Where one portion lies, given up with the last copy of it: memory of the host pool, or, where
-  // it is null, a stretch of the file. Not under the allocator's locks.
+  // Where one portion lies: memory of the host pool, or a stretch of the file if this is null. It
+  // is given up with its last copy, which must not happen under the allocator's locks.
   using Place = std::shared_ptr<char>;
 
   int to() const { return to_; }
-  Bytes bytes() const;  // kept, by portions
+  Bytes bytes() const;  // of the portions that are kept
 
   // Adds a stretch that save() is to keep, behind the earlier ones.
   void add(Address at, Bytes bytes, bool block);
@@ -47,8 +47,7 @@ class SavedBytes {
     }
     write_back(copier, verify, wanted);
   }
-  // Portions without a part for which keep(address) holds are not needed any more, and their places
-  // are the caller's.
+  // Drops the portions without a part for which keep(address) holds. The caller gets their places.
   template <typename Keep>
   void drop(std::vector<Place>& places, Keep&& keep) {
     for (size_t i = 0; i < portions_.size(); ++i) {
@@ -84,7 +83,7 @@ class SavedBytes {
   // The file's descriptor, which is closed after the last place in it.
   std::shared_ptr<const int> file_;
   Bytes total_ = 0;
-  std::vector<SavedPart> parts_;  // by offset, none across two portions
+  std::vector<SavedPart> parts_;  // by offset; no part crosses from one portion to another
   std::vector<Portion> portions_;
 };
 

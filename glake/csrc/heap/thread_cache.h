@@ -67,7 +67,7 @@ class alignas(64) ThreadCache {
       return count == 0 || (count != Tuning::kCacheDepth && size == b.size && stream == b.stream);
     }
   };
-  // Two sizes of one shelf do not push each other out: each may use the shelf beside it.
+  // Two sizes of one shelf do not displace each other, because each may use the shelf beside it.
   Shelf& neighbour(const Shelf& shelf) {
     return shelves_[static_cast<size_t>(&shelf - shelves_) ^ 1];
   }

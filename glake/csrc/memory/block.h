@@ -30,16 +30,16 @@ struct Block {
   std::atomic<BlockState> state{BlockState::kIdle};
   bool small_pool = false;  // it lies in the small arena, and counts in PyTorch's small pool
   StreamId stream_id = 0;
-  // Threads that look up another block of its cell see it change (BlockTable::peek).
+  // Threads that look up another block of the same cell see it change (BlockTable::peek).
   std::atomic<Address> ptr{0};
   Bytes size = 0;       // rounded up to 512
   Bytes requested = 0;  // as the caller asked
   StreamHandle stream = 0;
   Heap* heap = nullptr;
-  Span* pieces = nullptr;            // what it occupies, in view order
-  View* view = nullptr;              // the view it is reached through; null: at home in an arena
-  Allocation* allocation = nullptr;  // of the contiguous pool, if it is one of its blocks
-  uint64_t share = 0;                // the number other processes open it by; 0: none
+  Span* pieces = nullptr;            // the spans that it occupies, in the view's order
+  View* view = nullptr;              // the view that reaches it; null: it is at home in an arena
+  Allocation* allocation = nullptr;  // its own, if it is a block of the contiguous pool
+  uint64_t share = 0;                // the number by which other processes open it; 0: none
   StreamSet recorded;                // other streams that use it
   Block* cell_next = nullptr;        // other blocks that start in the same pointer-map cell
   void* data() const { return reinterpret_cast<void*>(ptr.load(std::memory_order_relaxed)); }

@@ -1,7 +1,7 @@
-// A reserved range, and for each of its cells the blocks that start in it. A cell is 512 B where
-// small blocks live and 1 MiB elsewhere, where almost always at most one block starts.
+// The blocks of a reserved range, by the cell in which they start. A cell has 512 B where small
+// blocks live, and 1 MiB elsewhere. At most one block starts in almost every cell.
 //
-// Host memory for the slots is taken when needed, for one GiB of device addresses at a time. A
+// Host memory for the cells is taken when needed, for one GiB of device addresses at a time. A
 // table of the whole range could take more address space than a limited process may have (`ulimit
 // -v`).
 #pragma once
@@ -25,12 +25,13 @@ class BlockTable {
   Bytes size() const { return size_; }
   Heap* heap() const { return heap_; }
 
-  // Makes the cells of [begin, begin + bytes), before any block starts there. Throws Error. One
-  // thread at a time, which need not hold the device's lock.
+  // Makes the cells of [begin, begin + bytes), before any block starts there. Throws Error. Only
+  // one thread may do this at a time. It need not hold the device's lock.
   void prepare(Address begin, Bytes bytes);
   void insert(Block* block);  // under the device's lock
   void erase(Block* block);   // under the device's lock
-  // The block at exactly `ptr` if it leads its cell, which needs no lock; else null: ask find().
+  // The block that starts at `ptr`, if it is the first of its cell. Takes no lock. Null says
+  // nothing: ask find().
   inline Block* peek(Address ptr) const;
   Block* find(Address ptr) const;  // under the device's lock
   // The block that holds the byte at `ptr` and begins at `low` or later; null: there is none. It is

@@ -1,5 +1,6 @@
-// From an address to its block table and that table's cells: two shifts and two loads, no hash and
-// no lock. Process-wide, a page a GiB: reserved ranges are 1 GiB aligned and whole GiB long.
+// Finds an address's block table and the cells of that table by two shifts and two loads, without a
+// hash or a lock. There is one map for the process, with a page for each GiB. Reserved ranges are
+// aligned to 1 GiB and a multiple of 1 GiB long.
 #pragma once
 
 #include <atomic>

@@ -19,7 +19,7 @@ inline void plain_free(Process& process, void* ptr) {
   b.heap->free(&b, cache);
 }
 
-// From the contiguous pool; `kind` is GLAKE_CONTIGUOUS_*.
+// Allocates from the contiguous pool. `kind` is GLAKE_CONTIGUOUS_*.
 void* contiguous_malloc(Process& process, Bytes bytes, int device, StreamHandle stream,
                         const Asked& asked);
 

@@ -12,8 +12,8 @@
 
 namespace glake::replay {
 
-// `index` numbers the live blocks densely: a freed block's index is used again. `tag` is an index
-// of Trace::tags, on allocations and on frees.
+// `index` numbers the live blocks without gaps: a freed block's index is used again. `tag` is an
+// index of Trace::tags, for allocations and frees.
 struct Event {
   uint64_t value = 0;  // bytes of an allocation or free, number of a step
   uint32_t index = 0;

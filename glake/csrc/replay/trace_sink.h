@@ -8,7 +8,8 @@ namespace glake::replay {
 
 enum class Op : uint8_t { kAlloc, kFree, kRecordStream, kStep };
 
-// `index` numbers the live blocks densely, the last one freed first; it is of no meaning on a step.
+// `index` numbers the live blocks without gaps. The index freed last is used first. It means
+// nothing in a step.
 struct ParsedEvent {
   Op op = Op::kStep;
   uint64_t id = 0;     // of the block, or the step's number

@@ -1,8 +1,8 @@
-// Memory mode: GPU memory is phantom and has no bytes, but a few are known
-// (simcuda/driver/known.h): what the host copied there, lengths, masks and the like. An op all of
-// whose arguments are small is computed from them, by the CPU's kernel and at its place in the
-// stream; of any other what it writes is no longer known, and reads as zero. So facts that a script
-// sends through a GPU return as they would, and nothing else is computed.
+// Memory mode. GPU memory is phantom and has no bytes, but a few bytes are known
+// (simcuda/driver/known.h): what the host copied there, lengths, masks and the like. If all of an
+// op's arguments are small, the CPU's kernel computes it from the known bytes, at the op's place in
+// the stream. What any other op writes is no longer known, and reads as zero. So facts that a
+// script sends through a GPU come back right, and nothing else is computed.
 #pragma once
 
 #include <algorithm>

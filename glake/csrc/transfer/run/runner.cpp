@@ -105,7 +105,7 @@ void Runner::avoid_failed(PlanPtr* plan) {
   if (!std::all_of(paths.begin(), paths.end(), failed)) *plan = without_paths(*plan, failed);
 }
 
-// Under the lock.
+// Called under the lock, when a transfer has begun or ended.
 DemandBoard::Demands Runner::demands_now() {
   DemandBoard::Demands all;
   for (const auto& transfer : state_.running()) {
@@ -249,7 +249,7 @@ void Runner::look_for_lost(Lock* lock) {
   state_.forget_released();
 }
 
-// Under the lock.
+// Called under the lock.
 Submitter& Runner::submitter(int gpu) {
   std::unique_ptr<Submitter>& one = submitters_[gpu];
   ChunkListener& listener = *this;
