@@ -1,5 +1,5 @@
-// Blocks as DLPack capsules: the layout of DLPack 0.8 and 1.0, bytes in one
-// dimension. A capsule, or whoever consumes it, holds the Python object that owns the block.
+// Blocks as DLPack capsules. They have the layout of DLPack 0.8 and 1.0, and one dimension of
+// bytes. The capsule or its consumer holds the Python object that owns the block.
 #include <memory>
 
 #include "python/binding.h"

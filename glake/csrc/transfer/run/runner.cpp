@@ -105,7 +105,7 @@ void Runner::avoid_failed(PlanPtr* plan) {
   if (!std::all_of(paths.begin(), paths.end(), failed)) *plan = without_paths(*plan, failed);
 }
 
-// Called under the lock, when a transfer has begun or ended.
+// Called under the lock.
 DemandBoard::Demands Runner::demands_now() {
   DemandBoard::Demands all;
   for (const auto& transfer : state_.running()) {
