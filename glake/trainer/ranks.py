@@ -123,8 +123,11 @@ def job() -> str:
 def warn_of_restarts(folder: str, say: Callable[[str], None]) -> None:
     """Warns if torchrun restarts a job that keeps nothing."""
     if not folder and (restarts() or int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))):
-        now = "this is one: it begins anew" if restarts() else "it would begin anew"
-        say(f"no checkpoint.folder is set, so a restart has no state to go on from: {now}")
+        start = "this one starts" if restarts() else "it would start"
+        say(
+            "no checkpoint.folder is set, so a restart has no state to go on from: "
+            f"{start} from the beginning"
+        )
 
 
 def ticks_at_start(pid: int | str = "self") -> int | None:

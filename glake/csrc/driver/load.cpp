@@ -92,7 +92,7 @@ std::string library_path(const std::string& choice) {
   if (is_simulator(choice)) return simulator_path();
   if (choice.find('/') != std::string::npos) return choice;
   throw Error(GLAKE_INVALID_OPTION,
-              "GLAKE_DRIVER=" + choice + " is none of cuda, sim[:preset] or a path (with a \"/\")");
+              "GLAKE_DRIVER=" + choice + " must be cuda, sim[:preset] or a path (with a \"/\")");
 }
 
 void fill(Table& table, const std::string& path, const std::string& choice) {

@@ -119,7 +119,7 @@ void bind_handles(py::module_& module) {
       "Later work on the stream waits for it.");
   module.def(
       "copy_cancel", [](uint64_t id) { check(released(glake_copy_cancel, id)); }, py::arg("id"),
-      "Takes no more chunks; those under way arrive.");
+      "Starts no more chunks. Chunks under way still arrive.");
   module.def(
       "copy_release", [](uint64_t id) { check(released(glake_copy_release, id)); }, py::arg("id"),
       "Forgets the id; the copy goes on.");

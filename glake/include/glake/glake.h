@@ -496,7 +496,7 @@ GLAKE_API int glake_copy_done(uint64_t id);
 GLAKE_API int glake_copy_settled(uint64_t id); /* 1, 0, or a negative glake_status */
 /* Later work on `stream` waits for the copy, however it ends. */
 GLAKE_API int glake_copy_stream_wait(uint64_t id, int device, void* stream);
-/* Takes no more chunks; those under way arrive. A plain copy goes on. */
+/* Starts no more chunks. Chunks under way still arrive, and a plain copy goes on. */
 GLAKE_API int glake_copy_cancel(uint64_t id);
 /* Forgets the id; the copy goes on. Every id must be released, except that of an untracked plain
  * copy. */

@@ -315,7 +315,7 @@ class Checkpoint(Configurable):
         if self._on_disk:
             path = disk.path_of(self._folder, self._on_disk)
             return f"the same command goes on after step {self._on_disk}, from {path}"
-        return "there is no checkpoint yet: the same command begins anew"
+        return "there is no checkpoint yet: the same command starts from the beginning"
 
     def _write_kept(self, file: memory.File) -> str:
         """Writes a state in memory to disk. Says why it does not."""

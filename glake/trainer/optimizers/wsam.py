@@ -51,7 +51,7 @@ class WSAMOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         if closure is None:
-            raise InvalidArgument("a WSAM step needs a closure that makes the gradients anew")
+            raise InvalidArgument("a WSAM step needs a closure that computes the gradients again")
         moved = self._climb()
         with torch.enable_grad():
             loss = closure()

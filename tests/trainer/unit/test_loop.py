@@ -585,8 +585,8 @@ def test_a_job_that_keeps_nothing_says_what_a_restart_does(
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
     loop.train(tiny(text, None, 1))
     said = capsys.readouterr().err
-    told = "this is one: it begins anew" if restarts == "1" else "it would begin anew"
-    assert f"no checkpoint.folder is set, so a restart has no state to go on from: {told}" in said
+    start = "this one starts" if restarts == "1" else "it would start"
+    assert f"no checkpoint.folder is set, so a restart has no state to go on from: {start}" in said
     loop.train(tiny(text, tmp_path / "run", 1))
     assert "no checkpoint.folder" not in capsys.readouterr().err
 

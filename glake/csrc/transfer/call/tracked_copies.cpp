@@ -99,7 +99,7 @@ int TrackedCopies::wait(Track* track, uint64_t timeout_ns, std::string* text) {
       return GLAKE_BUSY_TIMEOUT;
     }
     if (stopped_) {
-      *text = "the transfer engine was closed; the copy goes on, as its stream does";
+      *text = "the transfer engine was closed; the copy goes on in its stream";
       return GLAKE_TRANSFER_CLOSED;
     }
     const uint64_t slice = std::min(TransferTuning::kWaitSlice, timeout_ns - passed);

@@ -67,7 +67,7 @@ int EnqueuedTransfers::wait(const Ptr& transfer, uint64_t timeout_ns, std::strin
       return GLAKE_BUSY_TIMEOUT;
     }
     if (stopped_) {
-      *text = "the transfer engine was closed; the copy goes on, as its stream does";
+      *text = "the transfer engine was closed; the copy goes on in its stream";
       return GLAKE_TRANSFER_CLOSED;
     }
     const uint64_t slice = std::min(TransferTuning::kWaitSlice, timeout_ns - passed);
@@ -75,7 +75,7 @@ int EnqueuedTransfers::wait(const Ptr& transfer, uint64_t timeout_ns, std::strin
   }
   std::lock_guard<std::mutex> guard(mutex_);
   if (transfer->error().empty()) return GLAKE_OK;
-  *text = transfer->error() + ": no byte of the destination is known";
+  *text = transfer->error() + ": it is not known which bytes of the destination were written";
   return GLAKE_COPY_FAILED;
 }
 

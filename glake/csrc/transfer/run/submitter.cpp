@@ -321,7 +321,7 @@ void Submitter::handle_overdue(size_t index, uint64_t now) {
   const std::string why =
       "copy " + std::to_string(flight.hop + 1) + " of " + flight.run->name() +
       (flight.overdue
-           ? " stands still, and as it writes the destination no other may take its place"
+           ? " stands still, and may still write the destination: no other copy can replace it"
            : " is not done in three times the time it should take");
   Lock lock = book_.lock();
   if (flight.last() && !flight.overdue) {
