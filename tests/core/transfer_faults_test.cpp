@@ -168,10 +168,13 @@ TEST(left_to_others) {
     Node node("dgx_a100", {{"memory", "256MiB"}, {"dead_link", std::to_string(CUDA_ERROR_UNKNOWN)}},
               true, test::kHeld);
     Pair pair(0, kPinned);
+    const std::vector<double> parts = lent_away({"s0>u1", "s1>u2", "s1>u3"});
+    CHECK(simcuda_thread(1) == 0);  // the new plan comes in time, however slow this thread is
     CHECK(simcuda_set_link_at(simcuda_now_ns() + 200'000, "u0", "g0", 0) == 0);
     const uint64_t id = pair.start();
-    const std::vector<double> parts = lent_away({"s0>u1", "s1>u2", "s1>u3"});
+    CHECK(simcuda_sleep(100'000) == 0);
     OK(glake_transfer_lend(allowed ? ~0u : 0u, parts.data(), parts.size()));
+    CHECK(simcuda_thread(0) == 0);
     if (allowed) {
       const std::string result = test::finish(id);
       CHECK_TEXT(test::text_in(result, "state") == "done", result);
