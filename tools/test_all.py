@@ -48,7 +48,7 @@ PYTEST = "$PY -m pytest -n 2 --dist loadfile"
 STEPS = (
     Step("headers", "$PY tools/header_matrix.py --fetch"),
     Step("suite", f"TEST_FULL=1 {PYTEST} tests -m 'not gpu'", 6),
-    Step("real", "make real", 2),
+    Step("real", "TEST_FULL=1 make real", 2),
     Step("integration", "make integration", 2),
     Step("sanitize", "make sanitize", 6),
     Step("driver-lock", "$PY tools/native.py --program driver_lock_test --run -- 10000"),

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("glake.dryrun.libraries")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from forking import ALLOCATORS, Outcome, cases_in, run_cases  # noqa: E402
+from forking import JUDGED, Outcome, cases_in, run_cases  # noqa: E402
 
 FILES = sorted(Path(__file__).with_name("cases").glob("*.py"))
 CASES = [name for file in FILES if file.stem != "common" for name in cases_in(file)]
@@ -33,7 +33,7 @@ def outcomes(python: str, allocator: str, file: Path) -> dict[str, Outcome]:
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("allocator", ALLOCATORS)
+@pytest.mark.parametrize("allocator", JUDGED)
 def test_case(real_python, allocator, case):
     file = next(file for file in FILES if file.stem == case.split(".")[0])
     outcome = outcomes(os.path.abspath(real_python), allocator, file)[case]

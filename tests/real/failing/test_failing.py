@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("glake.dryrun.libraries")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from forking import ALLOCATORS, Outcome, run_cases  # noqa: E402
+from forking import JUDGED, Outcome, run_cases  # noqa: E402
 
 SCRIPTS = sorted(Path(__file__).with_name("scripts").glob("*.py"))
 HEADERS = [
@@ -37,7 +37,7 @@ def outcomes(python: str, allocator: str) -> dict[str, Outcome]:
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-@pytest.mark.parametrize("allocator", ALLOCATORS)
+@pytest.mark.parametrize("allocator", JUDGED)
 def test_script_fails(real_python, allocator, script):
     kind, _, phrase = documented(script).partition("\n")[0].partition(": ")
     outcome = outcomes(os.path.abspath(real_python), allocator)[script.stem]
