@@ -6,7 +6,7 @@ import operator
 import os
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from glake import config
@@ -25,6 +25,14 @@ def whole(value: Any) -> int | None:
         return None
 
 
+def count(name: str, value: Any) -> int:
+    """A whole number as an int. WrongType for anything else."""
+    number = whole(value)
+    if number is None:
+        raise WrongType(f"{name} is a whole number, not {value!r}")
+    return number
+
+
 def flag(name: str, value: Any) -> bool:
     """True or False. InvalidArgument for anything else, because "no" would count as true."""
     if not isinstance(value, bool):
@@ -32,23 +40,23 @@ def flag(name: str, value: Any) -> bool:
     return value
 
 
-def size(name: str, value: Any) -> int:
-    """Bytes, 0 or more, from a whole number or a text such as "4GiB".
+def size(name: str, value: Any, least: int = 0) -> int:
+    """Bytes, `least` or more, from a whole number or a text such as "4GiB".
 
     Raises:
         WrongType: neither.
-        InvalidArgument: negative, or no size.
+        InvalidArgument: fewer, or no size.
     """
     if isinstance(value, str):
         try:
-            return config.parse_bytes(value, zero=True)
+            return config.parse_bytes(value, zero=least == 0)
         except ValueError as error:
             raise InvalidArgument(f"{name} {value!r}: {error}") from None
     bytes_ = whole(value)
     if bytes_ is None:
         raise WrongType(f"{name} is bytes, or text such as '4GiB', not {value!r}")
-    if bytes_ < 0:
-        raise InvalidArgument(f"{name} of {bytes_} bytes: 0 or more")
+    if bytes_ < least:
+        raise InvalidArgument(f"{name} of {bytes_} bytes: {least} or more")
     return bytes_
 
 
@@ -78,6 +86,29 @@ def c_string(name: str, value: Any) -> str:
     if "\0" in text(name, value):
         raise InvalidArgument(f"{name} ends at a NUL, and {value!r} has one")
     return str(value)
+
+
+def text_map(name: str, value: Any) -> None:
+    """WrongType unless it is a mapping of strings to strings."""
+    if not isinstance(value, Mapping):
+        raise WrongType(f"{name} is a mapping, such as a dict, not {value!r}")
+    for key, each in value.items():
+        text(f"a key of {name}", key)
+        text(f"{name}[{key!r}]", each)
+
+
+def text_list(name: str, value: Any) -> None:
+    """WrongType unless it is a list or tuple of strings."""
+    if not isinstance(value, list | tuple):
+        raise WrongType(f"{name} is a list of strings, not {value!r}")
+    for each in value:
+        text(f"each of {name}", each)
+
+
+def function(name: str, value: Any) -> None:
+    """WrongType unless it is None, or can be called."""
+    if value is not None and not callable(value):
+        raise WrongType(f"{name} is a function, not {value!r}")
 
 
 def word(name: str, value: Any, words: Collection[str | None]) -> Any:

@@ -196,10 +196,7 @@ def empty(
     if isinstance(contiguous, str) and contiguous not in _KINDS:
         raise InvalidArgument(f'contiguous {contiguous!r}: True, False, "vmm" or "legacy"')
     kind = _KINDS[contiguous if isinstance(contiguous, str) else flag("contiguous", contiguous)]
-    bytes_ = size("a buffer", nbytes)
-    if bytes_ == 0:
-        raise InvalidArgument("a buffer of 0 bytes: 1 or more")
-    return Buffer(bytes_, device_number(device), _handle(stream), kind)
+    return Buffer(size("a buffer", nbytes, 1), device_number(device), _handle(stream), kind)
 
 
 def _allocate(nbytes: int, device: int, stream: int, kind: int) -> int:

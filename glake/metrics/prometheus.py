@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from glake import arguments, extras
-from glake.errors import InvalidArgument, PackageMissing
+from glake.errors import InvalidArgument, PackageMissing, WrongType
 from glake.metrics.reading import Reading, metrics
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ def serve_prometheus(
     Raises:
         InvalidArgument: no such port or address, or one in use.
         PackageMissing: prometheus_client is not installed.
+        WrongType: another kind of registry.
     """
     number = arguments.whole(port)
     if number is None or not 0 <= number < 65536:
@@ -92,6 +93,8 @@ def serve_prometheus(
     if not isinstance(address, str):
         raise InvalidArgument(f'address {address!r}: text such as "127.0.0.1"')
     package = _package()
+    if not isinstance(registry, package.CollectorRegistry | None):
+        raise WrongType(f"registry is a CollectorRegistry or None, not {registry!r}")
     if registry is None:
         registry = package.CollectorRegistry()
         registry.register(Collector())

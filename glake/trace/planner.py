@@ -156,9 +156,12 @@ def plan(
     Raises:
         BadTarget, PlanError, AdapterBuildError: see glake.trace.record.record. PlanError also for
             an unknown policy, sizes that are none, and set-up alone larger than the device.
-        WrongType: a target that is no text, or no path.
+        WrongType: an argument of another type.
     """
     arguments.text("a target", target)
+    arguments.text_list("policies", policies)
+    arguments.function("progress", progress)
+    world = arguments.count("world", world)
     gpu_bytes = parse_size("gpu", gpu)
     set_aside = outside.estimate(world) if context is None else parse_size("context", context, 0)
     capacity = gpu_bytes - set_aside
@@ -185,7 +188,7 @@ def plan(
             rank=rank,
             steps=steps,
             seed=seed,
-            options=options or {},
+            options={} if options is None else options,
             attention=attention,
             scratch=scratch,
             total_bytes=capacity,

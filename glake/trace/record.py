@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from glake import children, errors
+from glake import arguments, children, errors
 from glake.errors import AdapterBuildError, BadTarget, PlanError
 from glake.trace.job import ATTENTION, SCRATCH
 
@@ -31,7 +31,12 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Request:
-    """The request to the child. Raises PlanError for a value out of range."""
+    """The request to the child.
+
+    Raises:
+        PlanError: a value is out of range.
+        WrongType: a value is of another type.
+    """
 
     target: str
     out: str
@@ -45,6 +50,9 @@ class Request:
     total_bytes: int = 80 << 30
 
     def __post_init__(self) -> None:
+        for name in ("world", "rank", "steps", "seed", "total_bytes"):
+            object.__setattr__(self, name, arguments.count(name, getattr(self, name)))
+        arguments.text_map("options", self.options)
         if not 1 <= self.world <= MOST_RANKS:
             raise PlanError(f"world {self.world}: must be from 1 to {MOST_RANKS} ranks")
         if not 0 <= self.rank < self.world:
@@ -79,8 +87,11 @@ def record(
         BadTarget: the target cannot be found or makes no step function.
         AdapterBuildError: no torch, or no compiler for the fake device.
         PlanError: a bad value, or what the job itself raised, with the user's own frames.
+        WrongType: a value of another type.
         OSError: `out` cannot be written.
     """
+    arguments.text("python", python)
+    arguments.function("progress", progress)
     if not isinstance(out, str | os.PathLike):
         asked = Request(target=target, out=f"/dev/fd/{out.fileno()}", **request)
         return _listen(asked, python, progress, out.fileno())

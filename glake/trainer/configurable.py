@@ -94,7 +94,12 @@ def child(kind: Callable[..., C], **fields: object) -> C:
     Args:
         kind: the config's class.
         fields: its values, where they differ from the class's defaults.
+
+    Raises:
+        WrongType: `kind` is no class.
     """
+    if not callable(kind):
+        raise WrongType(f"kind is a config's class, not {kind!r}")
     default: Any = dataclasses.field(default_factory=functools.partial(kind, **fields))
     return default
 

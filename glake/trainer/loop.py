@@ -29,7 +29,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from glake.allocator import emulation
 from glake.dryrun import child as child_of_dry_run  # where values are none: nothing computes
-from glake.errors import CheckpointMismatch, Diverged, InvalidOption, OutOfMemory
+from glake.errors import CheckpointMismatch, Diverged, InvalidOption, OutOfMemory, WrongType
 from glake.trainer import log, ranks
 from glake.trainer.checkpoint import Checkpoint, Resumed
 from glake.trainer.checkpoint.signature import signature_of
@@ -117,7 +117,10 @@ def train(config: Experiment.Config) -> Outcome:
         Diverged: the loss or a gradient is not finite.
         NotExported: the export's folder has a model already, or takes no file.
         InvalidOption: an option does not take its value.
+        WrongType: something else than a config.
     """
+    if not isinstance(config, Experiment.Config):
+        raise WrongType(f"config is an Experiment.Config, not {config!r}")
     with (
         ranks.joined(config.timeout_s) as here,
         ranks.lost_ranks(),

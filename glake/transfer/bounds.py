@@ -114,6 +114,8 @@ def joint_bound(
 def _checked(copies: Iterable[Ends]) -> list[Ends]:
     sequence = isinstance(copies, (list, tuple, Iterator))
     given = list(copies) if sequence else []
+    if sequence and not given:
+        raise InvalidArgument("copies is empty: give the ends of one copy or more")
     for one in given if sequence else [copies]:
         if not sequence or not isinstance(one, Mapping) or set(one) != {"dst", "src"}:
             raise InvalidArgument(

@@ -101,6 +101,34 @@ TEST(kinds) {
   }
 }
 
+// An option of the core may have any kind, so a value of each can be shown, as text that reads as
+// the same value.
+TEST(kinds_are_shown) {
+  const OptionRow row{"new_way", "", "what", "how"};
+  const auto check = [&row](const auto& kind, const char* text, const std::string& shown) {
+    const std::string first = show_option(kind, read_option(row, kind, text));
+    CHECK_TEXT(first == shown, first);
+    CHECK(show_option(kind, read_option(row, kind, first)) == shown);
+  };
+  check(Choice{{"one", "two"}}, "two", "two");
+  check(Number{0, 9}, "1.50", "1.5");
+  check(LimitText{0, 1}, "90%", "0.9");
+  check(ContiguousText{1}, "2MiB", "vmm:2097152");
+  check(Size{1, ""}, "1KiB", "1024");
+  check(Flag{}, "Yes", "1");
+  check(Flag{}, "off", "0");
+  check(Whole{-9, 9}, "-7", "-7");
+  check(WholeOrWord{0, 9, {"auto"}}, "auto", "auto");
+  check(FileName{9}, "name", "name");
+  check(CallTimes{2, 1e9}, "a=1+.5,,b=2", "a=1+0.5,b=2");
+  check(DriverName{}, "sim", "sim");
+  check(AnyText{}, "any", "any");
+  struct Switches {
+    bool a, b;
+  };
+  check(Modes<Switches>{{{"a", &Switches::a}, {"b", &Switches::b}}}, "b,a", "a,b");
+}
+
 // A misspelt driver is refused when it is set, not when it is opened.
 TEST(drivers) {
   for (const char* bad : {"simm", "sim:", "libcuda.so", "CUDA"}) {

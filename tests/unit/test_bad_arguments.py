@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import glake
-from glake import _C, simcuda, transfer
+from glake import _C, simcuda, trainer, transfer
 from glake.errors import (
     FileFailed,
     GlakeError,
@@ -22,6 +22,7 @@ from glake.errors import (
     TraceError,
     WrongType,
 )
+from glake.metrics import serve_prometheus
 from glake.trace import html
 from glake.trace import plan as glake_plan
 from glake.trace import replay as replaying
@@ -110,7 +111,7 @@ CALLS: list[tuple[Callable[[Any], object], tuple[Any, ...], type[GlakeError]]] =
     (lambda scales: transfer.bound("dgx1v", dst="cuda:0", src="cpu", scales=scales),
      (np.zeros(2), [1], "x"), InvalidArgument),
     (lambda copies: transfer.joint_bound("dgx1v", copies),
-     (None, 1, "x", [1], ["ab"], [("cpu", "cuda:0")], [{"dst": "cpu"}],
+     (None, 1, "x", [], [1], ["ab"], [("cpu", "cuda:0")], [{"dst": "cpu"}],
       {"dst": "cpu", "src": "cuda:0"}), InvalidArgument),
     (lambda trace: replaying.replay(trace, "bound"), (None, 1, "x"), WrongType),
     (lambda policy: _replay(policy=policy), (None, 1, b"bound"), WrongType),
@@ -134,6 +135,22 @@ CALLS: list[tuple[Callable[[Any], object], tuple[Any, ...], type[GlakeError]]] =
     (lambda tell: _replay(progress=tell), ("x", 1), WrongType),
     (glake_plan, (None, 1, b"x", object()), WrongType),
     (lambda out: glake_plan("train-tiny", out=out), (1, b"x"), WrongType),
+    *(
+        (lambda value, name=name: glake_plan("train-tiny", **{name: value}), ("x", None, 1.5),
+         WrongType)
+        for name in ("world", "rank", "steps", "seed")
+    ),
+    (lambda names: glake_plan("train-tiny", policies=names), (None, 3, "glake", [1]), WrongType),
+    (lambda given: glake_plan("train-tiny", options=given), (3, {"a": 1}, {1: "a"}), WrongType),
+    (lambda python: glake_plan("train-tiny", python=python), (None, 3), WrongType),
+    (lambda tell: glake_plan("train-tiny", progress=tell), (3, "x"), WrongType),
+    (trainer.train, (None, 3, "x"), WrongType),
+    (trainer.child, (None, 3, "x"), WrongType),
+    (lambda platform: topology.first_gpus(platform, 1), (None, 3, "x"), WrongType),
+    (lambda count: topology.first_gpus(topology.from_preset("dgx1v").platform, count),
+     (None, "x", 1.5), WrongType),
+    (lambda registry: serve_prometheus(0, registry=registry), (3, "x"), WrongType),
+    (glake.empty, (0, -1, "x"), InvalidArgument),
     (replaying.load_trace, (None, 1, b"x", []), WrongType),
     (replaying.load_trace, ("", "/", "/no/such/file", "a\0b"), FileFailed),
     (lambda name: replaying.load_trace("/no/such/file", name), (None, 1), WrongType),

@@ -141,6 +141,19 @@ std::vector<CallTime> read_option(const OptionRow& row, const CallTimes& kind,
   return found;
 }
 
+std::string show_option(const CallTimes& /*kind*/, const std::vector<CallTime>& times) {
+  std::string text;
+  for (const CallTime& each : times) {
+    text += (text.empty() ? "" : ",") + each.call;
+    const char* before = "=";
+    for (const double us : each.us) {
+      text += before + exact_text(us);
+      before = "+";
+    }
+  }
+  return text;
+}
+
 std::string read_option(const OptionRow& row, const DriverName& /*kind*/, const std::string& text) {
   const bool preset = text.rfind("sim:", 0) == 0 && text.size() > 4;
   if (text != "cuda" && text != "sim" && !preset && text.find('/') == std::string::npos) {

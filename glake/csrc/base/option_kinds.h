@@ -143,6 +143,11 @@ std::string show_option(const Number& kind, double value);
 std::string show_option(const LimitText& kind, const Limit& limit);
 std::string show_option(const ContiguousText& kind, const Contiguous& value);
 std::string show_option(const Size& kind, Bytes bytes);
+inline std::string show_option(const Flag&, bool on) { return on ? "1" : "0"; }
+inline std::string show_option(const Whole&, int64_t number) { return std::to_string(number); }
+inline std::string show_option(const WholeOrWord&, const std::string& text) { return text; }
+inline std::string show_option(const FileName&, const std::string& name) { return name; }
+std::string show_option(const CallTimes& kind, const std::vector<CallTime>& times);
 inline std::string show_option(const DriverName&, const std::string& name) { return name; }
 inline std::string show_option(const AnyText&, const std::string& text) { return text; }
 

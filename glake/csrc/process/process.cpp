@@ -112,7 +112,8 @@ void Process::thread_ended(void* state) {
 void Process::stream_ends(int device, StreamHandle stream, StreamEnd when) {
   check_usable();
   if (device < 0 || device >= kMaxDevices) {
-    throw Error(GLAKE_INVALID_DEVICE, "there is no " + device_text(device));
+    throw Error(GLAKE_INVALID_DEVICE, "no " + device_text(device) + ": a device is 0 to " +
+                                          std::to_string(kMaxDevices - 1));
   }
   if (stream == 0 || is_thread_stream(stream)) return;  // the default streams never end
   std::lock_guard<std::mutex> guard(mutex_);

@@ -65,7 +65,7 @@ inline void* to_pointer(const py::int_& value, int status, const char* what) {
   PyErr_Clear();
   if (failed || py::cast<bool>(value.attr("__lt__")(0))) {
     raise(status, std::string(what) + " " + shown(value) + " is no address: pass the int that " +
-                      "malloc() or the stream's owner gave");
+                      "its owner gave");
   }
   return pointer;
 }

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from glake import arguments, config
-from glake.errors import InvalidOption, InvalidPlatform
+from glake.errors import InvalidOption, InvalidPlatform, WrongType
 from glake.platform_file import load_platforms, preset_file, read_file
 from glake.platforms import Platform
 from glake.transfer.topology import calibration_cache
@@ -139,7 +139,11 @@ def first_gpus(platform: Platform, count: int, name: str = "the platform") -> Pl
 
     Raises:
         InvalidOption: it has fewer.
+        WrongType: something else than a platform, or than a whole number.
     """
+    if not isinstance(platform, Platform):
+        raise WrongType(f"platform is a Platform, as load_platforms() gives it, not {platform!r}")
+    count = arguments.count("count", count)
     if not 1 <= count <= platform.gpus:
         raise InvalidOption(
             f"{name} has {platform.gpus} GPUs, {count} were asked for: take 1 to {platform.gpus}"
