@@ -119,6 +119,24 @@ struct Tuning {
   static constexpr Bytes kReadbackSlab = kMiB;
   static constexpr size_t kReadbackSlabs = 32;
 
+  // Findings of the debug modes that wait to be read, and changed bytes that each one shows:
+  // guesses.
+  static constexpr size_t kMostFindings = 200;
+  static constexpr size_t kBytesShown = 8;
+
+  // Out of memory: the largest blocks whose stacks are compared, and the holders that the text
+  // names. Guesses.
+  static constexpr size_t kHoldersDescribed = 64;
+  static constexpr size_t kHoldersNamed = 3;
+
+  // Memory of other processes, in ms: the wait for a process that is stopped or busy, and the time
+  // until the next try when the system has no descriptor for a connection. Guesses.
+  static constexpr int kIpcPatienceMs = 30000;
+  static constexpr int kIpcRetryMs = 100;
+
+  // Interception: ranges of one copy's host end, which may be pinned in pieces. A guess.
+  static constexpr int kRangesJudged = 4096;
+
   // Records of blocks and of spans that are made at once: a guess.
   static constexpr size_t kSlabRecords = 256;
 };

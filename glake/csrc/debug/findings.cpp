@@ -3,6 +3,8 @@
 #include <cinttypes>
 #include <cstdio>
 
+#include "base/tuning.h"
+
 namespace glake {
 namespace {
 
@@ -64,7 +66,8 @@ bool find_damage(const char* bytes, Bytes n, uint8_t expected, int64_t offset, F
     int64_t at = offset + static_cast<int64_t>(i);
     if (finding->count++ == 0) finding->first = at;
     finding->last = at;
-    if (finding->bytes.size() < Finding::kShown) finding->bytes.push_back({at, expected, found});
+    if (finding->bytes.size() < Tuning::kBytesShown)
+      finding->bytes.push_back({at, expected, found});
   }
   return finding->count != 0;
 }
@@ -77,7 +80,7 @@ FindingBook& FindingBook::instance() {
 void FindingBook::add(Finding finding) {
   found_.fetch_add(1);
   std::lock_guard<std::mutex> guard(mutex_);
-  if (unread_.size() == kMost) {
+  if (unread_.size() == Tuning::kMostFindings) {
     ++beyond_;
   } else {
     unread_.push_back(std::move(finding));

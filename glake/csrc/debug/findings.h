@@ -35,7 +35,6 @@ struct Finding {
     int64_t offset;  // from the caller's first byte
     uint8_t expected, found;
   };
-  static constexpr size_t kShown = 8;
 
   Damage kind = Damage::kBefore;
   HoldingPtr block;
@@ -61,7 +60,6 @@ class FindingBook {
   uint64_t found() const { return found_.load(); }
 
  private:
-  static constexpr size_t kMost = 200;
   std::mutex mutex_;
   std::vector<Finding> unread_;
   uint64_t beyond_ = 0;  // found while the book was full

@@ -3,12 +3,11 @@
 #include <mutex>
 #include <set>
 
+#include "base/tuning.h"
 #include "intercept/resolve.h"
 
 namespace glake::intercept {
 namespace {
-
-constexpr int kMostRanges = 4096;  // of one copy's host end, which may be pinned in pieces
 
 // The bases of other processes' memory.
 struct Opened {
@@ -111,7 +110,7 @@ Reason judge_device(const Copy& copy, const Facts& facts) {
 // returns.
 Reason judge_host(const DriverCalls& driver, CUdeviceptr begin, uint64_t bytes) {
   CUdeviceptr at = begin;
-  for (int i = 0; i < kMostRanges; ++i) {
+  for (int i = 0; i < Tuning::kRangesJudged; ++i) {
     Facts facts;
     if (!ask(driver, at, &facts)) return Reason::kUnknown;
     if (facts.managed != 0) return Reason::kManaged;

@@ -12,14 +12,13 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/tuning.h"
 #include "driver/device_scope.h"
 
 namespace glake {
 namespace {
 
 constexpr uint64_t kDevices = 64;  // a block's number modulo this is its device
-// Until the next try, when the system has no descriptor for a connection.
-constexpr int kRetryMs = 100;
 
 // Set as the process exits. From then on no driver call is made.
 std::atomic<bool> exiting{false};
@@ -120,7 +119,7 @@ void IpcServer::serve() {
     watched.assign({{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}});
     if (!accepting || connections_.size() >= kMostConnections) watched[1].fd = -1;
     for (auto& c : connections_) watched.push_back({c->socket.get(), POLLIN, 0});
-    int ready = poll(watched.data(), watched.size(), accepting ? -1 : kRetryMs);
+    int ready = poll(watched.data(), watched.size(), accepting ? -1 : Tuning::kIpcRetryMs);
     if (ready < 0 && errno != EINTR) return;
     if (watched[0].revents != 0) return;
     accepting = true;

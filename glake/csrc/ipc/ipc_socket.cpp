@@ -10,10 +10,10 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/tuning.h"
+
 namespace glake {
 namespace {
-
-constexpr int kPatienceMs = 30000;  // for a process that is stopped or busy
 
 sockaddr_un address_of(uint64_t pid, uint64_t name, socklen_t* length) {
   sockaddr_un address{};
@@ -90,7 +90,7 @@ bool ipc_wait(const IpcFd& socket) {
   pollfd wanted{socket.get(), POLLIN, 0};
   int ready = 0;
   do {
-    ready = poll(&wanted, 1, kPatienceMs);
+    ready = poll(&wanted, 1, Tuning::kIpcPatienceMs);
   } while (ready < 0 && errno == EINTR);
   return ready == 1;
 }
@@ -109,7 +109,7 @@ IpcFd ipc_listen(uint64_t pid, uint64_t name) {
 IpcFd ipc_connect(uint64_t pid, uint64_t name) {
   IpcFd made = IpcFd::open([] { return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0); });
   if (!made) return made;
-  timeval patience{kPatienceMs / 1000, 0};
+  timeval patience{Tuning::kIpcPatienceMs / 1000, 0};
   setsockopt(made.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
   socklen_t length = 0;
   sockaddr_un address = address_of(pid, name, &length);

@@ -4,11 +4,10 @@
 #include <ctime>
 #include <map>
 
+#include "base/tuning.h"
+
 namespace glake {
 namespace {
-
-constexpr size_t kHoldersDescribed = 64;  // the largest blocks, whose stacks are compared
-constexpr size_t kHoldersNamed = 3;
 
 uint64_t now_ns() {
   timespec now{};
@@ -178,7 +177,7 @@ std::string Watch::top_holders(int device) {
   size_t described = 0;
   for (const Note& note : notes) {
     std::string who = note.tag != nullptr ? std::string("tag \"") + note.tag + "\"" : "";
-    if (note.tag == nullptr && note.context && described++ < kHoldersDescribed) {
+    if (note.tag == nullptr && note.context && described++ < Tuning::kHoldersDescribed) {
       who = "blocks allocated at\n    ";
       for (char c : note.context.describe())
         who += c == '\n' ? std::string("\n    ") : std::string(1, c);
@@ -191,7 +190,7 @@ std::string Watch::top_holders(int device) {
   std::sort(order.begin(), order.end(),
             [](const auto& a, const auto& b) { return a.second.bytes > b.second.bytes; });
   std::string text;
-  for (size_t i = 0; i < order.size() && i < kHoldersNamed; ++i) {
+  for (size_t i = 0; i < order.size() && i < Tuning::kHoldersNamed; ++i) {
     const auto& [who, held] = order[i];
     text += "\n  " + size_text(held.bytes) + " in " + counted(held.blocks, "block") + ": " + who;
   }
