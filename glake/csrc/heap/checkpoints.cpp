@@ -66,7 +66,7 @@ RestoreLog Checkpoints::restore(const Checkpoint& then) {
   for (size_t i = 0; i < then.size(); ++i) {
     const SavedBlock& s = then[i];
     heap_.make_block({s.size, s.requested, s.stream_id}, taken[i], s.stream);
-    // As a block that is allocated in a capture: the graph may use it.
+    // The graph may use the block, as one that is allocated in the capture.
     if (device_.clock.capturing(s.stream_id)) heap_.rule.capture();
   }
   log.allocated = then;
@@ -109,7 +109,8 @@ void Checkpoints::put_back(const std::vector<Block*>& lifted) {
   }
 }
 
-// The memory of every block of the checkpoint; empty, and nothing taken, if one cannot be had.
+// Takes the memory of every block of the checkpoint. If one cannot be had, it takes nothing and
+// returns an empty list.
 std::vector<Found> Checkpoints::take_all(const Checkpoint& then) {
   std::vector<Found> taken;
   for (const SavedBlock& s : then) {

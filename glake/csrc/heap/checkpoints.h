@@ -1,5 +1,5 @@
-// Allocating at a given address of a heap, and returning to the blocks that were live before. Needs
-// both locks.
+// Allocates at given addresses of a heap, and restores the blocks that were live at a checkpoint.
+// Callers hold both locks.
 #pragma once
 
 #include <vector>
@@ -13,12 +13,12 @@ class Checkpoints {
  public:
   explicit Checkpoints(Heap& heap) : heap_(heap), device_(heap.device), available_(heap) {}
 
-  // True if the bytes at `ptr` are this heap's, and nobody's.
+  // True if the bytes at `ptr` are this heap's and free.
   bool free_at(Address ptr, Bytes size);
-  // The bytes at `ptr`, which are free. Unless any order will do, only if r's stream may use them
-  // now or after a wait.
+  // Takes the bytes at `ptr`, which are free. Unless `any_order`, it takes them only if r's stream
+  // may use them now or after a wait.
   Found take_at(Address ptr, const Request& r, bool any_order);
-  // Throws Error, nothing changed.
+  // Restores the blocks of `then`. If it throws Error, nothing has changed.
   RestoreLog restore(const Checkpoint& then);
 
  private:

@@ -29,7 +29,7 @@ void Device::require(Status s, const char* what) const {
 Request Device::request(Bytes bytes, StreamHandle stream) {
   StreamId id = clock.turn(clock.id_of(stream));
   if (clock.replaced() != replaced_seen_) {
-    // What threads keep for a handle may be another stream's.
+    // Threads may keep blocks for a handle that now names another stream.
     replaced_seen_ = clock.replaced();
     Frees(heaps.own()).drain_caches(true);
   }
@@ -57,8 +57,8 @@ void Device::settle(HotGuard& guard, Use use) {
 Status Device::synchronize(HotGuard& guard) {
   Status s = wait_for_device(guard);
   if (!s.ok()) return s;
-  // What waited in a pool for its graph is freed only now: one more wait is of no work, and tells
-  // that streams which have been destroyed are done with it.
+  // Blocks that waited in a pool for its graph are freed only now. One more wait finds no work. It
+  // shows that destroyed streams are done with these blocks, too.
   bool thawed = false;
   for (Heap* heap : heaps.started()) {
     if (!heap->thaw() || heap->pending_frees.empty()) continue;
@@ -80,8 +80,9 @@ Status Device::wait_for_device(HotGuard& guard) {
   return s;
 }
 
-// For all the device's work, since none could be marked on a destroyed stream; while a graph is
-// captured, which that would break, for marks on other streams.
+// Waits for all the device's work, because the work of a destroyed stream cannot be marked. While a
+// graph is being captured this would break the capture, so only the marks on other streams are
+// waited for.
 bool Device::wait_for_work(HotGuard& guard) {
   if (!clock.any_capturing()) return synchronize(guard).ok();
   const std::vector<EventId> marks = clock.last_marks();

@@ -1,4 +1,4 @@
-// What the heaps of one device have in common, and the heaps.
+// The heaps of one device, and what they have in common.
 //
 // Two locks. `hot` guards the books and is never held across a call that maps memory; `slow` admits
 // one thread at a time to the paths that do. A thread takes slow before hot, never after. Methods
@@ -41,23 +41,23 @@ struct Device {
 
   // Throws Error(GLAKE_DRIVER_ERROR) saying what was refused.
   void require(Status s, const char* what) const;
-  // A request as it starts, under hot.
+  // Makes the request that an allocation starts with. Callers hold the hot lock.
   Request request(Bytes bytes, StreamHandle stream);
-  // Adds up what threads have counted for themselves.
+  // Adds what threads have counted for themselves to `stats`.
   void collect_caches();
 
-  // Threads may keep large blocks: memory is not short.
+  // True if memory is not short, so that threads may keep large blocks.
   bool plentiful() const;
 
-  // Tries to give back what is owed. With kAgain memory is wanted now: owed memory that is still
-  // mapped is taken into use.
+  // Tries to give back to the driver what is owed. With kAgain, owed memory that is still mapped
+  // after that is taken into use.
   enum class Use { kNoMore, kAgain };
   void settle(HotGuard& guard, Use use = Use::kNoMore);
-  // Waits on the host for all the device's work; what was freed before is then free for every
+  // Waits on the host for all the device's work. What was freed before is then free for every
   // stream.
   Status synchronize(HotGuard& guard);
-  // Waits on the host for the work that freed memory waits for. No request is then refused because
-  // of it. False if the wait told nothing.
+  // Waits on the host for the work that must end before freed memory can be used again. After that,
+  // no request is refused because of such work. False if the driver refused the wait.
   bool wait_for_work(HotGuard& guard);
 
   Driver& driver;
@@ -72,12 +72,12 @@ struct Device {
   DeferredReleases deferred;
   ContiguousPool contiguous;
   std::unordered_map<uint64_t, Share> shares;  // by number
-  std::vector<int> grants;                     // devices every mapping is accessible from
+  std::vector<int> grants;                     // devices that may access every mapping
   MemoryBook memory;
   bool attached = false;
-  LargeKeeping keeping;  // by threads, of their large blocks
+  LargeKeeping keeping;  // whether threads keep large blocks
   DriverShortage shortage;
-  uint64_t creates_before = 0, releases_before = 0;  // driver calls the reset counts leave out
+  uint64_t creates_before = 0, releases_before = 0;  // driver calls before the counts were reset
   uint64_t steps = 0;
   std::vector<std::unique_ptr<ThreadCache>> caches;
   std::vector<Block*> drained;  // scratch of Frees::drain_caches()
@@ -88,7 +88,7 @@ struct Device {
  private:
   Status wait_for_device(HotGuard& guard);
 
-  uint64_t replaced_seen_ = 0;  // of the clock's
+  uint64_t replaced_seen_ = 0;  // what clock.replaced() was when it was last looked at
 };
 
 }  // namespace glake

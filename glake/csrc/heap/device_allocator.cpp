@@ -117,7 +117,7 @@ void DeviceAllocator::require_no_blocks() {
     }
     return all;
   };
-  // What a destroyed stream did is known complete only after the whole device's work.
+  // The work of a destroyed stream is known to be complete only when all of the device's work is.
   const bool capturing = device_.clock.any_capturing();
   Status waited;
   if (!drained() && !capturing) {

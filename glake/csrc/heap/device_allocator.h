@@ -41,7 +41,7 @@ class DeviceAllocator {
     Block* b = cache.hit(bytes, stream);
     return b != nullptr ? b : find(bytes, stream, cache);
   }
-  // Those of one driver allocation each.
+  // Blocks of one driver allocation each.
   ContiguousBlocks contiguous() { return ContiguousBlocks(device_); }
   Pools pools() { return Pools(device_); }
   Regions regions() { return Regions(device_); }
@@ -54,18 +54,22 @@ class DeviceAllocator {
   void check() { Invariants(device_).check(); }
 
   ThreadCache* make_cache();
-  void drop_cache(ThreadCache* cache);       // its thread ends
-  bool knows(StreamHandle handle);           // it was named in a call
-  void forget_stream(StreamHandle handle);   // which ends; a thread's own ends with its thread
-  void stream_may_end(StreamHandle handle);  // what must be asked of it is, while it is named
+  // The cache's thread ends.
+  void drop_cache(ThreadCache* cache);
+  // Whether a call has named the stream.
+  bool knows(StreamHandle handle);
+  // The stream ends. A thread's own stream ends with its thread.
+  void forget_stream(StreamHandle handle);
+  // The stream may end soon. What must be asked of it is asked now, while its handle is valid.
+  void stream_may_end(StreamHandle handle);
 
   Bytes owed_bytes() const { return device_.memory.owed_bytes(); }
   void memory_info(Bytes* free, Bytes* total);  // throws Error
   Bytes driver_free_bytes();                    // what the driver reports; 0 if it does not
-  // What `stream` is given from here on waits for what `other` has been given. Throws Error.
+  // Work that `stream` gets from now on waits for the work that `other` has already. Throws Error.
   void stream_wait(StreamHandle stream, StreamHandle other);
-  bool capturing();  // any stream seen
-  // Work that no ticket names has been enqueued on memory of any block.
+  bool capturing();  // whether any stream that was named is being captured
+  // Notes that work has been enqueued that no ticket names. It may use any block's memory.
   void note_unticketed();
   FairMutex& mapping_lock() { return device_.slow; }
 

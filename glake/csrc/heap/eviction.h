@@ -1,4 +1,4 @@
-// Undoing stitches: unmaps views that nobody uses. Needs slow.
+// Undoes stitches: unmaps views that nobody uses. Callers hold the slow lock.
 #pragma once
 
 #include "heap/device.h"
@@ -9,12 +9,14 @@ class Eviction {
  public:
   explicit Eviction(Heap& heap) : heap_(heap), device_(heap.device) {}
 
-  // Nobody uses the view, and no work does; the second asks the driver whether that work is done.
+  // True if neither a block nor work uses the view. ask_idle() also asks the driver whether the
+  // work is done.
   bool idle(const View& view) const;
   bool ask_idle(const View& view);
   // Unmaps an idle view whose work is complete. A refusal leaves it as it was.
   bool evict(View* view, HotGuard& hot);
-  // Keeps the addresses mapped by views under the budget, oldest use first, with room for n more.
+  // Evicts views, least recently used first, until n more granules fit into the budget of mapped
+  // addresses.
   void make_room(Granules n, HotGuard& hot);
 
  private:

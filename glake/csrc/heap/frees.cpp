@@ -40,7 +40,7 @@ void Frees::end_share(Block* b) {
   b->recorded.remove(b->stream_id);
 }
 
-// Freed, and nobody else's yet: drain_pending() ends that.
+// The block is freed, but nobody may have its bytes yet. drain_pending() ends that.
 void Frees::keep_waiting(Block* b) {
   PendingFree freed{b, {}};
   for (StreamId s : b->recorded) freed.tickets.push_back(device_.clock.stamp(s));

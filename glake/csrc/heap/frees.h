@@ -1,5 +1,6 @@
-// What becomes of a freed block: its bytes are free at once, or after streams recorded on it, or it
-// is kept whole. Under hot; no driver call but stream waits.
+// Handles freed blocks. A block's bytes become free at once, or when the streams recorded on it are
+// done, or the block is kept whole. Callers hold the hot lock. The only driver calls are stream
+// waits.
 #pragma once
 
 #include "heap/device.h"
@@ -15,13 +16,15 @@ class Frees {
   void end_share(Block* block);
   // Frees the blocks of this heap that threads keep for themselves: large ones, or small ones too.
   void drain_caches(bool small_too);
-  // Gives back the pending blocks whose recorded work is complete. Where waiting is allowed, also
-  // those of which that work can be ordered before the next work of the block's own stream. Then
-  // that stream's ticket stands for all of it.
+  // Gives back the pending blocks whose recorded work is complete. Where waiting is allowed, it
+  // also gives back blocks whose own stream can be made to wait for that work. Then that stream's
+  // ticket stands for all of it.
   void drain_pending(Wait wait);
-  // Gives back the blocks that are kept whole. After drain_pending(), which may add to them.
+  // Gives back the blocks that are kept whole. Call it after drain_pending(), which may add to
+  // them.
   void drain_whole();
-  // The smallest block kept whole that is large enough for r, not split; null: there is none.
+  // Takes the smallest of the blocks kept whole that is large enough for r, and does not split it.
+  // Null if there is none.
   Block* take_whole(const Request& r, StreamHandle stream);
 
  private:

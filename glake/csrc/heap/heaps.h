@@ -1,7 +1,7 @@
 // The heaps of a device: its own, those of its private pools, and spare ones. A heap whose pool has
 // ended serves the next pool, addresses and all.
 //
-// Under the device's hot lock, own() apart; changed under both locks.
+// Callers hold the device's hot lock, except for own(). A change needs both locks.
 #pragma once
 
 #include <map>
@@ -22,15 +22,15 @@ class Heaps {
 
   // The device's own heap.
   Heap& own() { return *own_; }
-  // All that have had memory, the device's own first.
+  // All heaps that have had memory, the device's own first.
   std::vector<Heap*> started();
-  // Those of private pools.
+  // The heaps of private pools.
   const std::map<PoolId, std::unique_ptr<Heap>>& pools() const { return pools_; }
-  // The pool's; null: it has none.
+  // The pool's heap; null if it has none.
   Heap* find(PoolId id);
-  // The pool's, made if need be. `id` is its pool's from then on.
+  // The pool's heap. A pool without one gets a spare heap or a new one, which then has this `id`.
   Heap& open(PoolId id);
-  // Pools of which this is true have ended: their heaps are spare.
+  // Ends the pools for which `ended` is true. Their heaps become spare.
   template <typename Ended>
   void retire(Ended&& ended) {
     for (auto it = pools_.begin(); it != pools_.end();) {
@@ -42,7 +42,7 @@ class Heaps {
       it = pools_.erase(it);
     }
   }
-  // Gives all addresses of pools' heaps back; a refusal stops it, to be tried again.
+  // Gives back all addresses of the pools' heaps. It stops at a refusal, and may be called again.
   Status close_pools();
 
  private:

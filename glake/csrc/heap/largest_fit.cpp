@@ -7,9 +7,9 @@
 
 namespace glake {
 
-// What r's stream may have of the idle memory, by the rules of Search and Stitch, when the
-// arenas may grow by so much. A captured pool keeps what other streams freed; pinned granules are
-// out of stitching.
+// What r's stream may have of the idle memory, by the rules of Search and Stitch, if the arenas may
+// grow by `growth`. What other streams freed in a captured pool does not count. Pinned granules do
+// not count for stitching.
 LargestFit::Usable LargestFit::usable(const Request& r, Granules growth) {
   Usable found;
   std::vector<Run> runs;
@@ -58,7 +58,7 @@ Bytes LargestFit::longest_stretch(const Arena& arena, const Request& r) {
       high = s->begin;
       if (s == head) break;
     }
-    // Only at its beginning may a block wait for other streams' work.
+    // A block may wait for other streams' work only at its beginning.
     auto ready = [&](Address from) {
       const Span* s = head;
       while (s->end() <= from) s = s->next;
@@ -74,7 +74,7 @@ Bytes LargestFit::longest_stretch(const Arena& arena, const Request& r) {
   return longest;
 }
 
-// How much of a granule's free start, of `prefix` bytes, r's stream can have.
+// How many bytes r's stream can have of a granule's free start, which is `prefix` bytes long.
 Bytes LargestFit::start_had(const Request& r, const Arena& arena, uint64_t g, Bytes prefix) {
   const Address begin = arena.granule_at(g);
   Address end = begin;
@@ -84,8 +84,9 @@ Bytes LargestFit::start_had(const Request& r, const Arena& arena, uint64_t g, By
   return std::min(end - begin, prefix);
 }
 
-// The longest free stretch of whole granules that a view has side by side already, with the free
-// start of the granule behind it: pinned ones are out of stitching, and serve only so.
+// The longest free stretch that a view already maps side by side: whole granules, and the free
+// start of the granule behind them. This is the only way in which pinned granules serve, because
+// they cannot be stitched.
 Bytes LargestFit::longest_in_views(const Request& r) {
   Bytes longest = 0;
   heap_.views.search([&](const View* view) {
@@ -124,7 +125,7 @@ Bytes LargestFit::longest_in_views(const Request& r) {
 // The largest block that r's stream could have of this heap's own memory and growth.
 Bytes LargestFit::fits_here(const Request& r, Granules growth) {
   Usable mine = usable(r, growth);
-  // Views that the driver refused to map are no fit.
+  // Views longer than the driver maps do not count.
   Bytes most =
       device_.shortage.refused_view() ? device_.shortage.most_in_view().bytes() : UINT64_MAX;
   Bytes stitched = std::min((mine.whole + growth).bytes() + mine.edges, most);
@@ -132,7 +133,7 @@ Bytes LargestFit::fits_here(const Request& r, Granules growth) {
   const Granules extended = Extend(heap_).most_extended(r, growth, Granules::floor(large));
   large = std::max(large, std::min(extended.bytes(), most));
   if (large > kSmallLimit) return large;
-  // A small block's rules: one granule is enough.
+  // One granule is enough for any small block.
   bool granule = growth.count != 0 || mine.whole.count != 0;
   return granule ? kSmallLimit : std::min(std::max(mine.small, large), kSmallLimit);
 }
@@ -141,7 +142,7 @@ Bytes LargestFit::largest(const Request& r, Granules growth) {
   Bytes most = fits_here(r, growth);
   auto blocks = [&](const Heap& heap) {
     for (const WholeBlock& w : heap.whole_blocks) {
-      // A captured pool waits for nobody.
+      // A stream cannot wait for memory of a captured pool.
       if (heap_.rule.can_have(r.stream, w.tickets)) most = std::max(most, w.block->size);
     }
   };
@@ -157,8 +158,7 @@ Bytes LargestFit::largest(const Request& r, Granules growth) {
   return round_down(most, heap_.rule.whole_only() ? kGranule : kAlignment);
 }
 
-// The largest contiguous block of a kind: a new one, or one that is kept because it is pinned or
-// owed.
+// The largest contiguous block of a kind: a new one, or one that is cached or owed.
 Bytes LargestFit::largest_allocation(int kind, StreamId stream, Granules growth) const {
   return std::max(growth.bytes(), device_.contiguous.largest_kept(kind, stream, device_.clock));
 }
@@ -178,8 +178,8 @@ GrowthRoom LargestFit::growth(Bytes* driver_free) {
   return g;
 }
 
-// Once the driver has refused one it is asked, hot let go: it may have less than it reports, or
-// less of it in one piece.
+// If the driver has refused a contiguous block, it is asked what it gives, and hot is let go
+// meanwhile. It may have less memory than it reports, or less in one piece.
 GrowthRoom LargestFit::allocation_growth(int kind, Granules below, Bytes* driver_free,
                                          HotGuard& hot) {
   GrowthRoom g{device_.memory.allocation_room(),         {0}, {0}, {0},
@@ -195,7 +195,7 @@ GrowthRoom LargestFit::allocation_growth(int kind, Granules below, Bytes* driver
     hot.unlock();
     const Granules gives = device_.contiguous.probe(kind, most, device_.grants);
     hot.lock();
-    // The request itself was refused, or a shorter one.
+    // The driver has refused the request itself, or a shorter one.
     if (below < g.limit || gives < most) {
       has = gives;
       g.said = device_.contiguous.refused();
@@ -221,7 +221,7 @@ Bytes LargestFit::callers(const Request& r, const Asked& asked, const GrowthRoom
       from != 0 ? largest_allocation(device_.options.contiguous.kind, r.stream, allocations.now)
                 : 0;
   if (from != 0 && allocation >= from) return allocation;
-  // What it refuses in one piece it may refuse in granules.
+  // The driver may also refuse in granules what it refuses in one piece.
   if (from != 0 && !allocations.said.empty()) grows = std::min(grows, allocations.now);
   Bytes fits = largest(r, grows);
   fits -= std::min(fits, heap_.guard_bytes());

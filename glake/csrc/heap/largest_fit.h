@@ -1,6 +1,7 @@
-// The largest request that would succeed now, as an out-of-memory error names it: what the other
-// classes would find, without taking it. Where those change, this changes with them
-// (largest_fit_test holds them together). Needs slow.
+// Computes the largest request that would succeed now, for the text of an out-of-memory error. It
+// follows what Search, Stitch and the other classes of a request would do, but takes nothing. A
+// change of those classes needs the same change here, and largest_fit_test compares the two.
+// Callers hold the slow lock.
 #pragma once
 
 #include <string>
@@ -9,39 +10,40 @@
 
 namespace glake {
 
-// By how much memory could grow, in granules.
+// By how much memory could grow, in granules: `limit` by the limit alone, `driver` by what the
+// driver has, `now` by both.
 struct GrowthRoom {
   Granules limit, driver, now;
-  Granules withheld;  // that the driver reports free and has refused
-  Granules above;     // beyond a limit that was lowered
-  Granules kept;      // that the driver reports free and headroom leaves to others
-  std::string said;   // by the driver when it refused; empty: nothing
+  Granules withheld;  // reported free by the driver, but refused
+  Granules above;     // held beyond a limit that was lowered
+  Granules kept;      // free in the driver, but left to others as headroom
+  std::string said;   // what the driver said when it refused; empty: it did not
 };
 
 class LargestFit {
  public:
   explicit LargestFit(Heap& heap) : heap_(heap), device_(heap.device), available_(heap) {}
 
-  // What r's heap has, and what others lend, where the arenas may grow by so much.
+  // The largest block for r in its heap's memory and in what other heaps lend, if the arenas may
+  // grow by `growth`.
   Bytes largest(const Request& r, Granules growth);
-  // The largest request of the caller's that would succeed, of all its sizes: where blocks from a
-  // size on are contiguous, others than this one's kind may fit.
+  // The largest request of this caller that would succeed. Where blocks from a size on are
+  // contiguous (option `contiguous`), it may be of another kind than r.
   Bytes callers(const Request& r, const Asked& asked, const GrowthRoom& allocations);
 
-  // By how much the arenas could grow under the limit (`limit`), and as far as the driver has
-  // memory
-  // (`driver`): known when it has just refused, else as it reports, less what it refused before.
+  // By how much the arenas could grow. What the driver has is known if it has just refused. Else it
+  // is what the driver reports, less what it refused before.
   GrowthRoom growth(Bytes* driver_free);
-  // The same for a contiguous block, which takes nothing that is owed and no granule that is in
-  // use, of at most `below`.
+  // The same for a contiguous block of at most `below`. Such a block takes neither owed memory nor
+  // granules that are in use.
   GrowthRoom allocation_growth(int kind, Granules below, Bytes* driver_free, HotGuard& hot);
 
  private:
   struct Usable {
-    Granules whole{0};           // from anywhere
-    Bytes large = 0, small = 0;  // the longest stretch at home, for blocks of that class
-    Bytes edges = 0;             // at the ends of granules that others use in part
-    Bytes grown = 0;             // before a place to grow, with what can grow there
+    Granules whole{0};           // free ones, from anywhere
+    Bytes large = 0, small = 0;  // the longest free stretch for a block of that class
+    Bytes edges = 0;             // the free end and start of two granules that are partly used
+    Bytes grown = 0;             // a free stretch with the growth that can follow it
   };
   Usable usable(const Request& r, Granules growth);
   Bytes longest_stretch(const Arena& arena, const Request& r);

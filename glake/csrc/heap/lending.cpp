@@ -34,7 +34,7 @@ Block* Lending::borrow(const Request& r, StreamHandle stream, HotGuard& hot) {
       if (found) b = heap->make_block(r, found, stream);
     }
     if (b == nullptr) continue;
-    // Not one of the pool's own: no checkpoint has it.
+    // The block is not one of the pool's own, so no checkpoint has it.
     heap->pool->blocks.erase(b->ptr);
     ++heap->pool->lent;
     return b;

@@ -37,7 +37,7 @@ Granules MemoryBook::above_limit() const {
   return limit_ < held ? held - limit_ : Granules{0};
 }
 
-// Each hit of a large block may ask.
+// This is cheap, because each hit of a large block may ask.
 bool MemoryBook::half_free() const {
   const Granules held = under_limit();
   return held + held <= limit_;

@@ -1,6 +1,6 @@
-// How much of a device's memory is held, for what, and how much more its limit leaves.
+// Counts how much of a device's memory is held, for what, and how much more the limit allows.
 //
-// Under the device's hot lock, except where it says otherwise.
+// Callers hold the device's hot lock, except where a comment says otherwise.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,8 @@ class MemoryBook {
   void begin(Bytes total, Granules limit);
   Bytes total() const { return total_; }
   Granules limit() const { return limit_; }
-  // The limit as a part of all the memory: as it was set at run time, or as it comes to.
+  // `fraction` is the limit as a part of all the memory. fraction() returns what was set at run
+  // time, or else what the limit amounts to.
   void set_limit(Granules limit, double fraction);
   double fraction() const;
 
@@ -32,14 +33,14 @@ class MemoryBook {
   std::atomic<uint64_t>& backed() { return backed_; }
   // Granules held from the driver: behind heaps, in contiguous blocks, and owed.
   Granules physical() const;
-  // By how much the arenas may grow under the limit. What is owed to the driver is used first, and
-  // held already.
+  // By how much the arenas may grow under the limit. Growth uses owed memory first, which is held
+  // already.
   Granules room() const;
   // How much is held above a limit that was lowered.
   Granules above_limit() const;
-  // The room is at least as large as what is held.
+  // True if at most half of the limit is held.
   bool half_free() const;
-  // The same for contiguous blocks, which take nothing that is owed.
+  // room() and above_limit() for contiguous blocks, which use no owed memory.
   Granules allocation_room() const;
   Granules allocations_above_limit() const;
 
@@ -50,22 +51,25 @@ class MemoryBook {
   void end_claim(Bytes bytes);
   Bytes claimable() const;
 
-  // What is held although it is in no segment: the driver refused to take it back. Of the
-  // statistics, glake.owed_bytes alone counts it. Takes no lock.
+  // Granules that the driver refused to take back. They are held, but are in no segment. Only the
+  // statistic glake.owed_bytes counts them. Takes no lock.
   Granules owed() const { return Granules{deferred_.handles()} + contiguous_.owed(); }
-  // The same with what is owed of other processes' blocks. Nothing here can use that again.
+  // The same in bytes, with what is owed of other processes' blocks. glake cannot use that part
+  // again.
   Bytes owed_bytes() const { return owed().bytes() + imported_; }
   // Addresses that the driver refused to take back.
   Bytes owed_addresses() const { return contiguous_.owed_addresses() + imported_addresses_; }
-  // Of other processes' blocks, what is owed. Take no lock.
+  // What is owed of other processes' blocks. These methods take no lock.
   Bytes imported() const { return imported_; }
   void owe_imported(Bytes memory, Bytes addresses);
   void pay_imported(Bytes memory, Bytes addresses);
 
-  // Memory of the driver's that stays free for others; and which part of what it has free now.
+  // headroom() is the driver's memory that stays free for others. kept_of() is the part of the
+  // driver's free memory that now stays free for that.
   Bytes headroom() const { return driver_.headroom(device_); }
   Granules kept_of(Bytes driver_free) const;
-  // What the driver reports free without the headroom, and what it is owed. 0 if it does not say.
+  // What the driver reports free beyond the headroom, plus what it is owed. 0 if it reports
+  // nothing.
   Granules driver_has();
 
  private:

@@ -9,17 +9,18 @@
 
 namespace glake {
 
-// That the driver refused to make one block of idle granules, which would be enough.
+// Says that the driver refused to map the idle granules side by side, although there are enough of
+// them. "" if it did not refuse.
 std::string OutOfMemory::stitch_text(Granules idle) const {
   const DriverShortage& shortage = device_.shortage;
   if (!shortage.refused_view() || !(shortage.most_in_view() < idle)) return "";
   return ", which the driver refused to map side by side (it said " + shortage.view_said() + ")";
 }
 
-// Who has the device's memory, where it is the driver that has no more.
+// Says who holds the device's memory when the driver has no more to give.
 std::string OutOfMemory::driver_text(Bytes driver_free, const GrowthRoom& growth) const {
   std::string text = line("the driver has no more");
-  // It refused the granule after these, which have been given back since.
+  // The driver gave this much and refused the next granule. What it gave is given back by now.
   if (growth.driver.count != 0) text += " than " + size_text(growth.driver.bytes());
   if (!growth.said.empty()) text += ", asked for more it said " + growth.said;
   Bytes held = device_.memory.physical().bytes();
@@ -35,7 +36,7 @@ std::string OutOfMemory::driver_text(Bytes driver_free, const GrowthRoom& growth
   return text;
 }
 
-// What is held from the driver, and of that what it refuses to take back.
+// Says how much memory is held from the driver, and how much of it the driver refuses to take back.
 std::string OutOfMemory::held_text() const {
   const std::string refusal = " (" + device_.refusals.text() + ")";
   const std::string again = ", glake_empty_cache() tries again";
@@ -62,7 +63,7 @@ std::string OutOfMemory::held_text() const {
   return text;
 }
 
-// What the heap has and cannot use for this request.
+// Says what memory the heap has but cannot use for this request.
 std::string OutOfMemory::idle_text(Granules mine) {
   Bytes whole = heap_.whole_free().bytes();
   Bytes free = heap_.large->free_bytes() + heap_.small->free_bytes();
@@ -107,10 +108,10 @@ std::string OutOfMemory::idle_text(Granules mine) {
   return text;
 }
 
-// The first line begins as PyTorch's text does, which other software looks for. A contiguous block
-// takes whole granules, and room for new ones: none that is in use can be its part.
+// The first line begins as PyTorch's text does, because other software looks for that. A contiguous
+// block consists of new granules only: none that glake already holds can be a part of it.
 Error OutOfMemory::error(const Request& r, const Asked& asked, HotGuard& hot) {
-  device_.settle(hot, Device::Use::kAgain);  // as the next request begins
+  device_.settle(hot, Device::Use::kAgain);  // as the next request would do first
   const bool contiguous = asked.kind != GLAKE_STITCHED;
   const int kind = contiguous ? asked.kind : device_.options.contiguous.kind;
   const Granules below =
@@ -143,8 +144,8 @@ Error OutOfMemory::error(const Request& r, const Asked& asked, HotGuard& hot) {
   return Error(GLAKE_OUT_OF_MEMORY, text + pools_text());
 }
 
-// How many more granules the request needs than it can grow by. A contiguous block that is kept is
-// no part of another.
+// How many granules the request needs beyond `growth`. A cached contiguous block does not count,
+// because it cannot be a part of another one.
 Granules OutOfMemory::missing(const Request& r, const Asked& asked, Granules growth) {
   const Granules all = Granules::ceil(r.size);
   const Bytes fits =
@@ -160,7 +161,8 @@ Granules OutOfMemory::missing(const Request& r, const Asked& asked, Granules gro
   return std::min(more, all);
 }
 
-// Exact, so that who does as it says has enough: hundredths of a GiB are several granules.
+// Names the exact amount, so that a limit raised by it is enough. A hundredth of a GiB is several
+// granules.
 std::string OutOfMemory::raise_text(Bytes by, const char* then) const {
   auto mib = [](Bytes b) { return std::to_string(b / kMiB); };
   const std::string exact = by * 100 % kGiB == 0 ? size_text(by) : mib(by) + ".00 MiB";
@@ -188,7 +190,7 @@ std::string OutOfMemory::advice(Bytes needed, Granules missing, const GrowthRoom
            size_text(short_by) + ", or free about as much of the region.";
   }
   Bytes above = round_down(device_.memory.total() - device_.memory.limit().bytes(), kGranule);
-  Granules more = growth.driver - growth.now;  // that the driver has above the limit
+  Granules more = growth.driver - growth.now;  // what the driver has above the limit
   Bytes raise = std::min(above, more.bytes());
   const Bytes beyond = growth.above.bytes();
   if (short_by <= raise && short_by + beyond <= above) {
@@ -212,7 +214,7 @@ std::string OutOfMemory::advice(Bytes needed, Granules missing, const GrowthRoom
     return "The driver refuses memory that it reports free: do what it says above, if that names a "
            "way, or ask for less.";
   }
-  // What freeing could give back: the granules that blocks hold, with what is idle in them.
+  // Freeing can give back the granules that blocks hold, with what is idle in them.
   if (device_.memory.physical() < device_.memory.owed() + heap_.whole_free() + missing) {
     return "Freeing all that is live here would not do, " + size_text(short_by) +
            " are missing: use a smaller batch, or end what holds the rest.";

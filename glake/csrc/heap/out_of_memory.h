@@ -1,6 +1,6 @@
-// The text of an out-of-memory error: who holds what, what would fit now (largest_fit.h), what
-// would help. One fact a line: what was asked for first, and each other fact on a line behind it.
-// Needs slow.
+// Writes the text of an out-of-memory error: who holds what, what would fit now (largest_fit.h) and
+// what would help. The first line says what was asked for, and each further line states one fact.
+// Callers hold the slow lock.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ class OutOfMemory {
   explicit OutOfMemory(Heap& heap) : heap_(heap), device_(heap.device) {}
 
   Error error(const Request& r, const Asked& asked, HotGuard& hot);
-  // Who else on the device holds memory, and how to get at it: lines, or "".
+  // Lines that say who else on the device holds memory, and how to get it; "" if nobody does.
   std::string pools_text();
   // A fact on a line of its own.
   static std::string line(const std::string& fact) { return "\n  " + fact; }

@@ -76,7 +76,7 @@ void Pause::list_homes() {
   }
 }
 
-// Live blocks; all, if freed memory may be read.
+// The live blocks, or all that is mapped if freed memory may still be read.
 std::vector<SavedPart> Pause::bytes_to_save() {
   std::vector<SavedPart> parts;
   PausedHeap& p = *heap_.pool->paused;
@@ -86,7 +86,7 @@ std::vector<SavedPart> Pause::bytes_to_save() {
   }
   if (p.whole) return parts;
   for (const auto& [ptr, b] : heap_.pool->blocks) {
-    // Small neighbours, with what lies between them, are one copy.
+    // Small neighbouring blocks, and the bytes between them, are one copy.
     parts.push_back({ptr, b->small() ? b->size : b->requested, 0, true});
   }
   return parts;
@@ -144,7 +144,7 @@ Status Pause::grant(Address at, uint64_t granules) {
                                device_.driver.set_access(at, granules * kGranule, device_.grants));
 }
 
-// A handle is given up once nothing maps it.
+// A handle goes back to the driver once nothing maps it.
 void Pause::give_homes(HotGuard& hot) {
   PausedHeap& p = *heap_.pool->paused;
   Granules given[2]{{0}, {0}};
@@ -194,7 +194,7 @@ void Pause::map_again(HotGuard& hot) {
     s = map_homes();
     hot.lock();
     if (s.ok() || !s.out_of_memory() || tries != 0) break;
-    // The driver has less than the limit allows: what is idle elsewhere goes first.
+    // The driver has less than the limit allows, so idle memory elsewhere is given back first.
     ContiguousBlocks(device_).trim(hot);
     if (device_.synchronize(hot).ok()) reclaim(missing() + Granules{1});
   }

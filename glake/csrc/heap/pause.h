@@ -1,5 +1,5 @@
 // A heap's part in pausing: what is mapped goes to the driver and comes back to the same addresses,
-// as far as the driver lets it. Needs slow.
+// as far as the driver lets it. Callers hold the slow lock.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ class Pause {
  public:
   explicit Pause(Heap& heap) : heap_(heap), device_(heap.device) {}
 
-  // As texts name the heap.
+  // The heap's name in texts.
   std::string text() const;
   [[noreturn]] static void refuse(const std::string& text) {
     throw Error(GLAKE_REGION_REFUSED, text);
@@ -42,9 +42,10 @@ class Pause {
   // Forgets memory that was freed while the heap was paused: it need not come back. Under both
   // locks, because other users of the granules' books do not hold hot.
   void drop_freed();
-  // Adds to `places` the saved bytes of such memory, for the caller to forget. Under hot.
+  // Adds to `places` the saved bytes of memory that was freed while the heap was paused. The caller
+  // forgets them. Callers hold the hot lock.
   void drop_saved(std::vector<SavedBytes::Place>& places);
-  // Calls drop_freed(). A heap of which nothing is left is no longer paused.
+  // Calls drop_freed(). If nothing of the heap is left, it is no longer paused.
   void end_if_empty();
   // Does for a paused heap what Trim::all() does for others.
   void trim(bool synced, HotGuard& hot);

@@ -30,7 +30,7 @@ Heap& Pools::need(PoolId id) {
                   "; an allocation from it, or glake_pool_retain(), makes it");
 }
 
-// The pool's heap, made if need be: one whose pool has ended, or a new one.
+// The pool's heap. A pool without one gets the heap of a pool that has ended, or a new one.
 Heap& Pools::open(PoolId id) {
   if (id == PoolId{}) {
     throw Error(GLAKE_INVALID_ARGUMENT, "pool {0, 0} is the device's own memory, no private pool");
@@ -96,7 +96,8 @@ void Pools::set_flags(PoolId id, unsigned flags) {
   if (!pool.rule.whole_only()) Frees(pool).drain_whole();
 }
 
-// As an allocation from the pool starts, under hot: here it is seen that a graph is captured.
+// Makes the request that an allocation from the pool starts with. Notes whether a graph is being
+// captured. Callers hold the hot lock.
 Request Pools::request(Heap& pool, Bytes bytes, StreamHandle stream) {
   Request r = device_.request(bytes, stream);
   if (pool.rule.whole_only()) r.size = round_up(bytes, kGranule);
@@ -105,7 +106,7 @@ Request Pools::request(Heap& pool, Bytes bytes, StreamHandle stream) {
   return r;
 }
 
-// Memory the pool has ready for r, or null.
+// A block of memory that the pool has ready for r; null if it has none.
 Block* Pools::quick(Heap& pool, const Request& r, StreamHandle stream) {
   if (pool.rule.frees_recorded_first()) Frees(pool).drain_pending(Wait::kNo);
   if (pool.rule.whole_only()) return Frees(pool).take_whole(r, stream);

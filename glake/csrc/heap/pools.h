@@ -1,5 +1,5 @@
-// A device's private pools, by id. Each method takes the locks, but where it takes a guard. Throws
-// Error.
+// A device's private pools, by id. Methods take the locks themselves, except where a comment says
+// otherwise. They throw Error.
 #pragma once
 
 #include "heap/checkpoint.h"
@@ -16,17 +16,18 @@ class Pools {
   int users(PoolId id);
   void set_flags(PoolId id, unsigned flags);
   Block* allocate(PoolId id, Bytes bytes, StreamHandle stream);
-  // At exactly `ptr`.
+  // Allocates at exactly `ptr`.
   Block* allocate_at(PoolId id, Address ptr, Bytes bytes, StreamHandle stream);
   void empty(PoolId id);
   Checkpoint checkpoint(PoolId id);
   RestoreLog restore(PoolId id, const Checkpoint& then);
 
-  // For the device, under both locks: a pool that there is; pools with neither users nor blocks nor
-  // memory are no more, and their heaps serve others.
+  // The pool's heap. Throws Error if there is no such pool. Callers hold both locks.
   Heap& need(PoolId id);
+  // Ends pools that have no users, no blocks and no memory, so that their heaps can serve other
+  // pools. Callers hold both locks.
   void end_unused();
-  // Before the device is closed: no pool has users any more.
+  // Takes the users from all pools. It is called before the device is closed.
   void abandon();
 
  private:

@@ -47,14 +47,14 @@ Found SlowPath::all(const Request& r, HotGuard& hot) {
       if (Found found = last_resort(r, hot)) return found;
     }
   }
-  // Growth that the driver refused half-way, and then to undo, is still mapped: it serves this
-  // request as it would the next.
+  // If the driver refused a growth half-way, and then refused to undo it, that memory is still
+  // mapped. It can serve this request.
   if (device_.deferred.empty()) return {};
   device_.settle(hot, Device::Use::kAgain);
   return last_resort(r, hot);
 }
 
-// What is known of every stream decides where memory is stitched from.
+// Asks how far every stream is, because that decides which memory is stitched.
 void SlowPath::ask_all(const Request& r) {
   if (device_.clock.count() == 1) return;
   device_.clock.ask_idle(r.stream);
@@ -80,7 +80,7 @@ Found SlowPath::small(const Request& r, HotGuard& hot) {
   return heap_.small->first_absent() == nullptr ? Growth(heap_).grow(r, hot) : Found{};
 }
 
-// In what large blocks leave of granules: no stitch can take that.
+// Looks in the rests of granules that large blocks leave, because no stitch can use these.
 Found SlowPath::in_rest(const Request& r) {
   const Span* smallest = heap_.large->best_fit(r.size);
   if (smallest == nullptr || smallest->extent >= kGranule) return {};

@@ -1,5 +1,5 @@
-// What a request tries when nothing mapped fits, in the order docs/design.md gives ("A request").
-// Needs slow; hot is let go around every mapping call.
+// Finds memory for a request when nothing that is mapped fits, in the order of docs/design.md ("A
+// request"). Callers hold the slow lock. Hot is let go around every mapping call.
 #pragma once
 
 #include "heap/device.h"
@@ -12,7 +12,7 @@ class SlowPath {
 
   // Throws Error (GLAKE_OUT_OF_MEMORY, GLAKE_DRIVER_ERROR).
   Block* allocate(const Request& r, StreamHandle stream, HotGuard& hot);
-  // What caches and record_stream keep back, then granules shared at their edges.
+  // Tries the memory that caches and record_stream hold back, then granules joined at their edges.
   Found last_resort(const Request& r, HotGuard& hot);
 
  private:

@@ -27,7 +27,7 @@ Granules Stitch::collect(const Request& r, Granules want, Wait wait, std::vector
     }
   };
   for (Arena* arena : {heap_.large.get(), heap_.small.get()}) {
-    // Extents without a whole granule are passed over; behind the last that has one is nothing.
+    // Extents without a whole granule are skipped. The search ends after the last one that has any.
     uint64_t left = arena->whole().count();
     for (Span* head = arena->largest();
          head != nullptr && head->extent >= kGranule && left != 0 && have < want;
@@ -69,7 +69,7 @@ Found Stitch::stitch(const Request& r, HotGuard& hot) {
   if (have < need && device_.clock.count() > 1) {
     std::vector<Run> more;
     Granules all = collect(r, need, Wait::kAllowed, more, &pending);
-    // Growing instead of waiting is for `balanced`, where there is room.
+    // Only `balanced` grows instead of waiting, and only where there is room.
     bool compact = device_.options.policy == PolicyKind::kCompact;
     if (!(all < need) || (compact && have < all) || have + heap_.room() < need) {
       runs.swap(more);
@@ -80,7 +80,7 @@ Found Stitch::stitch(const Request& r, HotGuard& hot) {
   }
   if (have < need && heap_.room() < need - have) return {};
   if (!heap_.rule.wait_for(r.stream, pending)) {
-    // A captured stream cannot wait for some of it. There may be enough without that.
+    // A captured stream cannot wait for some of this memory. There may be enough without it.
     runs.clear();
     pending.clear();
     have = collect(r, need, Wait::kSure, runs, &pending);
@@ -89,7 +89,7 @@ Found Stitch::stitch(const Request& r, HotGuard& hot) {
   }
   if (have < need && device_.options.policy == PolicyKind::kCompact) {
     if (Found found = join(r, hot)) return found;
-    // It may have let go of hot: other threads may have taken what was found before.
+    // join() may have let go of hot. Then other threads may have taken what was found before.
     runs.clear();
     have = collect(r, need, Wait::kNo, runs, nullptr);
     if (have < need && heap_.room() < need - have) return {};
@@ -103,9 +103,9 @@ Found Stitch::stitch(const Request& r, HotGuard& hot) {
   return build_view(std::move(runs), 0, r, hot);
 }
 
-// Whole granules between the free end of one and the free start of another. This takes one new
-// granule fewer than a view of whole granules alone, and is done only where growth at home would
-// take more. Growing lets go of hot, so that everything is looked for again after it.
+// Joins whole granules between the free end of one granule and the free start of another. This
+// takes one new granule fewer than a view of whole granules alone. It is done only where growing an
+// arena would take more. Growing lets go of hot, so everything is searched again after it.
 Found Stitch::join(const Request& r, HotGuard& hot, bool grows) {
   const Bytes rest = r.size % kGranule;
   const Granules need = Granules::floor(r.size);
@@ -121,14 +121,16 @@ Found Stitch::join(const Request& r, HotGuard& hot, bool grows) {
   return build_joined(pair.head, std::move(runs), pair.tail, r, hot);
 }
 
-// What is missing of whole granules is new; then all is looked for again, as hot has been let go.
+// Creates the whole granules that are missing. This lets go of hot, so everything is searched again
+// after it.
 Found Stitch::stitch_edges(const Request& r, HotGuard& hot, bool grows) {
   if (heap_.whole_free() + heap_.room() + Granules{2} < Granules::ceil(r.size)) return {};
   Eviction(heap_).make_room(Granules::ceil(r.size) + Granules{1}, hot);
   Granules missing{UINT64_MAX};
   GranuleEdges edges(heap_, r);
   for (const Edge& head : edges.widest_heads()) {
-    // The head alone may do: of the small arena, which large blocks are not searched for in.
+    // The head alone may be enough if it is in the small arena, which is not searched for large
+    // blocks.
     Bytes rest = r.size - std::min(r.size, head.bytes);
     Granules need = Granules::ceil(rest);
     const Bytes tail_bytes = rest % kGranule;
@@ -217,22 +219,22 @@ Found Stitch::map_behind(View* view, Bytes offset, std::vector<Run> runs, const 
                                       device_.driver.describe(s));
 }
 
-// Undoes a map_behind() that the driver refused after `mapped` granules: at once, or when the
-// driver lets us.
+// Undoes a map_behind() that the driver refused after `mapped` granules. What the driver refuses to
+// undo now is undone later.
 void Stitch::abandon(View* view, Granules before, const Found& found, const Request& r,
                      uint64_t mapped, HotGuard& hot) {
   Pieces(heap_).use_edges(found.pieces, r.stream, -1);
   Pieces(heap_).show_stitched(found.pieces, found.ptr, r.size, false);
   Pieces(heap_).give(found.pieces, Tickets(device_.clock.stamp(r.stream)));
   --view->live;
-  // Until that unmapping is done nothing may be mapped there, and the view may not be evicted.
+  // Until the granules are unmapped, nothing may be mapped there, and the view may not be evicted.
   view->owed = true;
   std::vector<Run> added = heap_.views.truncate(view, before);
   hot.unlock();
   device_.deferred.defer({view->base + before.bytes(),
                           mapped * kGranule,
                           {},
-                          [&heap = heap_, view, added] {  // this object may be no more
+                          [&heap = heap_, view, added] {  // this Stitch may be gone by then
                             HotGuard guard(heap.device.hot);
                             view->owed = false;
                             Pieces(heap).add_aliases(added, -1);

@@ -1,6 +1,7 @@
-// Stitching: idle granules from anywhere, mapped side by side into a view, or behind what a view
-// has (extend.h). Nothing is synchronised here, and nothing is unmapped but what a refused stitch
-// has mapped. A stitch that is no longer needed is undone in eviction.h. Needs slow.
+// Stitching maps idle granules from anywhere side by side into a new view, or behind what a view
+// has (extend.h). Nothing is synchronised here. Nothing is unmapped, except what a refused stitch
+// has mapped. Eviction undoes a stitch that is no longer needed (eviction.h). Callers hold the slow
+// lock.
 #pragma once
 
 #include <vector>
@@ -14,15 +15,15 @@ class Stitch {
   explicit Stitch(Heap& heap) : heap_(heap), device_(heap.device) {}
 
   Found stitch(const Request& r, HotGuard& hot);
-  // A last resort: the free end of one granule, whole granules, the free start of another.
+  // A last resort: joins the free end of one granule, whole granules and the free start of another.
   Found stitch_edges(const Request& r, HotGuard& hot, bool grows = true);
-  // Maps the runs behind what the view has, and takes r's bytes from `offset` on. They are taken
-  // before hot is let go. All or nothing.
+  // Maps the runs behind what the view has. Takes r's bytes from `offset` on, before hot is let go.
+  // If the driver refuses, all of this is undone.
   Found map_behind(View* view, Bytes offset, std::vector<Run> runs, const Request& r,
                    HotGuard& hot);
 
-  // Whole free granules for r but the marked ones, from the largest extents first: best fit leaves
-  // those alone longest, so the view is the likelier to be idle when the step comes round again.
+  // Collects whole free granules for r, except the stamped ones. The largest extents come first:
+  // best fit uses these last, so the view is more likely to be idle when the step repeats.
   Granules collect(const Request& r, Granules want, Wait wait, std::vector<Run>& runs,
                    Tickets* pending);
 

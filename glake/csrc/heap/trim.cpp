@@ -35,10 +35,10 @@ Granules Trim::trim(Granules want, HotGuard& hot) {
   return given;
 }
 
-// How many granules from g on, up to `most`, may go back to the driver: wholly free, mapped by no
-// view, pinned by nobody, every past user done. `at` is as far as the walk over the arena's
-// spans has come, so that a search over many granules looks at each span a few times at most;
-// null: it begins here.
+// How many granules from g on, `most` at most, may go back to the driver. Each is wholly free and
+// not pinned, no view maps it, and all work that used it is done. `at` says how far the walk over
+// the arena's spans has come, so that a search over many granules looks at each span only a few
+// times. Null: the walk begins here.
 uint64_t Trim::settled_run(const Arena& arena, uint64_t g, uint64_t most, const Span*& at) {
   for (uint64_t n = 0; n < most; ++n) {
     Address begin = arena.granule_at(g + n);
@@ -54,7 +54,7 @@ uint64_t Trim::settled_run(const Arena& arena, uint64_t g, uint64_t most, const 
   return most;
 }
 
-// Gives free granules back to the driver; how many it took.
+// Gives free granules back to the driver. Returns how many the driver took.
 Granules Trim::give_granules(Arena& arena, uint64_t g, Granules n, HotGuard& hot) {
   Span* s = arena.take(arena.extent_at_prefix(g), arena.granule_at(g), n.bytes());
   hot.unlock();

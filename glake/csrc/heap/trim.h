@@ -1,4 +1,5 @@
-// Gives idle granules of a heap back to the driver. Needs slow; lets hot go around every call.
+// Gives idle granules of a heap back to the driver. Callers hold the slow lock. Hot is let go
+// around every driver call.
 #pragma once
 
 #include "heap/device.h"
@@ -14,10 +15,10 @@ class Trim {
   Granules trim(Granules want, HotGuard& hot);
   // The same after draining caches and evicting views, waiting for nothing.
   Granules shrink(Granules want, HotGuard& hot);
-  // Every view and granule that nobody has and no work uses. `synced`: a synchronisation just
-  // before covers work no ticket had room for.
+  // Gives back every view and granule that neither blocks nor work use. `synced`: the device has
+  // just been synchronised, which covers work that no ticket had room for.
   void all(bool synced, HotGuard& hot);
-  // The same of a heap that is not paused.
+  // The same for a heap that is not paused.
   void idle(bool synced, HotGuard& hot);
 
  private:
