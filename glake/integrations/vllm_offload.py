@@ -96,7 +96,7 @@ class EngineWorker(OffloadingWorker):  # type: ignore[misc]
     Args:
         kv_caches: vLLM's KV tensors, and which layers of each group are in which.
         blocks_per_chunk: GPU blocks of one chunk of host memory.
-        chunks: of the host memory.
+        chunks: how many chunks the host memory has.
         region: host memory that vLLM's processes share; None: memory of this process.
     """
 

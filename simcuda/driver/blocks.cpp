@@ -11,7 +11,7 @@ size_t round_up(size_t bytes, size_t step) { return (bytes + step - 1) / step * 
 
 }  // namespace
 
-// Makes the extent a handle and a block. If that fails, nobody here holds the extent any more.
+// Gives the extent a handle and a block. If that fails, this process no longer holds the extent.
 CUresult Blocks::place(uint32_t extent, size_t requested, CUdeviceptr* address) {
   const uint64_t id = handles().adopt(extent);
   const CUresult result = map_whole(id, requested, address);

@@ -1,4 +1,5 @@
-// cuMemAlloc blocks: a reservation with one mapping, granted. Those of other processes (IPC) too.
+// Blocks of cuMemAlloc, and blocks of other processes (IPC). Each is a reservation with one
+// mapping, which grants every access.
 #pragma once
 
 #include <unordered_map>
@@ -14,7 +15,7 @@ class Blocks {
 
   CUresult allocate(int device, size_t bytes, CUdeviceptr* address);
   CUresult free(CUdeviceptr address);
-  // Of another process.
+  // Opens a block of another process.
   CUresult open(uint32_t extent, uint32_t generation, size_t requested, CUdeviceptr* address);
   CUresult close(CUdeviceptr address);
 

@@ -13,7 +13,8 @@ extern "C" char** environ;
 namespace simcuda {
 namespace {
 
-// Puts an option that may change at any time in force; false if it names no call.
+// An option that may change at any time. `apply` puts its value in force. False if the value names
+// a call that does not exist.
 struct Live {
   const char* key;
   bool (*apply)(const Options& options);
@@ -48,7 +49,8 @@ const Live* find_live(const std::string& key) {
   return nullptr;
 }
 
-// Calls `use` as each_simulator_option() does, for the option of that name alone; false: none.
+// Calls `use` as each_simulator_option() does, but only for the option of that name. False if there
+// is no such option.
 template <typename Use>
 bool with_option(const std::string& key, Use&& use) {
   bool found = false;

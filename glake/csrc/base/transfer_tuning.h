@@ -24,8 +24,8 @@ struct TransferTuning {
   static constexpr double kLeastGain = 1.03;
   // ns that one copy with its events costs, where the platforms file does not say: a guess.
   static constexpr double kCopyNs = 8000;
-  // Relays must bring this many times the rate of the plain copy. The most GPUs in a row on one
-  // path, and the most paths of one demand. Guesses.
+  // Relays must bring this many times the rate of the plain copy. At most kRelaysInARow GPUs are in
+  // a row on one path, and one demand has at most kPathsOfOne paths. Guesses.
   static constexpr double kRelayGain = 1.15;
   static constexpr int kRelaysInARow = 2, kPathsOfOne = 16;
   // GB/s of a link that no file describes: a guess.
@@ -88,6 +88,8 @@ struct TransferTuning {
   static constexpr double kManyChunks = 12;
   // Copies are one burst if the next begins within this part of a copy's time: a guess.
   static constexpr double kSoon = 0.25;
+  // The most copies of one burst, the most threads whose bursts are followed, and how many bursts
+  // are remembered. Guesses.
   static constexpr size_t kBurstCopies = 64, kBurstThreads = 256, kBurstsKnown = 1024;
   // Where bursts change their direction, this many must have been alike before another one like
   // them is expected: a guess.
@@ -135,7 +137,7 @@ struct TransferTuning {
   // another. More copies would share the hop and end together, and the next hop would stand idle
   // until then.
   static constexpr size_t kFlows = 2;
-  // Transfers; each may keep 48 MiB on every relay; a guess.
+  // The most enqueued transfers under way at once. Each may keep 48 MiB on every relay. A guess.
   static constexpr size_t kMostUnderWay = 32;
 
   // Chunks of copies that threads submit. These are guesses, and `glake bench transfer --order
@@ -150,10 +152,11 @@ struct TransferTuning {
   // Copies that flow at once, so that the start of one is hidden by the bytes of another. With more
   // of them the starts cost more than they hide.
   static constexpr unsigned kLeastFlows = 2, kMostFlows = 6;
-  // Copies of a run over one hop. Two go at once, and on a slow link one more waits. With more than
-  // that two copies, each waiting for another one, would begin and end together for ever.
+  // How many copies of a run go over one hop at once, and how many more wait there on a slow link.
+  // With more of them, two copies that each wait for another one would begin and end together for
+  // ever.
   static constexpr unsigned kGoing = 2, kQueued = 1;
-  // Times its plan: the most that a run is expected to do.
+  // A run is expected to carry at most this many times its planned rate.
   static constexpr double kOverPlan = 1.25;
   // A run's part of the transfer has at least this many chunks.
   static constexpr double kShares = 24;
@@ -165,21 +168,27 @@ struct TransferTuning {
   static constexpr uint64_t kWatched = 4, kWatchNs = 400'000;
   static constexpr unsigned kSlowLooks = 3;     // slow results in a row before a run counts as slow
   static constexpr double kSlow = 0.7;          // a run is slow below this part of its plan
-  static constexpr double kMemory = 0.75;       // weight of former measurements at each completion
-  static constexpr unsigned kMostFailures = 3;  // of a run in one transfer, until it is given up
+  static constexpr double kMemory = 0.75;       // weight of older measurements at each completion
+  static constexpr unsigned kMostFailures = 3;  // failures after which a transfer gives a run up
+  // How long a path that has failed rests: after its first failure, and at most.
   static constexpr uint64_t kFirstRest = 2'000'000, kLongestRest = 10'000'000'000;
   static constexpr uint64_t kGoodChunks = 64;     // successes in a row that halve the next rest
   static constexpr uint64_t kGrace = 10'000'000;  // a copy may be this late, whatever was expected
   // Time between two questions about a late copy.
   static constexpr uint64_t kOverduePoll = 1'000'000;
-  // For a late copy that writes the destination.
+  // A late copy that writes to the destination gets this much more time before its transfer fails.
   static constexpr uint64_t kLastChance = 2'000'000'000;
-  static constexpr uint64_t kFarewell = 5'000'000'000;  // for lost copies, when the engine closes
-  // The longest time that closing waits for each thing.
+  // When a submitter ends, it waits at most this long for lost copies.
+  static constexpr uint64_t kFarewell = 5'000'000'000;
+  // When the engine closes, it waits at most this long for plain copies, for work in callers'
+  // streams, and for enqueued transfers, each.
   static constexpr uint64_t kHoldUp = 5'000'000'000;
-  static constexpr uint64_t kMostWait = 2'000'000'000;  // for reading back bytes of a GPU
-  static constexpr uint64_t kStuck = 20'000'000'000;    // for one set of the probe's copies
-  // Asked of a stream, because each failed copy makes one fail.
+  // The longest wait for bytes that are read back from a GPU.
+  static constexpr uint64_t kMostWait = 2'000'000'000;
+  // The longest wait for one set of the probe's copies.
+  static constexpr uint64_t kStuck = 20'000'000'000;
+  // How many times a stream is asked whether its work is done. Each failed copy makes one of these
+  // questions fail.
   static constexpr int kQuestions = 4;
 
   // Waiting, in ns. A thread polls without a sleep from this long before the expected end until
@@ -187,12 +196,12 @@ struct TransferTuning {
   // 20 us. With half of this value up to a third of the rate was lost in the simulator
   // (completion=polled, 16 to 64 MiB on an H100 box). Twice the value gained nothing.
   static constexpr uint64_t kSpinNs = 20'000;
-  // The thread that waits for a plain copy. In a virtual machine with an H200 a thread that slept
-  // was late by tens of us (2026-11-27, benchmarks/gpu/results: 16 MiB took 421 us, and 358 us
-  // where the driver waited without a sleep). So a thread polls for a copy of up to kShortCopyNs
-  // from its begin on. For a longer copy it begins kWakeNs and a kSpunPart-th of the copy's time
-  // before the end. It polls for as long again after the expected end, up to kMostSpinNs, and then
-  // sleeps. It polls kUnknownCopyNs for a copy of which nothing is known.
+  // These are for the thread that waits for a plain copy. In a virtual machine with an H200 a
+  // thread that slept was late by tens of us (2026-11-27, benchmarks/gpu/results: 16 MiB took 421
+  // us, and 358 us where the driver waited without a sleep). So a thread polls for a copy of up to
+  // kShortCopyNs from its begin on. For a longer copy it begins kWakeNs and a kSpunPart-th of the
+  // copy's time before the end. It polls for as long again after the expected end, up to
+  // kMostSpinNs, and then sleeps. It polls kUnknownCopyNs for a copy of which nothing is known.
   static constexpr uint64_t kShortCopyNs = 400'000, kWakeNs = 60'000, kSpunPart = 10;
   static constexpr uint64_t kUnknownCopyNs = 100'000, kMostSpinNs = 10'000'000;
   // The sleeps before and after the polling: guesses.
@@ -207,35 +216,43 @@ struct TransferTuning {
   // The number of places of host memory that are asked for their socket, the bytes of each stripe
   // that are asked about, and the shortest stripe of one socket. Guesses, as the one above.
   static constexpr Bytes kLooks = 8, kProbe = 16 * kKiB, kLeastStripe = kMiB;
-  // Kept entries; those whose copies are done leave when it is reached; a guess.
+  // How many copies' ranges of memory are kept before those of copies that are done are dropped. A
+  // guess.
   static constexpr size_t kLiveRanges = 16;
   // The pages of a buffer that are asked for their socket, and how many per cent of them may be on
   // another socket than the one that glake then names: guesses.
   static constexpr size_t kNodeSamples = 64, kForeignPercent = 10;
-  // For more bytes or calls it is quicker to read the mappings: measured by hand with 350 to 3,000
-  // of them.
+  // The kernel is asked to provide pages of host memory for at most this many bytes, in at most
+  // this many calls. For more it is quicker to read the list of the process's mappings: measured by
+  // hand with 350 to 3,000 mappings.
   static constexpr Bytes kMostProvided = 16 * kMiB;
   static constexpr int kMostCalls = 64;
-  // Takes the driver's locks for some 25 ms; a guess.
+  // Host memory is pinned in pieces of this size. To pin one piece holds the driver's locks for
+  // some 25 ms. A guess.
   static constexpr Bytes kPinPiece = 256 * kMiB;
-  static constexpr unsigned kMostTouching = 4;  // threads; a guess
-  // One slice takes a thread some 100 us. In a virtual machine it takes some tens of us to wake a
-  // thread. Chunks of 1 MiB, each copied by one thread, gave 8 GB/s on the H200, while a link of 53
-  // GB/s waited (2026-11-27, benchmarks/gpu/results). So a chunk has this many slices, for all
-  // threads. Both are guesses.
+  static constexpr unsigned kMostTouching = 4;  // threads that touch pages; a guess
+  // A chunk of pageable memory has kStagedChunk bytes, which all threads copy in slices of
+  // kStagedSlice. One slice takes a thread some 100 us. In a virtual machine it takes some tens of
+  // us to wake a thread. Chunks of 1 MiB, each copied by one thread, gave 8 GB/s on the H200, while
+  // a link of 53 GB/s waited (2026-11-27, benchmarks/gpu/results). Both are guesses.
   static constexpr Bytes kStagedSlice = kMiB, kStagedChunk = 8 * kMiB;
-  static constexpr unsigned kMostCopying = 4;  // threads; a guess
+  static constexpr unsigned kMostCopying = 4;  // threads that copy one chunk; a guess
 
   // The relay service: guesses.
-  static constexpr Bytes kClientBuffer = 8 * kMiB, kAllBuffers = 64 * kMiB;  // on each GPU
+  // The bytes on each GPU of one client's buffer, and of all clients' buffers together.
+  static constexpr Bytes kClientBuffer = 8 * kMiB, kAllBuffers = 64 * kMiB;
   // The longest chunk that the service carries.
   static constexpr Bytes kMostRemote = kClientBuffer / 4;
   static constexpr size_t kMostClients = 64;
-  static constexpr size_t kMostShared = 256, kMostFlights = 1024;  // for each client
+  // The most pieces of host memory, and the most copies under way, of one client.
+  static constexpr size_t kMostShared = 256, kMostFlights = 1024;
+  // How long the service may take to send one answer, and a client to send one message.
   static constexpr int64_t kAnswerSeconds = 5, kSendSeconds = 5;
-  static constexpr std::chrono::seconds kPatience{20};  // for opening contexts
-  // Until the next try, when the system has no more files or threads.
+  // A client waits this long for an answer, because the service may open contexts first.
+  static constexpr std::chrono::seconds kPatience{20};
+  // ms until the service accepts clients again, when the system has no more files or threads.
   static constexpr int kFullMs = 100;
+  // ms between two looks of a client that waits for an answer.
   static constexpr int kLookMs = 5;
   // ns between looks for orders while copies are under way.
   static constexpr uint64_t kOrdersLook = 50'000;
@@ -243,8 +260,9 @@ struct TransferTuning {
   static constexpr uint64_t kAskAgain = 100'000;   // ns between two questions about a lost copy
 
   // The probe: guesses.
-  // on each GPU, and of pinned memory for each copy
+  // The bytes of a buffer. There is one on each GPU, and one in pinned memory for each copy.
   static constexpr Bytes kProbeBuffer = 32 * kMiB;
+  // The most copies of one set, and how often each of them may be repeated.
   static constexpr size_t kProbeCopies = 64;
   static constexpr int kProbeRepeats = 64;
 };

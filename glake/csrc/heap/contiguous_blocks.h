@@ -14,7 +14,7 @@ class ContiguousBlocks {
 
   // Takes the locks. Throws Error.
   Block* allocate(Bytes bytes, StreamHandle stream, const Asked& asked);
-  // Under hot.
+  // Callers hold the hot lock.
   void free(Block* block);
   // Waits for the work of cached allocations and gives them back to the driver. True if that freed
   // memory.

@@ -1,5 +1,5 @@
-// Takes more granules from the driver, at home in a heap's arenas. Needs slow. It releases hot
-// around every mapping call.
+// Takes more granules from the driver, at home in a heap's arenas. Callers hold the slow lock. It
+// releases hot around every mapping call.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,5 @@
-// Gives a device's idle memory back to the driver when callers ask for it. Needs slow.
+// Gives a device's idle memory back to the driver when callers ask for it. Callers hold the slow
+// lock.
 #pragma once
 
 #include "heap/device.h"

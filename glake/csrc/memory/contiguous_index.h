@@ -1,4 +1,4 @@
-// Process-wide: from an address to the allocation that holds it.
+// Finds the allocation that holds an address, for the whole process.
 #pragma once
 
 #include <map>
@@ -16,7 +16,8 @@ class ContiguousIndex {
   static void remove(Allocation* allocation);
   // The record of the allocation at exactly `ptr`; if `ptr` is inside one, null and *inside is set.
   static Block* find(Address ptr, bool* inside);
-  static Block* around(Address ptr);  // of the allocation that holds `ptr`; null: none
+  // The record of the allocation that holds `ptr`; null if none does.
+  static Block* around(Address ptr);
 
  private:
   static ContiguousIndex& instance();

@@ -8,7 +8,7 @@
 namespace glake {
 namespace {
 
-// The longest cached allocation that may serve a request.
+// How long a cached allocation that serves a request of `need` bytes may be.
 Bytes most_for(Bytes need) { return need + std::max(need / Tuning::kSlack, 2 * kGranule); }
 
 bool ordered(const StreamClock& clock, StreamId stream, const std::vector<Ticket>& tickets) {
@@ -16,7 +16,7 @@ bool ordered(const StreamClock& clock, StreamId stream, const std::vector<Ticket
                      [&](Ticket t) { return clock.ordered(stream, t); });
 }
 
-// Granules the driver has given for an allocation and not got back.
+// The granules that the driver has given for an allocation and has not got back.
 uint64_t physical_of(const Allocation& allocation) {
   bool has =
       allocation.kind == GLAKE_CONTIGUOUS_LEGACY ? allocation.base != 0 : allocation.handle != 0;
@@ -56,7 +56,7 @@ Status ContiguousPool::told(const char* call, Status s) {
   return s;
 }
 
-// Goes on where an earlier attempt, or taking the allocation apart, was refused.
+// Builds the allocation. It goes on from where an earlier build() or take_apart() was refused.
 Status ContiguousPool::build(Allocation& allocation, const std::vector<int>& grants) {
   uint64_t granules = Granules::floor(allocation.bytes).count;
   Status s;
@@ -189,9 +189,9 @@ Granules ContiguousPool::probe(int kind, Granules most, const std::vector<int>& 
     if (make(kind, next.bytes(), grants, &allocation).ok()) {
       gives = next;
       if (!unmake(std::move(allocation)))
-        break;  // owed, and so there for a request of just that size
+        break;  // it is owed, so a request of just that size can have it
     } else if (before < owed()) {
-      break;  // the driver keeps what it gave for this size: more sizes would pass the limit
+      break;  // the driver keeps what it gave: more tries would exceed the limit
     } else {
       most = next - Granules{1};
     }

@@ -117,7 +117,8 @@ class Nixl(Backend):
             with contextlib.suppress(Exception):
                 agent.deregister_memory(self._registered)
             self._registered = None
-            # Only its end stops its reads, whoever still has the Python object.
+            # Only the end of NIXL's own agent stops its reads. Others may still have the Python
+            # object, so this drops the agent inside it.
             agent.agent = None
             del agent
         gc.collect()

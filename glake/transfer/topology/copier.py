@@ -11,8 +11,10 @@ from glake.transfer.topology.topology import Topology
 
 _BYTES = 16 << 20  # of one copy
 _FEWEST, _MOST = 3, 48  # copies one after another on each stream
-_LEAST_NS = 1_500_000  # that shall take this long, so that clocks and queues matter little
-_SMALL, _CHAIN = 4096, 17  # to find what a copy takes besides its bytes
+# The copies of a stream take at least this long, so that clocks and queues matter little.
+_LEAST_NS = 1_500_000
+# The bytes of a copy, and how many such copies show what one takes besides its bytes.
+_SMALL, _CHAIN = 4096, 17
 
 _Place = tuple[int, int]  # a GPU or -1, and the socket
 
@@ -37,10 +39,11 @@ class Copier(Protocol):
 class DriverCopier:
     """Makes plain copies by glake's driver, and times them by its events.
 
-    A context manager: it opens the process's engine over the topology, whose GPUs and sockets the
-    copies name, and closes it, which gives all memory back: 32 MiB of each GPU and as much pinned
-    host memory for each copy of a set. InvalidArgument if an engine is open: its copies would
-    disturb. `notes` says what could not be measured.
+    It is a context manager. It opens the process's engine over the topology, whose GPUs and sockets
+    the copies name. At the end it closes the engine. The engine uses 32 MiB of each GPU, and 32 MiB
+    of pinned host memory for each copy of a set, and gives all of it back. InvalidArgument if an
+    engine is open already, because the copies of that one would disturb the measurement. `notes`
+    says what could not be measured.
     """
 
     def __init__(self, topology: Topology) -> None:

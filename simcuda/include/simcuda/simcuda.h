@@ -111,11 +111,10 @@ SIMCUDA_API int simcuda_fail(const char* symbol, int64_t k, int code, int64_t ti
 /* Calls made so far: of one symbol, or of all with "*". Cost is modelled time in microseconds. */
 SIMCUDA_API int64_t simcuda_calls(const char* symbol);
 SIMCUDA_API double simcuda_cost_us(const char* symbol);
-/* 2 MiB pages of those calls, beyond the first of each. */
+/* How many 2 MiB pages those calls had beyond the first page of each call. */
 SIMCUDA_API int64_t simcuda_further_pages(const char* symbol);
-/* Mappings in the ranges of those calls, beyond the first of each: of cuMemSetAccess and
- * cuMemUnmap.
- */
+/* How many mappings were in the ranges of those calls, beyond the first mapping of each call. Only
+ * cuMemSetAccess and cuMemUnmap have such ranges. */
 SIMCUDA_API int64_t simcuda_further_mappings(const char* symbol);
 SIMCUDA_API void simcuda_reset_calls(void);
 /* Modelled microseconds of one call of `symbol` over a 2 MiB page, and of each further page of the
@@ -124,7 +123,8 @@ SIMCUDA_API int simcuda_price(const char* symbol, double* first_us, double* furt
 /* The same by a table of the cost file, or by "published", whatever table is in force. */
 SIMCUDA_API int simcuda_table_price(const char* table, const char* symbol, double* first_us,
                                     double* further_us);
-/* Of each further mapping's first page, by a table or (NULL) by that in force. */
+/* Modelled microseconds of the first page of each further mapping, by a table. NULL: by the table
+ * in force. */
 SIMCUDA_API int simcuda_mapping_price(const char* table, const char* symbol, double* mapping_us);
 
 /* Virtual clock in nanoseconds (threaded: of real time since cuInit), and host events for
@@ -156,7 +156,8 @@ SIMCUDA_API int simcuda_work(int join, int rank);
 /* cuEventSynchronize with a deadline on the virtual clock: CUDA_ERROR_NOT_READY if `timeout_ns`
  * pass first. With nothing else in flight the clock jumps to the deadline. */
 SIMCUDA_API int simcuda_wait_event(struct CUevent_st* event, uint64_t timeout_ns);
-/* The same until any of several has happened, or has failed: ask each which it was. */
+/* Waits in the same way until one of several events has happened or failed. A query of each event
+ * tells which one it was. */
 SIMCUDA_API int simcuda_wait_any(struct CUevent_st* const* events, size_t count,
                                  uint64_t timeout_ns);
 
@@ -167,12 +168,12 @@ SIMCUDA_API int simcuda_polled(void);
  * us, and 16 us with a slack of 1 ns. */
 SIMCUDA_API int simcuda_sleep(uint64_t ns);
 
-/* Host functions run, and values that streams wait for are written, before the clock moves on;
- * on a thread that waits or asks in the driver meanwhile. */
+/* Before the clock moves on, host functions run, and values that streams wait for are written. A
+ * thread that waits or asks in the driver meanwhile does this. */
 
-/* Links, at any time after cuInit, while copies flow as well: the speed in GB/s of the platform's
- * edge from > to ("s0", "u0", "g3", "N"), now or from virtual time `ns` on. 0: dead, see dead_link.
- * Limits over several edges stay as they are. */
+/* Sets the speed in GB/s of the platform's edge from > to ("s0", "u0", "g3", "N"), now or from
+ * virtual time `ns` on. It may be called at any time after cuInit, even while copies flow. 0: the
+ * link is dead (option dead_link). Limits over several edges stay as they are. */
 SIMCUDA_API int simcuda_set_link(const char* from, const char* to, double rate);
 SIMCUDA_API int simcuda_set_link_at(uint64_t ns, const char* from, const char* to, double rate);
 
@@ -195,9 +196,9 @@ SIMCUDA_API int simcuda_corrupt_copy(const char* from, const char* to, int64_t k
  * "limit", "load"}]}. Not in the threaded mode, whose copies take no modelled time. */
 SIMCUDA_API size_t simcuda_edges(char* json, size_t capacity, int clear);
 
-/* Counts from now on how often copies write each byte of a range (bytes = 0 ends it); and returns
- * the counts, one for each byte, at most 255. A copy counts when its effect is made, that is once
- * somebody has waited for it. Phantom copies count. */
+/* The first function counts from now on how often copies write each byte of a range; bytes = 0 ends
+ * this. The second one returns the counts, one for each byte, at most 255. A copy counts when its
+ * effect is made, that is once somebody has waited for it. Phantom copies count. */
 SIMCUDA_API int simcuda_watch_landings(uint64_t address, size_t bytes);
 SIMCUDA_API int simcuda_landings(uint64_t address, size_t bytes, uint8_t* counts);
 /* Bytes of the range written exactly `times` times; -1: more than once. UINT64_MAX: not watched. */
@@ -206,8 +207,8 @@ SIMCUDA_API uint64_t simcuda_landed(uint64_t address, size_t bytes, int times);
 /* Places host addresses on a NUMA node, whatever option host_node says; -1: spread over all. Nodes
  * are those of the platform's `numa_nodes`; where it has none, socket S is node S. A copy belongs
  * to the socket that has three quarters of its placed bytes, else to all sockets. The second
- * function returns the node of a range (of a socket with several nodes, the first): -1: spread; -2:
- * unknown, as option host_node is local. */
+ * function returns the node of a range. For a socket with several nodes it is the first one. -1:
+ * the range is spread. -2: the node is unknown, because option host_node is local. */
 SIMCUDA_API int simcuda_place_host(const void* address, size_t bytes, int node);
 SIMCUDA_API int simcuda_host_node(const void* address, size_t bytes, int* node);
 

@@ -87,7 +87,7 @@ void ChunkBook::land(const Flight& flight) {
   run.health->succeed();
 }
 
-// What the host does with pageable or summed bytes is no link's fault.
+// With pageable or summed bytes the host's own work may be slow. That is no fault of a link.
 int ChunkBook::slow_hop(const Flight& flight, uint64_t now) {
   const Request& request = flight.transfer->request;
   const bool links_alone = !request.pageable && (request.flags & kChecksum) == 0;
@@ -111,7 +111,7 @@ void ChunkBook::give_up(const Flight& flight, const std::string& why) {
   if (flight.hop == 0) --flight.run->in_first_hop;
   flight.run->hops[flight.hop].withdraw(flight.range.bytes());
   drop(flight, why);
-  // What it writes of the destination may come at any time.
+  // The copy may still write to the destination at any time.
   flight.transfer->unknown.add(flight.range);
   flight.transfer->fail(GLAKE_COPY_FAILED, why);
 }
@@ -126,14 +126,13 @@ void ChunkBook::find(const Flight& flight) {
   flight.run->health->find(driver_.now_ns());
 }
 
-// The bytes are neither here nor there: they are taken anew, by this run or
-// another.
+// The chunk has not arrived. Its bytes are taken again, by this run or another.
 void ChunkBook::give_back(const Flight& flight, const std::string& why) {
   flight.transfer->give_back(flight.range);
   drop(flight, why);
 }
 
-// The run is done with the chunk; `why`: it failed.
+// The run is done with the chunk. `why` says why the chunk failed; "": it did not.
 void ChunkBook::drop(const Flight& flight, const std::string& why) {
   PathRun& run = *flight.run;
   run.claimed -= flight.range.bytes();

@@ -1,6 +1,6 @@
-// What becomes of chunks, entered into the accounts of their transfers, runs and paths. It is all
-// that submitters see of the state that they share (run_state.h). Everything but lock() is called
-// under its lock.
+// Enters what becomes of chunks into the accounts of their transfers, runs and paths. Submitters
+// see nothing else of the state that they share (run_state.h). Callers of everything but lock()
+// hold that lock.
 #pragma once
 
 #include <memory>
@@ -27,19 +27,19 @@ class ChunkBook {
 
   // How many bytes the run may take at `now`.
   Bytes allowance(const Transfer& transfer, const PathRun& run, uint64_t now) const;
-  // The same; 0 too if the chunk should not begin yet.
+  // The same, but 0 if the chunk should not begin yet.
   Bytes ready(const Transfer& transfer, PathRun& run, uint64_t now) const;
   // When the run's next chunk should begin, if that is later.
   uint64_t next_chance(const PathRun& run) const;
-  // The run takes the next chunk, of about so many bytes.
+  // The run takes the next chunk, of about `bytes` bytes.
   Flight take(const TransferPtr& transfer, PathRun* run, Bytes bytes, uint64_t now);
 
   // When the chunk's next copy should be submitted: `now`, or later.
   uint64_t moment(const Flight& flight, uint64_t now) const;
   // Tells the flight how its next copy goes beside others of that hop.
   void aim(Flight* flight) const;
-  // Only so many bytes of the copy are under way. They go on as a shorter chunk, and the rest is
-  // taken anew. `why`: what failed; "": nothing did.
+  // Only the first `enqueued` bytes of the copy are under way. They go on as a shorter chunk, and
+  // the rest is taken again. `why` says what failed; "": nothing did.
   void shorten(Flight* flight, Bytes enqueued, const std::string& why);
   // The copy is under way. Tells the flight when it should be done, and when it is late.
   void submit(Flight* flight, uint64_t now);
@@ -52,14 +52,16 @@ class ChunkBook {
   void land(const Flight& flight);
   // Which hop has kept the chunk's run below its plan for a while; -1: none has.
   int slow_hop(const Flight& flight, uint64_t now);
-  // The chunk has no buffers, and is taken anew. `why`: its run is closed for that; "": it is not.
+  // The chunk got no buffers and is taken again. `why` is the reason to close its run; "": the run
+  // stays open.
   void refuse(const Flight& flight, const std::string& why);
-  // The copy has failed. The chunk is taken anew.
+  // The copy has failed. The chunk is taken again.
   void fail(const Flight& flight, const std::string& why);
-  // Nobody waits for the copy any more. If it is the chunk's last one, the transfer fails; else the
-  // chunk is taken anew.
+  // Nobody waits for the copy any more. If it is the chunk's last one, the transfer fails. Else the
+  // chunk is taken again.
   void give_up(const Flight& flight, const std::string& why);
-  // A copy that was given up may still read and write, until it is seen done.
+  // A copy that was given up may still read and write: lose() counts it. find() says that it is
+  // seen done.
   void lose(const Flight& flight);
   void find(const Flight& flight);
 

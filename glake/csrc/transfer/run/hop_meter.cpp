@@ -65,12 +65,13 @@ void HopMeter::withdraw(Bytes bytes) {
 
 void HopMeter::complete(uint64_t now, Bytes bytes, uint64_t copy_ns) {
   double elapsed = now > mark_ ? static_cast<double>(now - mark_) : 0;
-  // One after the other, each with its start, which is no fault of the link.
+  // The copies go one after the other. So each one's start is in `elapsed`, and that is no fault of
+  // the link.
   if (alone_ && completed_ != 0) elapsed = std::max(elapsed - static_cast<double>(copy_ns), 0.0);
   bytes_ = TransferTuning::kMemory * bytes_ + static_cast<double>(bytes);
   ns_ = TransferTuning::kMemory * ns_ + elapsed;
   mark_ = std::max(mark_, now);
-  if (worker().under_way > worker().flows) use_->started = now;  // one that waited in its stream
+  if (worker().under_way > worker().flows) use_->started = now;  // a copy in its stream begins
   ++completed_;
   passed_ += bytes;
   if (ns_ > 0) rate_ = std::min(bytes_ / ns_, link_);

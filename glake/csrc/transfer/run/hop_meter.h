@@ -1,5 +1,5 @@
-// How fast one hop of a run goes, and what goes over the same link beside it. Every method runs
-// under the state's lock (run_state.h).
+// Measures how fast one hop of a run goes, and knows what else goes over the same link. Callers
+// hold the state's lock (run_state.h).
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace glake::transfer {
 
-// The copies under way between two places. All runs that have that hop share it.
+// The copies under way between two places. All runs with a hop between these places share it.
 struct LinkUse {
   LinkUse() = default;
   explicit LinkUse(std::map<int, double> on_limits) : loads(std::move(on_limits)) {}
@@ -21,11 +21,11 @@ struct LinkUse {
   const std::map<int, double> loads;  // the load on each limit of the topology, per unit of rate
   uint64_t started = 0;               // when the last copy started
   unsigned under_way = 0;
-  Rate planned = 0;   // of all those runs
-  double chunks = 0;  // that were left to them when the plan was made
-  // The other way, where the two fill a limit that counts both.
+  Rate planned = 0;   // the planned rates of all those runs together
+  double chunks = 0;  // the chunks that these runs had left when the plan was made
+  // The use of the opposite direction, if a limit counts both directions; else null.
   const LinkUse* back = nullptr;
-  uint64_t asked = 0;  // a copy has waited since then for one of the other way; 0: none does
+  uint64_t asked = 0;  // since when a copy waits for one of the opposite direction; 0: none waits
   struct Worker {
     unsigned under_way = 0;
     unsigned flows =
@@ -40,21 +40,22 @@ class HopMeter {
   explicit HopMeter(Rate planned) : rate_(planned) {}
 
   Rate rate() const { return rate_; }
-  unsigned completed() const { return completed_; }  // since the plan
+  unsigned completed() const { return completed_; }  // since the last plan
   void replan(Rate planned);
-  // Whether chunks go one after the other, as the link is much faster than what is asked of it.
+  // Whether chunks go one after the other, because the link is much faster than the run needs.
   bool alone() const { return alone_; }
   Rate link() const { return link_; }
   // `room`: what the hop could carry beside all other hops.
   void set_link(Rate link, Rate room, bool alone);
 
-  // When a copy would be done whose bytes are there `at`, behind all of `claimed` that has not
-  // passed yet. submit() counts one that is submitted now as under way.
+  // When a copy would be done whose bytes reach the hop at time `at`. It goes behind those of the
+  // run's `claimed` bytes that have not passed the hop yet.
   uint64_t finish(uint64_t now, uint64_t at, Bytes claimed, Bytes bytes, uint64_t copy_ns) const;
+  // Counts a copy that is submitted now as under way. Returns when it should be done.
   uint64_t submit(uint64_t now, Bytes bytes, uint64_t copy_ns);
   void complete(uint64_t now, Bytes bytes, uint64_t copy_ns);
   void withdraw(Bytes bytes);  // a copy failed, or nobody waits for it any more
-  // The runs that have this hop, from one submitter or several, share this.
+  // All runs that have this hop share `use`, whether one submitter or several work for them.
   void share(const std::shared_ptr<LinkUse>& use, int worker) {
     use_ = use;
     worker_ = worker;
@@ -62,13 +63,16 @@ class HopMeter {
   LinkUse* use() const { return use_.get(); }
   bool coupled() const { return use_->back != nullptr; }
   LinkUse::Worker& worker() const { return use_->of_worker[worker_]; }
-  // Until when a copy should not be submitted, as another of this hop has just begun: one that was
-  // submitted, or one that waited for a copy that is complete. Two that begin together end
-  // together, and the link stands idle while the next two start, for ever.
+  // No copy should be submitted before this time, because another copy of this hop has just begun.
+  // That one was submitted, or it waited in its stream until the copy before it was complete. Two
+  // copies that begin together end together, and so do the next two: the link would stand idle
+  // while each pair starts.
   uint64_t earliest_start(uint64_t copy_ns) const;
-  // When one that is ready should be: `now`, or later. Where limits count both ways, one copy
-  // beside two of the other way has half of what it could: those of the two ways begin together.
+  // When a copy that is ready should be submitted: `now`, or later. Where a limit counts both
+  // directions, one copy beside two of the opposite direction gets half of the rate that it could
+  // have. So copies of the two directions begin together.
   uint64_t moment(uint64_t now, uint64_t copy_ns);
+  // Until when the copy that asked waits for one of the opposite direction; 0: none has asked.
   uint64_t asked_until(uint64_t copy_ns) const;
 
  private:
@@ -80,7 +84,7 @@ class HopMeter {
   uint64_t mark_ = 0;
   unsigned under_way_ = 0, completed_ = 0;
   bool alone_ = false;
-  double bytes_ = 0, ns_ = 0;  // of late, older ones weighing less
+  double bytes_ = 0, ns_ = 0;  // of recent copies; older ones weigh less
 };
 
 }  // namespace glake::transfer

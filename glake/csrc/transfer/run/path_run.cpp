@@ -13,7 +13,7 @@ int PathRun::node() const {
 }
 
 Bytes PathRun::least(uint64_t copy_ns) const {
-  // Beside others on its way, the copies of all of them cover a start between them.
+  // The copies of all runs over a hop cover each other's starts.
   Rate together = planned.rate;
   for (const HopMeter& hop : hops) together = std::max(together, hop.use()->planned);
   const double covering = together * static_cast<double>(copy_ns) * TransferTuning::kCovering;

@@ -1,5 +1,5 @@
 // A path of one transfer: what it has carried, how fast its hops go, and how much it may take next.
-// Every method runs under the state's lock (run_state.h).
+// Callers hold the state's lock (run_state.h).
 #pragma once
 
 #include <cstdint>
@@ -22,11 +22,14 @@ struct PathRun {
   bool relayed() const { return planned.path.hops.size() > 1; }
   // The socket of the path's host end; kSpread where it has none.
   int node() const;
-  // Chunks are not shorter: each copy costs `copy_ns`, during which another must fill the link.
+  // The length of the shortest chunk. Each copy takes `copy_ns` to start, and meanwhile another
+  // copy must fill the link.
   Bytes least(uint64_t copy_ns) const;
-  // Nor longer than this, a power of two: what a chunk's way over a relay costs grows with it.
+  // The length of the longest chunk, a power of two. The longer a chunk is, the more its way over a
+  // relay costs.
   Bytes most(uint64_t copy_ns) const;
-  // Whether a chunk's copy goes behind the one before; a short one's start would leave gaps.
+  // Whether a chunk's copy goes behind the one before it. A short copy does not, because its start
+  // would leave a gap on the link.
   bool alone(size_t hop, Bytes bytes, uint64_t copy_ns) const;
   Rate pace() const;  // the rate of its slowest hop
   // When a chunk that is taken now would arrive.
@@ -42,8 +45,8 @@ struct PathRun {
   std::vector<HopMeter> hops;
   bool closed = false;  // it takes no more chunks; `why` says why
   bool paced = false;   // takes no more than its share (Transfer::ahead_of_share)
-  // Its share is one of all the transfer's bytes, and not of its socket's memory alone: runs of
-  // another socket's memory share a full link with it.
+  // Its share is a part of all the transfer's bytes, and not only of its socket's memory, because
+  // runs of another socket's memory share a full link with it.
   bool across = false;
   bool withdrawn = false;  // closed by a new plan, which may open it again
   std::string why;

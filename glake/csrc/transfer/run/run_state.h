@@ -1,5 +1,5 @@
-// The transfers under way, their runs, what is known of the links between, and the health of paths,
-// with the one lock of all this ("the state's lock"). Submitters see it through a ChunkBook.
+// Holds the transfers under way, their runs, what is known of links, and the health of paths. One
+// lock guards all of this ("the state's lock"). Submitters see it through a ChunkBook.
 #pragma once
 
 #include <map>
@@ -28,20 +28,21 @@ class RunState {
 
   Lock lock() { return Lock(mutex_); }
 
-  // All that follows is called under the lock.
+  // Callers of all that follows hold the lock.
 
   // The transfer is known from now on, by the id that this returns.
   uint64_t enter(const TransferPtr& transfer);
   TransferPtr known(uint64_t id) const;  // null: it has been released, or there was none
-  // While copies of it that were given up are not seen done, it is left to forget_released().
+  // The caller releases the transfer. If copies of it that were given up are not seen done yet,
+  // forget_released() drops it later.
   void release(uint64_t id, Transfer* transfer);
   void forget_released();
-  // Those that run, in the order in which they began.
+  // The transfers that run, in the order in which they began.
   const std::vector<TransferPtr>& running() const { return running_; }
   void run(const TransferPtr& transfer);
-  // It runs no more, and is counted.
+  // The transfer runs no more. It is counted.
   void finish(const Transfer* transfer);
-  // All that are known, and those that run (twice, where they are both).
+  // All transfers that are known, then all that run. A transfer that is both is in the list twice.
   std::vector<TransferPtr> all() const;
 
   HealthBook& health() { return health_; }

@@ -56,7 +56,7 @@ PlanPtr Scheduler::direct_plan(const Place& src, const Place& dst) {
   return known = std::make_shared<const TransferPlan>(std::move(plan));
 }
 
-// The direct plan of a copy that goes at `rate` beside others; 0: not known.
+// The direct plan of a copy that goes at `rate` beside others. 0: the rate is not known.
 PlanPtr Scheduler::plain_plan(const Demand& demand, Rate rate) {
   PlanPtr direct = direct_plan(demand.src, demand.dst);
   if (rate <= 0) return direct;
@@ -102,8 +102,8 @@ std::vector<PlanPtr> Scheduler::plans_beside(const Request& request, std::vector
   return plans;
 }
 
-// Of a burst there are three ways: all planned together, each as if it were alone, all plain. The
-// one whose last copy ends first is taken.
+// A burst can go three ways: all copies planned together, each planned as if it were alone, or all
+// plain. The way whose last copy ends first is taken.
 Outlook Scheduler::look_ahead(const Request& request, std::vector<Demand> running,
                               const Bursts::Burst& burst) {
   Outlook outlook;
@@ -149,8 +149,8 @@ Outlook Scheduler::look_ahead(const Request& request, std::vector<Demand> runnin
   return outlook;
 }
 
-// In how many ns all of them are done, and what runs already, where each takes the caller's time
-// that the first one takes.
+// In how many ns the burst's copies, and those that run already, are done. Each copy of the burst
+// is assumed to take as much of the caller's time as the first one.
 double Scheduler::end_of(const Request& request, const std::vector<Expected>& burst,
                          size_t followers) {
   const uint64_t now = driver_.now_ns();
@@ -173,7 +173,7 @@ double Scheduler::end_of(const Request& request, const std::vector<Expected>& bu
   return forecast_.end_ns(now, std::move(flows), true);
 }
 
-// GPUs that copies under way pass, as bits.
+// The GPUs that copies under way pass, a bit each.
 uint32_t Scheduler::busy_gpus() {
   std::lock_guard<std::mutex> guard(small_mutex_);
   uint32_t busy = 0;
@@ -247,8 +247,9 @@ Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
   return chosen;
 }
 
-// Under the small lock. Of those plans the one that keeps the busiest link least long: a copy that
-// took more of the links than it must would be done sooner itself, and others later by more.
+// Takes the plan that keeps the busiest link for the shortest time. A copy that used more of the
+// links than it must would be done sooner itself, but would delay others by more than that. Callers
+// hold the small lock.
 Decision Scheduler::decide(const Request& request, const std::vector<PlanPtr>& plans,
                            const Outlook& outlook, bool possible, uint64_t now) {
   const std::vector<Expected>& next = outlook.next;
@@ -299,9 +300,9 @@ bool Scheduler::forget_enqueued(const void* key) {
   return alone;
 }
 
-// A hop that is behind its plan although none of its limits is full of what was seen: one of its
-// links is slow, and that is the one that is nearest to being full. Links of hops that run well are
-// cleared.
+// If a hop is behind its plan, although what was seen fills none of its limits, then one of its
+// links is slow. The link that is nearest to being full is taken for the slow one. Links of hops
+// that run well are cleared of suspicion.
 void Scheduler::learn(const std::vector<Seen>& paths) {
   if (topology_ == nullptr) return;
   std::vector<double> use(topology_->limits().size());
@@ -361,9 +362,9 @@ std::vector<PlanPtr> Scheduler::plan_together(const std::vector<Demand>& running
   return all;
 }
 
-// A part of a link is no throttle: a copy over it takes what it finds. Of links that are planned
-// for other ranks a client has a little all the same, so that it may begin at once; once it has
-// wider ones of its own it leaves those alone.
+// A copy is not held to its part of a link; it takes what it finds there. A client of the relay
+// service has a small part even of links that are planned for other ranks, so that it may begin at
+// once. Once it has wider parts of other links, it leaves the thin ones out.
 void Scheduler::leave_thin_paths(PlanPtr* plan) const {
   if (!served_) return;
   const Rate least = TransferTuning::kThinShare * (*plan)->rate;
@@ -386,7 +387,8 @@ void Scheduler::apply(const std::vector<Lesson>& lessons) {
   tell_forecast();
 }
 
-// Under the lock. What is ours of each limit, as fast as it was found to be.
+// Tells the forecast this process's part of each limit, and how fast links were found to be.
+// Callers hold the lock.
 void Scheduler::tell_forecast() {
   std::lock_guard<std::mutex> guard(small_mutex_);
   std::vector<double> parts = parts_;
@@ -395,7 +397,7 @@ void Scheduler::tell_forecast() {
   if (forecast_.set_parts(std::move(parts))) decisions_.forget();
 }
 
-// Of several edges that may be the slow one, the tightest.
+// If several edges may be the slow one, the tightest is taken.
 std::optional<Lesson> Scheduler::lesson(const std::vector<TransferPtr>& running, const PathRun& run,
                                         size_t hop) {
   if (topology_ == nullptr) return {};
@@ -413,8 +415,8 @@ std::optional<Lesson> Scheduler::lesson(const std::vector<TransferPtr>& running,
   return Lesson{slowest, scale};
 }
 
-// What the runs under way carry over an edge, and whether one of them other than `slow` shows that
-// it is well.
+// What the runs under way carry over an edge, and whether a run other than `slow` shows that the
+// edge is not slow.
 Scheduler::Use Scheduler::use_of(const std::vector<TransferPtr>& running, int edge,
                                  const PathRun& slow) {
   Use use;
@@ -434,7 +436,7 @@ Scheduler::Use Scheduler::use_of(const std::vector<TransferPtr>& running, int ed
   return use;
 }
 
-// Of a limit; edges come first.
+// This process's part of a limit. Edges are the first limits.
 Rate Scheduler::ours(int limit) {
   const auto index = static_cast<size_t>(limit);
   std::lock_guard<std::mutex> guard(small_mutex_);
@@ -459,7 +461,7 @@ void Scheduler::lend(uint32_t relays, std::vector<double> factors) {
   }
   lent_relays_ = relays;
   allow_relays();
-  if (served_) {  // what was learnt of links was what other ranks left of them then
+  if (served_) {  // the rates that were learnt are what other ranks had left of the links
     for (const auto& [edge, slow] : learnt_) planner_->set_scale(edge, 1);
     learnt_.clear();
   }
@@ -470,7 +472,8 @@ void Scheduler::lend(uint32_t relays, std::vector<double> factors) {
   tell_forecast();
 }
 
-// Under the lock. A GPU this process copies to or from has its context anyway.
+// A GPU that this process copies to or from has its context anyway, so it may relay too. Callers
+// hold the lock.
 void Scheduler::allow_relays() {
   const uint32_t allowed = relays() & reached_;
   for (int gpu = 0; gpu < topology_->gpus(); ++gpu) {

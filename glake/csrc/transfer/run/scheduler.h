@@ -1,5 +1,5 @@
 // Decides how each copy goes, with all that is known at run time: its bytes, the other copies under
-// way, and links found to be slow. It acts on nothing itself. Others that have a part in it:
+// way, and links found to be slow. It only decides. Others that have a part in this:
 //
 //   plan/planner.h   the rates of paths, from the capacity graph alone
 //   share_out.h      the bytes that each path of a plan carries
@@ -99,8 +99,9 @@ class Scheduler {
   // other copies take it into account for as long as it should take.
   void note_plain(const Request& request, Rate rate, bool followed);
 
-  // The hop has fallen behind its plan. So one of its edges is slower than the topology says, and
-  // it is none that another of the runs takes at full speed. Nothing, if that is none of its edges.
+  // The hop has fallen behind its plan, so one of its edges is slower than the topology says.
+  // Returns that edge. Edges that another run uses at full speed are ruled out. Returns nothing if
+  // that rules out all of them.
   std::optional<Lesson> lesson(const std::vector<TransferPtr>& running, const PathRun& run,
                                size_t hop);
   // The next plans take these into account.
@@ -145,7 +146,7 @@ class Scheduler {
   uint32_t reached_;                 // bits of the driver's GPUs and of added ones; under mutex_
   std::atomic<bool> served_{false};  // whether add_relays() was called
   DemandBoard board_;
-  std::mutex mutex_;  // of the planner and of what it was told
+  std::mutex mutex_;  // guards the planner and what it was told
   std::unique_ptr<Planner> planner_;
   std::atomic<uint32_t> lent_relays_{kAllGpus};  // GPUs, as bits
   uint32_t allowed_relays_;
@@ -154,9 +155,9 @@ class Scheduler {
     uint64_t until;  // when the scale is forgotten
   };
   std::map<int, Slow> learnt_;                      // edges whose speed was found to differ
-  std::mutex direct_mutex_;                         // of what follows; taken last
+  std::mutex direct_mutex_;                         // guards what follows; taken last
   std::map<std::array<int, 4>, PlanPtr> direct_;    // by the places' GPUs and nodes
-  std::mutex small_mutex_;                          // of what follows; taken after mutex_
+  std::mutex small_mutex_;                          // guards what follows; taken after mutex_
   std::vector<std::pair<Demand, uint64_t>> plain_;  // large plain copies, and when they should end
   std::vector<Enqueued> enqueued_;
   FlowForecast forecast_;  // of enqueued_ and plain_

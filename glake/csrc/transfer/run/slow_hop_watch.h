@@ -1,6 +1,6 @@
 // Watches whether a hop keeps its run well below the plan. One look spans several chunks and some
-// time, and a hop is believed slow only after several looks in a row. Every method runs under the
-// state's lock (run_state.h).
+// time, and a hop is believed slow only after several looks in a row. Callers hold the state's lock
+// (run_state.h).
 #pragma once
 
 #include <cstdint>
@@ -23,16 +23,17 @@ class SlowHopWatch {
   void begin(uint64_t now, const Carried& carried) {
     if (since_ == 0) start(now, carried);
   }
-  // The plan has changed. What was seen says nothing of the new one; begin() starts again.
+  // The plan has changed, so what was seen counts no more. begin() starts the next look.
   void stop();
-  // The hop that has been slow at enough looks in a row, -1: none, or the look is not over. A slow
-  // hop is told once; then looks are counted anew. `planned`: the run's rate.
+  // Returns a hop that was slow at enough looks in a row. -1: there is none, or the look is not
+  // over. After a hop is returned, the count of slow looks begins again. `planned` is the run's
+  // planned rate.
   int look(uint64_t now, const Carried& carried, Rate planned, const std::vector<HopMeter>& hops);
 
  private:
   void start(uint64_t now, const Carried& carried);
 
-  uint64_t since_ = 0;         // when the look began; 0: the watch has not
+  uint64_t since_ = 0;         // when the look began; 0: none is under way
   Carried then_{0, Bytes{0}};  // what was carried by then
   unsigned slow_looks_ = 0;    // in a row
 };

@@ -89,7 +89,7 @@ void Submitter::run() {
   left_ = std::move(left);
 }
 
-// Buffers of copies that may never end are given to nobody else.
+// Nobody else gets the buffers of copies that may never end.
 std::string Submitter::end() {
   lost_.reap(TransferTuning::kFarewell);
   Lock lock = book_.lock();
@@ -113,7 +113,7 @@ std::string Submitter::end() {
   return text;
 }
 
-// Nothing to do: virtual time need not wait for this thread.
+// The thread has nothing to do. Virtual time need not wait for it.
 void Submitter::rest(Lock* lock) {
   awake_ = false;
   const bool lost = lost_.any();
@@ -131,7 +131,8 @@ void Submitter::doze(Lock* lock) {
   lock->lock();
 }
 
-// Of the runs that may take a chunk, the one whose last is longest ago: waiting costs no turn.
+// Takes a chunk for the run whose last chunk is longest ago, of the runs that may take one now. A
+// run that must wait keeps its turn.
 bool Submitter::claim(Flight* flight, uint64_t now) {
   std::stable_sort(entries_.begin(), entries_.end(),
                    [](const Entry& a, const Entry& b) { return a.turn < b.turn; });
@@ -154,14 +155,14 @@ bool Submitter::claim(Flight* flight, uint64_t now) {
   return false;
 }
 
-// Buffers for the whole way, so that no chunk waits half way for one. A path that cannot have them
-// is closed, which is no fault of its links.
+// Takes buffers for the chunk's whole way, so that it never waits half way for one. A path that
+// cannot have them is closed. That is no fault of its links.
 void Submitter::begin(Flight flight) {
   try {
     copier_.outfit(&flight);
   } catch (const std::exception& e) {
     const auto* const error = dynamic_cast<const Error*>(&e);
-    // Another thread had the last of a buffer of the relay service's: the chunk waits for room.
+    // Another thread took the last room in a buffer of the relay service. The chunk waits for room.
     crowded_ = error != nullptr && error->code() == GLAKE_OUT_OF_MEMORY &&
                tools_.remote.on_way(flight.run->planned.path);
     Lock lock = book_.lock();
@@ -214,7 +215,7 @@ void Submitter::launch(Flight flight) {
   flights_.push_back(std::move(flight));
 }
 
-// Under the lock: when a chunk that waits for its moment may go on, or be taken.
+// When the next chunk that waits for its moment may go on, or be taken. Callers hold the lock.
 uint64_t Submitter::next_moment(uint64_t now) {
   uint64_t next = UINT64_MAX;
   for (const Entry& entry : entries_) {
@@ -250,7 +251,7 @@ void Submitter::wait() {
     }
   }
   if (crowded_) until = std::min(until, now + TransferTuning::kAnswersLook);
-  // What the wait itself has to say is said again of the copy it is about.
+  // The wait's own status is not needed: the query of each copy below gives it again.
   if (until > now) driver_.wait_any(events_, until - now, expected);
   const uint64_t then = driver_.now_ns();
   for (size_t i = 0; i < flights_.size(); ++i) {
@@ -314,8 +315,9 @@ void Submitter::complete(Flight flight, Status status) {
   listener_.chunk_ended(&lock, flight.transfer);
 }
 
-// A copy is late by any measure. Before the last one the chunk goes over another path, and its
-// buffers stay with the copy. The last one writes the destination: it must not be overtaken.
+// A copy is late by any measure. If it is not the chunk's last copy, the chunk goes over another
+// path, and its buffers stay with the late copy. The last copy writes the destination, so nothing
+// may overtake it.
 void Submitter::handle_overdue(size_t index, uint64_t now) {
   Flight& flight = flights_[index];
   const std::string why =
@@ -338,9 +340,9 @@ void Submitter::handle_overdue(size_t index, uint64_t now) {
   give_up(&lock, std::move(lost), why);
 }
 
-// Nobody knows when the copy ends: its buffers stay with it until that is seen, what it writes of
-// the destination may come at any time, and the memory of both ends must not become another's.
-// Under the lock.
+// Nobody knows when the copy ends. Until that is seen, its buffers stay with it, it may write to
+// the destination at any time, and nobody else may get the memory of either end. Callers hold the
+// lock.
 void Submitter::give_up(Lock* lock, Flight flight, const std::string& why) {
   const TransferPtr transfer = flight.transfer;
   lock->unlock();

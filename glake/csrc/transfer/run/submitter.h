@@ -37,10 +37,11 @@ class Submitter {
   void wake();
   // Whether there is work for the thread that it has not seen yet.
   bool wanted(uint64_t now) const;
-  // Finds given-up copies that are done after all. True: its thread must ask about some of them.
+  // Finds given-up copies that are done after all. True if the submitter's thread must ask about
+  // some of them.
   bool look_for_lost(Lock* lock) { return lost_.look(lock); }
-  // Ends the thread; no transfer may be under way. Returns in words what was not given back; "":
-  // all was.
+  // Ends the thread. No transfer may be under way. Returns a text that says what was not given
+  // back; "": all was.
   std::string stop();
   void abandon() { thread_.detach(); }  // in a forked child there is no such thread
 
@@ -48,7 +49,7 @@ class Submitter {
   struct Entry {
     TransferPtr transfer;
     PathRun* run;
-    uint64_t turn;  // its last chunk's number
+    uint64_t turn;  // number of the last chunk that it took
   };
 
   void run();
@@ -74,12 +75,12 @@ class Submitter {
   std::vector<Entry> entries_;
   uint64_t turns_ = 0;
   bool awake_ = false, stopping_ = false;
-  std::string left_;  // when it has ended
+  std::string left_;  // what was not given back, once the thread has ended
   std::condition_variable woken_;
-  // Its thread's alone.
+  // Only its thread uses these.
   WorkStreams streams_;
   std::vector<Flight> flights_;
-  bool crowded_ = false;  // a chunk waits for room in a buffer of the relay service's
+  bool crowded_ = false;  // a chunk waits for room in a buffer of the relay service
   FlightCopier copier_;
   LostFlights lost_;  // under the lock where it says so
   ChunkSums sums_;
