@@ -1,11 +1,11 @@
-// The nouns of glake, in one page.
+// The nouns of glake's allocator, in one page.
 //
 //   granule   2 MiB of physical device memory: one driver handle, mapped at its home address
 //   range     reserved virtual addresses
 //   arena     a long range whose granules are mapped in address order ("home"); blocks of it are
 //             split and merged at 512 bytes
-//   span      a run of bytes of an arena: busy, free, or absent (no granule behind it)
-//   extent    a maximal run of free spans; what best fit searches
+//   span      a stretch of bytes of an arena: busy, free, or absent (no granule behind it)
+//   extent    a maximal stretch of free spans; best fit searches these
 //   view      a range in which granules from anywhere are mapped side by side ("stitched"); their
 //             home mappings stay, so building one unmaps and synchronises nothing
 //   block     what a caller holds: one span, or the spans under a stretch of a view

@@ -152,7 +152,7 @@ void Arena::mark_free(Address begin, Address end, Address extent_begin, Address 
 
 Span* Arena::extent_at_prefix(uint64_t g) const {
   if (!whole_.has(g)) return edges_[g].prefix_extent;
-  // Extents never touch, so all of a run of free granules is in one extent.
+  // Extents never touch, so a whole stretch of free granules is in one extent.
   return edges_[whole_.first_of_run(g)].whole_extent;
 }
 

@@ -1,5 +1,5 @@
 // Views: ranges in which granules from anywhere lie side by side. They stay mapped after use. They
-// are found again by size, or by any run of free granules in them.
+// are found again by size, or by any stretch of free granules in them.
 #pragma once
 
 #include <list>

@@ -40,8 +40,8 @@ struct GmlakeKnobs {
   uint64_t auto_gc = 1000 * 1024 * kMiB;  // bytes stitched before idle ranges are dropped
 };
 
-// A run of granules. A granule's number is its address in its own segment, divided by the granule
-// size.
+// A stretch of granules. A granule's number is its address in its own segment, divided by the
+// granule size.
 struct GranuleRun {
   uint64_t first;
   uint64_t count;

@@ -13,7 +13,7 @@
 
 namespace glake::replay {
 
-// Takes a trace's text in chunks cut anywhere, and keeps only what is live. After a TraceError the
+// Takes a trace's text in pieces cut anywhere, and keeps only what is live. After a TraceError the
 // parser cannot be used any more.
 class TraceParser {
  public:
