@@ -1,5 +1,5 @@
-// Whether a stream may have free bytes of a heap, now or after a wait. Used under hot. The only
-// driver calls are stream waits, and questions where a name says so.
+// Whether a stream may have free bytes of a heap, now or after a wait. Callers hold the hot lock.
+// The only driver calls are stream waits, and questions where a name says so.
 #pragma once
 
 #include "heap/device.h"
@@ -10,7 +10,8 @@ class Availability {
  public:
   explicit Availability(Heap& heap) : heap_(heap), device_(heap.device) {}
 
-  // Exact, except for a range that lies inside one granule: that granule must be wholly free.
+  // The answers are exact, except for a range that lies inside one granule: that granule must be
+  // wholly free.
   bool range_free(const Arena& arena, Address begin, Bytes size) const;
   bool stretch_free(const View& view, Bytes offset, Bytes size) const;
 

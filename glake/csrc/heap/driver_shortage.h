@@ -1,6 +1,6 @@
 // What the driver has refused for lack of memory. The driver may then have less than it reports,
-// which matters to the next request. All is forgotten when the driver takes memory back. Used under
-// slow.
+// which matters to the next request. All is forgotten when the driver takes memory back. Callers
+// hold the slow lock.
 #pragma once
 
 #include <algorithm>
@@ -19,13 +19,14 @@ class DriverShortage {
   // Growth is tried again before all else.
   void try_growth() { full_ = false; }
 
-  // The driver refused growth. It reports `reported`, and had `had`, or at most `had`.
+  // The driver refused growth. It reports `reported` free. In fact it had `had`; with `at_most`, it
+  // may have had less.
   void refuse_growth(Granules reported, Granules had, bool at_most, const std::string& said);
   void grown(Granules n);
   bool full() const { return full_; }        // growth is tried only as a last resort
   bool refused_now() const { return now_; }  // the request under way was refused
-  // gives(): how much a driver that reports `reported` gives. withheld(): how much it does not
-  // give. Then the reason.
+  // gives() is how much a driver that reports `reported` gives. withheld() is how much it does not
+  // give. said() is the reason.
   Granules gives(Granules reported) const;
   Granules withheld() const { return full_ ? withheld_ : Granules{0}; }
   const std::string& said() const { return said_; }

@@ -1,6 +1,6 @@
 // Stitches behind granules that a view has already, so that only the missing ones are mapped. If
-// neither blocks nor work use the view, it is cut first, where that saves more than it costs. Needs
-// slow.
+// neither blocks nor work use the view, it is cut first, where that saves more than it costs.
+// Callers hold the slow lock.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
 // The free end of one granule and the free start of another. A view joins them, with whole granules
-// between them, into one block. Used under hot.
+// between them, into one block. Callers hold the hot lock.
 #pragma once
 
 #include <array>

@@ -79,17 +79,18 @@ class Heap {
     return b.allocation == nullptr && b.recorded.size() - own_recorded(b) >= Tickets::kMax;
   }
 
-  // {0, 0}: the device's own memory.
+  // The pool's id; {0, 0} for the device's own memory.
   PoolId pool_id() const { return pool != nullptr ? pool->id : PoolId{}; }
   // Whether its unused memory may go back to the driver: that of the device's own heap, or of a
   // pool without users.
   bool gives_back() const { return pool == nullptr || pool->users == 0; }
   PausedHeap* paused() const { return pool != nullptr ? pool->paused.get() : nullptr; }
-  // Its granules are the driver's. Only frees may change the books.
+  // While the heap is paused, the driver has its granules, and only frees may change the books.
   bool is_paused() const { return paused() != nullptr && paused()->state == PauseState::kPaused; }
-  // Other heaps may have its free memory rather than run out.
+  // True if other heaps may have its free memory before they run out.
   bool lends() const { return rule.lends() && paused() == nullptr; }
-  // Rather than run out, it may have theirs. A region may not, as it could not be paused then.
+  // True if it may have theirs before it runs out. A region may not, because it could not be paused
+  // then.
   bool may_borrow() const { return rule.may_borrow() && (pool == nullptr || !pool->region); }
   bool thaw() { return rule.thaw(pool != nullptr && pool->users != 0); }
 
@@ -107,7 +108,7 @@ class Heap {
   // What the debug modes put around each block.
   Bytes guard_bytes() const;
   Block* make_block(const Request& r, const Found& found, StreamHandle stream);
-  // The block is a live one of the pool's no more, nor one that another heap has borrowed.
+  // Takes the block off the live blocks of its pool, or off those that other heaps have borrowed.
   void unlist(Block* block) {
     if (pool != nullptr && pool->blocks.erase(block->ptr) == 0) --pool->lent;
   }

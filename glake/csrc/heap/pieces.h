@@ -1,5 +1,6 @@
 // Takes free bytes of a heap into use, and frees them again. It updates all that counts them:
-// shared edges, the views that reach them, statistics and events. Used under hot; no driver call.
+// shared edges, the views that reach them, statistics and events. Callers hold the hot lock. It
+// makes no driver call.
 #pragma once
 
 #include <vector>
@@ -12,7 +13,7 @@ class Pieces {
  public:
   explicit Pieces(Heap& heap) : heap_(heap), device_(heap.device) {}
 
-  // Take r's bytes: in the extent at `head` from `begin` on, or in a view from `offset` on.
+  // These take r's bytes: in the extent at `head` from `begin` on, or in a view from `offset` on.
   Found at_home(Arena& arena, Span* head, Address begin, const Request& r);
   Found on_view(View* view, Bytes offset, const Request& r);
   // Frees a block's bytes after the work of the tickets. The caller keeps the block's record.
@@ -24,9 +25,9 @@ class Pieces {
   // or to the aliases of each granule of the runs.
   void use_edges(Span* pieces, StreamId s, int step);
   void add_aliases(const std::vector<Run>& runs, int step);
-  // For those who follow events and statistics: shows that the bytes of a stitched block leave
-  // their homes for the block's own address, or come back. So these segments are those of a
-  // snapshot.
+  // Tells those who follow events and statistics that the bytes of a stitched block leave their
+  // homes for the block's own address, or come back. So they see the same segments as a snapshot
+  // does.
   void show_stitched(const Span* pieces, Address ptr, Bytes size, bool out);
 
  private:

@@ -16,7 +16,7 @@ namespace glake {
 
 class PlacementHistory {
  public:
-  // An unused one takes no memory.
+  // A history that is not used takes no memory.
   explicit PlacementHistory(bool used = true)
       : ring_(used ? Tuning::kRemembered : 0), index_(used ? Tuning::kRemembered : 0) {}
 
@@ -45,10 +45,10 @@ class PlacementHistory {
   static constexpr uint64_t power(uint64_t n) { return n == 0 ? 1 : kBase * power(n - 1); }
 
   std::vector<Entry> ring_;
-  // By the hash of a context: the number, + 1, of the request that followed it, and more bits of
-  // the hash. A context is the last requests. The extra bits tell nearly all entries of other
-  // contexts apart, without a look at the ring. An entry has only four bytes: each look-up is at
-  // another place, so the index must fit the processor's cache.
+  // For each hash of a context, the index has the number (plus 1) of the request that followed it,
+  // and more bits of the hash. A context is the last requests. The extra bits tell nearly all
+  // entries of other contexts apart, without a look at the ring. An entry has only four bytes: each
+  // look-up is at another place, so the index must fit the processor's cache.
   std::vector<uint32_t> index_;
   uint64_t count_ = 0;   // all requests so far
   uint64_t hash_ = 0;    // of the last kAgreeing requests

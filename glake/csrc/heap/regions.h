@@ -33,8 +33,8 @@ class Regions {
   explicit Regions(Device& device) : device_(device) {}
 
   std::vector<SavedPart> begin_pause(PoolId id);
-  // The bytes are saved, so the granules go to the driver. The region is paused after
-  // GLAKE_MEMORY_OWED. After other errors it is in use as before.
+  // Called once the bytes are saved: gives the granules to the driver. If that throws
+  // GLAKE_MEMORY_OWED, the region is paused. After other errors it is in use as before.
   void finish_pause(PoolId id, std::unique_ptr<SavedBytes> saved);
   void cancel_pause(PoolId id);
   // Takes the granules again and maps all of them where they were. If it throws, the region stays
@@ -47,7 +47,7 @@ class Regions {
   void drop_freed();
   // This device's regions, and its other pools that are paused.
   std::vector<RegionInfo> list();
-  Granules paused_granules();  // under hot
+  Granules paused_granules();  // callers hold the hot lock
 
  private:
   Device& device_;

@@ -16,7 +16,8 @@ class Report {
   void reset_accumulated();
   void reset_peaks();
   void mark_step();
-  // Of the device's own memory. Whole granules count together, because they can be stitched.
+  // The largest free stretch of the device's own memory. Whole granules count as one stretch,
+  // because they can be stitched.
   Bytes largest_free();
 
  private:

@@ -1,5 +1,6 @@
-// Finds memory that is already mapped: the best fit at home, a whole idle view, a run inside a
-// view. Used under hot. The only driver calls are stream waits, where waiting is allowed.
+// Finds memory that is already mapped: the best fit at home, a whole idle view, a stretch inside a
+// view. Callers hold the hot lock. The only driver calls are stream waits, where waiting is
+// allowed.
 #pragma once
 
 #include "heap/availability.h"
@@ -10,7 +11,7 @@ class Search {
  public:
   explicit Search(Heap& heap) : heap_(heap), device_(heap.device), available_(heap) {}
 
-  // Needs no wait. Tries the best fit in the arena of the size class, then an idle view.
+  // Tries the best fit in the arena of the size class, then an idle view. Neither needs a wait.
   Found hit(const Request& r);
   // The place of the request's counterpart, if it is free again. It may cost a wait, as it did
   // then.

@@ -28,7 +28,7 @@ class Sharing {
   // False if that owner has no pin there.
   bool unpin(Address ptr, PinOwner owner);
   uint64_t pins(PinOwner owner);
-  uint64_t pinned_granules();  // under hot
+  uint64_t pinned_granules();  // callers hold the hot lock
 
   // Lets other processes open the block until it is freed. `id` is the block's number if it has
   // none yet. Returns its number. Throws Error.

@@ -36,7 +36,7 @@ void DemandBoard::tell(Demands now) {
   if (event_ < 0 || now == told_) return;
   told_ = std::move(now);
   const uint64_t one = 1;
-  // A counter at 2^64 - 2 is full, and is readable.
+  // A write fails only when the counter is full (2^64 - 2). Then the event is readable already.
   if (write(event_, &one, sizeof one) < 0) return;
 }
 

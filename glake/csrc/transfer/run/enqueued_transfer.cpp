@@ -13,7 +13,7 @@ EnqueuedTransfer::EnqueuedTransfer(const Tools& tools, Request what, PlanPtr dir
     : request(std::move(what)), tools_(tools), direct_(std::move(direct)) {}
 
 EnqueuedTransfer::~EnqueuedTransfer() {
-  // For a transfer that could not begin. Nothing uses these.
+  // Gives back what a transfer that could not begin has taken. No work uses it.
   for (const auto& path : paths_) {
     if (path->open) tools_.pipelines.give(std::move(path->line));
   }

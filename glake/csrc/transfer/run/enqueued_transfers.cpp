@@ -14,7 +14,7 @@ bool none_failed(const EnqueuedTransfer::Outcome& outcome) {
                      [](const std::string& why) { return why.empty(); });
 }
 
-// Never the same twice in the process, also with another engine.
+// A number that is never given twice in the process, not even by another engine.
 std::atomic<uint64_t> next_number{1};
 
 }  // namespace

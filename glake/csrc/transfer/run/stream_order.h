@@ -23,8 +23,9 @@ class StreamOrder {
   bool place(const TransferPtr& transfer);
   // Makes later work of the stream wait for the transfer. Throws Error.
   void make_stream_wait(const TransferPtr& transfer, int device, StreamHandle stream);
-  // Under the state's lock, which it gives up meanwhile: drives a simulated driver's time while a
-  // transfer waits for a stream. A stream that the driver says has failed never comes to it.
+  // Drives a simulated driver's time while a transfer waits for a stream. Callers hold the state's
+  // lock, which is released meanwhile. A stream that has failed, as the driver says, never reaches
+  // the transfer.
   void await(RunState::Lock* lock, const TransferPtr& transfer);
   // Nobody waits for this transfer's stream any more.
   void retire(const TransferPtr& transfer);

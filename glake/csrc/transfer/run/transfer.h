@@ -44,8 +44,8 @@ class Transfer {
   // Whether nothing more will happen. If the transfer is stranded, it is failed first.
   bool ready();
   void end(uint64_t now);  // for a transfer that is ready
-  // Takes no more chunks. The transfer ends when those under way have ended. `details` may be long.
-  // They are told last, behind the destination's state.
+  // Takes no more chunks. The transfer ends when those under way have ended. `details` may be long,
+  // so messages give them last, behind the destination's state.
   void fail(int code, const std::string& text, const std::string& details = "");
   std::string destination_state() const;
   std::string json(uint64_t now) const;
@@ -78,7 +78,7 @@ class Transfer {
   std::string error_text;
   RangeSet landed;
   RangeSet unknown;  // the ranges of copies that were given up
-  // Of those copies, the ones not seen to be done; they may still read and write.
+  // How many of those copies are not seen done yet. They may still read and write.
   unsigned unfinished = 0;
   bool released = false;  // the caller released it while there were such copies
   std::vector<std::unique_ptr<PathRun>> runs;
