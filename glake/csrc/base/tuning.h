@@ -28,12 +28,12 @@ struct Tuning {
 
   // Searches run under the device's lock. These bound their host time, which
   // benchmarks/allocator/curves.py checks. The values themselves are guesses.
-  // extents of which both ends are tried for a place that needs no wait
+  // The most extents of which both ends are tried for a place that needs no wait.
   static constexpr int kCandidates = 16;
   static constexpr int kExtentsWalked = 64;
-  static constexpr int kIdleViewsTried = 64;  // of the same length
+  static constexpr int kIdleViewsTried = 64;  // idle views of the same length
   static constexpr size_t kViewsSearched = 128;
-  static constexpr size_t kRunsSearched = 8192;  // in these views
+  static constexpr size_t kRunsSearched = 8192;  // runs of granules in these views
 
   // Stream waits that a step may cost. Where steps do not repeat, kWaitsPerWindow is what each
   // kWindow requests may cost. A step has at least kLeastStep and at most kMostStep requests.
@@ -52,8 +52,8 @@ struct Tuning {
   static constexpr int kTickets = 8;
 
   // Events: guesses.
-  static constexpr size_t kMostMarks = 64;  // outstanding on one stream
-  static constexpr int kPollsATurn = 8;     // streams that are asked about
+  static constexpr size_t kMostMarks = 64;  // kept for one stream
+  static constexpr int kPollsATurn = 8;     // streams whose marks one turn asks about
 
   // Views. A view is extended if it has at least this part of the granules needed: a guess.
   static constexpr uint64_t kLeastReuse = 8;

@@ -36,8 +36,8 @@ class DebugDevice final : public DebugHooks {
   // Takes over a block that was just allocated with that overhead. Returns the pointer for its
   // caller.
   void* allocated(Block* block, Bytes requested, const char* tag, const ContextRef& context);
-  // Takes the live block at a caller's pointer out of the live ones. Null if the pointer is none of
-  // theirs.
+  // Takes the live block at a caller's pointer out of the live ones. Null if no live block of this
+  // device has that pointer.
   HoldingPtr take(Address ptr);
   // Checks and frees a block that take() gave.
   void free(Block* block, const HoldingPtr& holding, const ContextRef& context, ThreadCache& cache);

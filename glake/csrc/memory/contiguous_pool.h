@@ -114,7 +114,7 @@ class ContiguousPool {
   Bytes cached_bytes_ = 0;
   std::atomic<uint64_t> physical_{0};              // granules the driver counts, owed ones included
   std::atomic<uint64_t> owed_physical_{0};         // granules of owed_
-  std::vector<std::unique_ptr<Allocation>> owed_;  // under slow
+  std::vector<std::unique_ptr<Allocation>> owed_;  // guarded by the slow lock
 };
 
 }  // namespace glake
