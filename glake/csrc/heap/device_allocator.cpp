@@ -240,7 +240,7 @@ void DeviceAllocator::stream_wait(StreamHandle stream, StreamHandle other) {
   Status s = device_.driver.record(device_.number, event, other);
   if (s.ok()) s = device_.driver.wait_stream(device_.number, stream, event);
   device_.driver.destroy_event(event);  // what waits for it goes on waiting
-  device_.require(s, "that one stream waits for another");
+  device_.require(s, "a wait of one stream for another");
 }
 
 bool DeviceAllocator::capturing() {

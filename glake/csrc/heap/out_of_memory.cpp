@@ -22,7 +22,7 @@ std::string OutOfMemory::driver_text(Bytes driver_free, const GrowthRoom& growth
   std::string text = line("the driver has no more");
   // The driver gave this much and refused the next granule. What it gave is given back by now.
   if (growth.driver.count != 0) text += " than " + size_text(growth.driver.bytes());
-  if (!growth.said.empty()) text += ", asked for more it said " + growth.said;
+  if (!growth.said.empty()) text += ", and answered a request for more with " + growth.said;
   Bytes held = device_.memory.physical().bytes();
   text += line("it reports " + size_text(driver_free) + " free");
   if (growth.kept.count != 0) {
