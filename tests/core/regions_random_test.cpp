@@ -41,8 +41,7 @@ class Program {
       }
       if (i % 8 == 7) OK(glake_check(0));
     }
-    // Frees about half of the blocks in paused regions. A region without a block left is in use
-    // again.
+    // Frees about half of the blocks in paused regions, so that some have no block left.
     for (size_t i = 0; i < blocks_.size();) {
       if (!paused_[blocks_[i].pool] || dice_.chance(50)) {
         end(i);
@@ -80,7 +79,7 @@ class Program {
       ++refused;
       return;
     }
-    paused_[pool] = false;  // a paused region without a block is in use again
+    paused_[pool] = false;  // a request ends the pause of a region without blocks
     blocks_.push_back({ptr, bytes, ++word_, on, pool});
     CU(cuMemsetD32Async(reinterpret_cast<CUdeviceptr>(ptr), word_, bytes / 4, streams_[on]));
   }
