@@ -90,8 +90,8 @@ void check_plain_figures() {
       const double plain = bound.at("plain").number();
       const double got = rate(preset, local ? "0" : "interleave", copies, per_copy_us);
       ++compared;
-      // Two presets' figures for PCIe between sockets are lower than any edge of their graph says
-      // (a limit of the measured hardware): there the graph is only checked not to be slower.
+      // For PCIe between sockets the figures of two presets are lower than any edge of their graph,
+      // by a limit of the measured hardware. There the graph only must not be slower.
       const bool graph_is_faster = name.find("(nolink,xsock)") != std::string::npos && got > plain;
       if (graph_is_faster || std::abs(got - plain) <= kTolerance * plain) continue;
       wrong += "\n  " + preset + ": " + name + ": " + std::to_string(got) + " GB/s, not " +
