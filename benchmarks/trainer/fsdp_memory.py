@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def note(peaks: dict[str, str], phase: str) -> None:
-    """Notes the peak of requested bytes, as by luck an allocator may give a larger, unsplit
+    """Notes the peaks. Requested bytes count: by luck an allocator gives a larger, unsplit
     block."""
     stats = torch.cuda.memory_stats()
     asked, given = (stats[f"{name}_bytes.all.peak"] / 2**20 for name in ("requested", "allocated"))

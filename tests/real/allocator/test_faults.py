@@ -1,5 +1,5 @@
-"""What PyTorch's own allocator does, glake does: seen with the CUDA build of PyTorch over the
-simulated GPU, each program run by both of PyTorch's allocators and by glake.
+"""glake does what PyTorch's own allocator does. The CUDA build of PyTorch runs each program over
+the simulated GPU, with both of PyTorch's allocators and with glake.
 """
 
 import os
