@@ -51,7 +51,7 @@ def test_as_pytorch_does(run, allocator, program):
 
 
 def test_counts_are_pytorchs(run):
-    """Synchronisations, and driver calls for pinned memory, number for number."""
+    """Counts of synchronisations, and of driver calls for pinned memory, are exactly the same."""
     native, glake = run("native", "counts.py"), run("glake", "counts.py")
     assert native.returncode == 0 and glake.returncode == 0, native.stderr + glake.stderr
     assert glake.stdout == native.stdout
