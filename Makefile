@@ -15,7 +15,7 @@ export CMAKE_ARGS := $(CMAKE_ARGS) -DGLAKE_WERROR=ON
 endif
 STEP = @$(PYTHON) tools/step.py
 CXX_FILES = $(shell find glake/csrc glake/include simcuda tests benchmarks -name '*.h' -o -name '*.c' -o -name '*.cpp')
-# Scripts that measure (docs/benchmarks.md); make_*.py make inputs, and are run by hand.
+# Scripts that measure (docs/benchmarks.md). Those named make_*.py make inputs and are run by hand.
 BENCHMARKS = $(filter-out %/common.py $(wildcard benchmarks/*/make_*.py), \
   $(wildcard benchmarks/allocator/*.py))
 RUN_BENCHMARKS = @set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(PY) $$script; done
@@ -31,7 +31,7 @@ test: build native
 	$(PY) -m pytest tests -m 'not gpu and not proof' -n 2 --dist loadfile $(SLOWEST)
 	@$(PY) tools/left.py
 
-# What takes longer, in short form: kills, refused calls, random programs.
+# The tests that take longer, in short form: kills, refused calls, random programs.
 proofs: build native
 	$(PY) -m pytest tests -m 'proof and not gpu' -n 2 --dist loadfile $(SLOWEST)
 
@@ -39,21 +39,23 @@ proofs: build native
 native: build
 	$(STEP) build/native.log "build the C++ tests" $(PY) tools/native.py
 
-# On demand, what `make test` leaves out of its proofs (tests/left.toml): hours on two cores. Its last
-# log is tests/test-all.log. ONLY="suite soak": these steps (.venv/bin/python tools/test_all.py --list).
+# All proofs at full width, also those that `make test` leaves out (tests/left.toml): hours on two cores.
+# The log of the last run is tests/test-all.log. ONLY="suite soak" runs these steps alone;
+# `.venv/bin/python tools/test_all.py --list` prints the names of all.
 test-all: build native
 	$(PY) tools/test_all.py $(if $(ONLY),--only $(ONLY))
 
-# Unsafe edits of the core and of transfer, each found by a test (tests/mutants/mutants.toml).
+# Makes unsafe edits of the core and of transfer; a test must find each (tests/mutants/mutants.toml).
 mutants: $(VENV)/.requirements
 	$(PY) tools/mutants.py --log tests/mutants/mutants.log
 
-# The unmodified CUDA build of PyTorch without a GPU, over glake's stand-ins for CUDA (docs/real.md).
-# An environment of its own, with the CUDA wheel alone: none of the 2 GB of NVIDIA's that it names.
+# Runs the unmodified CUDA build of PyTorch without a GPU, over glake's stand-ins for CUDA (docs/real.md).
+# It has an environment of its own. The CUDA wheel is installed without the 2 GB of NVIDIA's packages
+# that it requires.
 REAL_VENV ?= .venv-real
 REAL_TORCH := torch==2.14.1
 REAL_PY := $(REAL_VENV)/bin/python
-# glake's adapter is compiled there: CUDA's headers are a toolkit's, or else those of $(VENV)'s wheels.
+# glake's adapter is compiled there. CUDA's headers come from a toolkit, or else from $(VENV)'s wheels.
 REAL_HEADERS = $(if $(wildcard /usr/local/cuda/include/cuda_runtime_api.h),,CUDA_HOME="$$($(PY) -c \
   'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia/cu13")
 real: build real-environment
@@ -63,14 +65,14 @@ real: build real-environment
 real-environment: build $(REAL_VENV)/.ready
 	@$(PY) setup.py -q egg_info --egg-base $(REAL_VENV)/glake >build/real-glake.log 2>&1
 
-# A .pth file finds this checkout, and the metadata by which torch finds glake's switch.
+# A .pth file puts this checkout on the path, with the metadata by which torch finds glake's switch.
 define FIND_GLAKE
 @mkdir -p $(1)/glake
 @printf '%s\n' "$(CURDIR)" "$(CURDIR)/$(1)/glake" >"$$($(2) -c \
   'import sysconfig; print(sysconfig.get_path("purelib"))')/glake.pth"
 endef
 
-# The packages of other environments too, those of the first before those of the second.
+# Adds the packages of other environments, those of the first before those of the second.
 define BESIDE
 @for python in $(2); do $$python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; done \
   >"$$($(1) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/others.pth"
@@ -86,9 +88,9 @@ $(REAL_VENV)/.ready: $(VENV)/bin/python pyproject.toml tools/requirements.py Mak
 	$(call FIND_GLAKE,$(REAL_VENV),$(REAL_PY))
 	@touch $@
 
-# Jobs of other packages (DeepSpeed, Megatron-core, Hugging Face, Lightning) with and without glake, on
-# CPUs, in an environment of their own (docs/integrations.md); one by the CUDA build, where `make
-# real-environment` was run.
+# Runs jobs of other packages (DeepSpeed, Megatron-core, Hugging Face, Lightning) with and without glake,
+# on CPUs, in an environment of their own (docs/integrations.md). One job needs PyTorch's CUDA build: it
+# runs only after `make real-environment`.
 FRAMEWORKS_VENV ?= .venv-frameworks
 FRAMEWORKS_PY := $(FRAMEWORKS_VENV)/bin/python
 integration: build integration-environment
@@ -109,7 +111,7 @@ $(FRAMEWORKS_VENV)/.ready: $(VENV)/bin/python pyproject.toml tools/requirements.
 	$(call FIND_GLAKE,$(FRAMEWORKS_VENV),$(FRAMEWORKS_PY))
 	@touch $@
 
-# The same of vLLM, whose CPU build takes 3.5 GB: on demand.
+# The same for vLLM. It is a target of its own, as vLLM's CPU build takes 3.5 GB.
 VLLM_VENV ?= .venv-vllm
 VLLM_PY := $(VLLM_VENV)/bin/python
 integration-vllm: vllm-environment
@@ -119,7 +121,7 @@ integration-vllm: vllm-environment
 vllm-environment: build $(VLLM_VENV)/.ready
 	@$(PY) setup.py -q egg_info --egg-base $(VLLM_VENV)/glake >build/vllm-glake.log 2>&1
 
-# What it brings for pictures and sounds is of CUDA builds, and cannot be loaded beside this torch.
+# Its packages for pictures and sounds are CUDA builds, which cannot be loaded beside this torch.
 $(VLLM_VENV)/.ready: $(VENV)/bin/python pyproject.toml tools/requirements.py tools/cpu_torch.py Makefile
 	$(STEP) build/vllm-venv.log "make $(VLLM_VENV)" $(VENV)/bin/python -m venv $(VLLM_VENV)
 	$(STEP) build/vllm-torch.log "install PyTorch's CPU build" $(VLLM_PY) tools/cpu_torch.py
@@ -130,8 +132,9 @@ $(VLLM_VENV)/.ready: $(VENV)/bin/python pyproject.toml tools/requirements.py too
 	$(call FIND_GLAKE,$(VLLM_VENV),$(VLLM_PY))
 	@touch $@
 
-# torchtitan by the CUDA build on the simulated GPU: beside `make real-environment`'s PyTorch, and with what
-# `make integration-environment` has of other packages. Without what torchtitan requires: that is a torch.
+# Runs torchtitan with PyTorch's CUDA build on the simulated GPU. PyTorch is that of `make
+# real-environment`; other packages are those of `make integration-environment`. torchtitan is installed
+# without its requirements, as they would bring another torch.
 TITAN_VENV ?= .venv-titan
 TITAN_PY := $(TITAN_VENV)/bin/python
 integration-titan: real-environment integration-environment $(TITAN_VENV)/.ready
@@ -148,8 +151,8 @@ $(TITAN_VENV)/.ready: $(FRAMEWORKS_VENV)/.ready $(REAL_VENV)/.ready tools/requir
 	$(call BESIDE,$(TITAN_PY),$(REAL_PY) $(FRAMEWORKS_PY))
 	@touch $@
 
-# vLLM's CUDA package (0.9 GB) over the simulated GPU, as far as it starts: beside `make real-environment`'s
-# PyTorch, and with what `make integration-vllm` has of other packages.
+# Runs vLLM's CUDA package (0.9 GB) on the simulated GPU, as far as it starts. PyTorch is that of `make
+# real-environment`; other packages are those of `make integration-vllm`.
 VLLM_CUDA_VENV ?= .venv-vllm-cuda
 VLLM_CUDA_PY := $(VLLM_CUDA_VENV)/bin/python
 integration-vllm-cuda: real-environment vllm-environment $(VLLM_CUDA_VENV)/.ready
@@ -178,8 +181,8 @@ lint: $(VENV)/.requirements docs
 	$(VENV)/bin/codespell
 	$(VENV)/bin/lint-imports --no-cache >build/imports.log 2>&1 || { cat build/imports.log; exit 1; }
 
-# The source package, and from it a wheel for each of PYTHONS with torch adapters for the torch of each
-# of ADAPTERS, in dist/ (docs/packaging.md).
+# Makes the source package in dist/, and from it a wheel for each of PYTHONS. Each wheel has torch
+# adapters for the torch of each of ADAPTERS (docs/packaging.md).
 PYTHONS ?= $(PY)
 ADAPTERS ?= $(PY)
 wheels: build
@@ -187,12 +190,13 @@ wheels: build
 	$(PY) tools/wheels.py $(foreach each,$(PYTHONS),--python $(each)) \
 	  $(foreach each,$(ADAPTERS),--adapters $(each))
 
-# How much of the Python code the unit tests reach, processes that they start left out.
+# Prints how much of the Python code the unit tests reach. Processes that they start are not counted.
 coverage: build
 	$(PY) -m pytest tests/unit -n 2 --dist loadfile -q --cov=glake --cov-report=term:skip-covered \
 	  --cov-report=html:build/coverage
 
-# The documentation's site in build/site: docs/, and the API of glake and glake.h. Warnings are errors.
+# Builds the documentation's site in build/site, from docs/ and the API of glake and glake.h. Warnings
+# are errors.
 docs: $(VENV)/.requirements
 	$(STEP) build/docs.log "build build/site/index.html" $(PY) -m mkdocs build
 
@@ -200,14 +204,14 @@ bench: build
 	$(PY) tools/native.py --group benchmarks
 	$(RUN_BENCHMARKS)
 
-# The torch-free core and simulator under ASan + UBSan, then under TSan.
+# Runs the torch-free core and the simulator under ASan + UBSan, then under TSan.
 sanitize: sanitize-address,undefined sanitize-thread
 
 comma := ,
 sanitize-%: $(VENV)/.requirements FORCE
 	$(PY) tools/native.py --build build/$(subst $(comma),-,$*) --sanitize $* --run
 
-# What CI runs: 100,000 random operations under ASan + UBSan (a minute on two cores), and the
+# CI runs this: 100,000 random operations under ASan + UBSan (a minute on two cores), and the
 # programs with threads under TSan.
 THREADED = parallel_test interleaving_test keeping_test shutdown_test streams_test
 sanitize-short: $(VENV)/.requirements
@@ -215,25 +219,26 @@ sanitize-short: $(VENV)/.requirements
 	$(PY) tools/native.py --build build/thread --sanitize thread --run \
 	  $(addprefix --program ,$(THREADED))
 
-# Random calls of the C interface under ASan + UBSan; by libFuzzer where clang is installed.
+# Makes random calls of the C interface under ASan + UBSan. libFuzzer chooses them where clang is installed.
 fuzz: $(VENV)/.requirements
 	$(PY) tools/fuzz.py --seconds $(SECONDS)
 
-# A thousand processes that end in every way; then hours, if you like, of work in one.
+# Starts a thousand processes that end in every way, then lets one process work for MINUTES.
 soak: build
 	$(PY) tests/soak/cycles.py
 	$(PY) tests/soak/soak.py --minutes $(MINUTES)
 
-# Builds, tests and measures on a real GPU, offline, with the Python and packages that are installed:
-# no environment is made and nothing is fetched. One JSON and one text report in OUT (docs/gpu.md).
-# Says in one sentence what is missing: a GPU, or a package (WHEELS=directory of wheels helps).
+# Builds, tests and measures on a real GPU, offline, with the Python and packages that are installed.
+# No environment is made and nothing is fetched. It leaves one JSON and one text report in OUT
+# (docs/gpu.md). Where a GPU or a package is missing, one sentence says so (WHEELS=directory of wheels
+# helps).
 OUT ?= results/gpu
 GPU_SECONDS ?= 570
 gpu:
 	@PYTHONPATH="$(CURDIR):$(CURDIR)/tools:$$PYTHONPATH" $(PYTHON) -m gpulane --out "$(OUT)" \
 	  --seconds $(GPU_SECONDS) $(if $(WHEELS),--wheels "$(WHEELS)") $(GPU_OPTIONS)
 
-# Quick when nothing changed; the package is installed in place, so Python edits need no build.
+# This is quick when nothing changed. The package is installed in place, so Python edits need no build.
 build: $(VENV)/.installed
 	$(STEP) build/build.log "build glake" $(PY) setup.py -q build_ext --inplace
 
@@ -242,7 +247,7 @@ $(VENV)/.installed: $(VENV)/.requirements pyproject.toml setup.py
 	  $(PY) -m pip install -v --no-build-isolation --no-deps -e .
 	@touch $@
 
-# torch comes first and pinned, so that nothing later brings another one.
+# torch is installed first, and pinned, so that no later package brings another one.
 $(VENV)/.requirements: $(VENV)/bin/python pyproject.toml tools/requirements.py tools/cpu_torch.py
 	$(STEP) build/torch.log "install PyTorch's CPU build" $(PY) tools/cpu_torch.py
 	@$(PY) tools/requirements.py build test lint docs demo >$(VENV)/requirements.txt

@@ -48,7 +48,7 @@ class CMakeBuild(build_ext):
         if cmake is None:
             raise SystemExit("glake needs CMake 3.20 or newer to build: pip install cmake")
         build = ROOT / "build" / f"cmake-{sysconfig.get_config_var('SOABI')}"
-        # CMake runs this too; here its one line of what is wrong is all that is said.
+        # CMake runs this too. Run here first, a failure prints its one line alone.
         table = [str(ROOT / "tools" / "option_table.py"), f"{build}/generated/base/option_table.h"]
         self._run([sys.executable, "-B", *table])
         drop_stale_cache(build)
@@ -67,7 +67,7 @@ class CMakeBuild(build_ext):
 
     @staticmethod
     def _run(command: list[str]) -> None:
-        """Runs one step, which says itself what is wrong."""
+        """Runs one step, whose own output says what is wrong."""
         status = subprocess.run(command).returncode
         if status != 0:
             raise SystemExit(status)

@@ -1,14 +1,14 @@
-"""The largest batch, and the tokens a step, of the fine-tuning job on GPUs of 24, 40 and 80 GiB.
+"""The largest batch, and tokens per step, of the fine-tuning job on GPUs of 24, 40 and 80 GiB.
 
-end_to_end.py [--memory GIB ...] [--allocator NAME ...] [--steps N]: run it by a Python with
-PyTorch's CUDA build. The job (benchmarks/trainer/finetune.py) runs under `glake dry-run`: PyTorch's
-own allocator code, native and with expandable segments, and glake in its place, over simulated
-GPUs. For each memory and allocator the batch is searched by running the job: to the last sequence
-up to 20, beyond that to 5 %. A row says the largest that ran through all steps and the smallest
-that did not.
+end_to_end.py [--memory GIB ...] [--allocator NAME ...] [--steps N] needs a Python with PyTorch's
+CUDA build. The job (benchmarks/trainer/finetune.py) runs under `glake dry-run` over simulated GPUs,
+with PyTorch's own allocator code, native and with expandable segments, and with glake in its place.
+For each memory and allocator the script searches the batch by running the job: exactly up to 20
+sequences, beyond that to 5 %. A row has the largest batch that ran through all steps, and the
+smallest that did not.
 
-With --gpu it measures instead, on the GPU at hand: tokens/s of the job under each allocator, at the
-batch that is given.
+With --gpu it measures on this machine's GPU instead: tokens/s of the job under each allocator, at a
+given batch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ENVIRONMENTS = {
 
 @dataclass
 class Searched:
-    """Of one allocator and memory: the largest batch that fits, and the least that does not."""
+    """For one allocator and memory: the largest batch that fits, and the least that does not."""
 
     fits: glake.dryrun.DryRun | None = None
     largest: int = 0
@@ -82,7 +82,7 @@ def search(memory: int, allocator: str, steps: int, guess: int) -> Searched:
 
 
 def tokens_a_step(batch: int, steps: int) -> float:
-    """Tokens that are predicted, the mean of the job's steps."""
+    """Predicted tokens per step, the mean over the job's steps."""
     from finetune import DATA
 
     from glake.trainer.data import Data

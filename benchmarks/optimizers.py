@@ -1,11 +1,11 @@
 """Steps to a given loss of AdamW, AGD and WSAM, on a small GPT over real text.
 
 optimizers.py [--steps N] [--json FILE]: the text is the source of Python's own standard library,
-byte by byte; a part of its files is held out, and the loss is that of the held-out part. Each
-optimizer is tuned over as many settings as the others, on a seed of its own; the best setting then
+byte by byte. A part of its files is held out, and the loss is that of the held-out part. Each
+optimizer is tuned over the same number of settings, on a seed of its own. The best setting then
 runs with three more seeds. The rate rises for 20 steps and then stays, so that a loss reached early
-counts as much as one at the end. The target is the highest of the losses that AdamW's seeds end
-with: all of them reach it.
+counts as much as one at the end. The target is the highest loss with which a seed of AdamW ends, so
+that all of these reach it.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def run(config: Optimizer.Config, seed: int, steps: int) -> dict[str, Any]:
 
 
 def steps_to(losses: list[float], target: float) -> float:
-    """The first step at which the loss is at most the target, between evaluations by a line."""
+    """The first step at which the loss is at most the target; linear between evaluations."""
     before = float("inf")
     for at, loss in enumerate(losses):
         if loss <= target:

@@ -1,6 +1,6 @@
-# Finds the directory of cuda.h: only types and constants are taken from it, nothing is linked.
-# In order: GLAKE_CUDA_INCLUDE, a toolkit (CUDA_HOME, CUDA_PATH, /usr/local/cuda), the
-# nvidia-cuda-runtime wheel. Sets GLAKE_CUDA_INCLUDE and GLAKE_CUDA_VERSION.
+# Finds the directory of cuda.h. Only types and constants are taken from it, nothing is linked.
+# It tries in order: GLAKE_CUDA_INCLUDE, a toolkit (CUDA_HOME, CUDA_PATH, /usr/local/cuda), the
+# nvidia-cuda-runtime wheel. It sets GLAKE_CUDA_INCLUDE and GLAKE_CUDA_VERSION.
 
 if(NOT GLAKE_CUDA_INCLUDE)
   set(candidates "")
@@ -10,7 +10,8 @@ if(NOT GLAKE_CUDA_INCLUDE)
     endif()
   endforeach()
   if(Python_EXECUTABLE)
-    # Newest last in name order, so reversed; nvidia/cuda_runtime is where CUDA 12 wheels put it.
+    # The newest is last in name order, so the list is reversed. CUDA 12 wheels have the headers in
+    # nvidia/cuda_runtime.
     execute_process(
       COMMAND "${Python_EXECUTABLE}" -c
               "import glob, sys

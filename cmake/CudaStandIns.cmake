@@ -1,5 +1,5 @@
-# The stand-ins for CUDA's libraries over simcuda (docs/real.md): with their sonames and version
-# nodes in lib/cuda, so that a CUDA build of PyTorch finds in them what it asks of NVIDIA's.
+# The stand-ins for CUDA's libraries over simcuda (docs/real.md). They are in lib/cuda, with the sonames
+# and version nodes of NVIDIA's libraries, so that a CUDA build of PyTorch loads them in their place.
 
 set(runtime "${simcuda}/runtime")
 add_custom_target(glake_cuda)
@@ -34,7 +34,7 @@ foreach(major 13 12)
   set_target_properties("cuda_cudart${major}" PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
 endforeach()
 
-# Those of CUDA 12 are the same code by another name.
+# The stand-ins of CUDA 12 are the same code under another name.
 set(standins "${runtime}/standins")
 foreach(row
     "cublas;libcublas.so.13" "cublas12;libcublas.so.12"
@@ -54,9 +54,9 @@ add_standin(cufile libcufile.so.0 SOURCES "${standins}/cufile.cpp")
 file(GLOB nccl_sources CONFIGURE_DEPENDS "${runtime}/nccl/*.cpp")
 add_standin(nccl libnccl.so.2 SOURCES ${nccl_sources})
 set_target_properties(cuda_nccl PROPERTIES UNITY_BUILD ON)
-# Nothing but a list, and what their "not supported" is: CUDA_ERROR_NOT_SUPPORTED,
-# CUSPARSE_STATUS_NOT_SUPPORTED, NVSHMEMX_ERROR_NOT_SUPPORTED. PyTorch loads libcurand and asks it
-# nothing.
+# These are a list of names each. Every function returns the library's own "not supported":
+# CUDA_ERROR_NOT_SUPPORTED, CUSPARSE_STATUS_NOT_SUPPORTED, NVSHMEMX_ERROR_NOT_SUPPORTED. PyTorch loads
+# libcurand but calls nothing in it.
 function(add_plain name file list status)
   add_standin(${name} ${file} ${ARGN} SOURCES "${standins}/plain.cpp"
     DEFINES "STANDIN_LIBRARY=\"${file}\"" "STANDIN_LIST=\"lists/${list}.def\""
@@ -68,7 +68,7 @@ add_plain(cusparseLt libcusparseLt.so.0 cusparseLt 10)
 add_plain(nvshmem libnvshmem_host.so.3 nvshmem_host 3 NODE NVSHMEM)
 add_plain(curand libcurand.so.10 curand 1)
 target_link_options(cuda_cuda PRIVATE LINKER:--no-as-needed)  # what it is for: simcuda's symbols
-# The runtime opens it, and does not link it.
+# The runtime opens this one at run time and does not link it.
 add_dependencies(cuda_cudart13 cuda_cuda)
 add_dependencies(cuda_cudart12 cuda_cuda)
 

@@ -1,4 +1,4 @@
-"""Tests marked `full` are skipped unless TEST_FULL is 1: `make test` leaves them to test-all."""
+"""Skips tests marked `full` unless TEST_FULL is 1: `make test` leaves them to `make test-all`."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,8 @@ import pytest
 
 @pytest.fixture(scope="session")
 def jit_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Adapters are compiled once a session, from the sources under test: all workers share them."""
+    """Compiles adapters once for each session, from the sources under test; all workers share
+    them."""
     base = tmp_path_factory.getbasetemp()
     return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "jit"
 

@@ -2,9 +2,9 @@
 
     python tools/abi.py [--write]
 
-A name that is gone or new is told, and the exit code 1: what is exported is what others may call.
-C++ names are left out: they join libraries of one build, and no others. `--write` makes the lists
-anew.
+Prints each name that is gone or new; the exit code is 1 then. Exported names are those that others
+may call. C++ names are left out, as they join only libraries of one build. `--write` writes the
+lists again.
 """
 
 import subprocess
@@ -16,7 +16,7 @@ LIBRARIES = ("libglake.so", "libglake_intercept.so", "libsimcuda.so")
 
 
 def exported(library: Path) -> list[str]:
-    """Names that a library defines for others, those of C++ left out, in order."""
+    """The names that a library exports, in order, without those of C++."""
     listed = subprocess.run(
         ["nm", "-D", "--defined-only", "--format=posix", str(library)],
         capture_output=True,

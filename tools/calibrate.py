@@ -2,11 +2,11 @@
 
     tools/calibrate.py REPORT.json [--costs FILE] [--make-default] [--dry-run]
 
-Each driver call's cost becomes [first, further]: microseconds over one 2 MiB page and of each
-further page, the straight line through the measured medians that has the least relative error. That
-of a call over a range of mappings becomes [first, further, mapping], where the last is of each
-further mapping's first page.
-Refuses a report of a simulated run: figures are what hardware showed, or stay the published ones.
+Each driver call's cost becomes [first, further]: microseconds for one 2 MiB page, and for each
+further page. They are the straight line through the measured medians with the least relative error.
+The cost of a call over a range of mappings becomes [first, further, mapping]; the last is for the
+first page of each further mapping.
+A report of a simulated run is refused: figures are measured on hardware or stay the published ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parents[1]
 COSTS = ROOT / "simcuda" / "costs.json"
 PAGE = 2 << 20
-# The case of the rows that give each call's line over its sizes, or over its mappings and theirs.
+# For each call, the case of the report's rows that its line goes through.
 BY_SIZE = {
     "cuMemCreate": "each",
     "cuMemRelease": "each",
@@ -51,10 +51,10 @@ def fit(points: list[tuple[int, float]]) -> tuple[float, float]:
 
 
 def fit_range(points: list[tuple[int, int, float]]) -> tuple[float, float, float]:
-    """(first, further, mapping) of a call over ranges, through (pages, mappings, us) points.
+    """(first, further, mapping) of a call over ranges, fitted to (pages, mappings, us) points.
 
     A call takes `first`, `mapping` for each mapping but the first, and `further` for each page of a
-    mapping but its first. As `fit`.
+    mapping but its first. The error is that of `fit`.
     """
     first, further, mapping = _least(
         [((1, pages - mappings, mappings - 1), us) for pages, mappings, us in points]
@@ -63,7 +63,7 @@ def fit_range(points: list[tuple[int, int, float]]) -> tuple[float, float, float
 
 
 def _least(points: list[tuple[tuple[int, ...], float]]) -> list[float]:
-    """The prices, none negative, by which amounts come nearest to microseconds.
+    """The prices, none negative, for which the sums come nearest to the measured microseconds.
 
     Each point has the amount of every price, and what they cost together. ValueError: no point.
     """
@@ -105,9 +105,9 @@ def _solve(
 
 
 def table(report: dict[str, Any]) -> dict[str, list[float]]:
-    """[first, further] microseconds of every call the report has, or [first, further, mapping].
+    """[first, further] or [first, further, mapping] microseconds of every call in the report.
 
-    ValueError: it has none.
+    ValueError: the report has none.
     """
     measured = report.get("measured", {}).get("driver calls")
     if report["about"]["driver"] != "cuda":
@@ -147,7 +147,7 @@ def entry(report: dict[str, Any], source: str) -> dict[str, Any]:
 
 
 def add(costs: Path, device: str, made: dict[str, Any], default: bool) -> None:
-    """Writes the device's table into the cost file, in place of an older one."""
+    """Writes the device's table into the cost file, and replaces an older one."""
     content = json.loads(costs.read_text())
     content["devices"][device] = made
     if default:

@@ -1,12 +1,11 @@
-"""Checks how the classes of glake/csrc and of simcuda are written: what `make lint` keeps of
-CONTRIBUTING's rules.
+"""Checks rules for the classes of glake/csrc and of simcuda; `make lint` runs it.
 
     python tools/classes.py [--list]
 
-At most 40 methods a class; one class a header, with the structs that it gives and takes; its
-methods in one .cpp; methods before data; no const_cast; no constructor that takes another of its
-class and more. --list prints every class with the number of its methods. Written for this code's
-own style, not for any C++.
+A class has at most 40 methods. A header has one class, with the structs that it gives and takes.
+The methods of a class are in one .cpp, and stand before its data. There is no const_cast, and no
+constructor that takes another object of its class and more. --list prints every class with the
+number of its methods. The checks know this code's own style, not all of C++.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = (ROOT / "glake" / "csrc", ROOT / "simcuda")
 MOST_METHODS = 40  # not counting those that override another's
-# What may stay, each with its reason.
+# Exceptions that may stay, each with its reason.
 MAY = {
     "glake/csrc/driver/driver.h: Driver": "a method a driver call, and no state to divide",
     "glake/csrc/torch/numbers/generators.h: classes": "issue 17: torch/numbers is left as it is",
@@ -52,7 +51,7 @@ def code_of(text: str) -> str:
 
 
 def closing(code: str, at: int) -> int:
-    """Where the bracket that opens at `at` is closed."""
+    """The place where the bracket that opens at `at` is closed."""
     depth = 0
     for i in range(at, len(code)):
         depth += (code[i] in "{(") - (code[i] in "})")
@@ -188,7 +187,7 @@ def divided(found: dict[Path, list[Class]], codes: dict[Path, str]) -> Iterator[
             continue
         own = {each.name for each in found[path]}
         for name in sorted(defined(codes[path]) - own):
-            # Of classes of one name: that whose header is nearest.
+            # Where several classes have the name, the one with the nearest header counts.
             nearest = sorted(
                 headers.get(name, []), key=lambda at: os.path.relpath(at, path.parent).count("/")
             )
@@ -205,7 +204,7 @@ def shown(path: Path) -> str:
 
 
 def wrong_in(path: Path, found: list[Class], code: str) -> Iterator[str]:
-    """What breaks a rule in one file."""
+    """A line for each break of a rule in one file."""
     name = shown(path)
     if "const_cast" in code:
         yield f"{name}: const_cast"
@@ -222,7 +221,7 @@ def wrong_in(path: Path, found: list[Class], code: str) -> Iterator[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Prints what breaks a rule, and what of MAY nothing needs; exit code 1 if anything does."""
+    """Prints each break of a rule and each unused entry of MAY; exit code 1 if there is one."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args(arguments)

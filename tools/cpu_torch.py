@@ -1,7 +1,8 @@
 """Installs PyTorch's CPU build, at the version that the extra `test` pins, for this Python.
 
-Kept apart from the other requirements and done first: from a package index torch is the CUDA build,
-several GB that nothing here can use. A torch of that version that is there already is left alone.
+This is done before the other requirements and apart from them: a package index would give torch's
+CUDA build, several GB that nothing here can use. A torch of that version that is installed already
+is left alone.
 """
 
 import subprocess
@@ -21,7 +22,7 @@ def pinned(pyproject: Path) -> str:
 
 
 def installed() -> str | None:
-    """This Python's torch, without its build ("+cpu"); None: there is none."""
+    """The version of this Python's torch, without its build ("+cpu"); None: it has none."""
     try:
         return version("torch").partition("+")[0]
     except PackageNotFoundError:
@@ -29,7 +30,7 @@ def installed() -> str | None:
 
 
 def install(wanted: str) -> bool:
-    """From where this pip is told to look, or else from PyTorch's own index."""
+    """Installs it from the index that this pip is told to use, or else from PyTorch's own."""
     pip = [sys.executable, "-m", "pip", "install", f"torch=={wanted}+cpu"]
     sources: list[list[str]] = [[], ["--retries", "1", "--index-url", INDEX]]
     return any(subprocess.run([*pip, *source]).returncode == 0 for source in sources)

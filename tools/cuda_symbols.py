@@ -2,10 +2,11 @@
 
     tools/cuda_symbols.py FOLDER_OF_TORCH_LIBRARIES [--version 2.14.1] [--check]
 
-Reads what the libraries in torch/lib ask of NVIDIA's (nm, readelf; nothing is run) and adds the
-names that no list has yet to simcuda/runtime/standins/lists/NAME.def as UNSUPPORTED:
-what a name shall do is then decided by hand, in the list. Names are never removed, so that the
-lists are the union over PyTorch's releases. --check writes nothing; exits 1 if names are missing.
+Reads which names the libraries in torch/lib need from NVIDIA's libraries (nm, readelf; nothing is
+run). Names that no list has yet are added to simcuda/runtime/standins/lists/NAME.def as
+UNSUPPORTED. What a name does is then decided by hand, in the list. Names are never removed, so that
+the lists are the union over PyTorch's releases. --check writes nothing, and exits with 1 if names
+are missing.
 """
 
 import argparse
@@ -18,7 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 RUNTIME = ROOT / "simcuda" / "runtime"
 LISTS = RUNTIME / "standins" / "lists"
-# Libraries by the beginning of a name; the first that fits. The lists carry the version nodes.
+# The library of a name, by how the name begins; the first that fits counts. The lists have the
+# version nodes.
 PREFIXES = (
     ("cublasLt", "cublasLt"),
     ("cublas", "cublas"),
@@ -40,7 +42,8 @@ _DRIVER = re.compile(r"cu[A-Z]")
 
 
 def library_of(symbol: str) -> str | None:
-    """The list a name belongs to; None: not NVIDIA's, or the runtime's (written by hand)."""
+    """The list that a name belongs to; None: not a name of NVIDIA's, or one of the runtime, whose
+    functions are written by hand."""
     if symbol.startswith(("cuda", "__cuda", "curandState")):
         return None
     for prefix, library in PREFIXES:
@@ -79,7 +82,7 @@ def exported(folder: Path) -> set[str]:
 
 
 def missing(names: dict[str, set[str]]) -> dict[str, list[str]]:
-    """What is asked for and nobody provides, by list; of libcuda only what simcuda lacks."""
+    """The names that nobody provides, by list; of libcuda's, those that simcuda lacks."""
     driver = {
         match[1]
         for source in RUNTIME.parent.glob("*.*")

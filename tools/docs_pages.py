@@ -51,7 +51,7 @@ MODULES = {
     "glake.typing": "Types in the signatures above.",
 }
 _PICTURE = re.compile(r"!\[[^\]\n]+\]\(([\w/.-]+)\)")  # of this repository
-# A name declared: of a function before its arguments, of a type after it, or a macro's.
+# The name in a declaration: before a function's arguments, behind a type, or a macro's.
 _NAMES = re.compile(r"\b(glake_\w+)\s*\(|^\}\s*(glake_\w+);|^#define (GLAKE_\w+) ", re.MULTILINE)
 
 
@@ -72,8 +72,8 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """mkdocs' hook: a link out of docs/ leads to the page made of that file, else is plain text; a
-    picture from there is one of the site."""
+    """mkdocs' hook: a link out of docs/ leads to the page made of that file, or becomes plain text.
+    A picture from outside is one of the site."""
     for page, source in COPIED.items():
         markdown = re.sub(rf"\]\(\.\./{re.escape(source)}([)#])", rf"]({page}\1", markdown)
     markdown = re.sub(r"(!\[[^\]\n]+\])\(\.\./[^)\s]*?([^/)\s]+)\)", r"\1(\2)", markdown)
@@ -91,8 +91,8 @@ def pages() -> dict[str, str]:
 
 
 def moved(text: str) -> str:
-    """A page of the repository's root as one of docs/: links lead to pages of the site, and those
-    to files that are no pages are plain text. A picture has its file's name alone."""
+    """A page of the repository's root, changed into one of docs/. Links lead to pages of the site;
+    a link to a file that is no page becomes plain text. A picture has its file's name alone."""
     others = {source: page for page, source in COPIED.items()}
 
     def link(found: re.Match[str]) -> str:
@@ -182,7 +182,7 @@ def c_page(header: str) -> str:
 
 
 def plain(comment: str) -> str:
-    """A C comment's text, its names of functions and arguments as they stand."""
+    """The text of a C comment, with names of functions and arguments unchanged."""
     lines = (
         line.strip().removeprefix("*").strip()
         for line in comment[2:].removesuffix("*/").splitlines()

@@ -2,9 +2,10 @@
 
     tools/fuzz.py [--seconds 60] [--random] [--seed N] [--operations N]
 
-With clang by libFuzzer, whose corpus is kept in build/fuzz/corpus; without it, or with --random, by
-random input (tests/fuzz/core_fuzz.cpp), for so many --operations instead of --seconds if given.
-Exits non-zero on a finding, which is printed as a test body.
+With clang libFuzzer makes the input, and its corpus is kept in build/fuzz/corpus. Without clang, or
+with --random, the input is random (tests/fuzz/core_fuzz.cpp); it ends after --operations instead of
+--seconds if that is given. A finding is printed as the body of a test, and the exit
+status is not 0.
 """
 
 import argparse
@@ -29,14 +30,14 @@ def find_clang() -> str | None:
 
 
 def environment(binaries: Path) -> dict[str, str]:
-    """The test programs', with short allocation stacks: they cost a fifth of the time."""
+    """The test programs' environment, with short allocation stacks: long ones cost much time."""
     kept = native.environment() | {"GLAKE_DRIVER": "sim", "LD_LIBRARY_PATH": str(binaries)}
     kept["ASAN_OPTIONS"] += ":malloc_context_size=4"
     return kept
 
 
 def fuzz(clang: str, seconds: int) -> int:
-    """Runs libFuzzer; its exit status."""
+    """Runs libFuzzer and returns its exit status."""
     c = clang.replace("clang++", "clang")
     compilers = [f"CMAKE_CXX_COMPILER={clang}", f"CMAKE_C_COMPILER={c}", "GLAKE_FUZZER=ON"]
     binaries = native.build(
@@ -55,7 +56,7 @@ def fuzz(clang: str, seconds: int) -> int:
 
 
 def play(seconds: int, seed: int, operations: int) -> int:
-    """Plays random input, a process and a seed for each core; the worst exit status."""
+    """Plays random input, a process and a seed for each core; returns the worst exit status."""
     binaries = native.build(
         ROOT / "build" / "address-undefined", sanitize="address,undefined", targets=["core_fuzz"]
     )

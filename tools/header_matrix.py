@@ -2,9 +2,9 @@
 
     tools/header_matrix.py [--cache DIR] [--fetch] [VERSION]...
 
-Headers are taken from DIR/<version>/torch/include. With --fetch, missing ones are unpacked from
-torch's macOS wheels, the smallest that carry them (about 100 MB each, removed afterwards). Nothing
-of torch is run. Exits 1 if a version does not compile or has no headers.
+Headers come from DIR/<version>/torch/include. With --fetch, missing ones are unpacked from torch's
+macOS wheels, the smallest that have them (about 100 MB each, removed afterwards). Nothing of torch
+is run. The exit code is 1 if a version does not compile or has no headers.
 """
 
 import argparse

@@ -4,7 +4,7 @@
 
 Without options it writes the PTX of every kernel of glake/csrc/transfer/run/kernels into a .ptx
 file beside it, which CMake puts into a header.
---check: only says whether that would change anything. --verify: assembles what is committed for
+--check: only says whether that would change anything. --verify: assembles the committed PTX for
 several GPUs with ptxas. Both compilers come from pip, need no GPU, and are no dependency of glake:
 
     pip install nvidia-cuda-nvrtc-cu12 nvidia-cuda-nvcc-cu12
@@ -27,8 +27,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 KERNELS = ROOT / "glake" / "csrc" / "transfer" / "run" / "kernels"
 TARGET = "compute_70"  # every later GPU compiles it for itself
-# The oldest PTX with all that is used: older drivers refuse text of a newer version, whatever is in
-# it. ptxas refuses instructions newer than the version (--verify).
+# The oldest PTX version that has all that the kernels use. A driver refuses text of a newer version
+# than its own, whatever is in it. ptxas refuses instructions newer than the version (--verify).
 VERSION = "7.0"
 GPUS = ("sm_70", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 
@@ -85,7 +85,7 @@ def plain(ptx: str) -> str:
 
 
 def verify(ptxas: str, made: Path) -> list[str]:
-    """Assembles it for every GPU; the words of those that refuse it."""
+    """Assembles the PTX for every GPU; returns ptxas' words where it refuses."""
     wrong = []
     with tempfile.TemporaryDirectory() as folder:
         for gpu in GPUS:

@@ -2,8 +2,8 @@
 
     python tools/layers.py [--draw]
 
-The order is the one table of docs/design.md. Exit code 1, and each arrow that runs upward, if one
-does. `--draw` prints each folder and those it includes instead.
+The order is that of the table in docs/design.md. Prints each include that points up; the exit code
+is 1 if there is one. `--draw` prints instead each folder and those it includes.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CSRC = ROOT / "glake" / "csrc"
-# From the bottom. What stands in one row does not know of each other.
+# The layers, the lowest first. Folders in one row do not include each other.
 LAYERS = (
     ("include/glake",),
     ("base",),
-    # The preloaded library is one of its own, and reaches glake by the C interface alone.
+    # The preloaded library is a separate one, and calls glake only through the C interface.
     ("driver", "plan", "intercept"),
     ("memory", "watch"),
     ("heap",),
@@ -73,7 +73,7 @@ def allowed(source: str, target: str, path: Path) -> bool:
 
 
 def main() -> int:
-    """Prints what runs upward, or with --draw every arrow."""
+    """Prints each include that points up, or with --draw all of them."""
     arrows: dict[str, set[str]] = defaultdict(set)
     wrong = []
     for root in (CSRC, ROOT / "glake" / "include", ROOT / "simcuda"):

@@ -1,4 +1,4 @@
-"""Prints what `make test` does in a short form or not at all, and which target does it.
+"""Prints what `make test` leaves out or does in a short form, and which target does it.
 
 python tools/left.py
 """

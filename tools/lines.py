@@ -1,8 +1,9 @@
-"""How long a package is, by folder: lines of code (no blank one, comment or docstring), and all.
+"""Prints how long a package is, by folder: its lines of code, and all its lines.
 
     lines.py FOLDER [--most N]
 
-With --most the exit status is 1 where there are more than N lines of code.
+Blank lines, comments and docstrings are no lines of code. With --most the exit status is 1 if there
+are more than N lines of code.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
     python tools/mutants.py [--only NAME]... [--log FILE]
 
-tests/mutants/mutants.toml names each edit, and the case of a C++ test that must fail with it. Each
-is made in a copy of the checkout's tracked files (--tree, default build/mutants), never in the
-checkout, and taken back after it: applied, built, run, printed as killed or survived. Exit code 1
-if one survives, or if one cannot be tried: its old text must occur exactly once, what it makes must
-compile, and its case must pass without it.
+tests/mutants/mutants.toml names each edit, and the case of a C++ test that must fail with it. An
+edit is made in a copy of the checkout's tracked files (--tree, default build/mutants), never in the
+checkout. The copy is built, the case runs, and the edit is printed as killed or survived and
+undone. The exit code is 1 if an edit survives or cannot be tried: its old text must occur exactly
+once, the result must compile, and the case must pass without the edit.
 
 About ten minutes on two idle cores; `make mutants` runs it on demand, and its last log is
 tests/mutants/mutants.log.
@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "tests" / "mutants" / "mutants.toml"
 BUILD = Path("build") / "tests"  # as in a checkout, so that a compiler cache finds what it has
 TIMEOUT_S = 300  # of a case: it takes seconds where it holds, and one that never ends has failed
-# No optimisation: what takes the time is compiling.
+# Built without optimisation, as compiling takes most of the time.
 FLAGS = "-DGLAKE_TEST_FLAGS=-O0"
 
 
@@ -72,7 +72,7 @@ def edited(text: str, mutant: Mutant) -> str:
 
 
 def copy_checkout(tree: Path) -> None:
-    """Makes `tree` the tracked files, and what was built; unchanged files keep their time."""
+    """Copies the tracked files and the build to `tree`; unchanged files keep their time."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
     names = set(filter(None, listed.stdout.decode().split("\0")))
     for path in tree.rglob("*"):
@@ -129,7 +129,7 @@ def outcome(tree: Path, mutant: Mutant) -> str:
 
 
 def tried(tree: Path, mutant: Mutant) -> str:
-    """What the log says of the mutant: killed, survived or a fault of the list."""
+    """The mutant's line in the log: killed, survived or a fault of the list."""
     path = tree / mutant.file
     text = path.read_text()
     try:
@@ -145,7 +145,7 @@ def tried(tree: Path, mutant: Mutant) -> str:
 
 
 def unchanged(tree: Path, chosen: list[Mutant]) -> dict[tuple[str, str], str]:
-    """Why a case that is to find a mutant does not hold without one; empty where all do."""
+    """Each case that fails without a mutant, and why; empty where all pass."""
     wrong: dict[tuple[str, str], str] = {}
     for program in dict.fromkeys(one.program for one in chosen):
         if not build(tree, program):

@@ -1,17 +1,17 @@
-"""Finds names of files that are not there, in comments, docstrings and pages.
+"""Finds names of files that do not exist, in comments, docstrings and pages.
 
     python tools/named_files.py [FILE ...]
 
-A name that could be of this repository counts:
+A name is checked if it could be one of this repository:
 
-- `tools/layers.py`: it begins with a folder of the root;
-- `allocator/stats.py`: of Python, with one of glake/;
-- `heap/search.cpp`: of C and C++, with one of glake/csrc/ or simcuda/;
-- `search.cpp`: of C and C++, in a comment of theirs.
+- `tools/layers.py`: any file, if the name begins with a folder of the root;
+- `allocator/stats.py`: a Python file, if it begins with a folder of glake/;
+- `heap/search.cpp`: a C or C++ file, if it begins with a folder of glake/csrc/ or simcuda/;
+- `search.cpp`: a C or C++ file, in a comment of C or C++.
 
-It may leave out the first folders of its path. `*` and a word in capitals stand for anything. Other
-names, such as torch/cuda/memory.py, are other people's. What the build makes, and what a source
-includes, is there. Prints FILE:LINE of each and exits 1 if there is one.
+A name may leave out the first folders of its path. `*` and a word in capitals stand for anything.
+Other names, such as torch/cuda/memory.py, belong to other projects. Files that the build makes, or
+that a source includes, exist. Prints FILE:LINE of each name; the exit code is 1 if there is one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 MADE = ("build", "dist", "results", "__pycache__")  # by builds and runs, at the root
 C_SOURCES = (".h", ".c", ".cpp")
-# Where the folders are that a name begins with: of names with these ends, and of all.
+# The folders that may be left out before a name: for names with these ends, and for all.
 BEGIN = {".py": ("glake",), **dict.fromkeys(C_SOURCES, ("glake/csrc", "simcuda"))}
 NAME = re.compile(
     r"(?<![\w./~$}>:@+-])((?:[\w.*-]+/)*[\w*-][\w.*-]*"
@@ -60,7 +60,7 @@ def files() -> frozenset[str]:
 
 @cache
 def known() -> frozenset[str]:
-    """What a name may be: files, those that the build makes, and what sources include."""
+    """All names that exist: files, those that the build makes, and those that sources include."""
     named = {name.removesuffix(".in") for name in files()}
     named.update(re.findall(r"/generated/([\w/.]+)", (ROOT / "CMakeLists.txt").read_text()))
     for name in files():
@@ -81,7 +81,7 @@ def beginnings(end: str) -> frozenset[str]:
 
 
 def counts(name: str, in_c: bool) -> bool:
-    """Whether a name could be of this repository."""
+    """Whether a name could be one of this repository."""
     end = Path(name).suffix
     first, slash, _ = name.partition("/")
     return first in beginnings(end) if slash else in_c and end in C_SOURCES
@@ -96,7 +96,7 @@ def is_there(name: str, beside: Path) -> bool:
 
 
 def texts(path: Path, source: str) -> Iterator[tuple[int, str]]:
-    """Line and text of each comment and docstring; all of a page."""
+    """Line and text of each comment and docstring; of a page, its whole text."""
     if path.suffix in C_SOURCES:
         for found in C_TEXT.finditer(source):
             if found[1] is not None:
@@ -116,7 +116,7 @@ def texts(path: Path, source: str) -> Iterator[tuple[int, str]]:
 
 
 def missing(path: Path) -> Iterator[tuple[int, str]]:
-    """Line and name of each file that is named there and is not here."""
+    """Line and name of each file that `path` names and that does not exist."""
     for line, text in texts(path, path.read_text(encoding="utf-8")):
         for found in NAME.finditer(text):
             name = found[1]
@@ -125,14 +125,14 @@ def missing(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def is_read(name: str) -> bool:
-    """Whether names in a file are looked at."""
+    """Whether the names in a file are checked."""
     path = Path(name)
     commented = (*C_SOURCES, ".py", ".md", ".toml", ".cmake", ".yml")
     return path.suffix in commented or path.name in ("Makefile", "CMakeLists.txt")
 
 
 def main(names: list[str]) -> int:
-    """Prints the names that are of no file, of these files or of all."""
+    """Prints the names of missing files, in these files or in all."""
     chosen = [Path(name).resolve() for name in names]
     wrong = 0
     for path in chosen or [ROOT / name for name in sorted(files()) if is_read(name)]:

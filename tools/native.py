@@ -27,8 +27,8 @@ SOURCES = {
     ),
     "benchmarks": ("benchmarks/*.cpp", "benchmarks/[!g]*/*.cpp"),
 }
-# Test programs that a GPU runs too (--driver): with the driver's library as first argument, or
-# through the C interface alone. All others are about the simulator, or need its books.
+# Test programs that also run on a GPU (--driver). They take the driver's library as first argument,
+# or use the C interface alone. All others test the simulator, or need its books.
 TAKE_LIBRARY = (
     "conformance",
     "granule_stress",
@@ -86,7 +86,8 @@ def build(
 
 
 def environment() -> dict[str, str]:
-    """This process's, sanitizers told to fail on any finding; of glake's options GLAKE_DRIVER only.
+    """This process's environment, in which sanitizers fail on any finding. Of glake's options it
+    has GLAKE_DRIVER only.
 
     The driver is the simulator unless the caller's environment names one.
     """
@@ -114,7 +115,7 @@ def on_driver(name: str, driver: str) -> tuple[list[str], dict[str, str]]:
         return [], {}
     if name not in NEUTRAL:
         raise ValueError(f"{name} runs on the simulator only")
-    # The program is linked to simcuda; preloaded, the other driver's symbols come before it.
+    # The program is linked to simcuda. The other driver is preloaded: its symbols come first.
     return [], {"TEST_DRIVER": driver, "LD_PRELOAD": driver_library(driver)}
 
 

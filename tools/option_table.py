@@ -43,7 +43,7 @@ config: Any = table()
 
 
 class Field(NamedTuple):
-    """How C++ holds an option: its type, what defines that, how text is read, the default."""
+    """How C++ holds an option: its type, the type's definition, its parser, its default."""
 
     type: str
     kind: str
@@ -147,7 +147,7 @@ def driver(name: str, parse: Any, default: str) -> Field:
     return Field("std::string", "DriverName{}", f" = {quoted(default)}")
 
 
-# By the parser, or its class.
+# How C++ holds an option, by the option's parser or the parser's class.
 FIELDS: dict[Any, Callable[[str, Any, Any], Field]] = {
     config.Choice: choice,
     config.Modes: modes,
@@ -162,7 +162,7 @@ FIELDS: dict[Any, Callable[[str, Any, Any], Field]] = {
     config.CallTimes: call_times,
     config.PATH: text,
 }
-# Those that C++ reads by fields: the prefix that it leaves out of a name.
+# The readers whose options are fields in C++, and the prefix that a field's name leaves out.
 READERS = {"core": "", "simulator": "sim_"}
 
 
@@ -172,9 +172,9 @@ def short(option: Any) -> str:
 
 
 def field(option: Any) -> Field:
-    """How C++ holds one. SystemExit: its reader has none of that kind."""
+    """How C++ holds an option. SystemExit: its reader has no options of that kind."""
     parse = option.parse
-    # The simulator skips an empty text; the core reads the default then.
+    # The simulator skips an empty text, for which the core reads the default.
     if isinstance(parse, config.OrNone) and parse != config.PATH and option.reader == "simulator":
         parse = parse.parse
     make = FIELDS.get(parse) or FIELDS.get(type(parse))

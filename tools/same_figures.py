@@ -3,16 +3,16 @@
     python tools/same_figures.py --save FILE     # before a change
     python tools/same_figures.py --compare FILE  # after it: exit code 1, and what differs, if any
 
-With --only PART ... these parts alone. The parts are:
+--only PART ... chooses parts. The parts are:
 
 - `replays`: glake's own core by both of its policies, on each trace of tests/traces and on random
   ones of up to five streams. Driver calls and their modelled time, step by step; what is live and
   held over time, and where each block lies at three quarters of it; the texts of refusals; the
   smallest capacity.
-- `targets`: what benchmarks/allocator/targets.py says of the traces of tests/traces.
+- `targets`: the figures of benchmarks/allocator/targets.py for the traces of tests/traces.
 - `transfer`: `glake bench transfer` on all platforms, by both ways of completion.
 
-None of it is a time taken here, so that two runs of one version give the same bytes.
+No figure is a time measured here, so that two runs of one version give the same bytes.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def random_lines(seed: int) -> Iterator[str]:
 
 
 def traces(folder: Path) -> list[Path]:
-    """The repository's own, and random ones written into `folder`."""
+    """The repository's own traces, and random ones written into `folder`."""
     for seed in range(RANDOM_TRACES):
         (folder / f"random-{seed}.trace").write_text("\n".join(random_lines(seed)) + "\n")
     return [*sorted((ROOT / "tests" / "traces").glob("*.trace.gz")), *sorted(folder.iterdir())]
 
 
 def figures(trace: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What each replay of the trace gives, by its policy, capacity and delay."""
+    """The figures of each replay of the trace, by policy, capacity and delay."""
     for policy in POLICIES:
         for times in CAPACITIES:
             for delay in DELAYS:
@@ -137,7 +137,7 @@ def measured(parts: list[str]) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
-    """Each row that differs, and in which figures."""
+    """Each row that differs, with the figures that do."""
     for name in sorted(before.keys() | after.keys()):
         old, new = before.get(name, {}), after.get(name, {})
         keys = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
@@ -146,7 +146,7 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
 
 
 def main() -> int:
-    """Saves or compares."""
+    """Saves or compares the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--save", type=Path, metavar="FILE")
@@ -162,7 +162,7 @@ def main() -> int:
         parser.error(f"{options.compare} was saved without {', '.join(absent)}: name --only")
     same = True
     for part in options.only:
-        # Through JSON, as the file was: a tuple is a list there.
+        # The figures go through JSON, as those of the file did: a tuple becomes a list.
         lines = list(differences(before[part], json.loads(json.dumps(after[part]))))
         same = same and not lines
         print(*lines or [f"{part}: {len(after[part])} rows, the same to the last digit"], sep="\n")

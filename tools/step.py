@@ -1,8 +1,8 @@
-"""Runs one step of the Makefile: its output goes to a log, a line says what runs and how long.
+"""Runs one step of the Makefile. Its output goes to a log, and a line says what runs and how long.
 
-Usage: step.py LOG WHAT COMMAND [ARGUMENT...]. The exit status is the command's; if that is not 0,
-the end of the log is shown. On a terminal the line counts the seconds, elsewhere it comes again
-every half minute, with the last line of the log.
+Usage: step.py LOG WHAT COMMAND [ARGUMENT...]. The exit status is that of the command. If it is not
+0, the end of the log is shown. On a terminal the line counts the seconds. Elsewhere it is printed
+again every half minute, with the last line of the log.
 """
 
 import subprocess
@@ -16,14 +16,14 @@ _TERMINAL, _ELSEWHERE = 1.0, 30.0  # seconds between two signs of life
 
 
 def last_line(log: Path) -> str:
-    """What the step said last, shortened to one line."""
+    """The last text that the step printed, shortened to one line."""
     lines = log.read_text(errors="replace").split("\n")
     said = next((each.strip() for each in reversed(lines) if each.strip()), "")
     return said.rpartition("\r")[2][:_WIDTH]
 
 
 def run(log: Path, what: str, command: list[str]) -> int:
-    """The exit status of `command`, told about on standard output while it runs."""
+    """Runs `command`, reports on standard output meanwhile, and returns its exit status."""
     counts = sys.stdout.isatty()
     log.parent.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()

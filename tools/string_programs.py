@@ -2,12 +2,13 @@
 
     python tools/string_programs.py [FILE ...]
 
-A program is a text of several lines, or with a `;`, that is Python with a statement which does
-something; C, C++ or PTX; several commands of CMake; a script that begins with `#!`, or has a loop,
-a condition or `set -e` of a shell. The text may be bytes, joined of lines, or have places for
-values. It belongs in a file, which is run: tests/SUITE/programs/NAME.py. A single statement stays,
-as in `python -c "import glake"`; so do docstrings. Not found: a text of shell commands alone, and
-other languages. Prints FILE:LINE of each and exits 1 if there is one.
+A program is a text of several lines, or with a `;`, that is one of these: Python with a statement
+that does something; C, C++ or PTX; several commands of CMake; a script that begins with `#!`, or
+has a loop, a condition or `set -e` of a shell. The text may be bytes, a join of lines, or have
+places for values. A program belongs in a file, which is run: tests/SUITE/programs/NAME.py. A single
+statement may stay, as in `python -c "import glake"`, and so may docstrings. Other languages are not
+found, nor is a text of shell commands alone. Prints FILE:LINE of each program; the exit code is 1
+if there is one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("benchmarks", "examples", "tests", "tools")
-# What may stay, by its file and how its text begins, with the reason.
+# Texts that may stay: the file and how the text begins, with the reason.
 MAY = {
     "examples/dry_run.py: import torch": "an example is one file, which a reader can copy",
     "examples/record_and_replay.py: import glake, torch": "likewise",
@@ -32,7 +33,7 @@ MAY = {
     "tests/trainer/unit/test_huggingface.py: model_type = 'bert'; known": "words of an error",
     "tests/real/programs/compiled_at_run_time.py: template <typename T>": "torch compiles the text",
 }
-# What stands for a value that is put into the text.
+# Stands for a value that is put into the text.
 VALUE = "_value_"
 C = re.compile(
     r"^\s*#\s*include\b|^\s*(?:typedef )?(?:struct|union|enum|class) \w+ \{"
@@ -59,7 +60,8 @@ PLACES = (re.compile(r"%\(\w+\)[srd]|%[srd]"), re.compile(r"\{\w*\}|\$\{\w+\}|\$
 
 
 def text_of(node: ast.AST) -> str | None:
-    """The text that an expression makes, VALUE for what only its run knows; None: no string."""
+    """The text that an expression makes, with VALUE for each value that only a run knows; None: it
+    makes no string."""
     if isinstance(node, ast.Constant):
         value = node.value.decode("latin-1") if isinstance(node.value, bytes) else node.value
         return value if isinstance(value, str) else None
@@ -74,7 +76,7 @@ def text_of(node: ast.AST) -> str | None:
 
 
 def _joined(function: ast.Attribute, given: list[ast.expr]) -> str | None:
-    """What the join() of a text makes of a list of texts."""
+    """The text that join() of a text makes of a list of texts."""
     between = text_of(function.value) if function.attr == "join" else None
     if between is None or len(given) != 1 or not isinstance(given[0], ast.List | ast.Tuple):
         return None
@@ -119,7 +121,7 @@ def programs(node: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def main(names: list[str]) -> int:
-    """Prints the programs of these files, or of all, and what MAY no longer needs."""
+    """Prints the programs in these files or in all, and the entries of MAY that no text needs."""
     files = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
     chosen = [Path(name).resolve() for name in names] or files
     wrong: list[str] = []

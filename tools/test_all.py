@@ -3,9 +3,9 @@
     python tools/test_all.py [--only NAME ...] [--list]
 
 Without --only all steps run but those that fetch gigabytes more (`on_demand` below). A step that
-fails does not stop the others. tests/test-all.log is written anew after each step, so it has what
-was done when a run is interrupted, and keeps the last run of steps that were not asked for. What a
-step prints is in build/test-all/NAME.log. Exit code 1 if a step did not pass.
+fails does not stop the others. tests/test-all.log is written again after each step, so an
+interrupted run loses no step that was done. It keeps the last run of steps that were not asked for.
+The output of a step is in build/test-all/NAME.log. The exit code is 1 if a step did not pass.
 
 `make test-all` runs this after it has built what the steps need.
 """
@@ -30,7 +30,8 @@ LOG = ROOT / "tests" / "test-all.log"
 HEAD = "# The last run of each step of `make test-all`, written by tools/test_all.py.\n"
 TIMED_OUT = 124  # exit status of timeout(1)
 KILL_AFTER_S = 60  # for a step that does not end when told to
-# What a run writes itself, and so does not make the tree another one than the commit's.
+# Files that a run writes itself: a change of these does not count as a change of the commit's
+# files.
 WRITTEN = ("tests/test-all.log", "tests/mutants/mutants.log")
 PYTEST_END = re.compile(r"(?:=+ )?(\d+ (?:passed|failed|error|skipped).* in [\d.]+s.*?)(?: =+)?$")
 
@@ -69,7 +70,7 @@ STEPS = (
 
 
 def read(log: Path) -> dict[str, str]:
-    """The log's entries by the step's name; those of steps that are gone too."""
+    """The log's entries by the step's name, also those of steps that no longer exist."""
     entries: dict[str, str] = {}
     name = ""
     for line in log.read_text().splitlines() if log.exists() else []:
@@ -108,7 +109,7 @@ def git(*words: str) -> str:
 
 
 def commit() -> str:
-    """The commit, and whether the files are those of it."""
+    """The commit, and whether the files are the commit's."""
     changed = [
         line for line in git("status", "--porcelain").splitlines() if line[3:] not in WRITTEN
     ]
@@ -122,7 +123,7 @@ def python() -> str:
 
 
 def entry(one: Step, outcome: str, began: tuple[str, str], seconds: float, said: str) -> str:
-    """The log's lines of a run that began at a time, of a commit."""
+    """The log's lines for one run of a step."""
     cores = len(os.sched_getaffinity(0))
     return (
         f"{one.name}: {outcome}\n"
@@ -133,7 +134,7 @@ def entry(one: Step, outcome: str, began: tuple[str, str], seconds: float, said:
 
 
 def run(one: Step, folder: Path) -> tuple[str, str, bool]:
-    """Runs a step: its outcome, the log's lines of it, and whether somebody interrupted it."""
+    """Runs a step; returns its outcome, its lines for the log, and whether it was interrupted."""
     output = folder / f"{one.name}.log"
     limit_s = round(one.limit_h * 3600)
     words = ["timeout", "-k", str(KILL_AFTER_S), str(limit_s), "sh", "-c", one.command]
@@ -153,7 +154,7 @@ def run(one: Step, folder: Path) -> tuple[str, str, bool]:
 
 
 def interrupted(*_: object) -> None:
-    """SIGTERM ends a run as Control-C does: with the log of what was done."""
+    """SIGTERM ends a run as Control-C does: the log has the steps that were done."""
     raise KeyboardInterrupt
 
 

@@ -1,8 +1,8 @@
 """Runs clang-tidy, by the repository's .clang-tidy, on C++ sources of glake and of simcuda.
 
-Usage: tidy.py [FILE...]; without one, all. Sources that need more than CUDA's headers (torch's,
-pybind11's) are left out, and so are headers, which are looked at with what includes them. Exit
-code 1, and clang-tidy's words, if something is found.
+Usage: tidy.py [FILE...]; without a file it checks all sources. Sources that need other headers than
+CUDA's (torch's, pybind11's) are left out. Headers are left out too, as they are checked with the
+sources that include them. Prints what clang-tidy finds; the exit code is 1 if it finds something.
 """
 
 import os
@@ -18,7 +18,7 @@ LEFT_OUT = (ROOT / "glake" / "csrc" / "torch", ROOT / "glake" / "csrc" / "python
 
 
 def sources(given: list[str]) -> list[Path]:
-    """Those of `given`, or all, that can be looked at."""
+    """The sources among `given`, or among all, that can be checked."""
     found = [Path(each).resolve() for each in given]
     found = found or sorted(path for folder in FOLDERS for path in folder.rglob("*.cpp"))
     return [
@@ -43,7 +43,7 @@ def built_include() -> tuple[Path, Path]:
 
 
 def flags() -> list[str]:
-    """What CMakeLists.txt compiles with, as far as it changes what a source means."""
+    """The flags of CMakeLists.txt that change what a source means."""
     generated, cuda = built_include()
     folders = (
         ROOT,

@@ -2,8 +2,8 @@
 
     python tools/try_wheel.py WHEEL [--python PYTHON] [--torch]
 
-With --torch PyTorch's CPU build is installed too, and memory of a script comes from glake by the
-adapter that the wheel carries. AssertionError, with what was said, if a command fails.
+With --torch PyTorch's CPU build is installed too, and a script gets its memory from glake through
+the adapter in the wheel. AssertionError, with the output, if a command fails.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "tools" / "programs" / "script.py"
-# Words of the command, and what it prints.
+# The words of each command, and what it prints.
 COMMANDS = (
     (["glake", "--help"], "GPU memory that does not fragment"),
     (["glake", "info"], "simcuda"),
@@ -28,7 +28,7 @@ WITH_TORCH = ((["glake", "run", "script.py"], "of glake: 4194304"),)
 
 
 def said(words: list[str], folder: Path) -> str:
-    """What a command prints, with the environment's own programs on PATH and no others."""
+    """Runs a command with only the environment's own programs on PATH; returns what it prints."""
     options = {"GLAKE_DRIVER": "sim", "GLAKE_SIM_MEMORY": "1GiB"}
     programs = folder / "venv" / "bin"
     done = subprocess.run(
@@ -44,7 +44,7 @@ def said(words: list[str], folder: Path) -> str:
 
 
 def try_wheel(wheel: Path, python: str, torch: bool, folder: Path) -> None:
-    """Installs and tries it in an empty `folder`."""
+    """Installs and tries the wheel in an empty `folder`."""
     subprocess.run([python, "-m", "venv", str(folder / "venv")], check=True)
     inside = str(folder / "venv" / "bin" / "python")
     if torch:

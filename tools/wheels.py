@@ -2,9 +2,10 @@
 
     python tools/wheels.py [--python PYTHON]... [--adapters PYTHON]... [--out DIR]
 
-A wheel carries glake's torch adapters for the torch of each --adapters Python, in which glake can
-be imported. auditwheel finds the oldest manylinux that a wheel runs on, and names it so. CUDA's
-headers are this environment's, so that ccache compiles only the Python module for each Python.
+A wheel has glake's torch adapters for the torch of each --adapters Python, in which glake must be
+importable. auditwheel finds the oldest manylinux that a wheel runs on, and names the wheel so. All
+builds use the CUDA headers of this environment. So ccache has to compile only the Python module for
+each Python.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import tarfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# torch's own, never to be copied into a wheel.
+# torch's own libraries, which must not be copied into a wheel.
 TORCH = ("libc10.so", "libc10_cuda.so", "libtorch_cpu.so", "libtorch.so", "libtorch_cuda.so")
 CARRY = ROOT / "tools" / "programs" / "carry.py"
 
@@ -42,7 +43,7 @@ def source_package(out: Path) -> Path:
 
 
 def unpacked(package: Path, folder: Path) -> Path:
-    """The one tree of a source package, in an empty `folder`."""
+    """Unpacks a source package into an empty `folder`; returns its one tree."""
     shutil.rmtree(folder, ignore_errors=True)
     with tarfile.open(package) as archive:
         archive.extractall(folder, filter="data")

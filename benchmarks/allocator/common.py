@@ -1,9 +1,9 @@
-"""What the allocator benchmarks share: building and running their programs, tables, pictures.
+"""Shared by the allocator benchmarks: building and running their programs, tables, pictures.
 
 A script names its program and its figures (a `Pattern`) and calls `front()`, which gives it the
-options --rounds, --json and --out, and --seconds where it runs against the clock. The programs
-measure all subjects in turn, several rounds over, in one process (measure.h): every figure is the
-median over the rounds, and a ratio is the median of the rounds' own ratios, so that what slows the
+options --rounds, --json and --out, and --seconds where it runs against the clock. A program
+measures all subjects in turn, over several rounds, in one process (measure.h). Every figure is the
+median over the rounds, and a ratio is the median of the rounds' own ratios. So whatever slows the
 whole machine meets all alike.
 """
 
@@ -28,7 +28,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parents[2]
 OURS = "glake"
 
-# What each subject is, for the line under a table.
+# A description of each subject, for the line under a table.
 SUBJECTS = {
     "glake": "the real core through its C interface, on the simulated driver",
     "compact": "the same under the policy that stitches before it grows",
@@ -66,7 +66,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Pattern:
-    """One benchmark: its program (a source file beside this one), its figures, what to say."""
+    """One benchmark: its program (a source file beside this one), its figures and its texts."""
 
     program: str
     title: str
@@ -80,7 +80,7 @@ Row = dict[str, Any]
 
 
 def run_program(name: str, arguments: Sequence[str]) -> list[Row]:
-    """Builds and runs a program; its rows. BenchmarkError if either fails."""
+    """Builds and runs a program; returns its rows. BenchmarkError if either fails."""
     if not (ROOT / "build" / "benchmarks" / "lib" / name).exists():
         click.echo(f"compiling {name} (a minute or two, the first time)", err=True)
     command = [sys.executable, str(ROOT / "tools" / "native.py"), "--group", "benchmarks"]
@@ -114,7 +114,7 @@ def read_rows(text: str) -> list[Row]:
 
 
 def middle(values: Sequence[float | None]) -> float | None:
-    """The median of what is known."""
+    """The median of the known values."""
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
 
@@ -150,7 +150,7 @@ def summarise(pattern: Pattern, rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def tables(pattern: Pattern, lines: Sequence[dict[str, Any]]) -> list[Table]:
-    """A case each: figures, followed by how many times better glake's is (red: worse)."""
+    """A table for each case: figures, each with how many times better glake's is (red: worse)."""
     made: list[Table] = []
     widest = max(len(line["subject"]) for line in lines)
     for case in dict.fromkeys(line["case"] for line in lines):
@@ -188,7 +188,7 @@ def legend(pattern: Pattern, lines: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were taken on; the load average tells how busy it was."""
+    """The machine of the figures; the load average tells how busy it was."""
     cpu = platform.processor() or platform.machine()
     try:
         info = Path("/proc/cpuinfo").read_text().splitlines()
@@ -304,9 +304,9 @@ def output_options(files: str) -> list[click.Parameter]:
 def command(
     work: Callable[..., None], title: str, *params: click.Parameter, files: str
 ) -> click.Command:
-    """The command of a benchmark: `params`, --json and --out, which `work` is given by name.
+    """The command of a benchmark with `params`, --json and --out, which `work` gets by name.
 
-    The directory of --out is made before the work; what fails (BenchmarkError, OSError) ends it
+    The directory of --out is made before the work. A BenchmarkError or OSError ends the command
     with one line.
     """
 
@@ -328,8 +328,8 @@ def front(
     *options: click.Parameter,
     prepare: Callable[..., list[Row]] | None = None,
 ) -> click.Command:
-    """The command of a script. `options` are its own, handed to the program by name, or to
-    `prepare(run, **options)`, which calls run(arguments) for the rows, or asks run.rounds."""
+    """The command of a script. Its own `options` go by name to the program, or to
+    `prepare(run, **options)`, which calls run(arguments) for the rows and may read run.rounds."""
 
     def work(rounds: int, as_json: bool, out: Path | None, **own: Any) -> None:
         def plain(run: Runner, **own: Any) -> list[Row]:

@@ -1,10 +1,11 @@
-// What an operation costs as there is more of everything: none should rise faster than log n.
+// How the cost of an operation grows with the number n of blocks, views or streams. No cost should
+// rise faster than log n.
 //
 //   curves [--rounds N] [--most N]
 //
-// Each case grows one number n up to `most`, and prints for every n what one operation costs then:
-// the host's time, and the driver calls glake makes (the models have no driver). Work on the
-// simulated device completes never, where that is what is hard, else at once.
+// Each case grows one number n up to `most`. For every n it prints the cost of one operation: the
+// host's time, and glake's driver calls (the models have no driver). Work on the simulated device
+// never completes in the cases where that is hard, and completes at once in all others.
 #include <malloc.h>
 
 #include <functional>
@@ -42,7 +43,7 @@ class Device {
   }
   void hold(uint64_t block) { held_.push_back(block); }
   void give(uint64_t block) { policy_->release(block); }
-  // PyTorch's allocator gives back what it caches when an allocation can be served no other way.
+  // PyTorch's allocator gives its cache back when an allocation can be served no other way.
   void empty_cache() {
     if (is_ours(name_)) {
       glake_empty_cache(0);
@@ -84,7 +85,7 @@ Point timed(Device& device, size_t count, const std::function<void(size_t)>& bod
   return {static_cast<double>(now_ns() - from) / n, (device.calls() - before) / n};
 }
 
-// n frees that no merging makes fewer, as neighbours are of two streams; then all goes back.
+// n frees, which do not merge, as neighbours are of two streams. Then all memory goes back.
 Point emptying(const std::string& name, size_t n) {
   Device device(name, kNever);
   std::vector<uint64_t> blocks;
@@ -125,8 +126,8 @@ Point extents(const std::string& name, size_t n) {
   return timed(device, count, [&](size_t i) { device.hold(device.get((4 + i % 8) * least)); });
 }
 
-// n blocks of random sizes have come and gone on a full device: as many views as the budget lets
-// live.
+// n blocks of random sizes have come and gone on a full device, so that there are as many views as
+// the budget allows.
 Point views(const std::string& name, size_t n) {
   std::minstd_rand random(1);
   Device device(name, 0, uint64_t{40} << 30);
@@ -184,7 +185,7 @@ Point live_blocks(const std::string& name, size_t n) {
   return point;
 }
 
-// An event of a replay of n, a quarter of which end with their blocks live.
+// One event of a replay of n events. A quarter of the blocks are live at its end.
 Point replayed(const std::string& name, size_t n) {
   std::minstd_rand random(1);
   Trace trace;

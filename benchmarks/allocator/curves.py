@@ -1,4 +1,4 @@
-"""What an operation costs as there is more of everything, beside PyTorch's allocator.
+"""How the cost of an operation grows with the number of blocks, views or streams, beside PyTorch's.
 
     python benchmarks/allocator/curves.py [--only TEXT] [--most N] [--rounds N] [--json] [--out DIR]
 
@@ -42,7 +42,7 @@ PATTERN = Pattern(
 
 
 def by_torch(python: str, arguments: Sequence[str]) -> list[Row]:
-    """The same by PyTorch's own allocator. BenchmarkError if that fails."""
+    """Rows of PyTorch's own allocator. BenchmarkError if its run fails."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}
     device = {"GLAKE_SIM_PHANTOM": "1", "GLAKE_SIM_DEVICES": "1", "GLAKE_SIM_MEMORY": "1TiB"}
     ran = subprocess.run(
@@ -57,7 +57,7 @@ def by_torch(python: str, arguments: Sequence[str]) -> list[Row]:
 
 
 def measure(run: Runner, most: int | None, only: str | None) -> list[Row]:
-    """Our program's rows, and PyTorch's, of as many rounds."""
+    """Our program's rows and PyTorch's, over the same number of rounds."""
     arguments = [*(["--most", str(most)] if most else []), *(["--only", only] if only else [])]
     rows = run(arguments)
     python = os.environ.get("REAL_PYTHON")

@@ -1,12 +1,12 @@
-// What new memory costs by the size of the driver's handles, and what each allocator makes of it.
+// What new memory costs, by the size of the driver's handles and by allocator.
 //
 //   growth [--rounds N]
 //
-// "handles of N": the driver's calls alone, on the simulator: one reservation, a create and a map
-// for each handle, one set access. The allocators get the same bytes from an empty device, in one
-// request or in several. `driver_us` is modelled; `host_us` contains the simulated driver's own
-// time where there is one (glake, handles), and means nothing on a GPU: benchmarks/gpu/driver_calls
-// measures a real driver.
+// "handles of N" are the driver's calls alone, on the simulator: one reservation, a create and a
+// map for each handle, one set access. The allocators get the same bytes from an empty device, in
+// one request or in several. `driver_us` is modelled. `host_us` contains the simulated driver's own
+// time where there is one (glake, handles), and says nothing about a GPU.
+// benchmarks/gpu/driver_calls measures a real driver.
 #include <cuda.h>
 
 #include "subjects.h"
@@ -41,7 +41,7 @@ CUmemAllocationProp on_device() {
   return prop;
 }
 
-// The driver alone, in the context of a fresh simulated device.
+// The driver's calls alone, in the context of a fresh simulated device.
 class Handles {
  public:
   Handles(size_t bytes, size_t handle_bytes) {

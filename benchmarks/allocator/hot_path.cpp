@@ -26,7 +26,7 @@ void measure(const Mix& mix, const std::string& name, double seconds, int64_t co
   report.add(mix.name, name, "free_p99_ns", frees.quantile(0.99, cost));
   const double pair = allocations.mean(cost) + frees.mean(cost);
   report.add(mix.name, name, "pair_mean_ns", pair);
-  // What is not a hit: none, once the working set is warm.
+  // Calls of requests that miss: none, once the working set is warm.
   report.add(mix.name, name, "driver_calls",
              static_cast<double>(subject->calls().of_memory() - calls));
 }

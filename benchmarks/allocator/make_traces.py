@@ -1,10 +1,10 @@
-"""Writes the small synthetic traces in tests/traces: what training jobs of known shape allocate.
+"""Writes the small synthetic traces in tests/traces, of training jobs with known shapes.
 
     python benchmarks/allocator/make_traces.py [OUT_DIR]
 
-Each is a decoder-only transformer whose allocations are laid out by hand from its dimensions, not
-recorded: enough to exercise an allocator's policy, no measure of any real job. The same files come
-out on every machine.
+Each is a decoder-only transformer. Its allocations are computed from its dimensions, not recorded.
+That is enough to exercise an allocator's policy, but measures no real job. The files are the same
+on every machine.
 
 - gpt-fixed: every step has the same shapes, so a good allocator makes no driver call once warm.
 - gpt-varying: the sequence length changes each step, with activation recomputation.
@@ -85,7 +85,8 @@ class Model:
         return [3 * h * h, 3 * h, h * h, h, 4 * h * h, 4 * h, 4 * h * h, h, h, h, h, h]
 
     def saved_activations(self, tokens: int) -> list[int]:
-        """Bytes of what a layer's forward keeps for its backward, `tokens` per sequence."""
+        """Bytes of each block that a layer's forward keeps for its backward, `tokens` per
+        sequence."""
         row = self.batch * tokens * self.hidden * BF16
         scores = self.batch * self.heads * tokens * tokens * BF16
         statistics = self.batch * tokens * FP32
@@ -104,7 +105,7 @@ class Model:
 
 
 def forward(record: Recorder, model: Model, tokens: int) -> list[int]:
-    """One layer's forward: the blocks it keeps. Its work space is given back on the way."""
+    """One layer's forward; returns the blocks that it keeps. Its work space is freed meanwhile."""
     kept = []
     for size in model.saved_activations(tokens):
         scratch = record.alloc(size)

@@ -31,7 +31,8 @@ inline int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
-// The processor's time stamp counter where it has one: reading a clock costs as much as a hit.
+// Reads the processor's time stamp counter where it has one, as reading a clock costs as much as a
+// hit.
 #if defined(__x86_64__)
 inline int64_t ticks() { return static_cast<int64_t>(__rdtsc()); }
 #else
@@ -64,7 +65,7 @@ class Samples {
     if (ticks_.empty()) return std::nan("");
     return ns_per_tick() * static_cast<double>(std::max<int64_t>(quantile_ticks(q) - cost, 0));
   }
-  // The mean of the fastest 99 %: of the rest, most is the operating system's.
+  // The mean of the fastest 99 %. The operating system causes most of the others.
   double mean(int64_t cost = 0) {
     if (ticks_.empty()) return std::nan("");
     const int64_t most = quantile_ticks(0.99);
@@ -82,13 +83,13 @@ class Samples {
   std::vector<int64_t> ticks_;
 };
 
-// What a thread has done; read by others while it runs.
+// Counts of a thread's work, which others read while it runs.
 struct alignas(128) Counter {
   std::atomic<uint64_t> pairs{0};
   std::atomic<int64_t> live{0};  // bytes
 };
 
-// Only the counter's own thread writes: no locked instruction is needed.
+// Only the counter's own thread writes, so no locked instruction is needed.
 template <typename Value>
 void add(std::atomic<Value>& to, Value more) {
   to.store(to.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
@@ -104,7 +105,7 @@ inline uint64_t sum_of_pairs(const std::vector<Counter>& counters) {
 class Arguments {
  public:
   using Pairs = std::vector<std::pair<std::string, std::string>>;
-  // Throws std::invalid_argument naming what is not known, or lacks its value.
+  // Throws std::invalid_argument, which names the argument that is unknown or lacks its value.
   Arguments(int argc, char** argv, Pairs defaults) : values_(std::move(defaults)) {
     for (int i = 1; i < argc; i += 2) {
       const std::string name = argv[i];
@@ -140,7 +141,7 @@ class Arguments {
 class Report {
  public:
   explicit Report(std::string pattern) : pattern_(std::move(pattern)) {}
-  // One round's value of one metric; not finite: there is none.
+  // Adds one round's value of one metric; a value that is not finite means that there is none.
   void add(const std::string& label, const std::string& subject, const std::string& metric,
            double value) {
     find(find(rows_, label + '\n' + subject), metric).push_back(value);

@@ -1,16 +1,17 @@
-// Blocks of all sizes and lifetimes, freed by other threads than took them.
+// Blocks of all sizes and lifetimes. Threads free blocks that other threads took.
 //
 //   mixed_sizes [--seconds S] [--rounds N] [--threads T] [--most MIB]
 //
 // Two patterns, after well-known tests of host allocators, at a GPU's sizes (log-uniform from 512
 // bytes to MIB):
-//   passing  (as larson): each thread replaces random ones of its 128 blocks, and now and then
-//            hands them all to whoever comes next and goes on with another thread's
+//   passing  (as larson): each thread replaces random ones of its 128 blocks. Now and then it swaps
+//            all of them for another thread's
 //   bursts   (as mimalloc's mstress): bursts of allocations with random frees between; a few blocks
 //            outlive many bursts, some change hands; then the burst is freed in random order
-// `pairs_per_s` counts an allocation and its free, all threads together; `held_per_live` is the
-// physical memory at the end over the most bytes that were live; `driver_us_per_1k` is the modelled
-// time of the driver calls of a thousand pairs, the warm-up left out: what drift costs.
+// `pairs_per_s` counts pairs of an allocation and its free, all threads together. `held_per_live`
+// is the physical memory at the end over the most bytes that were live. `driver_us_per_1k` is the
+// modelled time of the driver calls of a thousand pairs after the warm-up, which is the cost of
+// drift.
 #include <array>
 #include <cmath>
 #include <random>

@@ -1,4 +1,4 @@
-"""Blocks of all sizes and lifetimes, freed by other threads than took them.
+"""Blocks of all sizes and lifetimes. Threads free blocks that other threads took.
 
     python benchmarks/allocator/mixed_sizes.py [--threads T] [--most MIB] [--seconds S]
                                                [--rounds N] [--json] [--out DIR]

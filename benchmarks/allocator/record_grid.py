@@ -1,4 +1,4 @@
-"""Records a grid of real jobs without running them: traces to judge an allocator's policy by.
+"""Records a grid of real jobs without running them, for traces that test an allocator's policy.
 
     python benchmarks/allocator/record_grid.py OUT_DIR [--only PATTERN] [--steps N] [--list]
 
@@ -83,7 +83,7 @@ _OF_PLAN = {"world": int, "steps": int, "seed": int, "attention": str, "scratch"
 
 
 def request(arguments: str, steps: int) -> tuple[str, dict[str, object]]:
-    """The target and the keywords of ``record`` that a line of ``glake plan`` stands for."""
+    """The target and the keywords of ``record`` that mean the same as a line of ``glake plan``."""
     target, *words = shlex.split(arguments)
     given = dict(zip(words[::2], words[1::2], strict=True))
     known: dict[str, object] = {"steps": steps}
@@ -98,7 +98,7 @@ def request(arguments: str, steps: int) -> tuple[str, dict[str, object]]:
 
 
 def record_one(name: str, path: Path, steps: int, progress: Progress) -> str:
-    """Records one job; what to say of it. The file appears whole or not at all."""
+    """Records one job and returns a line about it. The file appears whole or not at all."""
     started = time.monotonic()
     task = progress.add_task(f"{name}: starting torch", total=steps + 1)
 

@@ -1,14 +1,14 @@
-// What a large block costs where the device is full and its free bytes are in pieces of 2 MiB: as
-// many bytes as it asks for, no two pieces adjacent.
+// What a large block costs where the device is full and its free bytes are in pieces of 2 MiB. They
+// are as many as the block has, and no two pieces are adjacent.
 //
 //   stitch_cost [--rounds N] [--most BYTES_IN_MIB]
 //
 // The device holds twice the request (rounded up to 20 MiB), filled with blocks of 2 MiB of which
-// every other one is freed. Who does not stitch is out of memory then (`fits` 0). `again` is the
-// same request after the block was freed. For comparison the same request on an empty device
-// ("new memory"); for native that is one cudaMalloc.
-// `driver_us` is modelled; `host_us` contains the simulated driver's own time for glake,
-// and none for the models, which have no driver.
+// every other one is freed. An allocator that does not stitch is out of memory then (`fits` 0).
+// `again` is the same request after the block was freed. "new memory" is the same request on an
+// empty device, for comparison; for native that is one cudaMalloc. `driver_us` is modelled;
+// `host_us` contains the simulated driver's own time for glake, and none for the models, which have
+// no driver.
 #include "subjects.h"
 
 namespace bench {
@@ -23,7 +23,7 @@ struct Cost {
   double host_us;
 };
 
-// One request; the block, or NULL if memory ran out.
+// Makes one request. Returns the block, or NULL if memory ran out.
 void* ask(Policy& device, size_t bytes, Cost* cost) {
   const DriverCalls before = device.calls();
   const int64_t from = now_ns();
@@ -55,7 +55,7 @@ std::vector<uint64_t> fragment(Policy& device, size_t bytes) {
   return kept;
 }
 
-// GMLake's own default stitches from 512 MiB on; here it may stitch what glake does.
+// By default GMLake stitches from 512 MiB on. Here it may stitch blocks of the same sizes as glake.
 std::string policy_of(const std::string& subject) {
   const std::string name = subject.substr(0, subject.find(','));
   return name == "gmlake" ? "gmlake:2MiB" : name;

@@ -2,7 +2,7 @@
 
     python benchmarks/allocator/stitch_cost.py [--most MIB] [--rounds N] [--json] [--out DIR]
 
-glake and GMLake stitch, the others run out of memory; beside them, the same request on an empty
+glake and GMLake stitch; the others run out of memory. Beside them is the same request on an empty
 device. Driver time is modelled. How to read it: docs/benchmarks.md.
 """
 

@@ -1,5 +1,5 @@
-// Who is measured. All do the same job on a CPU; what each one is, and what a figure of it means,
-// is said in common.py and docs/benchmarks.md.
+// The allocators that are measured. All do the same job on a CPU. common.py and docs/benchmarks.md
+// say what each is and what its figures mean.
 //
 //   glake, compact      the real core under its two policies, through its C interface, over simcuda
 //                       in phantom mode
@@ -55,7 +55,7 @@ class Subject {
   virtual ~Subject() = default;
   virtual void* allocate(size_t bytes) = 0;  // NULL: out of memory
   virtual void release(void* block) = 0;
-  // As allocate(), where growing by `bytes` takes the driver `stall`.
+  // Like allocate(), but the driver takes `stall` where memory grows.
   virtual void* allocate_stalled(size_t bytes, std::chrono::milliseconds stall) = 0;
   virtual DriverCalls calls() { return {}; }
   virtual uint64_t physical_bytes() { return 0; }  // 0: not known
@@ -82,7 +82,8 @@ class GlakeSubject : public Subject {
   std::unique_ptr<Policy> device_;  // starts the core on a fresh simulated device, and ends it
 };
 
-// Cheaper than what it models: no table from pointers to blocks, no statistics, no history.
+// This is cheaper than the allocator that it models: it has no table from pointers to blocks, no
+// statistics and no history.
 class ModelSubject : public Subject {
  public:
   ModelSubject(const std::string& name, const PolicyConfig& config)
@@ -122,7 +123,7 @@ class GlibcSubject : public Subject {
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
   }
   void* allocate(size_t bytes) override {
-    // The block is its own only user: the compiler must not take the pair away.
+    // Nobody else uses the block, and the compiler must not remove the pair.
     void* volatile block = std::malloc(std::max<size_t>(bytes / kGlibcScale, 1));
     return block;
   }
@@ -156,7 +157,7 @@ inline std::vector<std::string> models() {
   return names;
 }
 
-// For throwing where a benchmark cannot go on.
+// Returns the block, or throws, as the benchmark cannot go on without it.
 inline void* must(void* block, const std::string& who) {
   if (block != nullptr) return block;
   char why[1024] = "";

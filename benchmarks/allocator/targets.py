@@ -1,16 +1,16 @@
-"""What glake promises on a trace, beside PyTorch's policies, in one run and as one table a trace.
+"""What glake promises on a trace, beside PyTorch's policies: one table for each trace.
 
     python benchmarks/allocator/targets.py [TRACE ...] [--json] [--out DIR]
 
-Without traces: the project's own in tests/traces. Every figure comes from `glake replay`'s engine:
-the real core on the simulated driver in phantom mode, PyTorch's policies as our models of them
-(docs/trace-format.md), driver time by two tables of prices, `published` and `a100-kvcached`, which
-no hardware has confirmed.
-None of them is a time taken here: two runs give the same, and there are no rounds.
+Without traces it takes the project's own in tests/traces. Every figure comes from the engine of
+`glake replay`: the real core runs on the simulated driver in phantom mode, and PyTorch's policies
+are our models (docs/trace-format.md). Driver time comes from two tables of prices, `published` and
+`a100-kvcached`, which no hardware has confirmed. No figure is a time measured here, so two runs
+give the same, and there are no rounds.
 
-Driver time is at 5 % headroom, and a step's a mean over the second half of the steps. Of it,
-*growth* is what a job pays once: creating handles above the highest physical total so far, and
-mapping those first. What *recurs* is the rest, calls about events and streams included.
+Driver time is at 5 % headroom, and that of a step is a mean over the second half of the steps. A
+job pays *growth* once: it creates handles above the highest physical total so far, and maps them
+the first time. All other driver time *recurs*, also that of calls about events and streams.
 """
 
 from __future__ import annotations
@@ -43,14 +43,15 @@ def _worst(result: ReplayResult, what: str) -> float:
 
 
 def _beside(ours: float | None, peer: float | None) -> str:
-    """How our time compares, as the rest of a phrase; empty where there is nothing to compare."""
+    """Compares our time, as the end of a phrase; empty where there is nothing to compare."""
     if not ours or not peer:
         return ""
     return f", {ours / peer:.2f} x expandable's"
 
 
 def measure(path: Path, trace: Any, progress: Progress) -> tuple[Table, dict[str, object]]:
-    """Replays one trace every way the targets ask for; the table and the same as plain data."""
+    """Replays one trace in every way that the targets need; returns the table and its plain
+    data."""
     live: int = trace.peak_live_bytes
     task = progress.add_task(path.name, total=len(DELAYS) * 3 + 9)
 

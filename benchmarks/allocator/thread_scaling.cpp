@@ -1,4 +1,4 @@
-// One device, several threads: how hits scale, and what they cost while another thread's growth
+// Several threads on one device: how hits scale, and what they cost while another thread's growth
 // waits for the driver.
 //
 //   thread_scaling [--seconds S] [--rounds N] [--threads T]
@@ -15,7 +15,7 @@ namespace {
 constexpr int kWarmUp = 50000;
 constexpr std::chrono::milliseconds kStall{10};
 
-// Pairs of free and allocate a second, all threads together.
+// Pairs of free and allocate per second, all threads together.
 double rate(const Mix& mix, Subject& subject, int threads, double seconds) {
   std::atomic<int> ready{0};
   std::atomic<bool> go{false}, stop{false};
@@ -62,7 +62,7 @@ void stall(const Mix& mix, const std::string& name, double seconds, int64_t cost
   std::atomic<bool> stop{false};
   std::atomic<int> grown{0};
   std::exception_ptr failure;
-  // Blocks larger than any hole of the working set: every one must grow.
+  // Each block is larger than any hole of the working set, so each must grow.
   std::thread other([&] {
     std::vector<void*> held;
     try {

@@ -3,10 +3,10 @@
     REAL_PYTHON=.venv-real/bin/python python benchmarks/allocator/torch_path.py
         [--seconds S] [--rounds N] [--json] [--out DIR]
 
-By PyTorch's CUDA build over the stand-ins for CUDA (`make real-environment`): PyTorch's own
-allocator, its expandable segments, and glake in its place, a process each, in turn, round after
-round. The working set is hot_path's; nothing is mapped while the clock runs. How to read it:
-docs/benchmarks.md.
+It runs PyTorch's CUDA build over the stand-ins for CUDA (`make real-environment`): PyTorch's own
+allocator, its expandable segments, and glake in its place. Each has a process in each round, and
+they take turns. The working set is that of hot_path, and nothing is mapped while the clock runs.
+How to read it: docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PATTERN = Pattern(
 
 
 def by_torch(python: str, side: str, seconds: float) -> list[Row]:
-    """One round of one side. BenchmarkError if that fails."""
+    """Runs one round of one side. BenchmarkError if it fails."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}
     device = {"GLAKE_SIM_PHANTOM": "1", "GLAKE_SIM_DEVICES": "1", "GLAKE_SIM_MEMORY": "80GiB"}
     env.setdefault("CUDA_HOME", str(cuda_headers()[0].parent))  # that Python may have no headers

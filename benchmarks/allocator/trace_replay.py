@@ -1,11 +1,11 @@
-"""What recorded jobs cost on the host, call by call, and the driver time they lead to.
+"""What recorded jobs cost on the host, call by call, and their driver time.
 
     python benchmarks/allocator/trace_replay.py [TRACE ...] [--capacity X] [--rounds N]
                                                 [--json] [--out DIR]
 
-Without traces: the project's own in tests/traces. Each is replayed on a device of 80 GiB and on
-one of X times its peak live bytes. Host times are of the calls that mapped and unmapped nothing.
-How to read it: docs/benchmarks.md; targets.py has what glake promises on a trace.
+Without traces it takes the project's own in tests/traces. Each is replayed on a device of 80 GiB
+and on one of X times its peak live bytes. Host times are of the calls that mapped and unmapped
+nothing. How to read it: docs/benchmarks.md; targets.py has what glake promises on a trace.
 """
 
 from __future__ import annotations

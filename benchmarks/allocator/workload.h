@@ -29,7 +29,7 @@ constexpr int kSizes = 32;
 template <typename Subject>
 class Workload {
  public:
-  // `spare`: twice the memory is taken first, so that what follows is hits.
+  // `spare`: takes twice the memory first, so that all later requests are hits.
   Workload(const Mix& mix, unsigned seed, Subject& subject, bool spare = true)
       : random_(seed), subject_(subject) {
     std::uniform_real_distribution<double> exponent(std::log2(static_cast<double>(mix.least)),
@@ -84,9 +84,9 @@ class Workload {
   std::vector<void*> live_;
 };
 
-// What timing one call costs, in ticks: the median over a subject that does nothing, least of ten
-// batches. One batch alone, timed while other programs slowed the machine, could exceed what a fast
-// subject takes later: its calls then cost 0 ns.
+// What timing one call costs, in ticks: the median over a subject that does nothing, the least of
+// ten batches. While other programs slow the machine, one batch alone could take longer than a fast
+// subject does later, whose calls would then cost 0 ns.
 inline int64_t timing_cost() {
   struct Nothing {
     virtual void* allocate(size_t) { return this; }  // called as the subjects are

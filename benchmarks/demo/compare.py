@@ -21,8 +21,9 @@ POLICIES = {
     "expandable": "PyTorch's with expandable segments",
     "glake": "this library",
 }
-# Of a job of 0.3 GiB some percent are in granules that are in part in use: by the text that is
-# trained on, which is this Python's library, glake needs 1.035 to 1.058 x, native 1.12 x and more.
+# In a job of 0.3 GiB some percent of the bytes are in granules that are partly in use. glake needs
+# 1.035 to 1.058 x, and native 1.12 x and more, depending on the text, which is this Python's
+# library.
 HEADROOM = 1.08
 GRANULE = 2 << 20
 COMPLETE_AFTER = 512  # events until work enqueued is complete: `glake replay`'s default
@@ -30,7 +31,7 @@ COMPLETE_AFTER = 512  # events until work enqueued is complete: `glake replay`'s
 
 @dataclass(frozen=True)
 class Outcome:
-    """One policy: at the capacity, and for the picture (None if it fits) without limit."""
+    """One policy at the capacity, and without limit for the picture (None if it fits)."""
 
     result: ReplayResult
     unlimited: ReplayResult | None
@@ -42,7 +43,7 @@ def capacity_for(peak_live_bytes: int) -> int:
 
 
 def compare(trace_path: Path, capacity: int) -> list[Outcome]:
-    """Each of POLICIES over the trace, with the smallest capacity it can do with."""
+    """Replays the trace under each of POLICIES, and finds the smallest capacity of each."""
     trace = load_trace(trace_path)
     outcomes = []
     for policy in POLICIES:
@@ -102,7 +103,7 @@ def _row(found: ReplayResult) -> list[str]:
 
 
 def as_json(outcomes: list[Outcome]) -> list[dict[str, Any]]:
-    """What the table shows, in bytes, one object a policy."""
+    """The table's figures in bytes, one object for each policy."""
     rows = []
     for found in (each.result for each in outcomes):
         rows.append(

@@ -3,10 +3,10 @@
 The job is glake's trainer, `torchrun --nproc-per-node 2 -m glake.trainer`, on sequences of every
 length: the functions of Python's own standard library.
 
-1. A rehearsal of the job's longest batch tells its peak of live bytes, and by a rule the capacity.
+1. A rehearsal of the job's longest batch shows its peak of live bytes. A rule gives the capacity.
 2. The job trains on stock torch, and again with glake at that capacity; every loss must be the
    same, to the bit, and so must the checkpoint at the end.
-3. What the job allocated, recorded in that second run, is replayed at that capacity under models
+3. The trace that the second run recorded is replayed at that capacity under models
    of PyTorch's allocator and under glake: who fits, in a table and a picture.
 4. Where PyTorch's CUDA build is installed, another job runs by its own allocators, not models.
 """
@@ -95,7 +95,7 @@ class Setup:
         glake: bool = False,
         limit: int | None = None,
     ) -> dict[str, Any]:
-        """Trains in fresh processes, on stock torch or on glake; what rank 0's log says.
+        """Trains in fresh processes, on stock torch or on glake; returns what rank 0's log says.
 
         Raises click.ClickException if training fails; its own words are on stderr by then.
         """
@@ -129,7 +129,7 @@ class Setup:
         return found
 
     def _environment(self, glake: bool, limit: int | None) -> dict[str, str]:
-        """This process's own, with glake as this run has it and in no other way."""
+        """This process's environment, with glake's variables of this run and no others."""
         kept = {name: value for name, value in os.environ.items() if name[:6] != "GLAKE_"}
         if (cache := os.environ.get("GLAKE_JIT_DIR")) is not None:
             kept["GLAKE_JIT_DIR"] = cache
@@ -143,7 +143,7 @@ class Setup:
 
 
 def result(folder: Path) -> dict[str, Any]:
-    """What a run came to: its losses, its checkpoint's checksums, its memory by whoever counts."""
+    """The result of a run: its losses, its checkpoint's checksums, and its memory as counted."""
     steps = [each for each in records(folder / "log.jsonl") if each["event"] == "step"]
     (marker,) = folder.glob("step-*/whole.json")
     last = steps[-1]
@@ -169,7 +169,7 @@ def device_line() -> tuple[str, bool]:
 
 
 def difference(stock: dict[str, Any], glake: dict[str, Any]) -> str | None:
-    """What sets the two runs' results apart, in words; None if they are the same to the bit."""
+    """How the two runs' results differ, in words; None if they are the same to the bit."""
     if len(stock["losses"]) != len(glake["losses"]):
         return f"{len(stock['losses'])} losses against {len(glake['losses'])}"
     for step, (one, other) in enumerate(zip(stock["losses"], glake["losses"], strict=True)):

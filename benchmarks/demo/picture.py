@@ -32,7 +32,7 @@ class _Scale:
 
 
 def step_events(trace_path: Path) -> list[int]:
-    """The index among the trace's events (comments left out) of each step's first."""
+    """The index of each step's first event in the trace, without comments."""
     with open(trace_path, "rb") as raw:
         data = raw.read()
     if data[:2] == b"\x1f\x8b":
@@ -103,7 +103,7 @@ def _panel(
 
 
 def _verdict(found: ReplayResult, scale: _Scale) -> str:
-    """A panel's title: does the policy fit, and what it needs."""
+    """A panel's title: whether the policy fits, and what it needs."""
     verdict = "fits"
     if found.oom is not None:
         at = "set-up" if found.oom.step is None else f"step {found.oom.step}"
@@ -115,7 +115,7 @@ def _verdict(found: ReplayResult, scale: _Scale) -> str:
 
 
 def _steps(events: list[int], starts: list[int], count: int) -> Any:
-    """Event indices as steps: 0 where step 0 begins, set-up on a unit's length before it."""
+    """Event indices as steps: step 0 begins at 0, and set-up takes the unit before."""
     known = [0, *starts, count] if starts and starts[0] > 0 else [*starts, count]
     first = -1 if len(known) == len(starts) + 2 else 0
     return np.interp(events, known, np.arange(first, first + len(known)))

@@ -1,7 +1,7 @@
-"""The demo's last table: a job under PyTorch's own allocators, their real code, and glake.
+"""The demo's last table: a job under the real code of PyTorch's own allocators, and under glake.
 
-It needs PyTorch's CUDA build, which no GPU needs to be there for (docs/real.md): that of this
-Python, or the one `make real` has installed.
+It needs PyTorch's CUDA build, but no GPU (docs/real.md): the build of this Python, or the one that
+`make real` has installed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def cuda_python() -> str | None:
 
 
 def show(console: Console) -> None:
-    """The table, or the line that says how to get it. ClickException: the run failed."""
+    """Prints the table, or a line on how to get it. ClickException: the run failed."""
     python = cuda_python()
     if python is None:
         console.print(
@@ -101,7 +101,8 @@ def _runs(python: str) -> list[dict[str, Any]]:
 
 
 def _environment() -> dict[str, str]:
-    """This process's own, with CUDA's headers for glake's adapter where no toolkit is."""
+    """This process's environment; where there is no toolkit, with CUDA's headers for glake's
+    adapter."""
     made = {name: text for name, text in os.environ.items() if name[:6] != "GLAKE_"}
     if (cache := os.environ.get("GLAKE_JIT_DIR")) is not None:
         made["GLAKE_JIT_DIR"] = cache

@@ -1,5 +1,5 @@
-// What copies.cpp measures of many small blocks: one launch of glake_copy_blocks beside the same
-// bytes as one copy and as a copy a block.
+// Rates of many small blocks for copies.cpp: one launch of glake_copy_blocks beside the same bytes
+// as one copy, and as one copy for each block.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 
 namespace measure {
 
-// GB/s of `bytes` in blocks between pinned host memory and the device, the blocks of one side in
-// random order. `rate_of`: runs the work on the stream and gives its rate by events.
+// GB/s of `bytes` in blocks between pinned host memory and the device. The blocks of one side are
+// in random order. `rate_of` runs the work on the stream and returns its rate by events.
 template <class RateOf>
 void block_rates(Rows* rows, kernels::BlockKernel* kernel, CUstream stream, size_t bytes,
                  RateOf&& rate_of) {

@@ -3,8 +3,8 @@
 //
 //   copies [LIBRARY [MEMORY_MIB [SECONDS]]]     (default libsimcuda.so, 64, 2)
 //
-// Prints JSON (measure.h), rows in GB/s (1e9 bytes a second; a copy within the device and a kernel
-// that reads and writes count both). Memory kinds, their repetitions interleaved: "plain"
+// Prints JSON (measure.h) with rows in GB/s (1e9 bytes a second). A copy within the device, and a
+// kernel that reads and writes, count both. Kinds of memory, with interleaved repetitions: "plain"
 // (cuMemAlloc), "one handle", "granules" (2 MiB handles in order), "shuffled" (the same in random
 // order), "second view" (a further mapping of the shuffled granules, as a stitched block is).
 #include <algorithm>
@@ -26,7 +26,7 @@ double deadline_us = 0;
 
 bool late() { return now_us() > deadline_us; }
 
-// Times work on a stream by events; milliseconds.
+// Times work on a stream by events, in milliseconds.
 class Watch {
  public:
   Watch() {

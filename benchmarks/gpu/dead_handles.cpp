@@ -1,11 +1,11 @@
-// What a driver does when it is given the handle of a stream or an event that was destroyed, or
-// whose context was released. No document says; a program must not depend on it.
+// What a driver does with the handle of a stream or an event that was destroyed, or whose context
+// was released. It is not documented, and no program may depend on it.
 //
 //   dead_handles [LIBRARY]     (default libsimcuda.so)
 //
-// Prints JSON: {"rows": [{call, case, outcome}]}; outcome is the CUresult's name, "signal N" where
-// the process died, or "no end" where it took longer than ten seconds. Each row is a process of its
-// own.
+// Prints JSON: {"rows": [{call, case, outcome}]}. The outcome is the CUresult's name, "signal N"
+// where the process died, or "no end" where it took longer than ten seconds. Each row has a process
+// of its own.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -121,7 +121,7 @@ int main(int argc, char** argv) {
   for (const char* how : {"destroyed", "and others made since", "context released"}) {
     for (const auto& [name, ask] : asks) rows.push_back({name, how, ""});
   }
-  // The children come first: a process that has opened the driver cannot be forked.
+  // The children start first, as a process that has opened the driver cannot be forked.
   void* handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) give_up(dlerror());
   cu.cuGetErrorName =

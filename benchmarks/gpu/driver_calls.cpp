@@ -2,9 +2,10 @@
 //
 //   driver_calls [LIBRARY [MEMORY_MIB [SECONDS]]]     (default libsimcuda.so, 64, 2)
 //
-// Prints JSON (measure.h). Rows of cuMem*: "each" is one call a handle; "at once" one call over
-// `handles` of them; "next to" one handle beside others already mapped; "busy" while a kernel runs
-// on other memory of the same range. report.py and tools/calibrate.py read the rows.
+// Prints JSON (measure.h). Cases of the rows of cuMem*: "each" is one call for each handle, "at
+// once" is one call over `handles` of them, "next to" is one handle beside others that are mapped
+// already, "busy" is a call while a kernel runs on other memory of the same range. report.py and
+// tools/calibrate.py read the rows.
 #include <cstring>
 #include <memory>
 #include <string>
@@ -27,7 +28,8 @@ std::string sizes(size_t handle, size_t handles) {
   return pair("handle_bytes", handle) + ", " + pair("handles", handles);
 }
 
-// Each call over `count` handles of `bytes`, `times` times over; `each`: rows of single calls too.
+// Makes each call over `count` handles of `bytes`, `times` times. `each`: adds rows of single
+// calls.
 void vmm_calls(size_t bytes, size_t count, int times, bool each) {
   std::vector<double> reserve, create, map, access_each, access_all, unmap_each, unmap_all, release,
       give_back;
@@ -73,7 +75,7 @@ void vmm_calls(size_t bytes, size_t count, int times, bool each) {
   rows.add("cuMemRelease", "each", one, release);
 }
 
-// One more granule, where `others` are mapped already.
+// Maps one more granule where `others` are mapped already.
 void next_to_others(size_t others, int times) {
   const size_t bytes = 2 * kMiB;
   std::vector<double> map, access, unmap;
@@ -139,12 +141,12 @@ void mapping_by_threads(int threads) {
   rows.add("cuMemUnmap", "by threads", what, unmap);
 }
 
-// Work enough that it is still running when the calls below return.
+// Enqueues enough work that it still runs when the calls below return.
 void keep_busy(CUstream stream, CUdeviceptr base, size_t bytes) {
   for (int i = 0; i < 64; ++i) OK(cu.cuMemsetD32Async(base, 7, bytes / 4, stream));
 }
 
-// Do the calls wait for a kernel that runs on other memory? `still` counts how often it ran on.
+// Do the calls wait for a kernel that runs on other memory? `still` counts how often it still ran.
 void beside_running_work(int times) {
   const size_t bytes = 2 * kMiB,
                busy_bytes = std::min<size_t>(memory / 16, 256 * kMiB) / bytes * bytes;
@@ -223,7 +225,8 @@ void plain_allocation(size_t bytes, int times) {
   rows.add("cuMemFree", "each", pair("handle_bytes", bytes), release);
 }
 
-// Stream-ordered allocation (cudaMallocAsync), first from the driver, then out of its kept pool.
+// Stream-ordered allocation (cudaMallocAsync), first from the driver, then from the pool that it
+// keeps.
 void async_allocation(size_t bytes, int times) {
   if (cu.cuMemAllocAsync == nullptr || cu.cuMemPoolSetAttribute == nullptr) return;
   CUmemoryPool pool = nullptr;

@@ -2,11 +2,11 @@
 //
 //   driver_lock [LIBRARY [MILLISECONDS]]     (default libsimcuda.so, 2)
 //
-// While work of so many milliseconds runs in one stream, one thread makes the call; a second one
-// enqueues small work in another stream all the time. A row (measure.h) is the call's own time,
-// with `still_running`, the rounds in which the work outlasted the call (it did not wait for the
-// work), and `peer_us`, the longest that an enqueue of the second thread took (the median over the
-// rounds). The simulator's option driver_lock says what it assumes of each call.
+// Work of MILLISECONDS runs in one stream. Meanwhile one thread makes the call, and a second one
+// enqueues small work in another stream all the time. A row (measure.h) has the call's own time,
+// `still_running`, the rounds in which the work outlasted the call (so the call did not wait), and
+// `peer_us`, the longest enqueue of the second thread (the median over the rounds). The simulator's
+// option driver_lock says what it assumes of each call.
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -29,7 +29,7 @@ kernels::Kernels kernel;
 bool kernels_run = false;
 CUcontext context = nullptr;
 
-// Work of a known length on one stream: of the multiprocessors, or of a copy engine.
+// Work of a known length on one stream, for the multiprocessors or for a copy engine.
 class Work {
  public:
   Work(bool copies, double milliseconds) : copies_(copies) {

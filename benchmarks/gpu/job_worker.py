@@ -1,7 +1,8 @@
-"""job_worker.py JOB LIMIT: one script of benchmarks/real/jobs in at most LIMIT bytes (0: no limit).
+"""job_worker.py JOB LIMIT: runs a script of benchmarks/real/jobs in at most LIMIT bytes (0: no
+limit).
 
-Prints `RESULT {...}`: whether it finished, the seconds of each step's end since the one before,
-peaks in bytes as PyTorch counts them, and the driver calls of glake's allocator.
+Prints `RESULT {...}`: whether it finished, the seconds of each step, peaks in bytes as PyTorch
+counts them, and the driver calls of glake's allocator.
 """
 
 from __future__ import annotations

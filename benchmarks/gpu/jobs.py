@@ -1,12 +1,13 @@
-"""The jobs of benchmarks/real on a real GPU: what each allocator holds, and who fits in how little.
+"""The jobs of benchmarks/real on a real GPU: what each allocator holds, and which fit a tight
+limit.
 
     python benchmarks/gpu/jobs.py [--seconds S] [--out FILE] [--job NAME]...
 
-Each run is a process of its own: *ample* with no limit; *tight* with PyTorch's per-process limit at
+Each run is a process of its own. *ample* has no limit. *tight* sets PyTorch's per-process limit in
 the middle between the smallest GPUs that dry runs found for glake and for expandable segments
-(benchmarks/real/results), so that by them glake fits and the two others do not. Runs share the GPU
-as far as its memory goes, so that no time means anything but with --alone. `dry_run` is what the
-dry run had said.
+(benchmarks/real/results). By the dry runs glake fits there, and the two others do not. Runs share
+the GPU as long as its memory suffices, so times mean something only with --alone. `dry_run` has the
+dry run's figures.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Run:
         )
 
     def result(self) -> dict[str, Any]:
-        """What the ended process said."""
+        """The result that the ended process printed."""
         assert self.process is not None and self.process.stdout is not None
         text = self.process.stdout.read()
         found = [json.loads(line[7:]) for line in text.splitlines() if line[:7] == "RESULT "]
@@ -72,7 +73,7 @@ class Run:
 
 
 def dry_run(job: str) -> dict[str, Any]:
-    """By allocator, what the dry run of the job said."""
+    """The figures of the job's dry run, by allocator."""
     runs: dict[str, Any] = json.loads((RESULTS / f"{job}.json").read_text())["runs"]
     return runs
 
@@ -90,7 +91,7 @@ def tight(job: str) -> Iterator[Run]:
 
 
 class Lane:
-    """Runs what fits on the GPU beside each other, in the given order."""
+    """Runs side by side as many runs as fit on the GPU, in the given order."""
 
     def __init__(self, memory: int, seconds: float, console: Console, alone: bool = False) -> None:
         self.memory, self.console, self.alone = memory, console, alone
@@ -99,7 +100,7 @@ class Lane:
         self.rows: list[dict[str, Any]] = []
 
     def work(self, waiting: list[Run]) -> None:
-        """All of them; those that a result brings about come first. Ends at the deadline."""
+        """Makes all runs. Those that follow from a result come first. Ends at the deadline."""
         while (waiting or self.running) and time.monotonic() < self.deadline:
             free = self.memory - sum(each.needs + CONTEXT for each in self.running)
             for run in list(waiting):

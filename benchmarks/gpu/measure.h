@@ -1,8 +1,8 @@
 // Shared by the programs that measure a driver: its table, clocks, medians, rows of JSON.
 //
 // A program prints one JSON object: {"library": ..., "kernels": bool, "clock_us": ..., "rows":
-// [...]}. A row is what was called ("call" or "what"), how ("case"), its sizes, and the
-// distribution.
+// [...]}. A row has the name of the call ("call" or "what"), the way it was made ("case"), sizes,
+// and the distribution of its times.
 #pragma once
 
 #include <cuda.h>
@@ -103,10 +103,11 @@ inline double quantile(std::vector<double> values, double q) {
                          static_cast<size_t>(q * static_cast<double>(values.size())))];
 }
 
-// The rows, printed at the end: what ran out of time is what is missing.
+// The rows, which are printed at the end. Rows are missing where time ran out.
 class Rows {
  public:
-  // `sizes` is "\"name\": number" pairs, comma between; microseconds unless `unit` says otherwise.
+  // `sizes` has "\"name\": number" pairs with commas between. Microseconds unless `unit` says
+  // otherwise.
   void add(const std::string& call, const std::string& how, const std::string& sizes,
            const std::vector<double>& values, const char* unit = "us") {
     if (values.empty()) return;
@@ -156,7 +157,7 @@ inline void grant(CUdeviceptr at, size_t bytes) {
   OK(cu.cuMemSetAccess(at, bytes, &desc, 1));
 }
 
-// Handles of one size, released at the end.
+// Handles of one size, which are released at the end.
 struct Handles {
   Handles(size_t bytes, size_t count) : bytes(bytes) {
     const CUmemAllocationProp prop = device_memory();
@@ -176,7 +177,7 @@ struct Handles {
   std::vector<double> create_us;
 };
 
-// Reserved addresses, given back at the end; what is mapped must be unmapped before.
+// Reserved addresses, which are freed at the end. Mappings must be removed before.
 struct Addresses {
   explicit Addresses(size_t bytes) : bytes(bytes) {
     reserve_us = timed_us([&] { OK(cu.cuMemAddressReserve(&base, bytes, 0, 0, 0)); });

@@ -1,8 +1,8 @@
 """The patterns of benchmarks/allocator, through any allocator that Python reaches.
 
-Each is a list of (slot, bytes) operations, bytes 0 being a free, made from a seed before the clock
-runs; all allocators play the same list. Sizes are scaled so that the most bytes live at once are
-the budget.
+Each is a list of (slot, bytes) operations, where 0 bytes mean a free. It is made from a seed before
+the clock runs, and all allocators play the same list. Sizes are scaled so that the most bytes live
+at once are the budget.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ class Taker:
 
 
 def play(made: list[Operation], take: Callable[[int], object]) -> dict[str, Any]:
-    """Plays a list once: nanoseconds of the calls, Python's part included. An out-of-memory of any
-    kind ends it, and is told as `oom`."""
+    """Plays a list once; returns nanoseconds of the calls, including Python's part. Any kind of
+    out-of-memory error ends it, and is returned as `oom`."""
     blocks: dict[int, object] = {}
     taken, freed = [], []
     clock = time.perf_counter_ns

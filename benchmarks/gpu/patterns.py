@@ -2,10 +2,11 @@
 
     python benchmarks/gpu/patterns.py [--driver cuda|sim] [--rounds N] [--memory GIB] [--out DIR]
 
-torch native, expandable segments, cudaMallocAsync and glake, and, where they are installed, RMM's
-pool under torch and CuPy's own pool. One process each, all alive at once, taking turns
-(side_by_side.py's workers). --driver sim tries the script without a GPU, in torch's CPU memory:
-native is then torch's CPU allocator, glake the emulation, and only their host times mean anything.
+The allocators are torch native, expandable segments, cudaMallocAsync and glake, and, where they are
+installed, RMM's pool under torch and CuPy's own pool. Each has a process (the workers of
+side_by_side.py). All are alive at once and take turns. --driver sim tries the script without a GPU,
+in torch's CPU memory: native is then torch's CPU allocator, glake the emulation, and only their
+host times mean something.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def missing(driver: str) -> str | None:
 
 
 class Run:
-    """The workers, and the rows that come of them. One that fails is named, and left out."""
+    """The workers and their rows. A worker that fails is named, and left out."""
 
     def __init__(self, driver: str, budget: int, threads: int, console: Console) -> None:
         self.plan = SIM if driver == "sim" else REAL
@@ -92,7 +93,8 @@ class Run:
             self.ask(name, "allocator", kind=kind, limit=limit)
 
     def ask(self, name: str, do: str, /, **order: Any) -> dict[str, Any] | None:
-        """What the worker tells, first of all ("hello") or to an order; None if it is lost."""
+        """The worker's answer to an order, or its first one ("hello"); None if the worker is
+        lost."""
         worker = self.workers.get(name)
         if worker is None:
             return None

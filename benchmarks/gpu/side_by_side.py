@@ -4,10 +4,10 @@
 
 native, expandable (expandable_segments:True), async (cudaMallocAsync) and glake train a GPT whose
 sequence lengths vary. All processes live at once and take turns, so that slow changes of the
-machine's speed meet all alike; "native again" is a second native process, and its distance from the
-first is the noise. Four parts: latency (allocation and free), ample (no memory limit), largest
-(the largest batch at one limit), tight (3 % above the peak live bytes). --driver sim tries the
-script without a GPU, on tiny sizes: its figures mean nothing.
+machine's speed meet all alike. "native again" is a second native process; its distance from the
+first is the noise. There are four parts: latency (allocation and free), ample (no memory limit),
+largest (the largest batch at one limit), tight (3 % above the peak live bytes). --driver sim tries
+the script without a GPU, on tiny sizes, and its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HEADROOM = 1.03
 PROBES = (8, 24)  # sequences
 MIB, GIB = 2**20, 2**30
 CONTROL = "native again"
-# What each process is given; all else of the environment is shared.
+# The variables of each process. The rest of the environment is the same for all.
 ALLOCATORS: dict[str, dict[str, str]] = {
     "native": {},
     "expandable": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
@@ -79,7 +79,7 @@ REAL = Plan(
 
 
 class Process:
-    """A worker and what it said first."""
+    """A worker and its first answer."""
 
     def __init__(
         self, name: str, driver: str, plan: Plan, variables: dict[str, str] | None = None
@@ -131,7 +131,7 @@ class Process:
         return told
 
     def ask(self, seconds: float, do: str, /, **order: Any) -> dict[str, Any]:
-        """Has one order done. WorkerError as answer()."""
+        """Gives the worker one order and returns its answer. WorkerError as answer()."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps({"do": do, **order}).encode() + b"\n")
@@ -151,7 +151,8 @@ class Process:
 
 
 class Run:
-    """The parts in turn. A worker that fails leaves the rest of the run, and is named in `lost`."""
+    """Runs the parts in turn. A worker that fails has no part in the rest, and is named in
+    `lost`."""
 
     def __init__(self, plan: Plan, driver: str, seconds: float, say: Callable[[str], None]) -> None:
         self.plan, self.say = plan, say

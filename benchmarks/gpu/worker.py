@@ -1,7 +1,7 @@
 """One process under one allocator: takes orders as JSON lines on stdin, answers on stdout.
 
 side_by_side.py starts one for each allocator and lets one at a time work, so that their steps
-alternate. The allocator is the environment's choice; nothing here knows it.
+alternate. The environment chooses the allocator; nothing here knows it.
 
 Orders: {"do": "latency", "sizes", "times"} | {"do": "limit", "bytes"} | {"do": "setup"} |
 {"do": "steps", "batch", "lengths"} | {"do": "drop"} | and, of patterns.py, {"do": "allocator",
@@ -59,7 +59,7 @@ class Worker:
             torch.cuda.synchronize()
 
     def hello(self) -> dict[str, Any]:
-        """What this process runs on."""
+        """The device and versions of this process."""
         told: dict[str, Any] = {"torch": torch.__version__, "device": str(self.device)}
         if self.cuda:
             told["device"] = torch.cuda.get_device_name()
@@ -93,7 +93,7 @@ class Worker:
         return {}
 
     def setup(self) -> dict[str, Any]:
-        """A fresh model and optimizer; the statistics start anew."""
+        """Makes a fresh model and optimizer, and resets the statistics."""
         self.drop()
         torch.manual_seed(SEED)
         if self.cuda:
@@ -200,7 +200,7 @@ class Worker:
         return {"rows": rows}
 
     def allocator(self, kind: str, limit: int) -> dict[str, Any]:
-        """Chooses what pattern() takes its blocks from (pattern_jobs.Taker), and its limit."""
+        """Chooses the source of pattern()'s blocks (pattern_jobs.Taker), and its limit."""
         self.taker = pattern_jobs.Taker(kind, str(self.device), limit)
         if kind == "torch":
             self.limit(limit)

@@ -1,9 +1,9 @@
-"""What each hook costs a job that does not use it: driver calls and instructions, both counted.
+"""Counts what each hook costs a job that does not use it: driver calls and instructions.
 
-at_rest.py [--steps N]: by valgrind's callgrind, training steps without the hook and with it in one
-process (tests/integrations/programs/at_rest.py). DeepSpeed's and Megatron's are counted in jobs of
-their own where `make integration-environment` was run, vLLM's in its engine where `make
-integration-vllm` was. Takes minutes.
+at_rest.py [--steps N]: valgrind's callgrind counts training steps without the hook and with it, in
+one process (tests/integrations/programs/at_rest.py). The hooks of DeepSpeed and Megatron are
+counted in jobs of these packages after `make integration-environment`, and vLLM's in its engine
+after `make integration-vllm`. It takes minutes.
 """
 
 import argparse
@@ -19,7 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "tests" / "integrations" / "programs" / "at_rest.py"
 PACKAGES = PROGRAM.parents[1] / "packages"  # stand-ins of vLLM and torch_memory_saver
-# Of each environment: packages besides, hooks. Those of later ones are counted there instead.
+# For each environment: its additional packages, and the hooks. A hook that a later environment has
+# too is counted there.
 PLACES = (
     (Path(sys.executable), PACKAGES, ("cupy", "fsdp2", "memory_saver", "vllm")),
     (ROOT / ".venv-frameworks" / "bin" / "python", None, ("deepspeed", "megatron")),
@@ -37,7 +38,7 @@ def library(folder: Path) -> Path:
 
 
 def instructions(folder: Path) -> dict[str, int]:
-    """What callgrind has counted in each stretch, by its name; it writes a file for each."""
+    """The counts of callgrind for each stretch, by the name of the stretch; each has a file."""
     found: dict[str, int] = {}
     for file in sorted(folder.glob("counts.*")):
         text = file.read_text(errors="replace")
@@ -51,7 +52,7 @@ def instructions(folder: Path) -> dict[str, int]:
 
 
 def measure(python: Path, packages: Path | None, names: tuple[str, ...], steps: int) -> Counts:
-    """Runs the program once by valgrind, in that environment."""
+    """Runs the program once under valgrind, in that environment."""
     with tempfile.TemporaryDirectory() as at:
         folder = Path(at)
         clean = {name: value for name, value in os.environ.items() if name[:6] != "GLAKE_"}
@@ -79,7 +80,7 @@ def measure(python: Path, packages: Path | None, names: tuple[str, ...], steps: 
 
 
 def rows(told: Counts, steps: int) -> list[str]:
-    """A line of each hook, of one step."""
+    """A line for each hook, with its cost per step."""
     lines = []
     for name, ways in told.items():
         (calls, off), (more_calls, on) = ways["off"], ways["on"]

@@ -1,9 +1,9 @@
-"""The smallest GPU of each job under PyTorch's own allocators and glake, by its CUDA build.
+"""Finds the smallest GPU of each job under PyTorch's own allocators and under glake.
 
-capacity.py [JOB...]: jobs of benchmarks/real/jobs, by a Python with the CUDA build
-(`make real-environment`). Results go to results/JOB.json as they come; what is there of the same
-versions is kept, so that a run that was cut off goes on. Nothing is set aside for CUDA itself:
-figures are the allocators'. An hour on two cores. `table.py` makes the table and the picture.
+capacity.py [JOB...] runs jobs of benchmarks/real/jobs and needs a Python with PyTorch's CUDA build
+(`make real-environment`). Results go to results/JOB.json as they come. Results of the same versions
+are kept, so that an interrupted run can go on. Nothing is set aside for CUDA itself, as figures are
+the allocators' alone. It takes an hour on two cores. `table.py` makes the table and the picture.
 """
 
 import argparse
@@ -31,7 +31,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Job:
-    """A script of jobs/, what it is called in the table, and its ranks."""
+    """A script of jobs/, its name in the table, and its ranks."""
 
     script: str
     title: str
@@ -83,7 +83,8 @@ def commit() -> str:
 
 
 def measure(job: Job, path: Path, again: bool) -> None:
-    """Fills the file of a job: a run in MEMORY and a search each, then a run with HEADROOM."""
+    """Fills the file of a job. Each allocator has a run in MEMORY, a search, and one with
+    HEADROOM."""
     fresh = {
         "job": job.script,
         "title": job.title,

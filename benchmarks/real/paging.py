@@ -1,10 +1,11 @@
-"""Inference of a model larger than its GPU: layers paged in by glake, and by accelerate.
+"""Inference of a model larger than its GPU, whose layers glake or accelerate pages in.
 
-paging.py: by PyTorch's CUDA build over the simulated GPU (`make real-environment`, `make
-integration-environment`), whose clock counts copies and kernels by its model. A pass of 16 linear
-layers of 144 MiB on a GPU of 1 GiB, alone or one of eight, and the peak of allocated memory.
-`sequential` is accelerate's cpu_offload, which diffusers' enable_sequential_cpu_offload is;
-`alternate` copies each layer back, `frozen` leaves the host's copy in place.
+paging.py runs PyTorch's CUDA build over the simulated GPU (`make real-environment`, `make
+integration-environment`), whose clock counts copies and kernels by its model. It prints the time of
+a pass of 16 linear layers of 144 MiB on a GPU of 1 GiB, alone or one of eight, and the peak of
+allocated memory. `sequential` is accelerate's cpu_offload, which diffusers calls
+enable_sequential_cpu_offload. `alternate` copies each layer back. `frozen` leaves the host's copy
+in place.
 """
 
 import json

@@ -1,9 +1,9 @@
 """Pinned host memory that jobs ask for, and that PyTorch's host allocator and glake's pin for it.
 
-By a Python with the CUDA build (`make real-environment`), over the simulated driver: a minute.
-PyTorch rounds each request up to a power of two; from a size on
-`PYTORCH_CUDA_ALLOC_CONF=pinned_max_round_threshold_mb` ends that: the second side.
-Writes results/pinned.json.
+It needs a Python with the CUDA build (`make real-environment`), runs over the simulated driver, and
+takes a minute. PyTorch rounds each request up to a power of two. The second side of the comparison
+has `PYTORCH_CUDA_ALLOC_CONF=pinned_max_round_threshold_mb`, which ends that from a size on. Writes
+results/pinned.json.
 """
 
 import datetime
@@ -36,7 +36,8 @@ JOBS = {
 
 
 def run(job: str, side: str) -> dict[str, Any]:
-    """A job's bytes in a process of its own; RuntimeError with its last words where it fails."""
+    """Runs a job in its own process; returns its bytes. RuntimeError with its last output if it
+    fails."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GLAKE_")}
     simulated = {"GLAKE_SIM_PHANTOM": "1", "GLAKE_SIM_MEMORY": "8GiB"}
     done = subprocess.run(

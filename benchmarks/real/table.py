@@ -1,4 +1,4 @@
-"""The results of capacity.py: a table (Markdown, on stdout), a picture (results/capacity.svg).
+"""Shows the results of capacity.py as a table (Markdown, on stdout) and a picture (capacity.svg).
 
 table.py [RESULTS]: a folder of JOB.json, by any Python with glake. Exit code 1, with a line for
 each, where glake and compact both need more than native or expandable.
@@ -73,7 +73,7 @@ def _tight(job: dict[str, Any], name: str) -> str:
 
 
 def speed(jobs: list[dict[str, Any]]) -> str:
-    """What the dry runs themselves took."""
+    """The time that the dry runs themselves took."""
     lines = ["| job | ranks | seconds a step | host memory of a rank |", "|---|---|---|---|"]
     for job in jobs:
         runs = [*job["runs"].values(), *job["tight"].values()]

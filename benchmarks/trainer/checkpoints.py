@@ -1,7 +1,8 @@
-"""What a checkpoint stalls the step: torch's synchronous and asynchronous DCP beside glake's.
+"""For how long a checkpoint stops the step: torch's synchronous and asynchronous DCP beside
+glake's.
 
-All four save the same sharded model in one process, in turn, with steps between. Each row says for
-how long the step stood still, and after how long the state was safe.
+All four ways save the same sharded model in one process, in turn, with steps between. Each row says
+for how long the step stood still, and after how long the state was safe.
 
     python benchmarks/trainer/checkpoints.py --out benchmarks/trainer/results/checkpoints.json
 """
@@ -66,7 +67,7 @@ class Trial:
         return made
 
     def passes(self) -> None:
-        """Forward and backward: what a save may go on beside."""
+        """Forward and backward, during which a save may go on."""
         tokens = torch.randint(0, self.vocabulary, (4, 65), device=self.here.device)
         self.sharded(tokens[:, :-1], tokens[:, 1:]).total.backward()
 
@@ -81,7 +82,7 @@ class Trial:
         """Saves once, and goes on: (seconds the step stood still, seconds until it was safe)."""
         self.passes()
         self.update()
-        # torch's own are handed tensors, whose making is not counted.
+        # torch's own ways take tensors as arguments; the time to make these is not counted.
         state = self.sharded.state.tensors(self.optimizer) if way.startswith("dcp.") else {}
         began = time.perf_counter()
         safe: list[float] = []
@@ -102,7 +103,8 @@ class Trial:
     def _start(
         self, way: str, state: dict[str, Any], safe: Callable[..., None]
     ) -> tuple[Callable[[], Any], Callable[[], Any]]:
-        """Begins; (what must be called before parameters change, what awaits the end)."""
+        """Begins a save. Returns what to call before parameters change, and what waits for the
+        end."""
         path = self.folder / f"{way}-{self.number}"
 
         def nothing() -> None:
@@ -128,7 +130,7 @@ class Trial:
 
 
 def measured(name: str, layers: int | None, rounds: int) -> dict[str, Any]:
-    """Each way `rounds` times, in turn."""
+    """Measures each way `rounds` times, in turn."""
     with ranks.joined(600.0) as here, tempfile.TemporaryDirectory() as scratch:
         folder = [scratch]
         dist.broadcast_object_list(folder, group=here.host, group_src=0)

@@ -1,9 +1,10 @@
-"""Lines that change when RoPE, or experts, go into every experiment, as experiments grow in number.
+"""Counts lines that change when RoPE, or experts, go into every one of more and more experiments.
 
 complexity.py: takes the zoo's models in growing numbers and variants of each, puts the change into
 all of them by one call each, builds every result on the meta device and runs it, and counts:
 
-- lines changed: those of the one function that makes the change. No other file is edited: what is
+- lines changed: those of the one function that makes the change. No other file is edited: all that
+is
   built here are the package's own parts.
 - beside it, what the same change needs where every parent repeats the fields of its children, as
   flat configs do: a line for each new field in each class from the part up to the experiment, and
@@ -35,7 +36,7 @@ CHANGES: dict[str, tuple[Callable[..., Any], type[Configurable.Config], Configur
 
 
 class Experiment(Configurable):
-    """A model within what trains it: one more level than the model alone."""
+    """A model within an experiment: one level more than the model alone."""
 
     @dataclasses.dataclass(kw_only=True)
     class Config(Configurable.Config):

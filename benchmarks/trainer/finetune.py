@@ -1,9 +1,9 @@
 """The fine-tuning job: LoRA on Llama 3 8B, batches of varying length, recomputation, offload.
 
-finetune.py SEQUENCES [--steps N] [--size NAME]: by glake.trainer, on the GPU that PyTorch sees, a
-real one or a dry run's. The text is the source of Python's own standard library, cut to functions,
-each a sequence of up to 2,048 bytes; a batch is padded to its longest. Frozen weights are bf16;
-what the backward pass needs of a block is its input, kept in host memory; the logits of 4,096
+finetune.py SEQUENCES [--steps N] [--size NAME] trains by glake.trainer on the GPU that PyTorch
+sees, a real one or that of a dry run. The text is the source of Python's own standard library. Each
+function is a sequence of up to 2,048 bytes, and a batch is padded to its longest. Frozen weights
+are bf16. For the backward pass each block keeps only its input, in host memory. The logits of 4,096
 tokens exist at once.
 """
 
@@ -23,7 +23,8 @@ DATA = {
 
 
 def experiment(size: str, sequences: int, steps: int) -> Any:
-    # Here, so that DATA can be read without PyTorch, whose CUDA build may not start by itself.
+    # Imported here, so that DATA can be read without PyTorch, whose CUDA build may not start by
+    # itself.
     from glake.trainer.fsdp import Sharding
     from glake.trainer.loop import Experiment
     from glake.trainer.models import sizes

@@ -53,7 +53,8 @@ def main() -> None:
 
 
 def note(peaks: dict[str, str], phase: str) -> None:
-    """An allocator gives more than is asked for where it does not split a block: by luck."""
+    """Notes the peaks. Requested bytes count: by luck an allocator gives a larger, unsplit
+    block."""
     stats = torch.cuda.memory_stats()
     asked, given = (stats[f"{name}_bytes.all.peak"] / 2**20 for name in ("requested", "allocated"))
     peaks[phase] = f"{asked:.1f} ({given:.1f})"

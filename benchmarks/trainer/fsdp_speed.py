@@ -2,9 +2,9 @@
 
     python benchmarks/trainer/fsdp_speed.py [--ranks 2] [--runs 3] [--steps 12]
 
-Both train the same model in the same processes (gloo), their steps in turn, so that whatever else
-the machine does meets both alike. CPU time is that of all threads of all ranks. Fails if ours takes
-more of it.
+Both train the same model in the same processes (gloo), and their steps take turns, so that other
+work of the machine meets both alike. CPU time is that of all threads of all ranks. Fails if ours
+takes more of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SIGKILLs at random times over a run, which must end in the losses of a run without any.
+"""Kills ranks at random times. The run must end with the losses of a run without kills.
 
 A hundred over 300 steps, on demand (half an hour on two cores):
 
@@ -84,7 +84,7 @@ def _command(pid: int) -> bytes:
 
 @contextmanager
 def job(folder: Path, text: Path, steps: int, ranks: int, changes: list[str]) -> Iterator[Job]:
-    """Starts one, and leaves nothing of it."""
+    """Starts a job, and ends all of its processes afterwards."""
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += [f"--nproc-per-node={ranks}", "--max-restarts=1000", "--monitor-interval=0.05"]
@@ -111,7 +111,8 @@ def _environment() -> dict[str, str]:
 
 
 def finished(running: Job) -> dict[int, dict[str, Any]]:
-    """Waits for its end; the records of its steps. RuntimeError with its last words if it fails."""
+    """Waits for the end; returns the steps' records. RuntimeError with its last output if it
+    fails."""
     running.reach(1 << 60)
     code = running.process.wait()
     if code != 0:
@@ -153,9 +154,9 @@ class Killer:
 
 
 def kill_at_random(running: Job, kills: int, steps: int, draw: random.Random) -> int:
-    """Kills a rank so often, each time a random one, at random times; how often it hit one."""
+    """Kills a random rank at `kills` random times; returns how often it hit one."""
     killer = Killer(running, draw)
-    # The last one early enough that the job, whose steps may be short, is not over before it.
+    # The last kill is early enough that the job, whose steps may be short, is not over before.
     for goal in sorted(draw.uniform(0, 0.8 * steps) for _ in range(kills)):
         if draw.random() < DURING_START and killer.hit:
             killer.waits_for_ranks()
@@ -215,7 +216,7 @@ def some_text(path: Path) -> Path:
 def trial(
     folder: Path, steps: int, kills: int, every: int, ranks: int, seed: int, changes: list[str]
 ) -> dict[str, Any]:
-    """One run without kills and one with; what came of it."""
+    """Makes one run without kills and one with them; returns the comparison."""
     began, load = datetime.now(timezone.utc), os.getloadavg()[1]
     draw = random.Random(seed)
     text = some_text(folder / "text")

@@ -4,12 +4,13 @@
         [--json]
 
 Each measurement is a process of its own on the simulated driver, in virtual time: a gather or a
-scatter of N blocks in random order between GPU 0 and pinned memory of its socket. `single` is one
-cuMemcpyAsync a block, `batch` one cuMemcpyBatchAsync a thousand blocks, on one stream, as fast as
-the driver takes them; `engine` is glake.transfer, with `direct` the engine on this GPU alone.
-`bound` is what all routes together allow. GB/s. The batch's price is published for an H100, the
-kernel's assumed (csrc/simcuda/costs.json); what calls cost the host, the clock does not count:
-`submit` is the real time in which the engine takes the request, in ms.
+scatter of N blocks in random order between GPU 0 and pinned memory of its socket. `single` makes
+one cuMemcpyAsync for each block, and `batch` one cuMemcpyBatchAsync for a thousand blocks, on one
+stream, as fast as the driver takes them. `engine` is glake.transfer, and `direct` is the engine on
+this GPU alone. `bound` is the rate that all routes together allow. Rates are GB/s. The batch's
+price is published for an H100, and the kernel's is assumed (simcuda/costs.json). The clock does not
+count what calls cost the host; `submit` is the real time in which the engine takes the request, in
+ms.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ BATCH = 1000
 
 
 def addresses(count: int, size: int, base: int, shuffled: bool) -> Any:
-    """Of each block, in the order they are copied in."""
+    """The address of each block, in the order of the copies."""
     import numpy as np
 
     order = np.random.default_rng(1).permutation(count) if shuffled else np.arange(count)
@@ -148,7 +149,7 @@ def rows(platforms: list[str], count: int, sizes: list[int]) -> list[dict[str, A
 
 
 def show(found: list[dict[str, Any]]) -> None:
-    """As a table."""
+    """Prints the rows as a table."""
     from rich.console import Console
     from rich.table import Table
 

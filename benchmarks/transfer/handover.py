@@ -1,12 +1,12 @@
 """Two users of one GPU take turns: the memory of one goes to the host, the other's comes back.
 
-handover.py [--size GIB] [--platform NAME]... [--completion instant|polled]: each platform in a
-process of its own, on the simulator. Its clock counts driver work and copies, and not the CPU's
-checksums of host memory, which several threads take meanwhile (8 to 10 GB/s each). Beside glake's
-regions: plain copies one after the other, of pinned memory as libraries do that hook cudaMalloc
-(torch_memory_saver, vLLM's cumem), and of pageable memory, of which the simulator leaves out the
-driver's staging: a GPU is slower there. GB/s of both directions together; the bound is that of two
-copies at equal rates.
+handover.py [--size GIB] [--platform NAME]... [--completion instant|polled]: each platform has a
+process of its own, on the simulator. The clock counts driver work and copies, but not the CPU's
+checksums of host memory, which several threads compute meanwhile (8 to 10 GB/s each). Beside
+glake's regions are plain copies one after the other. Those of pinned memory are what libraries do
+that hook cudaMalloc (torch_memory_saver, vLLM's cumem). For those of pageable memory the simulator
+leaves out the driver's staging, so a GPU is slower there. Rates are GB/s of both directions
+together. The bound is that of two copies at equal rates.
 """
 
 import argparse
@@ -25,7 +25,8 @@ WAYS = ("pageable", "pinned", "regions in turn", "regions at once")
 
 
 def measure(platform: str, size: int) -> dict[str, float]:
-    """GB/s of each way, and the bound; in this process, which has that platform's driver."""
+    """GB/s of each way, and the bound, measured in this process, which has that platform's
+    driver."""
     import numpy as np
 
     import glake

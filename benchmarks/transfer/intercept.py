@@ -1,10 +1,11 @@
-"""A program's own copies, as they are and carried by the preloaded library (docs/intercept.md).
+"""A program's own copies, plain and carried by the preloaded library (docs/intercept.md).
 
-intercept.py [--platform NAME]... [--size MiB]...: this file, as a program that knows nothing of
-glake, copies between pinned memory and cuda:0 by the driver's cuMemcpyHtoDAsync and
-cuMemcpyDtoHAsync, each copy waited for; once alone and once under `glake run --intercept`. On the
-simulator's clock, GB/s; "polled" charges for how the end of a copy is seen (GLAKE_SIM_COMPLETION).
-The bound is that of all paths from memory of the GPU's own socket.
+intercept.py [--platform NAME]... [--size MiB]...: this file also is a program that knows nothing of
+glake. It copies between pinned memory and cuda:0 by the driver's cuMemcpyHtoDAsync and
+cuMemcpyDtoHAsync, and waits for each copy. It runs once alone and once under `glake run
+--intercept`. Rates are GB/s on the simulator's clock. "polled" adds the time in which a thread sees
+the end of a copy (GLAKE_SIM_COMPLETION). The bound is that of all paths from memory of the GPU's
+own socket.
 """
 
 import argparse
@@ -23,7 +24,7 @@ REPEATS = 5
 
 
 def program(sizes: list[int]) -> None:
-    """The program: GB/s by direction and size, and nothing of glake."""
+    """The program, which uses nothing of glake; GB/s by direction and size."""
     cuda = ctypes.CDLL("libcuda.so.1")
     now = ctypes.CDLL(None).simcuda_now_ns
     now.restype = ctypes.c_uint64

@@ -3,15 +3,16 @@
     python benchmarks/transfer/ranks.py [--platform NAME]... [--ranks N]... [--mib SIZE] [--pace P]
         [--kill] [--json]
 
-Real processes on one simulated machine (GLAKE_SIM_MACHINE, GLAKE_SIM_PACE): one clock, one set of
-links. Each is shown one GPU by CUDA_VISIBLE_DEVICES and loads SIZE MiB, page by page on all
-sockets, with the relay service's help (docs/relayd.md). `GB/s` is all bytes over the time from the
-first start to the last end; `plain` what one copy each would do at once, `bound` what all links
-together allow (a linear program), `jain` the fairness of the ranks' rates. With --kill they load in
-a loop, one is killed every second until one is left, and then nothing may be in use.
+Real processes share one simulated machine (GLAKE_SIM_MACHINE, GLAKE_SIM_PACE), with one clock and
+one set of links. Each sees one GPU by CUDA_VISIBLE_DEVICES and loads SIZE MiB, whose pages are on
+all sockets in turn, with the help of the relay service (docs/relayd.md). `GB/s` is all bytes over
+the time from the first start to the last end. `plain` is the rate of one copy each at once, `bound`
+the rate that all links together allow (a linear program), `jain` the fairness of the ranks' rates.
+With --kill the ranks load in a loop, and one is killed every second until one is left. Then nothing
+may be in use.
 
-Simulated: links by glake's platforms, no cost of a message but the real time it takes, divided by
-the pace. A machine that is busy makes the figures lower, never higher.
+Links are simulated by glake's platforms. A message costs only the real time that it takes, divided
+by the pace. A busy machine makes the figures lower, never higher.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class Ranks:
             self.answer(process)
 
     def begin(self, process: subprocess.Popen[str], part: int = 1) -> None:
-        """It loads one `part`-th of its memory."""
+        """Lets the rank load one `part`-th of its memory."""
         assert process.stdin is not None
         process.stdin.write(f"{part}\n")
         process.stdin.flush()
@@ -121,7 +122,7 @@ class Ranks:
         return found
 
     def load(self, part: int = 1) -> list[dict[str, Any]]:
-        """All of them at once."""
+        """Lets all ranks load at once."""
         for process in self.processes:
             self.begin(process, part)
         return [self.answer(process) for process in self.processes]
@@ -163,7 +164,8 @@ class Ranks:
 
 
 def pace_of(platform: str) -> int:
-    """Real nanoseconds to one of the machine's: a chunk must take long beside a message."""
+    """Real nanoseconds for each of the machine's, so that a chunk takes much longer than a
+    message."""
     from glake.transfer.bounds import bound
 
     return max(1, round(10 * bound(platform, dst="cuda:0", src="cpu", host="pages")))
@@ -200,7 +202,7 @@ def measure(platform: str, count: int, mib: int, pace: int) -> dict[str, Any]:
 
 
 def kill(platform: str, count: int, mib: int, pace: int) -> dict[str, Any]:
-    """They load in a loop; one is killed every second; what is left of each then."""
+    """Ranks load in a loop, and one is killed every second. Returns what is left of each."""
     ranks = Ranks(platform, count, mib, pace)
     try:
         alive = list(ranks.processes)

@@ -1,5 +1,5 @@
-// Real time from a copy's call to the first copy that the engine asks of the driver, beside the
-// plain copy: the first time with that engine, and when it has been made before.
+// Real time from the call of a copy to the engine's first driver copy, beside the plain copy: for
+// the first copy of that kind with the engine, and for later ones.
 #include <cuda.h>
 #include <dlfcn.h>
 
@@ -109,7 +109,7 @@ struct Took {
   double start_us = 0, call_us = 0;
 };
 
-// One copy of a GPU's, begun; `id` is what to wait for.
+// Begins one copy of a GPU; sets `id`, which the caller waits for.
 Took begin(const glake_copy_part& part, int dst, int src, const Gpu& on, unsigned flags,
            uint64_t* id) {
   glake_copy_request request{};

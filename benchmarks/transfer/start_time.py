@@ -1,4 +1,4 @@
-"""What the engine does before a copy's first driver copy, in real time, beside the plain copy.
+"""Real time that the engine takes before a copy's first driver copy, beside the plain copy.
 
     python benchmarks/transfer/start_time.py [--platform NAME]... [--only TEXT] [--rounds N]
         [--json] [--out DIR]
@@ -37,7 +37,7 @@ PATTERN = Pattern(
 
 
 def measure(run: Runner, platform: tuple[str, ...], only: str | None) -> list[Row]:
-    """The program's rows, a process each platform."""
+    """The program's rows, from a process for each platform."""
     cases = ["--only", only] if only else []
     return [row for name in platform or PLATFORMS for row in run(["--platform", name, *cases])]
 

@@ -1,4 +1,4 @@
-// glake_copy_blocks as any driver runs it, the simulator too.
+// glake_copy_blocks, as any driver runs it, also the simulator.
 #pragma once
 
 #include <cuda.h>
@@ -15,7 +15,7 @@ using glake::transfer::CopyBlock;
 
 class BlockKernel {
  public:
-  // What the driver says to it. Needs a current context.
+  // The driver's status of the launch. Needs a current context.
   CUresult open(const char* library) {
     void* handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr) return CUDA_ERROR_NOT_FOUND;

@@ -1,6 +1,6 @@
-// States each thing glake relies on in a CUDA driver, as named checks, and runs them on the
-// library named by the first argument (default libsimcuda.so; libcuda.so.1 for a GPU). What the
-// device lacks is skipped and counted. Exits 1 if a check fails, 2 if the driver cannot be opened.
+// Named checks of all that glake relies on in a CUDA driver. The first argument names the driver's
+// library (default libsimcuda.so; libcuda.so.1 for a GPU). Checks of features that the device lacks
+// are skipped and counted. Exits 1 if a check fails, 2 if the driver cannot be opened.
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>

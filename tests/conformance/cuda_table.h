@@ -1,5 +1,5 @@
-// The driver under test: its library opened by name, each function at the version cuda.h declares,
-// and the small harness of named checks.
+// The driver under test. Its library is opened by name, and each function is taken at the version
+// that cuda.h declares. Also the small harness of named checks.
 #pragma once
 
 #include <cuda.h>
@@ -129,7 +129,7 @@ inline int run_checks(int argc, char** argv, const std::vector<Check>& checks) {
   return failed;
 }
 
-// VMM objects that clean up after a failed check, in the order map, range, handle.
+// VMM objects, which clean up after a failed check in the order map, range, handle.
 extern size_t granule;
 CUmemAllocationProp device_memory(int device, bool exportable = false);
 

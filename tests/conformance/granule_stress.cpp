@@ -1,5 +1,5 @@
-// What stitching rests on, many times over: one granule at several addresses, written by several
-// streams at once at different bytes, and mappings that change beside running work.
+// Tries many times what stitching relies on. One granule is mapped at several addresses, and
+// several streams write different bytes of it at once. Mappings change beside running work.
 //
 //   granule_stress [LIBRARY [ROUNDS]]     (default libsimcuda.so, 24)
 //
@@ -33,7 +33,7 @@ int rounds = 24;
 kernels::Kernels kernel;
 bool has_kernels = false;
 
-// Sets the bytes whose place is `which` modulo 2: every other byte, or every other chunk of them.
+// Sets every other byte, or every other chunk of bytes: those whose place is `which` modulo 2.
 void stamp_half(CUstream stream, CUdeviceptr base, size_t which, unsigned value) {
   if (has_kernels) {
     OK(kernel.stamp_bytes(stream, kBlocks, base, which, 2, granule / 2, value));
@@ -47,7 +47,7 @@ void stamp_half(CUstream stream, CUdeviceptr base, size_t which, unsigned value)
 
 size_t half_of(size_t at) { return has_kernels ? at % 2 : at / kChunk % 2; }
 
-// As many places of one handle as wanted, each with access.
+// Maps one handle at `count` addresses, each with access.
 struct Views {
   Views(const Memory& memory, int count) {
     for (int i = 0; i < count; ++i) {
@@ -86,7 +86,8 @@ void check_two_streams_in_one_granule() {
   }
 }
 
-// Written through one address, read through the other, in stream order; no synchronisation between.
+// Bytes are written through one address and read through the other, in stream order and without a
+// synchronisation between.
 void check_order_through_two_addresses() {
   Memory memory, copy_memory;
   Views views(memory, 2), copy(copy_memory, 1);
@@ -105,8 +106,8 @@ void check_order_through_two_addresses() {
   }
 }
 
-// Read, changed and written back by kernels that come in turn through either address: a line kept
-// in a cache under the other address would lose an addition.
+// Kernels read, change and write back bytes, in turn through either address. A cache that kept a
+// line under the other address would lose an addition.
 void check_read_modify_write_in_turn() {
   SKIP_UNLESS(has_kernels, "the driver runs no kernels");
   Memory memory;
@@ -130,8 +131,8 @@ void check_read_modify_write_in_turn() {
   for (size_t i = 0; i < granule / 4; ++i) TRUE(words[i] == 4u * static_cast<unsigned>(rounds));
 }
 
-// One half of a range is worked on without pause while the other half is unmapped, mapped to
-// another handle, granted and used.
+// Work goes on without pause in one half of a range. Meanwhile the other half is unmapped, mapped
+// to another handle, granted and used.
 void check_remapping_beside_running_work() {
   constexpr size_t kParts = 8;
   Memory busy_memory(kParts * granule), one, two;
@@ -161,8 +162,8 @@ void check_remapping_beside_running_work() {
   }
 }
 
-// Views of random granules in random order, written by their own streams, then unmapped and built
-// anew: each granule keeps what its last writer left.
+// Streams write views of random granules in random order. The views are then unmapped and built
+// again. Each granule keeps what its last writer wrote.
 void check_restitching() {
   constexpr size_t kGranules = 16, kLength = 8;
   std::vector<std::unique_ptr<Memory>> memory;

@@ -1,4 +1,4 @@
-// The kernel that copies blocks: from its PTX, through the driver's compiler, to every byte.
+// Checks the kernel that copies blocks: the driver compiles its PTX, and every byte must be right.
 #pragma once
 
 #include "block_kernel.h"
@@ -22,7 +22,7 @@ inline void check_kernel_copies_blocks() {
   }
   Stream stream;
   auto* blocks = reinterpret_cast<kernels::CopyBlock*>(table.at);
-  // Host to device, within the device, device to host: each from `shift` before to after it.
+  // Three hops: host to device, within the device, device to host.
   const auto hop = [&](CUdeviceptr to, CUdeviceptr from, bool odd_dst, bool odd_src) {
     unsigned count = 0;
     for (size_t offset = 0; offset < 16; ++offset) {
@@ -46,7 +46,7 @@ inline void check_kernel_copies_blocks() {
   hop(device, at_host, true, true);
   hop(second, device, false, true);
   hop(at_back, second, true, false);
-  // Byte by byte what the three hops make of it.
+  // Computes byte by byte what the three hops leave.
   std::vector<unsigned char> on_device(kBytes, 0xee), on_second(kBytes, 0xdd), wanted(kBytes, 0xcc);
   unsigned count = 0;
   for (size_t offset = 0; offset < 16; ++offset) {

@@ -15,7 +15,7 @@ constexpr unsigned kThreads = 256;
 
 class Kernels {
  public:
-  // False if the library launches no kernels, or, as the simulator, not these. Needs a current
+  // False if the library launches no kernels, or not these (the simulator). Needs a current
   // context.
   bool open(const char* library) {
     void* handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);

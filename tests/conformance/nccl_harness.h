@@ -1,5 +1,5 @@
-// Ranks for tests of the stand-in for NCCL: each a forked process with a device of its own on one
-// simulated machine, and values in device memory.
+// Ranks for tests of the stand-in for NCCL, and values in device memory. Each rank is a forked
+// process with a device of its own on one simulated machine.
 #pragma once
 
 #include <dirent.h>
@@ -29,7 +29,7 @@ inline bool says(const std::string& text) {
   return std::string(ncclGetLastError(nullptr)).find(text) != std::string::npos;
 }
 
-// What the ranks share: the id, made before there are any, and marks of how far each is.
+// Shared by the ranks: the id, which is made before they start, and marks of how far each is.
 struct Shared {
   ncclUniqueId id;
   int mark[64];
@@ -81,7 +81,8 @@ inline void set_up(World* world, const std::vector<Settings::value_type>& settin
   OK(cuStreamCreate(&world->stream, CU_STREAM_NON_BLOCKING));
 }
 
-// Runs the ranks; each ends as a program does, exit handlers included. What each ended with.
+// Runs the ranks. Each ends as a program does, exit handlers included. Returns each one's exit
+// status.
 inline std::vector<int> run_ranks(int size, const Body& body,
                                   const std::vector<Settings::value_type>& settings = {}) {
   auto* shared = static_cast<Shared*>(
@@ -123,7 +124,7 @@ inline void ranks(int size, const Body& body,
   for (const int end : run_ranks(size, body, settings)) TRUE(end == 0);
 }
 
-// Rooms of ranks that this user has left, or is in.
+// Rooms of this user's ranks, whether these are still there or not.
 inline std::vector<std::string> rooms() {
   const std::string prefix = "glake-nccl-" + std::to_string(geteuid()) + "-";
   const char* parent = std::getenv("GLAKE_SIM_MACHINE_DIR");

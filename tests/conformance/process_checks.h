@@ -1,5 +1,5 @@
-// What glake relies on between processes. The other process is this program again, told what to
-// do over a socket: one byte of command, one of verdict.
+// Checks of what glake relies on between processes. The other process runs the same program. It
+// reads commands of one byte from a socket, and answers with a verdict of one byte.
 #pragma once
 
 #include <dirent.h>
@@ -67,7 +67,7 @@ inline int open_descriptors() {
   return count;
 }
 
-// The child's part: everything must read 100 + its index, and is left as 200 + its index.
+// The child's part. Memory `index` must read 100 + index. The child leaves 200 + index there.
 inline void child_descriptors(const Message& message, const int* fds) {
   Range range(message.count * granule);
   for (int i = 0; i < message.count; ++i) {
@@ -111,7 +111,7 @@ inline int run_child(int socket) {
   return write(socket, &verdict, 1) == 1 ? 0 : 3;
 }
 
-// Runs the child on one message and returns whether it was content.
+// Sends the child one message and returns its verdict.
 inline bool ask_child(const Message& message, const int* fds) {
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) return false;

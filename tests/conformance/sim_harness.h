@@ -1,4 +1,4 @@
-// For tests of what only the simulator has: a fresh driver per check, and small helpers.
+// Helpers for tests of features that only the simulator has. Each check has a fresh driver.
 #pragma once
 
 #include <cuda.h>

@@ -1,4 +1,4 @@
-// What glake relies on in streams, events, copies, capture and host memory.
+// Checks of what glake relies on in streams, events, copies, capture and host memory.
 #pragma once
 
 #include <thread>

@@ -1,5 +1,5 @@
-// The stand-in for the CUDA runtime: errors and devices of each thread, primary contexts, what
-// compiled code registers and launches, and capture. Each check cites CUDA where it says so.
+// The stand-in for the CUDA runtime: errors and devices of each thread, primary contexts, modules
+// and launches of compiled code, and capture. Where CUDA's manual says so, a check quotes it.
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -52,7 +52,7 @@ Error cudaGetDriverEntryPointByVersion(const char*, void**, unsigned, unsigned l
 
 namespace {
 
-// A simulator nobody has started: the runtime starts it.
+// The simulator has not been started. The runtime starts it.
 struct Fresh {
   explicit Fresh(Settings settings = {}) {
     simcuda_reset();
@@ -108,8 +108,9 @@ void check_lasting_error() {
   GIVES(kIllegalAddress, cudaMemset(device, 0, 16));
 }
 
-// Devices are a thread's own; a thread without a context gets the primary one of its device, from
-// the runtime: the driver refuses it. Asking for the device again is no driver call.
+// Each thread has its own device. The runtime gives a thread without a context the primary one of
+// its device, where the driver refuses the thread. The second question for the device is no driver
+// call.
 void check_devices() {
   Fresh fresh;
   OK(cudaSetDevice(1));
@@ -122,7 +123,7 @@ void check_devices() {
     OK(cudaGetDevice(&device));  // binds no context to the thread
     TRUE(device == 0);
     GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemAlloc(&address, 4096));
-    // Virtual memory needs one of the process, not of the thread.
+    // Virtual memory needs a context of the process, not of the thread.
     OK(cuMemAddressReserve(&address, kGranule, 0, 0, 0));
     OK(cuMemAddressFree(address, kGranule));
   });
@@ -153,7 +154,7 @@ void check_devices() {
 
 char kernel_stub, variable_stub;
 
-// As code of nvcc registers them, when it is loaded.
+// Registers a kernel and a variable, as code of nvcc does when it is loaded.
 struct Module {
   Module() : handle(__cudaRegisterFatBinary(nullptr)) {
     __cudaRegisterFunction(handle, &kernel_stub, nullptr, "a_kernel", -1, nullptr, nullptr, nullptr,
@@ -257,8 +258,8 @@ void check_managed() {
   GIVES(kInvalidValue, cudaFree(pointer));
 }
 
-// Threads that use the runtime first, all at once, start it once: the context that one of them made
-// is known to the others.
+// Several threads use the runtime first, all at once, and start it once. All know the context that
+// one of them made.
 void check_first_use_by_threads() {
   constexpr int kThreads = 12;
   for (int round = 0; round < 400; ++round) {
@@ -286,7 +287,7 @@ void check_first_use_by_threads() {
   }
 }
 
-// What the driver lacks is "not supported", never a success that does nothing.
+// A call that the driver lacks returns "not supported", never a success that does nothing.
 void check_unsupported() {
   Fresh fresh;
   void* pointer = nullptr;

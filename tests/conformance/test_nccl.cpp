@@ -1,5 +1,5 @@
-// Collectives of the stand-in for NCCL between processes on one simulated machine: right bytes, in
-// stream order, with a duration.
+// Collectives of the stand-in for NCCL between processes on one simulated machine. Bytes are right,
+// come in stream order, and take time.
 #include <algorithm>
 #include <cmath>
 
@@ -49,7 +49,7 @@ void messages(World& w) {
   w.join();
   const int next = (w.rank + 1) % w.size, before = (w.rank + w.size - 1) % w.size;
   Device<float> out(4, static_cast<float>(w.rank)), in(4, -1), in2(4, -1);
-  // In one group: nobody waits for the next one's turn. Two of a pair keep their order.
+  // In one group no rank waits for the next one's turn. Two messages of a pair keep their order.
   Device<float> second(4, 100 + static_cast<float>(w.rank));
   NCCL(ncclGroupStart());
   NCCL(ncclRecv(in.at(), 4, ncclFloat32, before, w.comm, w.stream));
@@ -64,7 +64,7 @@ void messages(World& w) {
   if (w.rank == 1) TRUE(in.read(w.stream) == Floats(4, 0));
 }
 
-// Work of several collectives in one group, and of several streams, in the order of the calls.
+// Several collectives in one group, and on several streams, run in the order of the calls.
 void grouped(World& w) {
   w.join();
   Device<float> a(2, 1), b(2, 2);
@@ -85,7 +85,8 @@ void grouped(World& w) {
   TRUE(a.read(w.stream) == Floats(2, n));
 }
 
-// A late copy's bytes are what is reduced, and one rank waits outside of the driver meanwhile.
+// A reduction takes the bytes of a copy that runs late. One rank waits outside of the driver
+// meanwhile.
 void in_stream_order(World& w) {
   w.join();
   constexpr size_t kCount = 1 << 18;
@@ -125,7 +126,8 @@ void factors(World& w) {
 void split(World& w) {
   w.join();
   ncclComm* part = nullptr;
-  // Odd and even, in reversed order; rank 0 of three takes no part in the second.
+  // Splits into odd and even ranks in reversed order. Rank 0 of three takes no part in the second
+  // split.
   NCCL(ncclCommSplit(w.comm, w.rank % 2, -w.rank, &part, nullptr));
   int size = 0, rank = -1;
   NCCL(ncclCommCount(part, &size));
@@ -158,7 +160,7 @@ void takes_time(World& w) {
   TRUE(took > bytes / 450 && took < bytes / 100);  // GB/s: the link's peak; far slower than it
 }
 
-// Two devices of one process, in a group: nobody waits for itself.
+// Two devices of one process, in a group. The process does not wait for itself.
 void one_process(World& w) {
   if (w.rank != 0) return;
   constexpr int kDevices[] = {0, 3};
@@ -182,7 +184,7 @@ void one_process(World& w) {
   for (ncclComm* comm : comms) NCCL(ncclCommDestroy(comm));
 }
 
-// Without bytes: ranks wait for each other, time passes, accesses are checked.
+// In phantom memory ranks also wait for each other, time passes, and accesses are checked.
 void phantom(World& w) {
   w.join();
   CUdeviceptr data = 0;
@@ -205,8 +207,8 @@ void phantom(World& w) {
   OK(cuStreamSynchronize(w.stream));
 }
 
-// A reduction of what one rank does not know is not known, and reads as zero; where bytes only
-// move, the others' are.
+// The bytes of one rank are not known. A reduction of them is not known and reads as zero. Where
+// bytes only move, those of the other ranks are known.
 void partly_known(World& w) {
   w.join();
   Device<float> mine(4, 3), all(8, 5);
@@ -266,7 +268,7 @@ void check_reductions() {
   check_format<nccl::E5m2>(57344, std::ldexp(1.0f, -16), 61440);
   check_format<nccl::Bfloat16>(std::ldexp(255.0f, 120), std::ldexp(1.0f, -133),
                                std::numeric_limits<float>::max());
-  // Summed in float: three halves of 2049 would lose their last bits one by one.
+  // Half precision is summed in float. In half precision 2050 + 1 + 1 would lose both ones.
   const uint16_t half = nccl::Half::store(2050), one = nccl::Half::store(1);
   const std::vector<const char*> inputs = {reinterpret_cast<const char*>(&half),
                                            reinterpret_cast<const char*>(&one),
@@ -296,7 +298,7 @@ int main(int argc, char** argv) {
           {"one process", [] { ranks(1, one_process); }},
           {"phantom memory", [] { ranks(2, phantom, kPhantom); }},
           {"partly known memory", [] { ranks(2, partly_known, kPhantom); }},
-          // What the host wrote is known in phantom memory, and so is what comes of it.
+          // In phantom memory bytes that the host wrote are known, and so are their results.
           {"collectives of what is known", [] { ranks(2, collectives, kPhantom); }},
           {"messages of what is known", [] { ranks(2, messages, kPhantom); }},
           {"grouped calls of what is known", [] { ranks(2, grouped, kPhantom); }},

@@ -1,5 +1,5 @@
-// The stand-in for NCCL when something is wrong: ranks that die, abort or call something else,
-// memory that may not be touched, rooms left over, bad arguments.
+// Faults under the stand-in for NCCL: ranks that die, abort or make other calls, memory that may
+// not be touched, rooms left over, bad arguments.
 #include <fstream>
 
 #include "nccl_harness.h"
@@ -55,7 +55,7 @@ void peer_aborts(World& w) {
   abort_and_go_on(w, data);
 }
 
-// Abort while the other rank simply does not come.
+// A rank aborts while the other rank does not come.
 void abort_a_wait(World& w) {
   w.join();
   if (w.rank == 1) {
@@ -84,7 +84,7 @@ void different_calls(World& w) {
   w.comm = nullptr;
 }
 
-// A collective that touches memory that is gone: as a kernel's access.
+// A collective that touches memory that is gone fails as a kernel's access does.
 void unmapped_memory(World& w) {
   w.join();
   Device<float> data(4, 1);
@@ -159,7 +159,7 @@ void dies_in_room(World& w) {
   _exit(0);  // no handler runs
 }
 
-// A rank that exits without a word is not waited for, and leaves nothing.
+// Nobody waits for a rank that exits without a word. It leaves nothing behind.
 void exits_without_destroying(World& w) {
   w.join();
   Device<float> data(4, 1);

@@ -10,7 +10,7 @@
 
 #include "sim_harness.h"
 
-// Not in the newest header, which has made it another function's name.
+// The newest header does not declare this function, and uses its name for another one.
 extern "C" CUresult cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device);
 
 namespace {
@@ -130,7 +130,7 @@ void check_cost_file() {
     simcuda_reset_calls();
     Mapped four(4 * kGranule);
     TRUE(simcuda_cost_us("cuMemMap") == 8.5 && simcuda_further_pages("cuMemMap") == 3);
-    // A table by its name, whatever is in force.
+    // A cost table is found by its name, whichever is in force.
     OK(simcuda_table_price("a paper", "cuMemMap", &first, &further));
     TRUE(first == 1.5 && further == 0);
     OK(simcuda_table_price("a paper", "cuMemCreate", &first, &further));  // else as published
@@ -262,7 +262,7 @@ void check_neighbours_share_a_kernel_mapping() {
   TRUE(ledger_of("kernel_mappings") == 1);
 }
 
-// What the books say of kernel mappings is what the kernel says, after a random walk.
+// After a random walk the books count as many kernel mappings as the kernel.
 void check_kernel_mappings_are_counted() {
   const Sim sim({});
   constexpr int kPages = 32;
@@ -280,7 +280,7 @@ void check_kernel_mappings_are_counted() {
     if (mapped[page]) {
       OK(cuMemUnmap(where, kGranule));
     } else {
-      // Mostly the handle that makes neighbours of neighbours.
+      // Mostly page i gets handle i, so that neighbouring pages have neighbouring handles.
       OK(cuMemMap(where, kGranule, 0, handles[step % 4 == 0 ? handle : page], 0));
       if (step % 3 != 0) OK(grant(where, kGranule, 0));
     }
@@ -373,7 +373,8 @@ void check_context_memory() {
   OK(cuDevicePrimaryCtxRelease(1));
 }
 
-// With a primary context's last reference its streams and events end, as a created one's do.
+// Streams and events of a primary context end with its last reference, as those of a created one
+// do.
 void check_contexts_end_what_they_own() {
   const Sim sim({{"devices", "2"}});
   CUcontext other = nullptr;

@@ -1,4 +1,4 @@
-// Batches, and what glake's own driver makes of the simulator's copies.
+// Batches, and the simulator's copies through glake's own driver.
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -59,7 +59,7 @@ void check_batches() {
   OK(cuStreamSynchronize(stream));
   const auto* seen = reinterpret_cast<volatile unsigned char*>(memory.at);
   for (size_t i = 0; i < kCount; ++i) TRUE(seen[i * 4096] == (i < 50 ? 200 : kCount - 1 - i));
-  // One latency, each copy's own 2.4 us, and the link's time for all bytes.
+  // A batch takes one latency, 2.4 us for each copy, and the link's time for all bytes.
   const double wanted = 8000 + kCount * 2400 + kCount * 4096 / kUplink;
   TRUE(std::abs(static_cast<double>(simcuda_now_ns()) - wanted) < 5);
   attributes[0].order = 3;

@@ -1,4 +1,4 @@
-// Graphs: what captures take in, and that a launch really does it, in order, each time.
+// Graphs: what a capture records, and that each launch does all of it in order.
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -6,7 +6,7 @@
 #include "sim_harness.h"
 #include "simcuda/driver/runtime.h"
 
-// At these versions whatever cuda.h says.
+// These versions are tested, whichever cuda.h declares.
 extern "C" CUresult cuGraphNodeGetDependencies_v2(CUgraphNode, CUgraphNode*, CUgraphEdgeData*,
                                                   size_t*);
 extern "C" CUresult cuStreamUpdateCaptureDependencies_v2(CUstream, CUgraphNode*,
@@ -53,7 +53,7 @@ unsigned word_at(CUdeviceptr at) {
   return value;
 }
 
-// A replay copies what is there when it runs, as often as it is launched; the capture copies
+// A replay copies the bytes that are there when it runs, at each launch. The capture copies
 // nothing.
 void check_replays_do_the_work(const char* schedule) {
   const Sim sim({{"schedule", schedule}});
@@ -86,7 +86,7 @@ void check_replays_do_the_work(const char* schedule) {
   TRUE(ledger_of("graphs") == 0);
 }
 
-// Launched, and late as all work; each launch is behind the one before, whatever their streams.
+// Launches run late, as all work does. Each runs after the one before, whatever their streams.
 void check_order_of_launches() {
   for (const char* seed : {"1", "2", "3", "4", "5", "6"}) {
     const Sim sim({{"seed", seed}});
@@ -112,7 +112,7 @@ void check_order_of_launches() {
   }
 }
 
-// A fork and its join, by events: branches have no order, what follows the join has.
+// A fork and its join, by events. Branches have no order. Work after the join runs after both.
 void check_forks() {
   for (const char* seed : {"1", "2", "3", "4", "5", "6"}) {
     const Sim sim({{"seed", seed}});
@@ -232,7 +232,7 @@ void check_kernels_and_host_functions() {
   GIVES(CUDA_ERROR_OPERATING_SYSTEM, cuGraphDebugDotPrint(graph, "/no/such/place", 0));
 }
 
-// External event nodes: recorded by the launch, waited for by it.
+// The launch of a graph records external event nodes, and waits for them.
 void check_external_events() {
   const Sim sim({});
   Mapped memory(kGranule);
@@ -255,7 +255,7 @@ void check_external_events() {
   GIVES(CUDA_ERROR_INVALID_HANDLE, cuGraphLaunch(instance, stream));
 }
 
-// What a caller sees of a capture under way, and adds to it.
+// Callers can look at a capture under way, and add to it.
 void check_captures_under_way() {
   const Sim sim({});
   Mapped memory(kGranule);

@@ -48,7 +48,7 @@ struct Machine : Sim {
   CUevent event = nullptr;
 };
 
-// The bytes are there when somebody waits, not before; they are those the table names when the
+// The bytes are there when somebody waits, not before. They are those that the table names when the
 // kernel runs.
 void check_bytes() {
   Machine m(kGranule);
@@ -68,7 +68,7 @@ void check_bytes() {
   TRUE(std::memcmp(to + 3, from + 100, 4099) == 0 && to[2] == 1 && to[3 + 4099] == 1);
   TRUE(to[8192] == from[1] && std::memcmp(to + 65536, from + 65536, 65536) == 0);
   TRUE(simcuda_landed(m.device.at, kGranule, 1) == 4099 + 1 + 65536);
-  // A table that changes before the kernel has run is a mistake a GPU would punish, too.
+  // A table that changes before the kernel has run is a fault, as it is on a GPU.
   m.table[0] = {m.device.at, m.at, 16};
   OK(m.launch(1));
   m.table[0] = {m.device.at + 16, m.at, 16};
@@ -79,7 +79,8 @@ void check_bytes() {
   TRUE(violations() == "[]");
 }
 
-// As one copy of all bytes at a part of its rate, and beside other copies on the same link.
+// The kernel takes as long as one copy of all bytes at a part of a copy's rate. It shares its link
+// with other copies.
 void check_time() {
   constexpr size_t kBytes = size_t{32} << 20, kBlock = 16384;
   Machine m(kBytes, {{"phantom", "1"}});
@@ -94,7 +95,7 @@ void check_time() {
   const auto taken = static_cast<double>(simcuda_now_ns() - start);
   TRUE(std::abs(taken - wanted) < 1e-3 * wanted);
   TRUE(simcuda_cost_us("cuLaunchKernel") > 0);
-  // A dead link stops it as it stops a copy.
+  // A dead link stops the kernel as it stops a copy.
   OK(simcuda_set_link("s0", "u0", 0));
   OK(m.launch(count));
   OK(cuEventRecord(m.event, m.stream));
@@ -121,7 +122,7 @@ void check_faults() {
   OK(cuEventRecord(m.event, m.stream));
   OK(cuEventSynchronize(m.event));
   TRUE(simcuda_now_ns() - start >= 5000000 && to[0] == 5);
-  // Memory it has no right to: found when the work is waited for.
+  // An access to memory without a right is found when somebody waits for the work.
   static char pageable[64];
   m.table[0] = {m.device.at, reinterpret_cast<uint64_t>(pageable), 64};
   OK(m.launch(1));
@@ -158,7 +159,7 @@ void check_refusals() {
   GIVES(CUDA_ERROR_INVALID_HANDLE, m.launch(1));
 }
 
-// A node of the graph: nothing runs while it is captured.
+// A captured launch is a node of the graph. Nothing runs during the capture.
 void check_capture() {
   Machine m(kGranule);
   auto* to = reinterpret_cast<char*>(m.device.at);

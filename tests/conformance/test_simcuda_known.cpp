@@ -1,4 +1,4 @@
-// What is known of phantom memory: bytes that came from the host, and where they were copied.
+// Known bytes of phantom memory: those that came from the host, and their copies.
 #include <cstring>
 #include <numeric>
 
@@ -74,7 +74,7 @@ void check_copies() {
   rows.Height = 2;
   OK(cuMemcpy2DAsync(&rows, m.stream));
   TRUE(m.read(2000, 18) == joined({counting(2), Bytes(14, 0), counting(2, 5)}));
-  // Larger than what is kept: where it goes, nothing is known any more.
+  // A copy that is too large to keep makes its destination unknown.
   const size_t large = simcuda::Known::kMostOfOne + 1;
   const Bytes source(large, 3);
   m.write(0, source);
@@ -84,7 +84,7 @@ void check_copies() {
   TRUE(m.read(kGranule * 32 + 1000, 5) == joined({Bytes(4, 1), Bytes(1, 0)}));
 }
 
-// Pageable memory is the caller's again when the call returns; the copy is made later.
+// The caller may change pageable memory when the call returns. The copy is made later.
 void check_sources_are_taken_at_the_call() {
   const Memory m;
   Bytes source = counting(16);
@@ -110,7 +110,7 @@ void check_launches() {
   TRUE(m.read(0, 4) == Bytes(4, 0));
 }
 
-// What is enqueued is known to come before it is done, and only where it may be known.
+// Results of work that is only enqueued count as known ahead, where its inputs are known.
 void check_what_is_known_ahead() {
   const Memory m;
   const auto ahead = [&](std::initializer_list<simcuda_followed> pieces) {
@@ -134,7 +134,7 @@ void check_what_is_known_ahead() {
   OK(cuMemcpyHtoDAsync(a, source.data(), 16, m.stream));
   TRUE(ahead({{a, 16, 1, 1}}) == (kAllRead | kAnyRead | kWritten));
   TRUE(ahead({{a + 8, 16, 1, 0}}) == kAnyRead && ahead({{a + 16, 16, 1, 0}}) == 0);
-  // Computed of it; then of that and of what is not known.
+  // Bytes computed from known ones are known. Those computed from known and unknown ones are not.
   follow(SIMCUDA_MAKES_OF_ALL, {{a, 16, 1, 0}, {b, 32, 0, 1}});
   TRUE(ahead({{b, 32, 1, 0}}) == (kAllRead | kAnyRead));
   follow(SIMCUDA_MAKES_OF_ALL, {{b, 16, 1, 1}, {c, 4, 1, 0}});
@@ -150,7 +150,7 @@ void check_what_is_known_ahead() {
   OK(cuStreamSynchronize(m.stream));
 }
 
-// A graph's work is followed at each launch, whatever is known while it is captured.
+// The simulator follows a graph's work at each launch, whatever is known during the capture.
 void check_what_a_graph_makes_known() {
   const Memory m;
   simcuda_computed work{};
@@ -175,7 +175,7 @@ void check_what_a_graph_makes_known() {
   TRUE(simcuda_known_ahead(m.stream, &made, 1) == (SIMCUDA_ALL_READ | SIMCUDA_ANY_READ));
 }
 
-// Streams may wait for words that are written later: then the order of calls says nothing.
+// Streams may wait for words that are written later. The order of calls says nothing then.
 void check_words_waited_for() {
   const Memory m;
   const simcuda_followed piece = {m.at, 16, 1, 1};
@@ -184,7 +184,7 @@ void check_words_waited_for() {
   TRUE(simcuda_known_ahead(m.stream, &piece, 1) == 7);
 }
 
-// A job that never waits: what is queued is bounded, as it is on a GPU.
+// A job never waits. Its queue is bounded, as it is on a GPU.
 void check_launches_without_end() {
   const Memory m;
   CUevent first = nullptr;
@@ -195,7 +195,7 @@ void check_launches_without_end() {
   GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(m.stream));
 }
 
-// The oldest go when all together are too many.
+// When known bytes are too many, the oldest are forgotten.
 void check_how_much_is_kept() {
   const Memory m;
   constexpr size_t kOne = simcuda::Known::kMostOfOne;

@@ -1,4 +1,4 @@
-// Links that change, copies that fail or stall, what lands where, and where host memory is.
+// Links that change, copies that fail or stall, where bytes land, and where host memory is.
 #include <unistd.h>
 
 #include <cmath>
@@ -39,7 +39,7 @@ Json edges(bool clear = false) {
   return Json::parse(text);
 }
 
-// A copy whose link changes on the way: each part takes the time of its rate.
+// The link of a copy changes while it runs. Each part takes the time of its rate.
 void check_link_changes_while_copies_flow() {
   Machine machine;
   Mapped memory(kBytes);
@@ -54,7 +54,7 @@ void check_link_changes_while_copies_flow() {
   OK(simcuda_set_link("s0", "u0", kUplink / 4));
   OK(cuEventSynchronize(event));
   TRUE(close_to(after(middle), half / (kUplink / 4)));
-  // The same by the clock, and back up again.
+  // The link changes at a time on the clock, and back again.
   const uint64_t start = simcuda_now_ns();
   OK(simcuda_set_link("s0", "u0", kUplink));
   OK(simcuda_set_link_at(start + middle, "s0", "u0", kUplink / 4));
@@ -89,7 +89,7 @@ void check_dead_links() {
   GIVES(CUDA_ERROR_INVALID_VALUE, simcuda_configure("dead_link", "dead"));
 }
 
-// The code goes to who asks about the copy's event or stream, and to nobody else; no byte lands.
+// Only questions about the copy's event or stream get the error code. No byte lands.
 void check_failing_copies(const char* schedule) {
   const Sim sim({{"preset", "dgx1v"}, {"schedule", schedule}});
   Mapped memory(kGranule);
@@ -117,7 +117,7 @@ void check_failing_copies(const char* schedule) {
     TRUE(counts[i * 4096] == landed && counts[i * 4096 + 4095] == landed);
     TRUE(reinterpret_cast<volatile unsigned char*>(memory.at)[i * 4096] == 7 * landed);
   }
-  // By the stream, once; a call that waits for its own copy is told as well.
+  // The stream reports the error once. A call that waits for its own copy returns it too.
   for (int i = 0; i < 2; ++i) {
     OK(cuMemcpyDtoHAsync(host, memory.at, 4096, second));
     GIVES(999, cuStreamSynchronize(second));
@@ -235,7 +235,7 @@ void check_edges() {
   TRUE(edges().at("edges").at("s0>u0").at("bytes").number() == 0);
 }
 
-// Of host memory placed on a socket, its range is what a copy's route goes by.
+// The route of a copy follows the place of its bytes of host memory.
 void check_host_places() {
   Machine machine;
   Mapped memory(kBytes);
@@ -262,7 +262,8 @@ void check_host_places() {
   TRUE(socket_link(3 << 20) == 500);           // half on each socket
   OK(simcuda_place_host(at(1 << 20), 1000, 0));
   TRUE(socket_link(1 << 20) == 0 && socket_link((1 << 20) + 1000) == 1000);
-  // Stripes: a copy over several is of both sockets, one mostly on a socket is of that one.
+  // With stripes a copy over several of them uses both sockets. A copy mostly on one socket uses
+  // that one.
   OK(simcuda_place_host(at(3 << 20), 500, 0));
   OK(simcuda_place_host(at((3 << 20) + 500), 800, 1));
   TRUE(socket_link(3 << 20) == 500 && socket_link((3 << 20) + 300) == 1000);

@@ -1,5 +1,5 @@
 // Several processes on one simulated machine: shared capacity, descriptors, death, leaving.
-// The other processes are this program again; they talk over a pair of pipes, a line at a time.
+// The other processes run the same program, and talk line by line over a pair of pipes.
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -127,7 +127,7 @@ void check_the_last_cleans_up() {
     Other other(machine);
   }
   TRUE(access(directory_of(machine).c_str(), F_OK) != 0);
-  // A killed last process leaves its files; whoever comes next sweeps them.
+  // The last process leaves its files when it is killed. The next process removes them.
   {
     Other other(machine);
     kill(other.pid, SIGKILL);

@@ -1,4 +1,4 @@
-// Stream-ordered memory: pools, their order, what they hold and what they give back.
+// Stream-ordered memory: pools, their order, the memory that they hold and that they give back.
 #include "sim_harness.h"
 
 namespace {
@@ -59,7 +59,8 @@ void check_memory_is_memory() {
   GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAllocAsync(&base, 0, stream));
 }
 
-// At once in the stream of the free; in another one not before the free is known to be done.
+// The stream of the free reuses memory at once. Another stream does so only once the free is known
+// to be done.
 void check_reuse_is_ordered() {
   const Sim sim({});
   keep_all(default_pool());
@@ -85,7 +86,7 @@ void check_reuse_is_ordered() {
   TRUE(again == at && word == 4 && violations() == "[]");
 }
 
-// Before it fails an allocation waits for another stream's free, if the pool may.
+// Rather than fail, an allocation waits for another stream's free, if the pool allows that.
 void check_internal_dependencies() {
   for (int allowed : {1, 0}) {
     const Sim sim({{"memory", "64MiB"}});
@@ -139,7 +140,7 @@ void check_what_is_given_back() {
   TRUE(ledger_of("used_bytes") == 0);
 }
 
-// Use after the memory went back is an error of the stream's work.
+// A use of memory that went back is an error of the stream's work.
 void check_use_after_release() {
   const Sim sim({});
   CUstream stream = new_stream();
@@ -220,7 +221,7 @@ void check_ungranted_access() {
   TRUE(violations().find("access without grant") != std::string::npos);
 }
 
-// No memory nodes: the caller is told, and the capture is as it was.
+// Captures take no memory nodes. The caller gets an error, and the capture is as it was.
 void check_captures() {
   const Sim sim({});
   CUstream stream = new_stream();
@@ -234,7 +235,7 @@ void check_captures() {
   OK(cuMemFreeAsync(at, stream));
 }
 
-// Phantom replays complete by ticks; pools work alike.
+// Phantom replays complete by ticks, and pools work there too.
 void check_ticks() {
   const Sim sim({{"phantom", "1"}, {"complete_after", "-1"}});
   CUstream stream = new_stream(), other = new_stream();

@@ -8,7 +8,7 @@
 
 namespace {
 
-// Two copies of one byte each into one host byte, on streams nothing orders.
+// Two copies write one byte each into the same host byte, on streams that nothing orders.
 std::string race(const char* seed) {
   const Sim sim({{"seed", seed}});
   Mapped memory(kGranule);
@@ -35,7 +35,7 @@ void check_seeds() {
   TRUE(first != race("2"));
 }
 
-// Work enqueued earlier on another stream has not run yet: reuse without waiting is seen.
+// Work that was enqueued earlier on another stream has not run yet. Reuse without waiting shows.
 void check_work_runs_late() {
   const Sim sim({});
   Mapped memory(kGranule);
@@ -50,7 +50,7 @@ void check_work_runs_late() {
   unsigned char seen = 0;
   OK(cuMemcpyDtoH(&seen, memory.at + 5, 1));
   TRUE(seen == 2);
-  // One stream's completion says nothing of the other's.
+  // The completion of one stream says nothing about the other.
   OK(cuMemsetD8Async(memory.at, 9, kGranule, reader));
   OK(cuMemsetD8Async(memory.at + 1, 1, 1, writer));
   OK(cuStreamSynchronize(writer));

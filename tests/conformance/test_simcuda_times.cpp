@@ -1,5 +1,5 @@
-// Times of copies on every preset, against the plain single-path figures of the platforms file.
-// Phantom memory: gigabytes cost nothing.
+// Compares times of copies on every preset with the plain single-path figures of the platforms
+// file. Memory is phantom, so that gigabytes cost nothing.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -56,7 +56,7 @@ double rate(const std::string& preset, const char* host_node, const std::vector<
   return sum;
 }
 
-// The copies a bound's name speaks of; empty: not one this test knows.
+// The copies that a bound's name means; empty if this test does not know the name.
 std::vector<Copy> copies_of(const std::string& name, int gpus) {
   int a = 0, b = 0;
   if (name == "h2d local" || name == "h2d inter") return {{-1, 0}};
@@ -90,8 +90,8 @@ void check_plain_figures() {
       const double plain = bound.at("plain").number();
       const double got = rate(preset, local ? "0" : "interleave", copies, per_copy_us);
       ++compared;
-      // Two presets' figures for PCIe between sockets are lower than any edge of their graph says
-      // (a limit of the measured hardware): there the graph is only checked not to be slower.
+      // For PCIe between sockets the figures of two presets are lower than any edge of their graph,
+      // by a limit of the measured hardware. There the graph only must not be slower.
       const bool graph_is_faster = name.find("(nolink,xsock)") != std::string::npos && got > plain;
       if (graph_is_faster || std::abs(got - plain) <= kTolerance * plain) continue;
       wrong += "\n  " + preset + ": " + name + ": " + std::to_string(got) + " GB/s, not " +

@@ -1,4 +1,4 @@
-// Waiting with a deadline, threads at work and their turns, words that the host writes.
+// Waits with a deadline, threads at work and their turns, words that the host writes.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -26,7 +26,7 @@ void check_deadlines() {
   TRUE(simcuda_now_ns() == 17000);
   OK(simcuda_wait_event(event, 1000));  // ends at 18000, as the deadline does
   TRUE(simcuda_now_ns() == 18000);
-  // Nothing in flight that could end: the clock jumps.
+  // Nothing is in flight that could end, so the clock jumps.
   *host.word() = 0;
   OK(cuStreamWaitValue32(stream, host.address(), 1, CU_STREAM_WAIT_VALUE_GEQ));
   OK(cuEventRecord(event, stream));
@@ -37,7 +37,7 @@ void check_deadlines() {
   TRUE(simcuda_now_ns() == 3600000018000);
 }
 
-// wait_any ends with the first that is done or failed; which it was is asked of each.
+// wait_any ends with the first event that is done or failed. The caller asks each which it was.
 void check_first_of_several() {
   const Sim sim({{"preset", "dgx1v"}});
   Mapped memory(kGranule);
@@ -65,7 +65,7 @@ void check_first_of_several() {
   OK(simcuda_fail_copy("host", "g0", 1, 719, 1));
   OK(cuMemcpyHtoDAsync(memory.at, host.at, 4096, streams[0]));
   OK(cuEventRecord(events[0], streams[0]));
-  OK(simcuda_wait_any(events, 1, 1000000));  // that it failed, the event tells
+  OK(simcuda_wait_any(events, 1, 1000000));  // the event tells that it failed
   GIVES(719, simcuda_wait_event(events[0], 0));
   OK(cuEventDestroy(never));
   GIVES(CUDA_ERROR_INVALID_HANDLE, simcuda_wait_any(with_idle, 2, 0));
@@ -101,8 +101,8 @@ void check_host_stores_everywhere() {
   }
 }
 
-// A stream waits for a word that another stream's work writes: it goes on at that moment, though
-// the clock has other places to go.
+// A stream waits for a word that another stream's work writes. It goes on at that time, although
+// other work ends later.
 void check_words_are_written_in_time() {
   const Sim sim({{"preset", "dgx1v"}});
   Mapped memory(kGranule);
@@ -120,7 +120,7 @@ void check_words_are_written_in_time() {
   TRUE(simcuda_now_ns() < 10000);
 }
 
-// A thread at work stores the word: the stream goes on at that time, not when the clock comes by.
+// A thread at work stores the word. The stream goes on at that time, not when the next work ends.
 void check_stores_of_threads_at_work() {
   const Sim sim({{"preset", "dgx1v"}, {"phantom", "1"}});
   CUcontext context = nullptr;
@@ -249,7 +249,8 @@ void check_turns() {
   for (int i = 0; i < 4; ++i) TRUE(race(4) == first);
 }
 
-// Who is expected but never comes does not hang the others for good; taking it back is at once.
+// A thread that is expected but never comes does not hang the others for good. The expectation can
+// be taken back, which has effect at once.
 void check_expectations_taken_back() {
   const Sim sim({{"preset", "dgx1v"}});
   Mapped memory(kGranule);

@@ -1,4 +1,4 @@
-// What glake relies on in virtual memory management.
+// Checks of what glake relies on in virtual memory management.
 #pragma once
 
 #include "cuda_table.h"

@@ -1,6 +1,6 @@
 // 200,000 random operations at a tight limit in phantom mode, both policies, several streams. After
-// every step: what the statistics say must add up, and no byte of physical memory may belong to two
-// live blocks, whichever addresses they are reached through.
+// every step the statistics must add up, and no byte of physical memory may belong to two live
+// blocks, whichever addresses they are reached through.
 #include <algorithm>
 
 #include "harness.h"
@@ -13,7 +13,7 @@ namespace {
 constexpr Bytes kLimit = 96 * kMiB;
 constexpr int kStreams = 4;
 
-// Bytes at their home addresses, and that each is held once.
+// Checks that each byte, known by its home address, is held once.
 class HomeBytes {
  public:
   void add(const Block& b) {
@@ -161,7 +161,7 @@ class Drill {
     CHECK(n("reserved_bytes.all.current") == physical && physical <= kLimit);
     CHECK(n("segment.all.current") == 0);  // every one is expandable
     CHECK(n("glake.whole_free_bytes") <= free);
-    // What is neither free nor a caller's is in the thread's cache, or waits for recorded streams.
+    // The rest is in the thread's cache or waits for recorded streams.
     CHECK(free + allocated_ <= physical);
     CHECK(n("glake.live_blocks") >= live_.size());
     if (n("glake.live_blocks") == live_.size()) CHECK(free + allocated_ == physical);

@@ -142,7 +142,7 @@ class Trial {
     }
   }
 
-  // At either end of a best fit, or anywhere in an extent, as a stitched block is.
+  // Takes bytes at either end of a best fit, or anywhere in an extent, as a stitched block does.
   void take() {
     Bytes n = size();
     Span* head = best_fit(n);
@@ -227,7 +227,7 @@ class Trial {
     for (auto [a, bytes] : extents) compare_extent(a, bytes);
   }
 
-  // From each of an extent's granule starts, prefixes and suffixes one finds it again.
+  // The extent is found again from each of its granule starts, prefixes and suffixes.
   void compare_extent(Address a, Bytes bytes) {
     for (uint64_t g = a / kGranule; g <= (a + bytes - 1) / kGranule; ++g) {
       Address begin = g * kGranule, end = begin + kGranule;
@@ -270,15 +270,15 @@ TEST(tickets_of_neighbours) {
   CHECK(first->extent == 4 * kGranule && arena.check().empty());
 }
 
-// The work of stream 9 is complete, and no other's.
+// The work of stream 9 alone is complete.
 struct OnlyNine : Completion {
   bool complete(const Tickets& tickets) const override {
     return std::all_of(tickets.begin(), tickets.end(), [](Ticket t) { return t.stream == 9; });
   }
 };
 
-// Where it is known what is complete, neighbours become one span once both are, or if their tickets
-// are the same: what is pending on one is forgotten by none.
+// Where it is known what is complete, neighbours become one span if both are complete or if their
+// tickets are the same. No pending work is forgotten.
 TEST(pending_neighbours_stay_apart) {
   SpanPool pool;
   const OnlyNine known;

@@ -1,5 +1,5 @@
-// What callers get wrong: each has its status and a sentence that names the value, and costs
-// nothing.
+// Mistakes of callers. Each has a status of its own and a sentence that names the value, and loses
+// no memory.
 #include <algorithm>
 #include <cstdint>
 
@@ -144,7 +144,7 @@ TEST(capacity) {
   finish();
 }
 
-// What the text says is the largest fit does fit, and a granule more does not.
+// The largest fit that the text names does fit, and a granule more does not.
 TEST(largest_fit_is_true) {
   test::running() = "largest fit";
   start("16MiB");
@@ -160,7 +160,7 @@ TEST(largest_fit_is_true) {
   finish();
 }
 
-// It names what helps: a higher limit, memory freed, or both.
+// The text names what helps: a higher limit, memory freed, or both.
 TEST(advice_is_true) {
   test::running() = "advice";
   start("200MiB");
@@ -239,7 +239,7 @@ TEST(drivers) {
   CHECK(path.find("libsimcuda.so") != std::string::npos);
   OK(glake_free(ptr));
   finish();
-  // The same library by its path.
+  // The path of the same library is taken too.
   OK(glake_configure("driver", path.c_str()));
   ptr = glake_malloc(100, 0, nullptr);
   CHECK_TEXT(ptr != nullptr && path == glake_driver_path(), test::last_error());

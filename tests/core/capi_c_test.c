@@ -44,7 +44,7 @@ static long long ledger_of(const char* key) {
   return atoll(strchr(at, ':') + 1);
 }
 
-/* Simulated device memory is host memory too: a stamp at both ends of each block tells whether
+/* Simulated device memory is host memory too. A stamp at both ends of each block tells whether
  * anybody else wrote there. */
 static void stamp(unsigned char* block, size_t bytes, unsigned value) {
   size_t n = bytes < 256 ? bytes : 256;

@@ -1,5 +1,5 @@
-// While a graph is captured: pools grow and are reused on their own stream alone, nothing that
-// would break the capture is called, on this thread or another, and captured memory stays.
+// While a graph is captured, pools grow and are reused on their own stream alone. No thread makes a
+// call that would break the capture. Captured memory stays.
 #include <algorithm>
 #include <memory>
 #include <thread>
@@ -34,7 +34,7 @@ class Fixture {
     test::check_nothing_left();
   }
   void begin() { CU(cuStreamBeginCapture(s[0], CU_STREAM_CAPTURE_MODE_GLOBAL)); }
-  // The capture was broken by nothing.
+  // Nothing has broken the capture.
   void end() {
     CUgraph graph = nullptr;
     CU(cuStreamEndCapture(s[0], &graph));
@@ -74,7 +74,7 @@ TEST(reuse_on_the_same_stream_only) {
   OK(glake_free(a));
   CHECK(get(6 * kMiB, f.s[1]) != a);
   f.end();
-  // Nor when the work is complete: the graph may be replayed.
+  // Another stream gets none of it when the work is complete either, as the graph may be replayed.
   CU(cuCtxSynchronize());
   OK(glake_empty_cache(0));
   void* c = get(6 * kMiB, f.s[2]);
@@ -82,7 +82,7 @@ TEST(reuse_on_the_same_stream_only) {
   CHECK(get(6 * kMiB, f.s[0]) == a);
   for (void* ptr : {a, b, c, small}) OK(glake_free(ptr));
   OK(glake_pool_release(0, kPool));
-  // 6 MiB of the second stream's are live still.
+  // 6 MiB of the second stream are still live.
   GIVES(GLAKE_INVALID_ARGUMENT, glake_shutdown());
   CHECK(test::stat("allocation.all.current") == 1);
   glake_checkpoint* rest = glake_pool_checkpoint(0, kPool);
@@ -104,7 +104,7 @@ TEST(recorded_blocks_wait_for_the_end) {
   f.end();
   CHECK(get(6 * kMiB, f.s[0]) == a);
   OK(glake_free(a));
-  CHECK(get(6 * kMiB, f.s[1]) != a);  // its own stream's alone
+  CHECK(get(6 * kMiB, f.s[1]) != a);  // only its own stream may have it
   OK(glake_check(0));
   OK(glake_pool_release(0, kPool));
   glake_checkpoint* rest = glake_pool_checkpoint(0, kPool);
@@ -113,8 +113,8 @@ TEST(recorded_blocks_wait_for_the_end) {
   glake_checkpoint_free(rest);
 }
 
-// A mark would be part of the graph, and never complete, and a question would end the capture: what
-// was freed there is asked about once it is over.
+// On a captured stream a mark would be part of the graph and never complete, and a question would
+// end the capture. glake asks about memory that was freed there once the capture is over.
 TEST(captured_streams_are_not_marked) {
   Fixture f("captured streams are not marked");
   void* b = own(3 * kMiB, f.s[1]);
@@ -133,7 +133,7 @@ TEST(captured_streams_are_not_marked) {
   for (void* ptr : {c, d, e}) OK(glake_free(ptr));
 }
 
-// All that allocation may do, while a capture in the strictest mode is under way.
+// Does all that allocation may do while a capture in the strictest mode is under way.
 void allocate_everything(Fixture& f) {
   std::vector<void*> blocks;
   for (int i = 0; i < 8; ++i) {
@@ -243,8 +243,8 @@ TEST(a_capture_waits_for_other_streams_before_it_fails) {
   }
 }
 
-// What was freed on a stream that is being captured cannot be waited for: other streams' memory
-// serves, and the message counts no more than that.
+// Nobody can wait for memory that was freed on a stream under capture. Other streams' memory
+// serves, and the message counts that memory alone.
 TEST(what_cannot_be_waited_for_is_left_out) {
   Fixture f("what cannot be waited for is left out", "24MiB");
   void* mine = own(12 * kMiB, f.s[0]);
@@ -290,7 +290,7 @@ TEST(captured_memory_stays) {
              test::last_error());
   CHECK(glake_pool_malloc(20 * kMiB, 0, f.s[1], {9, 9}) == nullptr);
   CHECK(simcuda_calls("cuMemUnmap") == unmaps);
-  // A replay, on whatever stream, still under way when the last user leaves.
+  // A replay, here on another stream, is still under way when the last user leaves.
   fill(stitched, 12 * kMiB, f.s[2]);
   OK(glake_pool_release(0, kPool));
   void* own_block = own(20 * kMiB, f.s[1]);
@@ -299,7 +299,7 @@ TEST(captured_memory_stays) {
   OK(glake_free(own_block));
 }
 
-// The message counts for a stream only what it may have, and its advice holds.
+// The message counts only memory that the stream may have, and its advice holds.
 void the_message_knows_streams(const char* limit) {
   Fixture f("the message knows streams", limit);
   OK(glake_pool_retain(0, kPool));
@@ -323,7 +323,7 @@ void the_message_knows_streams(const char* limit) {
   OK(glake_pool_release(0, kPool));
 }
 
-// A lender would have the bytes again while the graph may still be replayed.
+// A graph borrows nothing: the lender would have the bytes again while it may still be replayed.
 TEST(a_graph_borrows_nothing) {
   Fixture f("a graph borrows nothing", "16MiB");
   constexpr glake_pool kLender{2, 0};
@@ -363,8 +363,8 @@ TEST(a_pool_used_again) {
   glake_checkpoint_free(rest);
 }
 
-// A stream the driver called gone is not asked again, but its handle may be a new stream's: what
-// that one captures is captured memory, even while it is the only stream that glake knows.
+// glake does not ask a stream again once the driver called it gone. A new stream may have the same
+// handle. What the new stream captures is captured memory, even while glake knows no other stream.
 TEST(a_new_stream_with_an_old_handle) {
   Fixture f("a new stream with an old handle", "64MiB", CU_STREAM_NON_BLOCKING,
             {{"reuse_handles", "1"}});
@@ -387,8 +387,8 @@ TEST(a_new_stream_with_an_old_handle) {
   OK(glake_pool_release(0, kPool));
 }
 
-// What waited for a graph is done with streams that are gone as soon as its pool has no user: the
-// request that needs it gets it, and not only the next one.
+// A block waits for a captured pool and was recorded on a stream that is gone since. It is free as
+// soon as the pool has no user: the very next request gets its memory.
 TEST(what_waited_for_a_graph_is_given_at_once) {
   Fixture f("what waited for a graph is given at once", "32MiB");
   OK(glake_pool_retain(0, kPool));
@@ -403,7 +403,7 @@ TEST(what_waited_for_a_graph_is_given_at_once) {
   CU(cuStreamCreate(&f.s[1], CU_STREAM_NON_BLOCKING));
 }
 
-// The memory of a captured pool that was to stay whole serves its next user in parts.
+// A captured pool had the flag NO_SPLIT. Its next user, without the flag, gets the blocks in parts.
 TEST(whole_blocks_outlive_their_rule) {
   Fixture f("whole blocks outlive their rule", "8MiB");
   OK(glake_pool_retain(0, kPool));

@@ -64,7 +64,7 @@ TEST(there_and_back) {
   test::check_books({{own, 3 * kMiB, 0}, {a, 5 * kMiB, 0}, {c, 700 * kKiB, 0}, {d, 3 * kMiB, 0}});
   OK(glake_check(0));
   if (f != c) GIVES(GLAKE_INVALID_POINTER, glake_free(f));
-  // Again, from the same checkpoint, with everything freed meanwhile.
+  // The same checkpoint is restored again, after everything was freed.
   for (void* ptr : {a, c, d}) OK(glake_free(ptr));
   Log again;
   OK(restore(then, &again));
@@ -74,7 +74,7 @@ TEST(there_and_back) {
   finish();
 }
 
-// A stitched block comes back in its view; captured views stay for it.
+// A stitched block comes back in its view. Captured views are kept for that.
 TEST(views_come_back) {
   test::running() = "views come back";
   start("32MiB");
@@ -110,7 +110,7 @@ TEST(views_come_back) {
   test::check_nothing_left();
 }
 
-// What a capture is given by a checkpoint stays with its graph, as what it allocates does.
+// Blocks that a restore returns during a capture stay with the graph, as those it allocates do.
 TEST(restored_in_a_capture) {
   test::running() = "restored in a capture";
   start();

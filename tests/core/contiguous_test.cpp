@@ -32,7 +32,8 @@ void* whole(size_t bytes, int kind = GLAKE_CONTIGUOUS_VMM, void* stream = nullpt
 }
 CUdeviceptr at(void* ptr) { return reinterpret_cast<CUdeviceptr>(ptr); }
 
-// What cuMemGetAddressRange, and with it NCCL, UCX and RDMA registration, see of a block.
+// How many bytes of a block cuMemGetAddressRange reports: NCCL, UCX and RDMA registration see
+// these.
 size_t seen(void* ptr) {
   CUdeviceptr base = 0;
   size_t bytes = 0;
@@ -85,7 +86,7 @@ TEST(one_driver_allocation_each) {
   GIVES(GLAKE_INVALID_POINTER, glake_free(vmm));
 }
 
-// Small ones too never pass through a thread's cache, which would hand them to ordinary requests.
+// Small contiguous blocks pass through no thread's cache, which would give them to other requests.
 TEST(small_ones_stay_apart) {
   test::running() = "small contiguous blocks";
   Session session;
@@ -119,7 +120,7 @@ TEST(reuse_by_size) {
   OK(glake_free(legacy));
 }
 
-// A block freed with work pending on its stream is another stream's only after a wait.
+// Another stream gets a block that was freed with work pending only after a wait.
 TEST(stream_order) {
   test::running() = "stream order";
   Session session(test::Options{{"policy", "compact"}});
@@ -136,7 +137,7 @@ TEST(stream_order) {
     CHECK(b == a);  // `compact` waits rather than grows
     CU(cuMemsetD8Async(at(b), 2, 8 * kMiB, one));
     CU(cuStreamSynchronize(one));
-    CU(cuStreamSynchronize(two));  // what was not waited for runs now
+    CU(cuStreamSynchronize(two));  // work that nobody waited for runs now
     unsigned char last = 0;
     CU(cuMemcpyDtoH(&last, at(b) + 8 * kMiB - 1, 1));
     CHECK_TEXT(last == 2, "the earlier stream's work came later");
@@ -150,7 +151,7 @@ TEST(stream_order) {
 TEST(the_limit_is_shared) {
   test::running() = "the limit is shared";
   Session session(test::Options{{"limit", "32MiB"}});
-  // Granules go back for a contiguous block...
+  // Free granules go back to the driver to make room for a contiguous block.
   std::vector<void*> blocks;
   for (int i = 0; i < 6; ++i) blocks.push_back(glake_malloc(5 * kMiB, 0, nullptr));
   for (void* ptr : blocks) OK(glake_free(ptr));
@@ -163,7 +164,7 @@ TEST(the_limit_is_shared) {
              test::last_error());
   CHECK(glake_malloc_contiguous(5 * kMiB, 0, nullptr, GLAKE_CONTIGUOUS_LEGACY) == nullptr);
   CHECK(glake_last_error(nullptr, 0) == GLAKE_OUT_OF_MEMORY);
-  // ...and a cached contiguous block for granules, of either size class.
+  // A cached contiguous block goes back to make room for granules, of either size class.
   OK(glake_free(big));
   CHECK(stat("glake.contiguous_cached_bytes") == 30 * static_cast<int64_t>(kMiB));
   void* plain = glake_malloc(20 * kMiB, 0, nullptr);
@@ -171,7 +172,7 @@ TEST(the_limit_is_shared) {
   CHECK(stat("glake.contiguous_bytes") == 0);
   void* legacy = whole(6 * kMiB, GLAKE_CONTIGUOUS_LEGACY);
   OK(glake_free(legacy));
-  // One kind's cache goes for the other.
+  // Cached blocks of one kind go back for a block of the other kind.
   void* vmm = whole(10 * kMiB);
   CHECK(stat("glake.contiguous_bytes") == 10 * static_cast<int64_t>(kMiB));
   OK(glake_free(vmm));
@@ -190,7 +191,7 @@ TEST(kinds_of_a_thread) {
   void* theirs = nullptr;
   std::thread other([&] {
     theirs = glake_malloc(3 * kMiB, 0, nullptr);
-    glake_set_kind(GLAKE_CONTIGUOUS_LEGACY);  // and ends with it set
+    glake_set_kind(GLAKE_CONTIGUOUS_LEGACY);  // the thread ends with the kind set
   });
   other.join();
   CHECK(glake_set_kind(GLAKE_CONTIGUOUS_LEGACY) == GLAKE_CONTIGUOUS_VMM);
@@ -208,7 +209,7 @@ TEST(kinds_of_a_thread) {
   for (void* ptr : {mine, theirs, legacy, plain}) OK(glake_free(ptr));
 }
 
-// Also for the very first allocation, before which nobody has read the options.
+// The option also holds for the very first allocation, before which nobody has read the options.
 TEST(by_option) {
   for (const char* value : {"4MiB", "legacy:4MiB"}) {
     test::running() = std::string("option contiguous=") + value;
@@ -249,7 +250,8 @@ TEST(peers_reach_them) {
   OK(glake_free(later));
 }
 
-// A driver that takes the wishes back: first the network's, then the other processes'.
+// The driver refuses the properties that glake asks for: first that for the network, then that for
+// other processes.
 TEST(traits_are_given_up) {
   test::running() = "traits are given up";
   Session session;
@@ -269,7 +271,7 @@ TEST(traits_are_given_up) {
   OK(glake_free(next));
 }
 
-// Every driver call of a contiguous block's life refused, once, twice and for good.
+// Every driver call of a contiguous block's life is refused once, twice and for good.
 TEST(every_call_refused) {
   for (int kind : {GLAKE_CONTIGUOUS_VMM, GLAKE_CONTIGUOUS_LEGACY}) {
     for (int64_t times : {1, 2, -1}) {

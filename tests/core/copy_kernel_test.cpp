@@ -1,5 +1,6 @@
-// The kernel that copies blocks, its source run on the CPU: a thread a lane, a warp at a time.
-// Every byte at every alignment, none beside them, and no access that a GPU would refuse.
+// Runs the source of the kernel that copies blocks on the CPU: one warp at a time, one thread for
+// each lane. The kernel copies every byte at every alignment, writes none beside them, and makes no
+// access that a GPU would refuse.
 #include <condition_variable>
 #include <cstdint>
 #include <cstdio>

@@ -1,5 +1,5 @@
-// No path takes longer than the logarithm of what there is: work is counted, not timed
-// (benchmarks/allocator/curves.py takes the times).
+// Work grows at most with the logarithm of how many blocks, views or streams there are. The tests
+// count work; benchmarks/allocator/curves.py takes times.
 #include <memory>
 
 #include "harness.h"
@@ -45,7 +45,8 @@ class Fixture {
   std::unique_ptr<test::CurrentContext> context_;
 };
 
-// Extents looked at for a request among `count` free pieces of its size class, all too small.
+// How many extents are looked at for a request among `count` free pieces of its size class, all too
+// small.
 int64_t among_pieces(int count) {
   Fixture f("a request among pieces too small", "balanced", "0");
   constexpr size_t kPiece = kMiB + 512;
@@ -61,7 +62,7 @@ int64_t among_pieces(int count) {
   return test::stat("glake.extents_walked") - before;
 }
 
-// The same for a view of four granules among `count` free extents of one.
+// The same for a view of four granules among `count` free extents of one granule each.
 int64_t among_extents(int count) {
   Fixture f("stitching among extents", "compact", "0");
   std::vector<void*> free;
@@ -76,7 +77,7 @@ int64_t among_extents(int count) {
   return test::stat("glake.extents_walked") - before;
 }
 
-// Views looked at for a block of a new size, after `count` of such.
+// How many views are looked at for a block of a new size, after `count` other sizes.
 int64_t among_views(int count) {
   Fixture f("views of every size", "compact", "0");
   std::vector<void*> free;
@@ -106,7 +107,8 @@ int64_t stream_calls() {
   return sum;
 }
 
-// Driver calls about streams and events of an allocation, where the work of `count` never ends.
+// Driver calls about streams and events for each allocation, on `count` streams whose work never
+// ends.
 double among_streams(int count) {
   Fixture f("streams whose work never ends", "balanced", "-1", count);
   auto turn = [&](int i) {
@@ -121,7 +123,7 @@ double among_streams(int count) {
   return static_cast<double>(stream_calls() - before) / (8 * count);
 }
 
-// Calls about streams and events where `count` streams reuse the memory they freed themselves.
+// Driver calls about streams and events where `count` streams reuse the memory they freed.
 int64_t own_memory(int count) {
   Fixture f("streams that reuse their own memory", "balanced", "-1", count);
   std::vector<void*> blocks;
@@ -140,8 +142,8 @@ int64_t own_memory(int count) {
   return stream_calls() - before;
 }
 
-// A block that a side stream used is its own stream's again once the device has been synchronised,
-// of which nobody tells glake.
+// A side stream used a block, which was then freed. Its own stream gets it again once the device
+// has been synchronised, although nobody tells glake of that.
 TEST(freed_after_recording) {
   Fixture f("a recorded block after a synchronisation", "balanced", "-1", 2);
   void* first = f.get(8 * kMiB, f.s[0]);

@@ -1,4 +1,4 @@
-// What the tests of the debug modes share.
+// Shared by the tests of the debug modes.
 #pragma once
 
 #include <memory>

@@ -8,7 +8,7 @@ namespace {
 
 using namespace debugging;
 
-// The scenario of the fault sweep. Every request may only fail for what it needs itself.
+// The scenario of the fault sweep.
 int64_t play(int64_t k, int code, int64_t times) {
   test::running() = "call " + std::to_string(k) + " fails with " + std::to_string(code) +
                     ", times " + std::to_string(times);
@@ -62,8 +62,8 @@ TEST(refused_calls_cost_a_check) {
               static_cast<long long>(runs));
 }
 
-// Where every slab is in use it waits for the oldest copies, and need not ask whether they have
-// landed: a driver that refuses to be asked had it wait for ever.
+// Where every slab is in use, a check waits for the oldest copies and does not ask whether they
+// have landed. A check that asks would wait for ever for a driver that refuses the question.
 TEST(refused_queries_hang_nothing) {
   test::running() = "refused queries hang nothing";
   Bench bench("guard,poison", "112MiB");
@@ -80,8 +80,8 @@ TEST(refused_queries_hang_nothing) {
   CHECK_TEXT(findings().empty(), "a refused call is no damage");
 }
 
-// A check that could not wait for its copies leaves them on their way: what they read stays mapped
-// until the device has been synchronised.
+// A check that cannot wait for its copies leaves them under way. The memory that they read stays
+// mapped until the device has been synchronised.
 TEST(copies_not_waited_for_keep_their_memory) {
   test::running() = "copies not waited for keep their memory";
   Bench bench("guard,poison", "24MiB");

@@ -1,4 +1,4 @@
-// The debug modes: damage is found in the order of streams, named, and only damage is found; a
+// The debug modes find damage in the order of streams and name it. They report nothing else. A
 // driver that refuses costs a check, never a request. See docs/debugging.md.
 #include <algorithm>
 #include <memory>
@@ -10,7 +10,7 @@ namespace {
 
 using namespace debugging;
 
-// The damaging write is itself work that has not run when the block is freed.
+// The write that does the damage has not run yet when the block is freed.
 TEST(overruns_are_found_in_stream_order) {
   Bench bench("guard");
   CUstream s = bench.stream[1];
@@ -36,8 +36,8 @@ TEST(overruns_are_found_in_stream_order) {
   }
 }
 
-// A freed pointer may be where another block's front guard is now: to free it again must not free
-// that block.
+// A freed pointer may now point to the front guard of another block. A second free of the pointer
+// must not free that block.
 TEST(a_guard_is_no_block) {
   Bench bench("guard");
   auto* block = static_cast<char*>(get(1000));
@@ -94,7 +94,7 @@ TEST(writes_after_free_are_blamed) {
              test::last_error());
 }
 
-// Found when the bytes are given out again, with no check asked for.
+// The damage is found when the bytes are given out again, although nobody asked for a check.
 TEST(writes_after_free_are_found_at_reuse) {
   Bench bench("poison,guard", "16MiB");
   glake_set_tag("old");
@@ -116,7 +116,7 @@ TEST(writes_after_free_are_found_at_reuse) {
   OK(glake_check(0));
 }
 
-// Random work on several streams, within the blocks: nothing may be found.
+// Random work on several streams stays within the blocks. Nothing may be found.
 void clean_programs_find_nothing(uint64_t seed, const char* modes) {
   test::running() = std::string(modes) + ", seed " + std::to_string(seed);
   Bench bench(modes, "40MiB", std::to_string(seed).c_str());
@@ -210,7 +210,7 @@ TEST(out_of_memory_names_the_holders) {
   OK(glake_free(b));
 }
 
-// Freed blocks are kept until there are 64 MiB of them: a late write is still blamed.
+// Freed blocks are kept from reuse until they have 64 MiB. A late write into one is still reported.
 TEST(freed_blocks_are_kept_from_reuse) {
   Bench bench("poison", "112MiB");
   void* old = get(3 * kMiB);
@@ -225,7 +225,7 @@ TEST(freed_blocks_are_kept_from_reuse) {
   }
 }
 
-// What is kept from reuse goes back before a request is refused.
+// Blocks that are kept from reuse are given up before a request is refused.
 TEST(kept_blocks_are_not_in_the_way) {
   Bench bench("poison", "32MiB");
   for (int i = 0; i < 20; ++i) {

@@ -1,4 +1,4 @@
-// How copies were dealt out is kept for the next that are the same, and for no others.
+// The engine keeps how it divided copies among paths, for later copies that are the same only.
 #include "transfer/run/decisions.h"
 
 #include "transfer_play.h"
@@ -59,7 +59,7 @@ std::string paths_of(const std::string& result) {
   return result.substr(begin, end - begin);
 }
 
-// A copy that was made before takes the relays that it may take now.
+// A copy that was made before takes only relays that it may take now.
 TEST(what_is_lent_counts_at_once) {
   test::running() = "lent";
   test::Node node("hgx_h100_h200", {{"phantom", "1"}, {"host_node", "local"}});

@@ -1,5 +1,5 @@
-// A scenario that driver failures interrupt: its operations may fail while a fault is armed, with
-// the right status; whatever happens, the books must stay those of the blocks it holds.
+// A scenario that driver failures interrupt. Its operations may fail while a fault is armed, with
+// the right status. The books must always be those of the blocks that the scenario holds.
 #pragma once
 
 #include <functional>
@@ -60,7 +60,7 @@ class Play {
     verify();
     return ptr;
   }
-  // The device is open: these two ask the driver nothing.
+  // These two make no driver call, as the device is open.
   void retain(glake_pool pool) { OK(glake_pool_retain(0, pool)); }
   void release(glake_pool pool) { OK(glake_pool_release(0, pool)); }
   void empty_pool(glake_pool pool) {
@@ -69,7 +69,7 @@ class Play {
     }
     verify();
   }
-  // Pauses, if the driver lets us; and resumes: afterwards the contents are those of before.
+  // Pauses the region, if the driver lets us. After resume() the contents are those of before.
   bool pause(glake_pool pool, int to) {
     const int code = glake_region_pause(0, pool, to, to == GLAKE_REGION_DISK ? "/tmp" : nullptr);
     if (code != GLAKE_OK) refused({GLAKE_DRIVER_ERROR, GLAKE_MEMORY_OWED, GLAKE_OUT_OF_MEMORY});
@@ -98,7 +98,7 @@ class Play {
     glake_checkpoint_free(then);
     verify();
   }
-  // The faults may hit these calls too; a capture that could not be ended is when nothing fails.
+  // A fault may hit these calls too. recover() ends a capture that could not be ended here.
   void begin_capture(int on) {
     auto* s = static_cast<CUstream>(stream(on));
     if (cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) == CUDA_SUCCESS) captured_ = s;
@@ -151,7 +151,7 @@ class Play {
     return ok;
   }
 
-  // After the scenario, nothing failing any more: all works, and all can be given back.
+  // After the scenario no call fails any more. All works, and all can be given back.
   void recover() {
     disarm();
     end_capture();

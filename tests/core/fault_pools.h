@@ -1,4 +1,4 @@
-// Private pools, restored and emptied, with each driver call failing.
+// Scenarios of private pools, which are restored and emptied while each driver call fails in turn.
 #pragma once
 
 #include <vector>

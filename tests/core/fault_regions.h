@@ -1,5 +1,5 @@
-// Regions paused and resumed with each driver call failing: whatever is refused, the bytes are
-// those of before once nothing fails any more.
+// Scenarios of regions that pause and resume while each driver call fails in turn. Whatever was
+// refused, the bytes are those of before once nothing fails any more.
 #pragma once
 
 #include <vector>

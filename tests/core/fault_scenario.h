@@ -1,4 +1,4 @@
-// A row of fault_sweep.cpp's table: what is set up before any call fails, and what then is done.
+// A row of fault_sweep.cpp's table: what it sets up before any call fails, and what it does then.
 #pragma once
 
 #include "fault_play.h"

@@ -1,6 +1,6 @@
-// Fail the k-th driver call, for every k: each scenario is run once to count its calls, then again
-// with every call failing once, twice in a row (so that undo is refused too) and for good, with
-// several codes. See fault_play.h for what must hold.
+// Fails the k-th driver call, for every k. Each scenario runs once to count its calls. Then it runs
+// again for each call, which fails once, twice in a row (so that undo is refused too) or for good,
+// with several codes. See fault_play.h for what must hold.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -292,9 +292,9 @@ int64_t run(const Scenario& s, const test::Fault& fault) {
 constexpr int kCodes[] = {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN, CUDA_ERROR_INVALID_VALUE};
 constexpr int64_t kTimes[] = {1, 2, -1};
 
-// How many calls the scenario makes, and how many runs with a fault it had.
-// Of the nine faults a call can have, a third is tried in turn unless all are asked for: every call
-// fails with each code and for each number of times.
+// Returns how many calls the scenario makes, and in how many runs a call failed. A call has nine
+// faults: three codes, each for three numbers of times. Unless `all` is true three of them are
+// tried for each call: every code once, and every number of times once.
 std::pair<int64_t, int64_t> sweep(const Scenario& s, bool all) {
   const int64_t n = run(s, {});
   CHECK(n > 0);
@@ -312,7 +312,7 @@ std::pair<int64_t, int64_t> sweep(const Scenario& s, bool all) {
   return {n, runs};
 }
 
-// Each run in a process of its own: all failures are listed, not the first alone.
+// Makes each run in a process of its own, so that it lists all failures and not the first alone.
 void survey(const Scenario& s) {
   int failures = 0;
   for (int64_t k = 1; failures < 50; ++k) {
@@ -338,7 +338,7 @@ void survey(const Scenario& s) {
   }
 }
 
-// Every scenario there is. To add some: a function that returns them, in a header of its own.
+// All scenarios. New ones are returned by a function in a header of their own.
 std::vector<Scenario> all_scenarios() {
   std::vector<Scenario> all;
   for (const auto& group : {growing(), stitching(), cutting(), crossing(), pooling(), pausing(),
@@ -348,8 +348,7 @@ std::vector<Scenario> all_scenarios() {
   return all;
 }
 
-// One of them: `survey` without running anything; else all, one scenario by its name, or one of its
-// runs.
+// Does what the program's arguments say (see main()).
 int sweep_all(int argc, char** argv) {
   int64_t runs = 0, calls = 0;
   for (const Scenario& s : all_scenarios()) {
@@ -374,8 +373,11 @@ TEST(every_call_of_every_scenario_refused) { sweep_all(1, nullptr); }
 
 }  // namespace
 
-// Arguments: "--all" faults of every call; or "--survey"; or "--only" and a scenario's name; or a
-// name, k, code, times: that run alone.
+// Arguments, one of these:
+//   --all                 all nine faults of every call
+//   --survey              the same, each run in a process, and a list of the failures
+//   --only SCENARIO       one scenario
+//   SCENARIO K CODE TIMES one run
 
 int main(int argc, char** argv) {
   const test::Choice choice(argc, argv);

@@ -47,7 +47,7 @@ TEST(nothing_grows_into_it) {
   CHECK(glake_malloc_contiguous(2 * kMiB, 0, nullptr, GLAKE_CONTIGUOUS_VMM) == nullptr);
   CHECK(glake_malloc_contiguous(2 * kMiB, 0, nullptr, GLAKE_CONTIGUOUS_LEGACY) == nullptr);
   CHECK(says("headroom") && free_bytes() == 64 * kMiB);
-  // What is held already is stitched as ever.
+  // Memory that glake holds already is stitched as before.
   OK(glake_free(first));
   void* again = glake_malloc(60 * kMiB, 0, nullptr);
   CHECK(again != nullptr && free_bytes() == 64 * kMiB);
@@ -58,7 +58,7 @@ TEST(nothing_grows_into_it) {
   finish();
 }
 
-// As the out-of-memory text says.
+// The headroom is lowered as the out-of-memory text advises.
 TEST(lowered_as_advised_it_is_enough) {
   test::running() = "lowered as advised it is enough";
   start();
@@ -84,14 +84,15 @@ TEST(idle_memory_is_given_back) {
   size_t free = 0;
   OK(glake_set_headroom(0, 100 * kMiB, &free));
   CHECK(free >= 100 * kMiB && free <= 136 * kMiB && free == free_bytes());
-  // No more than there is.
+  // glake gives back no more than it has free.
   OK(glake_set_headroom(0, 200 * kMiB, &free));
   CHECK(free == kMemory - 120 * kMiB);
   for (size_t i = 1; i < 8; i += 2) OK(glake_free(blocks[i]));
   finish();
 }
 
-// Others take theirs, glake gives more; then they give it back, and glake may grow again.
+// Others take memory, and glake gives back more. Then they give theirs back, and glake may grow
+// again.
 TEST(others_come_and_go) {
   test::running() = "others come and go";
   start();
@@ -162,7 +163,7 @@ TEST(bad_input) {
   finish();
 }
 
-// It is set, and what the driver keeps is told.
+// The headroom is set, and the memory that the driver keeps is reported.
 TEST(a_driver_that_takes_nothing_back) {
   test::running() = "a driver that takes nothing back";
   start();

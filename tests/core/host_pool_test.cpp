@@ -34,7 +34,7 @@ void* get(size_t bytes) {
   return ptr;
 }
 
-// The values of C are those of the text, and a caller with a shorter struct gets its own part.
+// The C struct has the values of the text. A caller with a shorter struct gets the part it knows.
 TEST(values_are_those_of_the_text) {
   test::running() = "values are those of the text";
   Session session;
@@ -149,7 +149,7 @@ TEST(waits_for_recorded_work) {
   for (CUstream s : streams) test::end_stream(s);
 }
 
-// No event is recorded on a stream under capture: the block is held until there is none.
+// No event is recorded on a stream under capture. The block is held until the capture ends.
 TEST(held_through_a_capture) {
   test::running() = "held through a capture";
   Session session;
@@ -168,7 +168,7 @@ TEST(held_through_a_capture) {
   CHECK(graph != nullptr);
   CU(cuGraphDestroy(graph));
   CHECK(get(kMiB) == b);
-  void* c = get(kMiB);  // marks a's work now that it may
+  void* c = get(kMiB);  // marks a's work, as the capture has ended
   CU(cuStreamSynchronize(stream));
   void* d = c == a ? nullptr : get(kMiB);
   CHECK(c == a || d == a);
@@ -202,8 +202,8 @@ TEST(shutdown_needs_them_freed) {
   OK(glake_host_free(a));
 }
 
-// A job whose sizes change from step to step keeps an eighth more than it ever used, not all that
-// it ever asked for.
+// A job whose sizes change from step to step keeps at most an eighth, or 64 MiB, more than
+// it ever used at once, not one block of each size that it asked for.
 TEST(what_is_cached_is_bounded) {
   test::running() = "what is cached is bounded";
   Session session;
@@ -228,7 +228,7 @@ TEST(what_is_cached_is_bounded) {
   CHECK(host("driver_allocs") - pinned <= 8);
 }
 
-// A small block that is kept must not keep a large one: the next large request would pin another.
+// A small request must not take a large block: the next large request would pin another one.
 TEST(small_blocks_hold_no_large_ones) {
   test::running() = "small blocks hold no large ones";
   Session session;

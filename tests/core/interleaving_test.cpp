@@ -48,8 +48,8 @@ struct Blocks {
   std::vector<test::Held> held;
 };
 
-// Stitching with growth in several holes: what the first hole got must not be given to another
-// thread while the second is being filled.
+// A stitch that grows in several holes. Granules in the first hole must not go to another thread
+// while the second hole is being filled.
 TEST(growth_in_holes_beside_a_hit) {
   test::running() = "growth in holes";
   Blocks blocks("18MiB");
@@ -59,7 +59,8 @@ TEST(growth_in_holes_beside_a_hit) {
   blocks.drop(parts[2]);
   OK(glake_empty_cache(0));
   blocks.drop(parts[4]);
-  // Two holes of 4 MiB, 4 MiB free between live blocks, room for 8: 12 MiB takes all three.
+  // There are two holes of 4 MiB, 4 MiB free between live blocks, and room to grow by 8 MiB. A
+  // request of 12 MiB takes all three stretches.
   const int64_t creates = simcuda_calls("cuMemCreate");
   CHECK(simcuda_configure("call_delay_us", "cuMemCreate=20000") == 0);
   void* stolen = nullptr;

@@ -75,7 +75,7 @@ TEST(exporter_killed) {
   finish();
 }
 
-// Asked for its memory while it exits, a process refuses: its thread makes no driver call then.
+// A process that exits refuses requests for its memory, as its thread makes no driver call then.
 TEST(exporter_ending) {
   test::running() = "exporter ending";
   const std::string machine = machine_name();
@@ -101,7 +101,7 @@ TEST(exporter_ending) {
   CHECK(other->ask("end") == "ending");
   const glake::IpcReply last = ask(glake::IpcOp::kNext);
   CHECK_TEXT(last.status == GLAKE_INVALID_POINTER && last.count == 0, last.text);
-  other.reset();  // which waits for it: its memory is gone
+  other.reset();  // waits for the process, whose memory is gone then
   finish();
 }
 
@@ -119,7 +119,7 @@ TEST(forgeries) {
     CHECK(glake_ipc_open(text.c_str(), 0, nullptr) == nullptr);
     CHECK_TEXT(glake_last_error(nullptr, 0) == status, test::last_error());
   };
-  // Every text cut short, and every character changed to another: never accepted.
+  // The text is refused wherever it is cut short, and whichever character is changed.
   for (size_t cut = 0; cut < good.size(); ++cut) {
     refused(good.substr(0, cut), GLAKE_INVALID_ARGUMENT, "cut short");
   }
@@ -234,7 +234,7 @@ TEST(forked_children) {
   for (int device = 0; device < 2; ++device) test::check_nothing_left(device);
 }
 
-// A refusal in the exporter is the importer's error, and its pin ends.
+// A driver call that fails in the exporter is an error in the importer, and the block's pin ends.
 TEST(exporter_refuses) {
   test::running() = "exporter refuses";
   const std::string machine = machine_name();
@@ -253,7 +253,7 @@ TEST(exporter_refuses) {
   finish();
 }
 
-// A closing of which the driver refuses a part says so, and the rest is done later.
+// Where the driver refuses a call of a closing, the status says so, and the rest is done later.
 TEST(a_refused_closing_is_told) {
   const std::string machine = machine_name();
   const std::pair<const char*, int> steps[] = {{"cuMemUnmap", GLAKE_DRIVER_ERROR},
@@ -274,8 +274,8 @@ TEST(a_refused_closing_is_told) {
   }
 }
 
-// What the driver refuses to take back of another process's block is owed like all else: counted,
-// told by glake_empty_cache(), and tried again by it.
+// Memory of another process's block that the driver refuses to take back is owed as any other. It
+// is counted, and glake_empty_cache() reports it and tries again.
 TEST(a_refusal_is_owed) {
   const std::string machine = machine_name();
   struct {
@@ -316,7 +316,7 @@ TEST(a_refusal_is_owed) {
   }
 }
 
-// Every driver call of an opening and of a closing refused: nothing is lost here.
+// Every driver call of an opening and of a closing is refused in turn. Nothing is lost here.
 TEST(every_call_refused) {
   const std::string machine = machine_name();
   for (const char* kind : {"", "legacy"}) {

@@ -1,5 +1,5 @@
-// The tests of memory between processes: the other processes are the same program again, told what
-// to do a line at a time.
+// Shared by the tests of memory between processes. The other processes run the same program, and
+// read line by line what to do.
 #pragma once
 
 #include <dirent.h>
@@ -70,7 +70,7 @@ struct Other {
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, down[0], 0);
     posix_spawn_file_actions_adddup2(&actions, up[1], 1);
-    char self[4096] = "", option[] = "--other";  // by its path: the simulator lies beside it
+    char self[4096] = "", option[] = "--other";  // a full path, as the simulator lies beside it
     CHECK(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
     std::string name = machine;
     char* arguments[] = {self, option, name.data(), nullptr};
@@ -125,7 +125,7 @@ inline void linger() {
   while (std::getchar() != EOF) continue;
 }
 
-// What the other process does. Its opened blocks are named by their order.
+// Does what the other process is told. Blocks that it opened are named by their order.
 struct Servant {
   std::vector<void*> opened;
   std::vector<void*> mine;

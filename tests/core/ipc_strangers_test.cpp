@@ -1,5 +1,5 @@
-// Device memory between processes when the other end is not to be trusted: another user's process,
-// and an exporter that lies. The first is told nothing, and nothing the second says is believed.
+// Device memory between processes when the other end cannot be trusted. Another user's process
+// learns nothing. Nothing that a lying exporter says is believed.
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -22,17 +22,17 @@ using glake::IpcRequest;
 using test::stat;
 
 constexpr uid_t kNobody = 65534;
-constexpr uint64_t kPid = 4242, kName = 77;  // of exporters that are none
+constexpr uint64_t kPid = 4242, kName = 77;  // of an exporter that does not exist
 constexpr size_t kBytes = 3 * kMiB;
 
-// A process that is another user's can only be had by root.
+// Only root can start a process of another user.
 bool may_be_another() {
   if (geteuid() == 0) return true;
   std::printf("%s: left out, it takes root\n", test::running().c_str());
   return false;
 }
 
-// This user's socket of that number, as glake names it.
+// The socket's address, named as glake names it.
 socklen_t name_socket(uint64_t pid, uint64_t name, uid_t user, sockaddr_un* address) {
   address->sun_family = AF_UNIX;
   const std::string text =
@@ -41,7 +41,7 @@ socklen_t name_socket(uint64_t pid, uint64_t name, uid_t user, sockaddr_un* addr
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
 }
 
-// A child as that user; its exit status is what `act` returns.
+// Starts a child process as that user. Its exit status is what `act` returns.
 pid_t start_child(uid_t user, const std::function<int()>& act) {
   pid_t child = fork();
   CHECK(child >= 0);
@@ -56,7 +56,7 @@ int result_of(pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-// Who knows the socket and the token is answered, if it is the same user's process.
+// A process that knows the socket and the token gets an answer only if its user is the same.
 TEST(another_user_is_told_nothing) {
   test::running() = "another user is told nothing";
   start(machine_name());
@@ -92,7 +92,7 @@ std::string handle_text() {
   return glake::format_handle(handle);
 }
 
-// Anybody may listen at a name nobody has yet: the token is not told to another user.
+// Anybody may listen at a free name. The token is not sent to another user who does.
 TEST(another_users_socket_is_not_asked) {
   test::running() = "another user's socket is not asked";
   if (!may_be_another()) return;
@@ -128,8 +128,8 @@ IpcReply honest() {
   return reply;
 }
 
-// Answers one importer: `first` to its first question, `then`, with `fds` descriptors of no
-// driver's, to all others.
+// Answers one importer: its first question with `first`, all others with `then` and `fds`
+// descriptors that are no memory of the driver.
 void answer_one(const IpcFd& listener, const IpcReply& first, const IpcReply& then, int fds) {
   CHECK(glake::ipc_wait(listener));
   IpcFd socket =

@@ -9,7 +9,8 @@ namespace {
 using namespace test_ipc;
 using test::stat;
 
-// Blocks at home, stitched, at a granule's edge, small, contiguous: all are seen alike.
+// Other processes see all kinds of blocks: at home, stitched, at a granule's edge, small,
+// contiguous.
 TEST(contents_cross) {
   test::running() = "contents cross";
   const std::string machine = machine_name();
@@ -46,11 +47,11 @@ TEST(contents_cross) {
     CHECK(other.ask("fill " + range(i, bytes, seed + 5)) == "filled");
     CHECK(holds(ptr, bytes, seed + 5));
   }
-  // Neighbours in the granules were not touched, and nothing stays open but a socket per block.
+  // Neighbours in the granules were not touched. Only one socket per block stays open.
   CHECK(descriptors() <= before + 2 + static_cast<int>(blocks.size()));
   CHECK(stat("glake.shared_blocks") == static_cast<int64_t>(blocks.size()));
   OK(glake_check(0));
-  // Freed while open there: it stays, until this process has another use for it.
+  // The bytes of blocks that are freed while open there stay until this process reuses the memory.
   for (auto [ptr, bytes] : blocks) OK(glake_free(ptr));
   CHECK(stat("glake.shared_blocks") == 0 && stat("glake.pinned_bytes") != 0);
   OK(glake_empty_cache(0));
@@ -71,7 +72,7 @@ TEST(contents_cross) {
   finish();
 }
 
-// With guards around blocks others see what the caller sees, also where a guard ends a granule.
+// Other processes see the caller's bytes of a block with guards, also where a guard ends a granule.
 TEST(guarded_contents_cross) {
   test::running() = "guarded contents cross";
   const std::string machine = machine_name();
@@ -99,7 +100,7 @@ TEST(guarded_contents_cross) {
   OK(glake_configure("debug", "none"));
 }
 
-// Of "opened 3 5000" or "again 3": 3.
+// The number in an answer: 3 in "opened 3 5000" and in "again 3".
 std::string number_of(const std::string& said) {
   CHECK_TEXT(said.rfind("opened", 0) == 0 || said.rfind("again", 0) == 0, said);
   size_t from = said.find(' ') + 1;
@@ -128,7 +129,8 @@ TEST(opened_twice_is_counted) {
   finish();
 }
 
-// What is enqueued on an opened block is done before it is unmapped: nothing undefined is noted.
+// Work that is enqueued on an opened block is done before the block is unmapped. The simulator
+// notes nothing undefined.
 TEST(closed_after_its_work) {
   test::running() = "closed after its work";
   const std::string machine = machine_name();

@@ -1,6 +1,6 @@
-// Threads keep the large blocks that they free where that costs nothing (heap/large_keeping.h):
-// when that begins, what ends it, and that what they keep is there for whoever needs it, also while
-// they take and give it.
+// Threads keep the large blocks that they free where that costs nothing (heap/large_keeping.h). The
+// tests show when that begins and what ends it, and that others get the kept blocks when they need
+// them, also while the threads take and give blocks.
 #include <atomic>
 #include <chrono>
 #include <map>
@@ -17,7 +17,8 @@ using test::kMiB;
 
 constexpr int kEnough = static_cast<int>(glake::Tuning::kMostStep);
 
-// What is free and in no arena: threads keep it. (Nobody has small blocks here.)
+// Bytes that are neither a caller's nor free in an arena: threads keep them. (No test here has
+// small blocks.)
 int64_t kept_bytes() {
   const std::string text = test::stats();
   return test::number_in(text, "glake.physical_bytes") -
@@ -31,7 +32,7 @@ void* take(size_t bytes, void* stream = nullptr) {
   return ptr;
 }
 
-// Large requests of sizes in no order that repeats, for which 16 MiB are enough.
+// Makes large requests of random sizes, so that no sequence repeats. 16 MiB are enough for them.
 class Wandering {
  public:
   explicit Wandering(const test::Options& options) {
@@ -61,7 +62,7 @@ TEST(sizes_that_never_repeat_are_kept) {
   CHECK(kept_bytes() == 0);
   job.wander(kEnough);
   CHECK(kept_bytes() > 0);
-  // The block that was freed last, where best fit would begin at the lower one.
+  // A request gets the block that was freed last. Best fit would take the lower one.
   void* low = take(3 * kMiB);
   void* high = take(3 * kMiB);
   OK(glake_free(low));
@@ -95,7 +96,7 @@ TEST(memory_that_runs_short_ends_it) {
   Wandering job({});
   job.wander(2 * kEnough);
   CHECK(kept_bytes() > 0);
-  // All of the 16 MiB, most of which the thread keeps: given back, they do, and it goes on.
+  // A request of all 16 MiB is served after the thread gives up what it keeps. Keeping goes on.
   OK(glake_free(take(16 * kMiB)));
   CHECK(test::stat("glake.physical_bytes") == static_cast<int64_t>(16 * kMiB));
   CHECK(kept_bytes() > 0);
@@ -116,7 +117,7 @@ TEST(a_limit_that_falls_ends_it) {
   CHECK(kept_bytes() == 0);
 }
 
-// Blocks that another stream uses are kept by no thread, so that the history sees the step.
+// No thread keeps blocks that another stream uses, so these reach the history, which sees the step.
 TEST(a_step_that_repeats_ends_it) {
   Wandering job({});
   void* other = reinterpret_cast<void*>(2);  // the per-thread default stream
@@ -136,7 +137,7 @@ TEST(a_step_that_repeats_ends_it) {
   CHECK(kept_bytes() == 0);
 }
 
-// Which bytes are in use, by their holders.
+// Which bytes are in use, as their holders say.
 class Claims {
  public:
   void add(void* ptr, size_t bytes) {
@@ -157,8 +158,8 @@ class Claims {
   std::map<uintptr_t, uintptr_t> claims_;
 };
 
-// Threads that take and give large blocks, many of them hits in their own caches, while another
-// needs what they keep: for blocks that must be stitched, for the driver, for the books.
+// Threads take and free large blocks, many of them hits in their own caches. Meanwhile another
+// thread needs what they keep: for stitched blocks, for the driver and for the books.
 TEST(what_threads_keep_is_there_for_others) {
   constexpr int kThreads = 2, kDisturbances = 3;
   test::fresh_simulator({{"memory", "1GiB"}, {"devices", "1"}});

@@ -1,7 +1,7 @@
-// The largest fit that an out-of-memory error names is exact: a request of it succeeds, one of 512
-// bytes more does not; nor is what it says of a higher limit too low. Random programs over
-// policies, contiguous blocks, limits, streams, private pools, pins, pending work and guards; after
-// each refusal both directions are tried.
+// The largest fit that an out-of-memory error names is exact: a request of that size succeeds, and
+// one of 512 bytes more does not. The higher limit that it advises is high enough. Random programs
+// run over policies, contiguous blocks, limits, streams, private pools, pins, pending work and
+// guards. After each refusal the test tries the largest fit, 512 bytes more, and the advised limit.
 //
 // largest_fit_test [FIRST COUNT [MODE]] runs other seeds.
 #include <sched.h>
@@ -62,8 +62,8 @@ const Mode kModes[] = {
     {"host and contiguous", "8MiB", "", true, true, false, true, false, false, false, false, true},
 };
 
-// This process alone sees a small /dev/shm, which holds a shared simulated machine's memory. False
-// where the system lets nobody have one.
+// Gives this process a small /dev/shm of its own, which holds a shared simulated machine's memory.
+// False where the system does not allow that.
 bool have_small_shm() {
   const std::string user = std::to_string(geteuid()), group = std::to_string(getegid());
   if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
@@ -101,7 +101,7 @@ class Program {
     if (mode.outside) OK(glake_claim_outside(0, kClaimed));
   }
 
-  // How often a request was refused; and granted under the limit that was advised.
+  // How often a request was refused, and how often it was granted under the advised limit.
   struct Count {
     int refused = 0, raised = 0;
   };
@@ -203,7 +203,7 @@ class Program {
   void check_fit(const Call& call) {
     const std::string text = test::last_error();
     const size_t fits = largest_fit();
-    // What a refused request has made, and the driver does not take back, is another state.
+    // Where the driver takes nothing back, a refused request leaves granules, which change the fit.
     if (!refuses_) {
       void* more = ask(call, fits + kStep);
       CHECK_TEXT(more == nullptr, "512 bytes more fit: " + text);
@@ -215,7 +215,8 @@ class Program {
     OK(glake_free(ptr));
   }
 
-  // The limit as the last refusal advises, and then as before. False if it advises none.
+  // Sets the limit as the last refusal advises, asks again, and sets the limit back. False if the
+  // refusal advises none.
   bool check_raise(const Call& call, size_t bytes) {
     const std::string text = test::last_error();
     const size_t at = text.find("Raising GLAKE_LIMIT by ");

@@ -1,5 +1,5 @@
-// What an out-of-memory error advises about the limit is enough: raised by just that, the request
-// goes through.
+// The higher limit that an out-of-memory error advises is enough: with just that limit the request
+// succeeds.
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -22,7 +22,7 @@ void* get(size_t bytes, int kind = GLAKE_STITCHED) {
   return block;
 }
 
-// Bytes of a size such as "1.50 GiB".
+// The bytes of a size such as "1.50 GiB".
 size_t size_after(const std::string& text, const char* words) {
   const size_t at = text.find(words);
   CHECK_TEXT(at != std::string::npos, text);
@@ -32,7 +32,7 @@ size_t size_after(const std::string& text, const char* words) {
   return static_cast<size_t>(std::llround(number * (unit[1] == 'G' ? 1024 * kMiB : kMiB)));
 }
 
-// Raises the limit as the last refusal advises, in both ways that it says it.
+// Raises the limit as the last refusal advises, and checks that both figures of the text agree.
 void raise_as_advised(size_t memory, size_t limit) {
   const std::string text = test::last_error();
   const size_t to = limit + size_after(text, "Raising GLAKE_LIMIT by ");
@@ -41,8 +41,8 @@ void raise_as_advised(size_t memory, size_t limit) {
   OK(glake_set_limit_fraction(0, static_cast<double>(to) / static_cast<double>(memory)));
 }
 
-// Raised as advised, the limit lets the request through: where a pinned stretch fits alone, where
-// what is free are the ends of one granule, and where more is held than a limit that was lowered.
+// The advised limit is enough where only a pinned stretch fits, where free memory is the two ends
+// of one granule, and where glake holds more than a limit that was lowered.
 TEST(a_raised_limit_is_enough) {
   const size_t memory = 256 * kMiB;
   for (const char* what : {"a pinned stretch", "within a granule", "a lowered limit"}) {
@@ -111,8 +111,8 @@ TEST(a_kept_contiguous_block_is_no_growth) {
   }
 }
 
-// Owed granules serve the arenas only: of a limit that was lowered they take their part from a
-// contiguous block's.
+// Owed granules can serve the arenas only. They count against a lowered limit, and a contiguous
+// block has only the rest of it.
 TEST(owed_granules_take_part_of_a_lowered_limit) {
   test::running() = "owed granules under a lowered limit";
   start("256MiB", "128MiB");
@@ -129,7 +129,8 @@ TEST(owed_granules_take_part_of_a_lowered_limit) {
   OK(glake_shutdown());
 }
 
-// By how much is never less than what is missing, also where hundredths of a GiB would round it.
+// The advised raise is never less than what is missing, also where two decimals of a GiB would
+// round it down.
 TEST(a_large_raise_is_not_rounded_down) {
   test::running() = "a raise of 1.502 GiB";
   start("16GiB", "4GiB");

@@ -1,5 +1,5 @@
-// What an out-of-memory error says is true: the largest fit succeeds and a granule more does not,
-// and the holder it names is the holder.
+// An out-of-memory error says the truth: the largest fit succeeds and a granule more does not, and
+// the holder that it names has the memory.
 #include <algorithm>
 #include <memory>
 #include <sstream>
@@ -38,7 +38,7 @@ std::vector<std::string> lines() {
   return found;
 }
 
-// What was asked for stands first, as PyTorch has it, and each other fact on a line of its own.
+// The request stands first, as in PyTorch's text. Each other fact has a line of its own.
 TEST(one_fact_a_line) {
   test::running() = "one fact a line";
   start("64MiB", "32MiB", "balanced");
@@ -95,7 +95,7 @@ TEST(memory_outside_glake) {
   OK(glake_shutdown());
 }
 
-// A freed contiguous block that is pinned stays, and serves no request much shorter than it is.
+// A freed contiguous block that is pinned stays, and serves no request that is much shorter.
 TEST(a_pinned_block_is_named) {
   test::running() = "a freed but pinned contiguous block";
   test::fresh_simulator({{"phantom", "1"}, {"memory", "48MiB"}, {"devices", "1"}});
@@ -115,8 +115,8 @@ TEST(a_pinned_block_is_named) {
   OK(glake_shutdown());
 }
 
-// Pinned granules serve where they lie side by side: in a view, with what can be mapped behind it,
-// free or, also where the driver has just refused more, new.
+// Pinned granules serve a request where they lie side by side in a view. The view is extended by
+// free granules, or by new ones, also where the driver has just refused more.
 TEST(a_view_of_pinned_granules_is_extended) {
   for (const bool grows : {false, true}) {
     test::running() =
@@ -149,7 +149,7 @@ TEST(a_view_of_pinned_granules_is_extended) {
   }
 }
 
-// What a refused granule was told, after those before it had been made, is no contradiction.
+// The driver refuses a granule after it has made some. The text does not contradict itself then.
 TEST(a_refusal_comes_after_what_there_is) {
   test::running() = "a refusal after some granules";
   start("256MiB", "100%", "balanced");
@@ -166,7 +166,7 @@ TEST(a_refusal_comes_after_what_there_is) {
   OK(glake_shutdown());
 }
 
-// What a pool that nobody uses holds makes room, also under a limit that was lowered.
+// A pool that nobody uses gives its memory up for a request, also under a limit that was lowered.
 TEST(idle_pools_make_room_under_a_lowered_limit) {
   test::running() = "an idle pool under a lowered limit";
   start("256MiB", "none", "balanced");
@@ -195,7 +195,7 @@ TEST(whole_blocks_are_joined_before_a_refusal) {
   OK(glake_shutdown());
 }
 
-// What a captured pool keeps whole serves only the stream it was freed on.
+// A whole block of a captured pool serves only the stream it was freed on.
 TEST(whole_blocks_of_a_graph_are_no_fit_elsewhere) {
   test::running() = "whole blocks of a captured pool";
   start("64MiB", "16MiB", "balanced");
@@ -231,7 +231,8 @@ TEST(a_limit_is_no_driver) {
   OK(glake_shutdown());
 }
 
-// What the driver has just refused is no fit, whichever call it refused and whatever it reports.
+// A size that the driver has just refused is no fit, whichever call it refused and whatever free
+// memory it reports.
 TEST(a_refusal_is_no_fit) {
   for (const char* call : {"cuMemSetAccess", "cuMemMap", "cuMemCreate"}) {
     for (int64_t times : {int64_t{1}, int64_t{9999}}) {
@@ -249,7 +250,7 @@ TEST(a_refusal_is_no_fit) {
       CHECK(ptr == nullptr);
       size_t fits = largest_fit();
       CHECK_TEXT(fits < tried && says(call) && says("reports free"), test::last_error());
-      // One that the limit alone forbids is told of it too.
+      // The text for a request that the limit alone forbids names the refused call too.
       CHECK(glake_malloc(400 * kMiB, 0, nullptr) == nullptr);
       CHECK_TEXT(largest_fit() <= fits && says(call), test::last_error());
       CHECK(glake_malloc(256 * kMiB, 0, nullptr) == nullptr);
@@ -264,7 +265,8 @@ TEST(a_refusal_is_no_fit) {
   }
 }
 
-// A contiguous block is one driver allocation: one it has refused is no fit either, of that kind.
+// A contiguous block is one driver allocation. A size that the driver refused is no fit of that
+// kind.
 TEST(a_refused_contiguous_block_is_no_fit) {
   for (int kind : {GLAKE_CONTIGUOUS_VMM, GLAKE_CONTIGUOUS_LEGACY}) {
     const char* call = kind == GLAKE_CONTIGUOUS_LEGACY ? "cuMemAlloc" : "cuMemCreate";
@@ -275,18 +277,18 @@ TEST(a_refused_contiguous_block_is_no_fit) {
     CHECK(glake_malloc_contiguous(tried, 0, nullptr, kind) == nullptr);
     CHECK_TEXT(largest_fit() < tried && says(call) && says("reports 256.00 MiB free"),
                test::last_error());
-    // A larger one that the limit alone forbids is told of it too.
+    // The text for a larger request, which the limit alone forbids, names the refused call too.
     CHECK(glake_malloc_contiguous(400 * kMiB, 0, nullptr, kind) == nullptr);
     CHECK_TEXT(largest_fit() < tried && says(call), test::last_error());
     CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
-    // Of the other kind, and in granules, nothing was refused.
+    // The driver has refused nothing of the other kind, and no granules.
     void* ptr = glake_malloc_contiguous(tried, 0, nullptr, 3 - kind);
     CHECK_TEXT(ptr != nullptr, test::last_error());
     CHECK(glake_malloc(100 * kMiB, 0, nullptr) == nullptr);
     CHECK_TEXT(largest_fit() == 56 * kMiB && !says(call), test::last_error());
     OK(glake_free(ptr));
     OK(glake_empty_cache(0));
-    // It has taken memory back: what it refused before tells no more.
+    // The driver has taken memory back since. Its earlier refusal says nothing any more.
     CHECK(glake_malloc_contiguous(400 * kMiB, 0, nullptr, kind) == nullptr);
     CHECK_TEXT(largest_fit() == 256 * kMiB && !says(call), test::last_error());
     ptr = glake_malloc_contiguous(256 * kMiB, 0, nullptr, kind);
@@ -296,7 +298,7 @@ TEST(a_refused_contiguous_block_is_no_fit) {
   }
 }
 
-// Idle granules that the driver does not map side by side are no fit.
+// Idle granules are no fit if the driver does not map them side by side.
 TEST(a_refused_stitch_is_no_fit) {
   for (const char* call : {"cuMemMap", "cuMemSetAccess"}) {
     test::running() = std::string(call) + " refused a view";
@@ -312,7 +314,7 @@ TEST(a_refused_stitch_is_no_fit) {
     const size_t fits = largest_fit();
     CHECK_TEXT(fits >= 4 * kMiB && fits < tried && says(call) && says("side by side"),
                test::last_error());
-    CHECK(glake_malloc(40 * kMiB, 0, nullptr) == nullptr);  // of which there are not enough
+    CHECK(glake_malloc(40 * kMiB, 0, nullptr) == nullptr);  // more than the idle granules
     CHECK_TEXT(largest_fit() <= fits && says(call), test::last_error());
     CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
     void* ptr = glake_malloc(fits, 0, nullptr);
@@ -342,7 +344,7 @@ class Random {
  public:
   Random(const char* policy, uint64_t seed) : dice_(seed), streams_(seed % 3 + 1, nullptr) {
     test::running() = std::string(policy) + ", seed " + std::to_string(seed);
-    // Odd seeds: the driver has less than the limit allows.
+    // With odd seeds the driver has less than the limit allows.
     start(seed % 2 == 1 ? "96MiB" : "256MiB", "96MiB", policy);
     OK(glake_free(glake_malloc(kMiB, 0, nullptr)));
     context_ = std::make_unique<test::CurrentContext>();

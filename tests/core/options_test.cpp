@@ -63,7 +63,7 @@ TEST(bytes) {
   }
 }
 
-// Kinds that the simulator's options have, and those of the core may have.
+// Kinds of options that the simulator has, and that the core may have.
 TEST(kinds) {
   const OptionRow row{"new_way", "", "what", "how"};
   const auto refuses = [&row](const auto& kind, const char* text) {
@@ -137,7 +137,7 @@ TEST(drivers) {
   CHECK(code_of("driver", "sim:dgx_a100") == GLAKE_OK && code_of("driver", "./lib.so") == GLAKE_OK);
 }
 
-// An empty value is as none: the default.
+// An empty value means the default.
 TEST(empty) {
   Options o;
   for (const auto& [key, value] : {std::pair("limit", "0.5"),

@@ -1,7 +1,8 @@
 // Random programs of four streams and more over a driver that knows nothing but order
-// (tests/order_driver): every block is used from its first byte to its last as soon as it is there.
-// By vector clocks no two blocks hold the same memory unless the earlier one was freed and its work
-// comes first, and nothing is unmapped under work that the host does not know to be finished.
+// (tests/order_driver). Every block is used from its first byte to its last as soon as it is there.
+// The driver's vector clocks show that two blocks hold the same memory only if the earlier one was
+// freed and its work comes first. They also show that nothing is unmapped under work that the host
+// does not know to be finished.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -152,7 +153,8 @@ class Program {
     driver().use(block.number, block.at(), bytes, streams_[home]);
   }
 
-  // On its own stream, or on another after that: recorded, or joined again as careful programs do.
+  // Uses the block on its own stream, or on another after that. The other stream is recorded, or
+  // joined again as careful programs do.
   void use(Block& block) {
     const uintptr_t home = streams_[block.home];
     const size_t on = any();
@@ -201,7 +203,7 @@ TEST(nothing_is_found) {
              told);
 }
 
-// What the driver says can be wrong: a program, or a driver, that breaks the rules is found out.
+// The driver does find faults: a program, or a driver, that breaks the rules is found out.
 TEST(what_is_wrong_is_found) {
   for (Fault fault : {Fault::kNoRecordStream, Fault::kNoWaits, Fault::kEmptyAnswers}) {
     CHECK(Program(90, "balanced", 40, {}, fault).run() > 0);

@@ -1,5 +1,5 @@
-// Memory that the driver refuses to take back: said by a status of its own, counted, and used again
-// before new memory is asked for.
+// Memory that the driver refuses to take back has a status of its own, is counted, and is used
+// again before glake asks for new memory.
 #include <cuda.h>
 
 #include "harness.h"
@@ -43,7 +43,7 @@ TEST(a_refused_release_is_said_and_used_again) {
              test::last_error());
   CHECK(stat("reserved_bytes.all.current") == 0 && stat("glake.owed_bytes") == held);
   CHECK(glake_owed_bytes(0) == held && used() == held);
-  // Still refused: what is held serves, and no more is asked for.
+  // The driver still refuses. The owed memory serves the request, and glake asks for no more.
   const int64_t creates = simcuda_calls("cuMemCreate");
   ptr = glake_malloc(20 * kMiB, 0, nullptr);
   CHECK(ptr != nullptr && used() == held && simcuda_calls("cuMemCreate") == creates);
@@ -56,7 +56,7 @@ TEST(a_refused_release_is_said_and_used_again) {
   finish();
 }
 
-// At a limit that what is owed fills, too.
+// Owed memory also serves where it fills the limit.
 TEST(what_is_owed_is_within_the_limit) {
   test::running() = "owed at the limit";
   start("20MiB");
@@ -99,7 +99,8 @@ TEST(a_refused_unmap_keeps_its_memory_in_use) {
   finish();
 }
 
-// Growth refused half-way, and its undo as well: the half that is there serves the next request.
+// The driver refuses a growth half-way, and its undo too. The half that exists serves the next
+// request.
 TEST(half_a_growth_serves) {
   test::running() = "half a growth";
   start();
@@ -118,8 +119,8 @@ TEST(half_a_growth_serves) {
   finish();
 }
 
-// What a growth has made that the driver refuses to go on with, and to undo, serves the request it
-// was for, with what was idle.
+// The driver refuses a growth half-way, and its undo too. The half that exists serves the growth's
+// own request, together with idle memory.
 TEST(half_a_growth_serves_its_own_request) {
   test::running() = "half a growth and its own request";
   test::fresh_simulator({{"phantom", "1"}, {"memory", "64MiB"}, {"devices", "1"}});
@@ -164,7 +165,7 @@ TEST(contiguous_blocks_are_used_again) {
   }
 }
 
-// Memory that is back leaves its addresses: a driver that keeps those is told of too.
+// Where the driver has the memory back but refuses the addresses, the status reports that too.
 TEST(refused_addresses_are_said) {
   test::running() = "refused addresses";
   start("32MiB");

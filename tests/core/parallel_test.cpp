@@ -1,7 +1,7 @@
-// Threads at random, at once, on one device: allocation, frees by other threads, recorded streams,
-// streams made and ended, caches emptied, steps marked, statistics read, threads that end. For race
-// detectors first; afterwards the books must be those of no block, and in the middle (the threads
-// at a barrier) those of the blocks the threads hold.
+// Threads work on one device at once and at random: allocation, frees by other threads, recorded
+// streams, streams made and ended, caches emptied, steps marked, statistics read, threads that end.
+// The test is for race detectors first. In the middle, with the threads at a barrier, the books
+// must be those of the blocks that the threads hold; at the end those of no block.
 #include <atomic>
 #include <condition_variable>
 #include <memory>
@@ -15,7 +15,7 @@ namespace {
 constexpr int kThreads = 4, kRounds = 3;
 constexpr size_t kLimit = 64 * test::kMiB;
 
-// All threads, then the main thread alone, then all again.
+// Lets all threads run, then the main thread alone, then all again.
 class Barrier {
  public:
   explicit Barrier(int count) : count_(count) {}

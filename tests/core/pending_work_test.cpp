@@ -1,6 +1,5 @@
-// Addresses that work not yet run will use: no eviction and no trim unmaps them, and no other
-// stream has their bytes first. The simulator runs work as late as is legal, and notes what it
-// finds.
+// No eviction and no trim unmaps addresses that pending work will use, and no other stream gets
+// their bytes before. The simulator runs work as late as is legal, and notes what it finds.
 #include <algorithm>
 #include <memory>
 
@@ -65,7 +64,7 @@ void* stitched(CUstream stream, std::vector<void*>* beside) {
   return ptr;
 }
 
-// A pool's request has the device's own heap give its granules back.
+// A pool's request makes the device's own heap give its granules back.
 TEST(views_stay_for_their_work) {
   Fixture f("views stay for their work");
   std::vector<void*> beside;
@@ -80,7 +79,8 @@ TEST(views_stay_for_their_work) {
   for (void* block : beside) OK(glake_free(block));
 }
 
-// A contiguous block's memory goes to granules once its work, recorded streams' too, is done.
+// The memory of a contiguous block goes to granules once its work, also that of recorded streams,
+// is done.
 void contiguous_blocks_stay(int kind, bool recorded) {
   Fixture f("contiguous blocks stay");
   void* block = glake_malloc_contiguous(20 * kMiB, 0, f.s[0], kind);
@@ -97,7 +97,7 @@ void contiguous_blocks_stay(int kind, bool recorded) {
   OK(glake_free(ptr));
 }
 
-// A destroyed stream is asked about no more.
+// glake makes no more calls about a destroyed stream.
 TEST(gone_streams_are_not_asked) {
   Fixture f("gone streams are not asked");
   CUstream gone = nullptr;
@@ -116,7 +116,7 @@ TEST(gone_streams_are_not_asked) {
   CHECK(simcuda_calls("cuStreamIsCapturing") - asked <= needed() - before + 2);
 }
 
-// A step known by heart puts its blocks where they were, across streams too: by a wait.
+// A step that repeats gets its blocks at their old places, also across streams, by a wait.
 TEST(repeated_places_wait_for_their_work) {
   Fixture f("repeated places wait for their work", {{"limit", "8MiB"}});
   constexpr size_t kUsed = 64 * test::kKiB;
@@ -141,7 +141,7 @@ TEST(repeated_places_wait_for_their_work) {
   CHECK(test::stat("glake.repeats") - repeats > 40);
 }
 
-// Streams that stand still until they are let go: no query finds their work done before.
+// Holds streams still until it lets them go. No query finds their work done before.
 class Gate {
  public:
   Gate() {
@@ -167,8 +167,8 @@ bool all(const void* ptr, size_t bytes, uint8_t value) {
   return seen == std::vector<uint8_t>(bytes, value);
 }
 
-// A block recorded on as many streams as a set of tickets has room for, on one more, and on many:
-// its memory, which the next request needs, is had after the work of each.
+// A block is recorded on as many streams as a set of tickets has room for, on one more, and on
+// many. The next request gets its memory only after the work of each stream.
 void recorded_on(size_t streams, bool pooled, size_t bytes) {
   const size_t used = std::min(bytes, 64 * test::kKiB);
   Fixture f("frees recorded on many streams");
@@ -208,14 +208,14 @@ TEST(frees_into_a_pool_wait_for_recorded_streams) {
   for (size_t streams : {1, 8, 20}) recorded_on(streams, true, 20 * kMiB);
 }
 
-// Threads keep freed small blocks for the next request of their size and stream, but none that
+// Threads keep freed small blocks for the next request of their size and stream, but no block that
 // other streams use.
 TEST(small_frees_wait_for_recorded_streams) {
   for (size_t bytes : {size_t{512}, 64 * test::kKiB, kMiB}) recorded_on(1, false, bytes);
 }
 
-// Nor do they give one stream what another has freed, whose work may be pending: of so many streams
-// two share a place in the cache, however it finds places.
+// They also give no stream a block that another stream freed, whose work may be pending. Of so many
+// streams at least two share a shelf of the cache.
 TEST(small_frees_serve_their_own_stream) {
   Fixture f("small frees serve their own stream", {{"limit", "192MiB"}});
   constexpr size_t kBytes = 512;

@@ -30,8 +30,8 @@ void* get(size_t bytes) {
 }
 CUdeviceptr at(void* ptr) { return reinterpret_cast<CUdeviceptr>(ptr); }
 
-// The physical memory behind an address, as a number of the driver's: what a registration holds on
-// to. 0 if nothing is mapped there.
+// The driver's number of the physical memory behind an address, which a registration holds on to. 0
+// if nothing is mapped there.
 uint64_t memory_at(void* ptr) {
   test::CurrentContext context;
   CUmemGenericAllocationHandle handle = 0;
@@ -74,7 +74,7 @@ TEST(kept_through_free_and_empty_cache) {
   CHECK(stat("glake.physical_bytes") == 0);
 }
 
-// Its memory is used again, where it is.
+// A pinned block's memory is used again at its address.
 TEST(reused_in_place) {
   test::running() = "reused in place";
   Session session(test::Options{{"limit", "8MiB"}});
@@ -98,7 +98,8 @@ TEST(reused_in_place) {
   CHECK(stat("glake.pinned_bytes") == 0);
 }
 
-// Blocks a, hole, b, hole... of two granules each: a request of more must be stitched of the holes.
+// Live blocks and holes take turns, two granules each. A larger request must be stitched of the
+// holes.
 TEST(never_stitched) {
   test::running() = "never stitched";
   Session session(test::Options{{"limit", "32MiB"}});
@@ -126,7 +127,7 @@ TEST(never_stitched) {
   for (int i = 1; i < 8; i += 2) OK(glake_free(blocks[i]));
 }
 
-// A granule of which a live block holds a part is not taken as a view's edge either.
+// A pinned granule that a live block shares does not become the edge of a view either.
 TEST(never_an_edge) {
   test::running() = "never an edge";
   Session session(test::Options{{"limit", "12MiB"}});
@@ -138,7 +139,7 @@ TEST(never_an_edge) {
   OK(glake_pin(d));
   OK(glake_free(a));
   OK(glake_free(c));
-  // Free: two whole granules, and the first half of one of b's and of one of d's.
+  // Two whole granules are free, and half of a granule that b shares and of one that d shares.
   CHECK(glake_malloc(5 * kMiB, 0, nullptr) == nullptr);
   OK(glake_unpin(d));
   void* joined = get(5 * kMiB);

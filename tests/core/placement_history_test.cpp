@@ -1,5 +1,5 @@
-// The placement history: a repeated sequence is followed, a changed one is let go, wrap-around is
-// survived, and what it returns was placed for the same size and stream.
+// The placement history follows a sequence that repeats, lets go of one that changes, and survives
+// the wrap-around of its ring. Each answer was placed for the same size and stream.
 #include "heap/placement_history.h"
 
 #include "harness.h"

@@ -60,7 +60,7 @@ double total(const Planner::Plans& plans) {
   return sum;
 }
 
-// Every hop starts where the one before it ended, and what all paths load is within every limit.
+// Every hop starts where the one before it ended, and the load of all paths is within every limit.
 void check_sound(const Topology& topology, const std::vector<Demand>& demands,
                  const Planner::Plans& plans) {
   std::vector<double> load(topology.limits().size(), 0.0);
@@ -169,7 +169,7 @@ std::string fault_of(const Planner::Plans& plans, const Json& bound) {
   if (fair == nullptr) {
     return total(plans) >= kOfBound * wanted ? "" : std::to_string(total(plans)) + " GB/s";
   }
-  // The sum may be largest where one starves the other: fairness comes first.
+  // The sum may be largest where one transfer starves the other. Fairness is checked first.
   for (const TransferPlan& plan : plans) {
     if (plan.rate < kOfBound * fair->number())
       return std::to_string(plan.rate) + " of a fair share";
@@ -286,7 +286,7 @@ void play_machine(uint64_t seed) {
       least = std::min(least, plan.rate);
       least_plain = std::min(least_plain, plan.plain);
     }
-    // More paths never cost the worst off more than the two hundredths that pruning may.
+    // The slowest copy loses at most 2 % to its plain copy, which pruning of paths may cost.
     CHECK_TEXT(least >= 0.979 * least_plain,
                std::to_string(least) + ", plain copies " + std::to_string(least_plain));
     Planner fresh(learnt);
@@ -312,21 +312,21 @@ TEST(check_reasons) {
   test::running() = "reasons";
   const std::string text = platforms_text();
   const Place host{}, g0{0}, g1{1};
-  // NVSwitch: relays cannot help between GPUs, and host memory adds too little.
+  // With NVSwitch relays cannot help between GPUs, and host memory adds too little.
   const Planner a100(Topology::parse(text, "dgx_a100"));
   TransferPlan plan = a100.plan({{g0, g1}})[0];
   CHECK(plan.paths.size() == 1 && plan.paths[0].path.name == "cuda:0>cuda:1" && plan.rate == 276);
   CHECK(mentions(plan, "cuda:0>cpu:0>cuda:1", "under 15 %") &&
         mentions(plan, "cuda:0>cuda:2>cuda:1", "and more"));
-  // One relay per shared uplink.
+  // Each shared uplink has one relay.
   plan = a100.plan({{host, g0}})[0];
   CHECK(plan.paths.size() == 4 && plan.paths[0].path.name == "cpu>cuda:0");
   CHECK(mentions(plan, "cpu>cuda:3>cuda:0", "cpu:0/pcie>u1 is full (cpu>cuda:2>cuda:0)"));
-  // PCIe only.
+  // Where GPUs have PCIe alone, none can relay.
   plan = Planner(Topology::parse(text, "a10_l40s_x8")).plan({{host, g0}})[0];
   CHECK(plan.paths.size() == 1 && mentions(plan, "over cuda:1, cuda:2", "no NVLink with cuda:0") &&
         mentions(plan, "cuda:7 alone", "no NVLink with cuda:0"));
-  // What has been learnt.
+  // Plans follow the rates that were learnt.
   const Topology mesh = Topology::parse(text, "dgx1v");
   Planner planner(mesh);
   const double whole = planner.plan({{g0, g1}})[0].rate;
@@ -347,14 +347,14 @@ TEST(check_choice_of_paths) {
   test::running() = "choice of paths";
   const std::string text = platforms_text();
   const Place g0{0}, striped{-1, kStriped};
-  // Of paths that carry the same, those within a socket.
+  // Where two paths carry the same, the planner takes the one within a socket.
   const Topology h20 = Topology::parse(text, "hgx_h20");
   const TransferPlan near = Planner(h20).plan({{striped, g0}})[0];
   for (const PlannedPath& planned : near.paths) {
     const int socket = planned.path.hops[0].from.node;
     CHECK(planned.path.hops.size() == 1 || h20.socket_of(planned.path.worker) == socket);
   }
-  // No more paths than asked for: the fattest.
+  // The planner takes no more paths than the option allows, and those with the highest rates.
   PlannerOptions few;
   few.paths = 3;
   const Topology h800 = Topology::parse(text, "hgx_h800");

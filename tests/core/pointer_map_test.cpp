@@ -1,4 +1,4 @@
-// From addresses to blocks: chains within a cell, regions over several pages, removal.
+// The pointer map: chains within a cell, blocks over several pages, removal.
 #include "memory/pointer_map.h"
 
 #include "harness.h"
@@ -47,7 +47,7 @@ TEST(around_a_page) {
   PointerMap::remove(&table);
 }
 
-// Address space of this process in bytes.
+// The address space of this process, in bytes.
 Bytes address_space() {
   long pages = 0;
   FILE* file = std::fopen("/proc/self/statm", "r");

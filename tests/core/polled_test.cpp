@@ -1,5 +1,6 @@
-// Completion as a GPU's driver lets it be seen (the simulator's option completion=polled): what
-// questions and sleeps take on the clock, and that copies lose little by them.
+// Completion that is seen only by asking, as with a GPU's driver (the simulator's option
+// completion=polled). The tests check what questions and sleeps cost on the clock, and that copies
+// lose little by them.
 #include <sys/prctl.h>
 
 #include <filesystem>
@@ -12,7 +13,7 @@ using test::Node;
 
 namespace {
 
-// Without the driver's lock: what asking costs is to be seen apart from it.
+// These machines have no driver lock, so that the cost of questions is seen apart from it.
 const test::Options kInstant = {
     {"phantom", "1"}, {"host_node", "interleave"}, {"driver_lock", "0"}};
 const test::Options kPolled = {
@@ -35,7 +36,7 @@ TEST(a_sleep_takes_the_timer_slack) {
   CHECK(prctl(PR_SET_TIMERSLACK, 50000UL) == 0);
 }
 
-// A thread that only asks gets on, by the price of its questions.
+// Each question moves the clock of a thread that only asks.
 TEST(a_question_takes_its_price) {
   test::running() = "question";
   Node node("dgx1v", kPolled);
@@ -113,8 +114,8 @@ std::map<std::string, long> sleeps() {
   return found;
 }
 
-// Threads that have nothing to do sleep: they neither wake up nor ask the driver. A thread that
-// polled every 100 ms would be seen.
+// Threads that have nothing to do sleep. They neither wake up nor ask the driver. The test would
+// see a thread that polls every 100 ms.
 TEST(idle_threads_do_not_wake) {
   for (const char* order : {"enqueued", "held"}) {
     test::running() = order;

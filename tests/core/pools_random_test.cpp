@@ -96,7 +96,7 @@ class Program {
     for (uint32_t word : words) CHECK_TEXT(word == block.word, "foreign bytes in a block");
   }
 
-  // Half of the blocks are only freed, with work on them pending.
+  // Half of the blocks are not read back but freed with work on them pending.
   void end(size_t i) {
     const Block block = blocks_[i];
     blocks_.erase(blocks_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -110,7 +110,7 @@ class Program {
     OK(glake_free(block.ptr));
   }
 
-  // A checkpoint, some operations on the pool, and back.
+  // Makes a checkpoint, does some operations on the pool, and restores it.
   void restore(glake_pool pool) {
     glake_checkpoint* then = glake_pool_checkpoint(0, pool);
     if (then == nullptr) return;  // no such pool
@@ -140,7 +140,7 @@ class Program {
       CHECK(blocks_.back().bytes == bytes);
       stamp(blocks_.back());
     }
-    // What is left of the pool's was lent by another.
+    // The pool's other blocks lie in memory that another pool lent.
     for (const Block& b : blocks_) {
       if (b.pool == at && b.word <= word_ - seen.back.size()) ++lent;
     }

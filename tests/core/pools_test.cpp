@@ -1,4 +1,5 @@
-// Private pools: their memory stays theirs, one limit for all, users and life, flags.
+// Private pools: their memory is theirs alone, one limit holds for all, and they live as long as
+// their users. Their flags.
 #include <memory>
 #include <thread>
 
@@ -129,7 +130,7 @@ TEST(one_limit_for_all) {
   OK(glake_pool_retain(0, kOther));
   void* a = get(16 * kMiB, kPool);
   OK(glake_free(a));
-  // In use: its memory stays, and the text says who has it.
+  // A pool in use keeps its memory, and the text says which pool has it.
   CHECK(glake_malloc(20 * kMiB, 0, nullptr) == nullptr);
   CHECK(glake_last_error(nullptr, 0) == GLAKE_OUT_OF_MEMORY);
   CHECK_TEXT(test::last_error().find(
@@ -137,7 +138,8 @@ TEST(one_limit_for_all) {
              test::last_error());
   CHECK(glake_pool_malloc(20 * kMiB, 0, nullptr, kOther) == nullptr);
   CHECK(reserved("3.0") == static_cast<int64_t>(16 * kMiB));
-  // Nobody's: it goes back, and the request is served, by the device's heap or another pool's.
+  // The memory of a pool without users goes back, for a request of the device's heap or of another
+  // pool.
   OK(glake_pool_release(0, kPool));
   void* own = glake_malloc(20 * kMiB, 0, nullptr);
   CHECK(own != nullptr);
@@ -199,7 +201,7 @@ TEST(no_split) {
   finish();
 }
 
-// Memory of a pool no graph has captured moves between streams as the device's own does.
+// In a pool that no graph has captured, memory moves between streams as in the device's own heap.
 void streams_share_an_eager_pool(unsigned flags) {
   test::running() = "streams share an eager pool";
   test::fresh_simulator({{"phantom", "1"}, {"complete_after", "-1"}, {"devices", "1"}});

@@ -43,7 +43,7 @@ struct Cost {
   double ms;
 };
 
-// empty_cache() after `count` frees that no merging makes fewer: neighbours are of two streams.
+// empty_cache() after `count` frees. Neighbours are of two streams, so that no free block merges.
 Cost empty_after(int count) {
   Fixture f("empty_cache after many frees", "64GiB", "60GiB");
   std::vector<void*> held;
@@ -66,8 +66,8 @@ TEST(giving_back_is_linear) {
   }
 }
 
-// How much may be held rather than waited for follows from what was live since the cache was
-// emptied: a small phase after a large one does not grow to the large one's size.
+// Instead of a wait glake may grow, up to what was live since the cache was emptied. A small phase
+// after a large one does not grow to the large one's size.
 TEST(what_was_given_back_is_not_hoarded_again) {
   Fixture f("what was given back is not hoarded again", "1GiB", "512MiB");
   OK(glake_free(get(320 * kMiB, f.s[0])));

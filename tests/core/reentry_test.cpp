@@ -36,7 +36,8 @@ void handler(int) {
   (void)outer;
 }
 
-// Observers run with glake's locks held: what a signal interrupts there is what it must not.
+// An observer runs while glake's locks are held. A signal there interrupts glake at the worst
+// point.
 void observe(void*, const glake_event* event) {
   if (event->action == GLAKE_ALLOC || event->action == GLAKE_SEGMENT_MAP ||
       event->action == GLAKE_FREE_REQUESTED || event->action == GLAKE_SEGMENT_UNMAP) {
@@ -50,8 +51,8 @@ constexpr int kInterrupts = 3000 / test::kSlowdown;
 constexpr int kDeadline = 60 * test::kSlowdown;  // seconds for each mode; one takes about two
 volatile sig_atomic_t interrupts = 0, allowed = 0, held_off = 0, wrong = 0;
 
-// As the program of the person who found it: a handler that allocates and frees. Whatever it
-// interrupts, each call ends, and a refused one says why.
+// A handler that allocates and frees, as in the program that showed the fault. Each call ends,
+// whatever the handler interrupts, and a refused call says why.
 void allocate_in_handler(int) {
   interrupts = interrupts + 1;
   void* ptr = interrupts % 2 == 0
@@ -90,8 +91,8 @@ void interrupt_every(int microseconds) {
   CHECK(setitimer(ITIMER_REAL, &interval, nullptr) == 0);
 }
 
-// Calls nothing but glake: a handler may not allocate in the middle of the program's own malloc
-// either, of which glake knows nothing. What comes back is for the caller to look at.
+// Calls nothing but glake. The handler may not interrupt the program's own malloc, of which glake
+// knows nothing. The caller checks the status that comes back.
 int work(int turn) {
   void* ptr = glake_malloc(static_cast<size_t>(turn % 7 + 1) * kMiB, 0, nullptr);
   if (ptr == nullptr) return GLAKE_OUT_OF_MEMORY;
@@ -109,7 +110,8 @@ int work(int turn) {
     if (child == 0) _exit(0);
     if (child < 0 || waitpid(child, nullptr, 0) != child) return GLAKE_INTERNAL;
   }
-  // And outside glake, long enough for a timer to hit beside the milliseconds of poisoning.
+  // This time is spent outside glake. It is long enough for the timer to hit it too, although
+  // poisoning takes milliseconds.
   for (volatile int i = 0; i < 100000; i = i + 1) {
   }
   return status;
@@ -163,7 +165,7 @@ TEST(refused_under_locks) {
   OK(glake_empty_cache(0));
   CHECK_TEXT(calls >= 4 && refused == calls, text);
   OK(glake_observe(nullptr, nullptr));
-  // Outside glake a handler's calls are any other's.
+  // A handler that interrupts nothing of glake's may call it as any code does.
   ptr = glake_malloc(1000, 0, nullptr);
   CHECK(ptr != nullptr);
   OK(glake_free(ptr));

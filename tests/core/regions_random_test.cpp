@@ -41,7 +41,7 @@ class Program {
       }
       if (i % 8 == 7) OK(glake_check(0));
     }
-    // A region with no block left is paused no more: which of them is gone tells.
+    // Frees about half of the blocks in paused regions, so that some have no block left.
     for (size_t i = 0; i < blocks_.size();) {
       if (!paused_[blocks_[i].pool] || dice_.chance(50)) {
         end(i);
@@ -79,7 +79,7 @@ class Program {
       ++refused;
       return;
     }
-    paused_[pool] = false;  // it was, and all of it has been freed
+    paused_[pool] = false;  // a request ends the pause of a region without blocks
     blocks_.push_back({ptr, bytes, ++word_, on, pool});
     CU(cuMemsetD32Async(reinterpret_cast<CUdeviceptr>(ptr), word_, bytes / 4, streams_[on]));
   }

@@ -1,5 +1,5 @@
-// Regions that pause and resume: the same addresses and bytes, granules with the driver meanwhile,
-// refusals by name, budgets, and out of memory on resume.
+// Regions that pause and resume keep their addresses and bytes, and the driver has their granules
+// meanwhile. Refusals name the region. Budgets, and out of memory on resume.
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -139,7 +139,7 @@ TEST(there_and_back) {
   }
 }
 
-// Blocks through views: every mapping comes back, and what is free stays free.
+// A region with blocks in views: every mapping comes back, and free bytes stay free.
 TEST(views) {
   Fixture f("views", "24MiB");
   std::vector<void*> parts;
@@ -202,8 +202,8 @@ int kept_file() {
   return -1;
 }
 
-// One bit that has changed on the disk is found, wherever it is, and nothing is lost once it is put
-// right.
+// A bit that has changed on the disk is found, wherever it is. Nothing is lost once the bit is
+// right again.
 TEST(damaged_bytes_are_not_put_back) {
   Fixture f("damaged bytes");
   Folder folder;
@@ -275,7 +275,7 @@ TEST(refused_by_name) {
   OK(glake_free(a));
 }
 
-// Lent memory is its borrower's: it stays where it is.
+// Memory that is lent belongs to its borrower and stays where it is.
 TEST(lent) {
   Fixture f("lent", "16MiB");
   glake_pool pool{3, 0};
@@ -309,7 +309,8 @@ TEST(lent) {
   OK(glake_free(live.ptr));
 }
 
-// A region with a lent block could not be paused. What pools would lend is then no fit for it.
+// A region borrows nothing, as it could not be paused with a lent block. So the largest fit of a
+// region leaves out what pools would lend.
 TEST(a_region_borrows_nothing) {
   Fixture f("a region borrows nothing", "32MiB");
   const glake_pool lender{3, 0};
@@ -351,7 +352,7 @@ TEST(out_of_memory_leaves_it_paused) {
   }
 }
 
-// The same when it is the driver that has no more.
+// The same where the driver has no more memory.
 TEST(the_driver_has_no_more) {
   Fixture f("the driver has no more", "120MiB");
   void* a = get(60 * kMiB, f.weights);
@@ -390,7 +391,7 @@ TEST(budgets) {
   for (void* ptr : {a, own, b, c}) OK(glake_free(ptr));
 }
 
-// Each thread its own region, the innermost counts, and a contiguous block is none of it.
+// Each thread has a region of its own, and the innermost one counts. A contiguous block is in none.
 TEST(threads_and_nesting) {
   Fixture f("threads and nesting");
   glake_pool cache{}, again{}, before{1, 1};
@@ -422,8 +423,8 @@ TEST(threads_and_nesting) {
   for (void* ptr : {a, b, c}) OK(glake_free(ptr));
 }
 
-// What is freed while it is paused needs no memory and no saved bytes any more; what is left comes
-// back whole. With nothing left the region still waits for its resume().
+// A block that is freed while its region is paused needs no memory and no saved bytes any more. The
+// other blocks come back whole. A region with no block left is paused until its resume().
 TEST(what_is_freed_is_given_up) {
   for (int to : {GLAKE_REGION_HOST, GLAKE_REGION_DISK}) {
     Fixture f("what is freed is given up", "128MiB", {{"memory", "256MiB"}});
@@ -458,7 +459,8 @@ TEST(what_is_freed_is_given_up) {
   }
 }
 
-// One thread pauses and resumes, others allocate elsewhere, ask, and free the region's blocks.
+// One thread pauses and resumes. Others allocate elsewhere, ask for statistics, and free the
+// region's blocks.
 TEST(beside_other_threads) {
   Fixture f("beside other threads", "96MiB");
   std::vector<void*> kept, freed;
@@ -495,8 +497,8 @@ TEST(beside_other_threads) {
   }
 }
 
-// A graph over a region's blocks, replayed after a resume; and a pool that a graph has captured, of
-// which freed memory is saved too.
+// A graph over a region's blocks is replayed after a resume. Of a pool that a graph has captured,
+// freed memory is saved too.
 TEST(graphs) {
   Fixture f("graphs");
   void* from = get(3 * kMiB, f.weights);

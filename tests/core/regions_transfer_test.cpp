@@ -1,4 +1,4 @@
-// Regions paused and resumed by the transfer engine, over every path of the node.
+// The transfer engine pauses and resumes regions, over every path of the node.
 #include <atomic>
 #include <thread>
 
@@ -47,7 +47,7 @@ TEST(over_every_path) {
   OK(glake_host_empty_cache());
 }
 
-// Each transfer under way takes turns from all others on the node.
+// A transfer slows down all others on the node while it is under way.
 TEST(few_transfers_at_once) {
   test::running() = "few transfers at once";
   const test::Node node("dgx_a100", {{"memory", "3GiB"}, {"phantom", "1"}});

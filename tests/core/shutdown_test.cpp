@@ -1,5 +1,5 @@
-// glake_shutdown() refused half way: devices already closed must not be reached through what
-// threads remember of them, and the next try finishes.
+// glake_shutdown() is refused half way. Threads must not reach a closed device through what they
+// remember of it, and the next try finishes.
 #include <thread>
 
 #include "harness.h"
@@ -22,7 +22,7 @@ void finish() {
   for (int device = 0; device < 2; ++device) test::check_nothing_left(device);
 }
 
-// Blocks live on device 1 only: all of glake stays usable.
+// Only device 1 has live blocks. All of glake stays usable.
 TEST(refused_while_a_later_device_has_blocks) {
   test::running() = "live blocks on device 1";
   start();
@@ -69,7 +69,7 @@ TEST(refused_while_a_capture_may_use_a_freed_block) {
   finish();
 }
 
-// The same of a block of the device's own heap, which is kept for its stream at once.
+// The same for a block of the device's own heap, which is kept for its stream at once.
 TEST(refused_while_a_capture_may_use_cached_memory) {
   test::running() = "shutdown in a capture, cached memory";
   start();
@@ -107,7 +107,7 @@ TEST(refused_by_the_driver_at_a_later_device) {
       if (glake_shutdown() != GLAKE_OK) {
         CHECK(glake_last_error(nullptr, 0) == GLAKE_DRIVER_ERROR);
         CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
-        // A device that is closed may be opened anew; one half way says so.
+        // A closed device may be opened again. A device that is half closed gives an error.
         for (int device = 0; device < 2; ++device) {
           void* ptr = glake_malloc(3 * test::kMiB, device, nullptr);
           if (ptr != nullptr) {

@@ -1,5 +1,5 @@
-// Snapshots of random programs: every physical byte in one segment, every byte of a segment in one
-// block, and sums equal to the statistics, whatever is stitched, cached or held back.
+// Snapshots of random programs. Every physical byte is in one segment, every byte of a segment is
+// in one block, and sums equal the statistics, whatever is stitched, cached or held back.
 #include <algorithm>
 #include <memory>
 
@@ -132,7 +132,7 @@ void random_programs(const char* policy, uint64_t seed) {
   test::check_nothing_left();
 }
 
-// A stitched block is seen at its own address, and not at its granules' homes.
+// A snapshot shows a stitched block at its own address, and not at its granules' homes.
 TEST(a_stitched_block_is_a_segment) {
   test::running() = "stitched";
   test::fresh_simulator({{"phantom", "1"}, {"memory", "256MiB"}, {"devices", "1"}});

@@ -121,7 +121,8 @@ TEST(synchronisation_completes_what_was_before) {
   CHECK(f.clock->complete(Tickets(before)) && !f.clock->complete(Tickets(during)));
 }
 
-// Thousands of marks that never complete: bounded, and still able to order the oldest work.
+// With thousands of marks that never complete the clock stays bounded, and can still order the
+// oldest work.
 TEST(marks_stay_bounded) {
   Fixture f("-1");
   Ticket first = f.clock->stamp(1);

@@ -1,5 +1,5 @@
-// Streams that are not simply there: each thread's own default stream, destroyed ones, and a
-// destroyed one's handle given to a new stream.
+// Streams that begin and end: each thread's own default stream, destroyed streams, and a destroyed
+// stream's handle that a new stream gets.
 #include <atomic>
 #include <memory>
 #include <thread>
@@ -54,7 +54,8 @@ TEST(legacy_is_null) {
   OK(glake_free(a));
 }
 
-// One handle, two streams: memory freed on one thread's is not the other's to use at once.
+// One handle names two streams. Memory freed on one thread's stream is not free for the other
+// thread at once.
 TEST(threads_have_streams_of_their_own) {
   Fixture f("threads have streams of their own", {{"phantom", "1"}, {"complete_after", "-1"}},
             "16MiB");
@@ -71,7 +72,7 @@ TEST(threads_have_streams_of_their_own) {
     void* small = get(1000, kPerThread);
     OK(glake_free(first));
     OK(glake_free(small));
-    CHECK(get(1000, kPerThread) == small);  // its cache is its own stream's
+    CHECK(get(1000, kPerThread) == small);  // the thread's cache serves its own stream
     OK(glake_free(small));
     turn = 1;
     wait_for(2);
@@ -86,23 +87,24 @@ TEST(threads_have_streams_of_their_own) {
   void* mine = get(6 * kMiB, kPerThread);
   CHECK(mine != first);
   CHECK(test::stat("glake.streams") == 2);
-  // No event was recorded for a stream only its own thread can name.
+  // No event was recorded on the other thread's stream, which only that thread can name.
   CHECK(simcuda_calls("cuEventRecord") == records && simcuda_calls("cuStreamWaitEvent") == waits);
   turn = 2;
   wait_for(3);
   other.join();
-  // Its thread has ended: complete at the next synchronisation, which this request needs.
+  // The other thread has ended. Its work is complete at the next synchronisation, which this
+  // request needs.
   int64_t syncs = simcuda_calls("cuCtxSynchronize");
   void* all = get(10 * kMiB, kPerThread);
   CHECK(simcuda_calls("cuCtxSynchronize") == syncs + 1);
   OK(glake_free(all));
   OK(glake_free(mine));
-  // A later thread's stream is yet another.
+  // A later thread has yet another stream.
   std::thread([] { OK(glake_free(get(3 * kMiB, kPerThread))); }).join();
   CHECK(test::stat("glake.streams") == 3);
 }
 
-// Contents, with streams whose work runs as late as is legal.
+// Blocks keep their contents on streams whose work runs as late as is legal.
 TEST(threads_share_memory_safely) {
   for (int round = 0; round < 4; ++round) {
     Fixture f("per-thread streams, contents",
@@ -147,12 +149,12 @@ TEST(destroyed_streams) {
   OK(glake_free(a));
   test::end_stream(s);
   OK(glake_free(b));
-  // Nothing says when its work is done but a synchronisation of the device.
+  // Only a synchronisation of the device tells that the destroyed stream's work is done.
   int64_t syncs = simcuda_calls("cuCtxSynchronize");
   void* c = get(16 * kMiB - 2 * kMiB, other);
   CHECK(simcuda_calls("cuCtxSynchronize") == syncs + 1);
   OK(glake_free(c));
-  // It is not asked again and again.
+  // glake does not ask about the destroyed stream again and again.
   int64_t records = simcuda_calls("cuEventRecord"), asked = simcuda_calls("cuStreamIsCapturing");
   for (int i = 0; i < 200; ++i) OK(glake_free(get(3 * kMiB, other)));
   CHECK(simcuda_calls("cuEventRecord") - records <= 4);
@@ -161,7 +163,8 @@ TEST(destroyed_streams) {
   test::end_stream(other);
 }
 
-// What was freed before the stream ended is marked then, and needs no synchronisation later.
+// Memory that was freed on a stream is marked when glake is told that the stream ends. It needs no
+// synchronisation later.
 TEST(a_stream_that_is_forgotten_is_marked) {
   Fixture f("forgotten streams", {{"phantom", "1"}}, "16MiB");
   CUstream s = nullptr, other = nullptr;
@@ -176,8 +179,8 @@ TEST(a_stream_that_is_forgotten_is_marked) {
   test::end_stream(other);
 }
 
-// No word is said when they end. Other calls than those that name them must not ask about them: the
-// simulator notes that as undefined, and the fixture's end finds it.
+// Nobody tells glake when these streams end. Only calls that name a stream may ask about it. Any
+// other question is undefined: the simulator notes it, and the fixture's end finds it.
 TEST(streams_that_may_end) {
   for (const bool debug : {false, true}) {
     Fixture f("streams that may end", {{"memory", "64MiB"}}, "16MiB");
@@ -211,7 +214,8 @@ TEST(streams_that_may_end) {
   }
 }
 
-// While it lives, its next allocation marks what was freed there, for others to have.
+// While such a stream lives, its next allocation marks what was freed on it, so that others get
+// that.
 TEST(a_stream_that_may_end_serves_others) {
   Fixture f("streams that may end serve others", {{"phantom", "1"}}, "16MiB");
   CUstream s = nullptr, other = nullptr;
@@ -224,7 +228,7 @@ TEST(a_stream_that_may_end_serves_others) {
   const int64_t syncs = simcuda_calls("cuCtxSynchronize");
   OK(glake_free(get(14 * kMiB, other)));
   CHECK(simcuda_calls("cuCtxSynchronize") <= syncs + 1);
-  CHECK(test::stat("glake.streams") == 2);  // of a stream that lives no second one is made
+  CHECK(test::stat("glake.streams") == 2);  // a stream that lives is counted once
   test::end_stream(s);
   test::end_stream(other);
 }
@@ -241,7 +245,7 @@ TEST(default_streams_never_end) {
   CHECK(glake_stream_may_end(99, reinterpret_cast<void*>(uintptr_t{4096})) == GLAKE_INVALID_DEVICE);
 }
 
-// The work of the destroyed stream is not ordered before that of the new one of the same handle.
+// A new stream has the handle of a destroyed one. The old stream's work is not ordered before its.
 void reused_handles(bool told) {
   Fixture f("reused handles", {{"phantom", "1"}, {"complete_after", "-1"}, {"reuse_handles", "1"}},
             "24MiB");
@@ -272,7 +276,7 @@ void reused_handles(bool told) {
   test::end_stream(other);
 }
 
-// Captures on s, during which glake is asked for memory.
+// Asks glake for memory during a capture on s.
 void capture(int device, CUstream s) {
   CU(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
   OK(glake_free(glake_malloc(2 * kMiB, device, s)));
@@ -281,8 +285,8 @@ void capture(int device, CUstream s) {
   CU(cuGraphDestroy(graph));
 }
 
-// That a stream may end is not said of the next one with its handle: glake asks that one, at any
-// time, whether it is captured still.
+// A stream that may end has ended, and a new stream has its handle. Nobody said that the new one
+// may end, so glake may ask at any time whether it is still captured.
 TEST(a_capture_on_a_reused_handle) {
   Fixture f("a capture on a reused handle", {{"phantom", "1"}, {"reuse_handles", "1"}}, "24MiB");
   CUstream s = nullptr;
@@ -298,7 +302,8 @@ TEST(a_capture_on_a_reused_handle) {
   test::end_stream(s);
 }
 
-// It is said once, with the stream's own device, and counts for the memory of all.
+// The caller says once that the stream may end, with the stream's own device. That holds for the
+// memory of all devices.
 TEST(the_end_of_a_capture_is_told_to_all_devices) {
   Fixture f("the end of a capture", {{"phantom", "1"}}, "24MiB", "2");
   CUstream s = nullptr;

@@ -2,7 +2,7 @@
 // and fills, frees while work is pending, stitching and reuse across streams. Every 512 bytes of a
 // block are known, and are read back at the end of its life. The simulator runs work as late as
 // is legal, so unsafe reuse shows as foreign bytes. A negative control must show them.
-// Driver-neutral: runs on a GPU too (tools/native.py --driver cuda).
+// The program runs on a GPU too (tools/native.py --driver cuda).
 #include <algorithm>
 #include <memory>
 
@@ -100,7 +100,7 @@ class Program {
     ++lives;
   }
 
-  // Orders this stream's next work after the block's last, as its user must; says so to glake.
+  // Orders this stream's next work after the block's last work, as the user must, and tells glake.
   void enter(Block& block, int on) {
     if (block.last_stream != on) CU(cuStreamWaitEvent(streams_[on], block.last, 0));
     if (on != block.stream && !faults_.forget_record_stream) {
@@ -143,7 +143,7 @@ class Program {
                 b.words.begin() + static_cast<std::ptrdiff_t>(target));
   }
 
-  // Enqueues the way back to the host, and frees at once.
+  // Enqueues the copy back to the host, and frees the block at once.
   void end(size_t i) {
     if (blocks_.empty()) return;
     std::unique_ptr<Block> block = std::move(blocks_[i]);
@@ -161,7 +161,7 @@ class Program {
   }
 
   void collect() {
-    // One stream at a time: what the others have pending stays pending as long as is legal.
+    // Waits for one stream at a time. The others' work stays pending as long as is legal.
     for (int i = 0; i < kStreams; ++i) CU(cuStreamSynchronize(streams_[dice_.chance(50) ? i : 0]));
     for (CUstream s : streams_) CU(cuStreamSynchronize(s));
     for (Readback& back : readbacks_) {
@@ -218,7 +218,7 @@ TEST(all_bytes_are_right) {
   }
 }
 
-// The same program, not saying which streams use a block: some seed must show it.
+// The same program does not say which streams use a block. Some seed must show foreign bytes.
 void forgetting_shows() {
   int64_t foreign = 0;
   for (uint64_t seed = 1; seed <= 3 && foreign == 0; ++seed) {

@@ -1,5 +1,5 @@
-// Private pools, contiguous blocks, pins, shares, debug modes and watching, together: what each is
-// tested for alone holds beside the others.
+// Private pools, contiguous blocks, pins, shares, debug modes and watching together. Whatever each
+// promises alone holds beside the others.
 #include <memory>
 
 #include "harness.h"
@@ -122,7 +122,7 @@ TEST(every_kind_is_in_the_snapshot) {
   finish();
 }
 
-// Each free that is asked for completes, however many streams are recorded.
+// Each free completes, however many streams are recorded.
 TEST(a_contiguous_free_completes) {
   test::running() = "a contiguous free completes";
   start();
@@ -139,7 +139,7 @@ TEST(a_contiguous_free_completes) {
   finish();
 }
 
-// A restored pool: its frees and allocations are events, and what was noted of blocks is renewed.
+// The frees and allocations of a restore are events. Notes about its blocks are made again.
 TEST(a_restore_is_watched) {
   test::running() = "a restore is watched";
   start();
@@ -167,7 +167,7 @@ TEST(a_restore_is_watched) {
   finish();
 }
 
-// A block that a restore frees is nobody else's to open any more.
+// Nobody can open a block any more once a restore has freed it.
 TEST(a_restore_ends_shares) {
   test::running() = "a restore ends shares";
   start();
@@ -209,8 +209,8 @@ TEST(pins_and_shares_take_the_callers_pointer) {
   finish();
 }
 
-// What the driver refuses to take back is in no segment and no reserved byte, but in its own
-// statistic, until it is paid.
+// Memory that the driver refuses to take back is in no segment and not among reserved bytes. It has
+// a statistic of its own until the driver takes it.
 TEST(refused_releases_are_owed) {
   test::running() = "refused releases are owed";
   start();
@@ -228,7 +228,7 @@ TEST(refused_releases_are_owed) {
     CHECK(test::number_in(test::ledger(), "used_bytes") == held);
     snapshot();
     OK(glake_check(0));
-    // The next contiguous request pays both kinds of debt.
+    // The next contiguous request has the driver take back both kinds of owed memory.
     void* next = get_whole(2 * kMiB, GLAKE_CONTIGUOUS_VMM);
     CHECK(stat("glake.owed_bytes") == 0);
     OK(glake_free(next));
@@ -238,8 +238,8 @@ TEST(refused_releases_are_owed) {
   finish();
 }
 
-// Events never outlive their stream for long: destroyed, and the device synchronised, the marks on
-// it are another stream's to use, and its memory anybody's.
+// Events do not outlive their stream for long. Once a stream is destroyed and the device
+// synchronised, other streams use its events, and anybody gets its memory.
 TEST(events_leave_with_their_stream) {
   test::running() = "events leave with their stream";
   start();
@@ -269,8 +269,8 @@ TEST(events_leave_with_their_stream) {
   finish();
 }
 
-// A freed contiguous block is no other stream's while there is room for one more, nor its own
-// stream's before recorded ones are ordered; shared or not.
+// No other stream gets a freed contiguous block while there is room for one more. Its own stream
+// gets it only after recorded streams. Both hold for shared blocks too.
 TEST(chunks_keep_their_tickets) {
   test::running() = "chunks keep their tickets";
   start();

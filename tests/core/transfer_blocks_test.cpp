@@ -1,5 +1,6 @@
-// Copies of many small blocks: kernels where they pay, every byte right at every alignment, faults
-// meanwhile, drivers without kernels, captures, and what a kernel must never be given.
+// Copies of many small blocks use kernels where these pay. Every byte is right at every alignment,
+// with faults, with drivers without kernels and in captures. A kernel never gets memory that it may
+// not access.
 #include <algorithm>
 
 #include "plan/block_ways.h"
@@ -20,7 +21,7 @@ uint64_t launches() {
   return static_cast<uint64_t>(test::number_in(test::transfer_stats(), "kernel_launches"));
 }
 
-// Blocks of one buffer in another's order, with gaps of `gap` bytes between them at both ends.
+// Blocks of one buffer that go to another in another order, with gaps of `gap` bytes at both ends.
 struct Blocks {
   Blocks(int to, int from, size_t count, size_t block, size_t gap, test::Dice* dice,
          bool packed_dst = false, bool packed_src = false)
@@ -47,7 +48,7 @@ struct Blocks {
     CHECK(simcuda_watch_landings(dst.at(), dst.bytes()) == 0);
     return test::finish(Call(parts, dst.device(), src.device()).flags(flags).start());
   }
-  // Every block right and written once, every other byte as it was.
+  // Checks that every block is right and written once, and every other byte as it was.
   void check(bool once = true) {
     std::vector<bool> written(dst.bytes());
     for (const glake_copy_part& part : parts) {
@@ -72,7 +73,7 @@ struct Blocks {
   std::vector<glake_copy_part> parts;
 };
 
-// Between all kinds of places, of odd sizes at odd addresses, over one path and over many.
+// Copies between all kinds of places, of odd sizes at odd addresses, over one path and over many.
 TEST(every_byte) {
   for (const char* preset : {"dgx_a100", "gb200_tray", "a10_l40s_x8"}) {
     Node node(preset, {{"memory", "256MiB"}});
@@ -99,8 +100,8 @@ TEST(every_byte) {
   }
 }
 
-// A chunk large enough for it goes over the link by one plain copy, beside the blocks, but only
-// where its pieces lie side by side at the host's end.
+// A large chunk goes over the link by one plain copy, and a kernel moves its blocks on the GPU.
+// That is done only where the pieces lie side by side at the host's end.
 TEST(staged) {
   test::running() = "staged";
   Node node("a10_l40s_x8", {{"memory", "256MiB"}});
@@ -123,7 +124,7 @@ TEST(staged) {
   CHECK(test::violations() == "[]");
 }
 
-// Large pieces go as before; few small ones too.
+// Large pieces go by plain copies, and so do a few small ones.
 TEST(only_where_they_pay) {
   test::running() = "only where they pay";
   Node node("dgx_a100", {{"memory", "256MiB"}});
@@ -138,7 +139,7 @@ TEST(only_where_they_pay) {
   CHECK(launches() == 0);
 }
 
-// A path that fails while kernels run is left to others; a slow one is waited for.
+// Where a path fails while kernels run, other paths take its chunks. A slow path is waited for.
 TEST(faults) {
   test::running() = "faults";
   Node node("dgx_a100", {{"memory", "256MiB"}, {"sticky_errors", "0"}});
@@ -170,7 +171,7 @@ TEST(faults) {
   }
 }
 
-// Batches, and single copies where there are no batches either: the same bytes.
+// Batches, and single copies where the driver has no batches either, give the same bytes.
 TEST(drivers_without) {
   for (const char* lacks : {"cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernel"}) {
     test::running() = std::string("a driver without ") + lacks;
@@ -206,7 +207,7 @@ TEST(captures) {
   CU(cuStreamEndCapture(stream, &graph));
   CHECK(launches() == 0);
   CU(cuGraphDestroy(graph));
-  // Outside of one the stream waits for the kernels as for any copy.
+  // Outside of a capture the stream waits for the kernels as for any copy.
   CHECK(simcuda_watch_landings(blocks.dst.at(), blocks.dst.bytes()) == 0);
   const uint64_t ordered = Call(blocks.parts, 0, GLAKE_HOST).on(stream, 0).start();
   CHECK_TEXT(ordered != 0, test::last_error());
@@ -218,7 +219,7 @@ TEST(captures) {
   test::end_stream(stream);
 }
 
-// One pageable block among many pinned ones is found: a kernel's access to it would end a context.
+// One pageable block among many pinned ones is found. A kernel's access to it would end a context.
 TEST(a_pageable_block) {
   test::running() = "a pageable block";
   Node node("dgx_a100", {{"memory", "256MiB"}});

@@ -1,5 +1,5 @@
-// Copies in streams' order that a thread begins one right after the other, and what transfers of
-// that kind teach the engine of links: by the clock that calls take time on.
+// Copies in the order of streams, which a thread begins one right after the other, and what the
+// engine learns of links from them. Calls take time on the clock.
 #include "transfer_play.h"
 
 using test::Call;
@@ -8,7 +8,7 @@ using test::Node;
 
 namespace {
 
-// A stream of each GPU, and memory that copies go to and from.
+// A stream of each GPU, and memory at both ends of the copies.
 class Loop {
  public:
   Loop(int gpus, size_t bytes) : bytes_(bytes) {
@@ -36,7 +36,7 @@ class Loop {
     CHECK_TEXT(id != 0, test::last_error());
     return id;
   }
-  // One into each GPU; in how many ns all are done, and how many of them used relays.
+  // Copies into each GPU. Returns in how many ns all are done, and sets how many used relays.
   double all(unsigned flags, int* relayed) {
     std::vector<uint64_t> ids;
     const uint64_t begun = simcuda_now_ns();

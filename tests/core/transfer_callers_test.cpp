@@ -1,5 +1,5 @@
-// What callers see of a transfer besides its bytes: plain copies with ids of their own, copies in
-// the order of two GPUs' streams, host memory pinned in the background, and memory that may not be
+// Promises to callers other than right bytes: plain copies with ids of their own, copies in the
+// order of two GPUs' streams, host memory pinned in the background, and memory that may not be
 // freed yet.
 #include <atomic>
 #include <thread>
@@ -55,7 +55,7 @@ class Stream {
   uint32_t* word_;
 };
 
-// A tracked copy is done when it is, whatever its stream holds behind it.
+// A tracked copy is done when its bytes are there, whatever its stream holds behind it.
 TEST(tracked_copies) {
   test::running() = "tracked plain copies";
   Node node("dgx_a100", {{"memory", "256MiB"}});
@@ -120,7 +120,8 @@ void two_streams(size_t bytes, unsigned flags) {
   CHECK_TEXT(id != 0, test::last_error());
   one.fill(src.at(), 6, bytes);
   CHECK(glake_copy_done(id) == 0 && dst.data()[0] != 5);
-  // Who waits has all run that may: not the copy. (Of an untracked one no wait can end early.)
+  // A wait lets all work run that may, which the copy may not. (The wait for an untracked copy
+  // cannot end early.)
   if (flags != 0) GIVES(GLAKE_BUSY_TIMEOUT, glake_copy_wait(id, 20'000'000));
   CHECK(dst.data()[0] != 5 && dst.data()[bytes - 1] != 5);
   two.let_go();

@@ -1,5 +1,5 @@
-// What a copy does that has had company before: copies to all GPUs need all links, and gain nothing
-// by relays; one that is alone again has them again.
+// Copies that had company before. Copies to all GPUs need all links and gain nothing by relays. A
+// copy that is alone again uses relays again.
 #include "transfer_play.h"
 
 using test::Buffer;
@@ -43,11 +43,11 @@ class Copies {
     const auto at = static_cast<size_t>(gpu);
     return Call(*device_[at], 0, *host_[at], 0, bytes).on(streams_[at], gpu).start();
   }
-  // Whether it went over a relay.
+  // Whether the copy went over a relay.
   static bool relayed(uint64_t id) {
     return test::finish(id).find("\"relayed\": true") != std::string::npos;
   }
-  // How many of the first `gpus` copies do, begun together.
+  // Begins the first `gpus` copies together. Returns how many went over a relay.
   int together(int gpus, size_t bytes = kBytes) {
     std::vector<uint64_t> ids;
     for (int gpu = 0; gpu < gpus; ++gpu) ids.push_back(begin(gpu, bytes));
@@ -66,7 +66,7 @@ const test::Options kPhantom = {{"phantom", "1"}};
 
 }  // namespace
 
-// The first of them cannot know; the second time all do.
+// The first copies do not know that others follow. The second time they know.
 TEST(a_loop_over_all_gpus) {
   Node node("hgx_h100_h200", kPhantom);
   Copies copies(node.gpus());
@@ -78,14 +78,14 @@ TEST(a_loop_over_all_gpus) {
   CHECK(kBytes / ns > 0.98 * 55);  // GB/s of each, as fast as its own link
 }
 
-// Two leave room: both use it, however often.
+// Two copies leave links free. Both use relays, however often they are made.
 TEST(two_of_eight) {
   Node node("hgx_h100_h200", kPhantom);
   Copies copies(node.gpus());
   for (int round = 0; round < 4; ++round) CHECK(copies.together(2) == 2);
 }
 
-// Company that stays away is missed once.
+// When the other copies stay away, the first copy alone does not use relays, and the next one does.
 TEST(alone_again) {
   Node node("hgx_h100_h200", kPhantom);
   Copies copies(node.gpus());
@@ -94,7 +94,7 @@ TEST(alone_again) {
   CHECK(Copies::relayed(copies.begin(0)));
 }
 
-// What was learnt of one size says nothing of a much larger one.
+// Company at one size says nothing about copies of a much larger size.
 TEST(another_size) {
   Node node("hgx_h100_h200", kPhantom);
   Copies copies(node.gpus());
@@ -102,7 +102,7 @@ TEST(another_size) {
   CHECK(Copies::relayed(copies.begin(0)));
 }
 
-// Each waits for the one before: they are not together, and each has all links.
+// Copies that wait for the one before are not together. Each has all links.
 TEST(one_after_another) {
   Node node("hgx_h100_h200", kPhantom);
   Copies copies(node.gpus());

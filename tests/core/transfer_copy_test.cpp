@@ -19,8 +19,8 @@ namespace {
 
 constexpr size_t kMargin = 4096;
 
-// Copies `bytes` between odd places and checks the bytes, those around them, and that each was
-// written once. `device`: of the stream that the copy has its place in.
+// Copies `bytes` between odd places. Checks them, the bytes around them, and that each was written
+// once. `device` is that of the stream in which the copy has its place.
 std::string copy_once(int dst_place, int src_place, size_t bytes, size_t to, size_t from,
                       unsigned flags = 0, CUstream stream = nullptr, int device = 0) {
   Buffer dst(dst_place, bytes + 2 * kMargin), src(src_place, bytes + 2 * kMargin);
@@ -65,7 +65,7 @@ TEST(sizes_and_alignments) {
   }
 }
 
-// Relays wherever there are any, also where they do not pay.
+// Copies use all relays there are, also where these do not pay.
 TEST(forced_relays) {
   for (const char* preset : {"dgx_a100", "gb200_tray", "a40x8_bridged"}) {
     test::running() = std::string("relays on ") + preset;
@@ -75,8 +75,8 @@ TEST(forced_relays) {
   }
 }
 
-// The same by copies that are all in streams when the call returns: only events keep a chunk's hops
-// apart, and those of the next chunk that has its buffer.
+// The same with copies that are all in streams when the call returns. Only events order the hops of
+// a chunk, and the hops of the next chunk in the same buffer.
 TEST(forced_relays_in_a_stream) {
   for (const char* preset : {"dgx_a100", "gb200_tray", "a40x8_bridged"}) {
     test::running() = std::string("relays in a stream on ") + preset;
@@ -117,7 +117,7 @@ TEST(batches) {
     }
     const bool host = to < 0 || from < 0;
     CHECK_TEXT(!host || result.find("\"relayed\": true") != std::string::npos, result);
-    // Neighbours that follow each other are one run.
+    // Parts that follow each other become one copy.
     parts.clear();
     for (size_t i = 0; i < 8; ++i) {
       parts.push_back({dst.at(i * kKiB), src.at(i * kKiB), kKiB});
@@ -132,7 +132,7 @@ TEST(batches) {
   }
 }
 
-// The fast path: one copy call, and none that allocates or waits.
+// The fast path makes one copy call, and no call that allocates or waits.
 TEST(small_copies) {
   test::running() = "small copies";
   Node node("hgx_h100_h200", {{"memory", "64MiB"}});
@@ -189,7 +189,7 @@ TEST(refusals) {
   refused(GLAKE_INVALID_ARGUMENT, Call(a, 0, host, 0, size_t{1} << 60).start());
   refused(GLAKE_INVALID_POINTER, Call({{0, host.at(), 64}}, 0, GLAKE_HOST).start());
   refused(GLAKE_INVALID_DEVICE, Call({{a.at(), host.at(), 64}}, 9, GLAKE_HOST).start());
-  // Beyond what is trusted, the driver is asked.
+  // glake asks the driver about addresses that it does not know itself.
   refused(GLAKE_INVALID_DEVICE, Call({{a.at(), host.at(), 2 * kMiB}}, 1, GLAKE_HOST).start());
   refused(GLAKE_INVALID_DEVICE, Call({{a.at(), b.at(), 2 * kMiB}}, 0, GLAKE_HOST).start());
   refused(GLAKE_INVALID_POINTER, Call({{a.at(), 4096, 2 * kMiB}}, 0, GLAKE_ASK).start());
@@ -207,7 +207,7 @@ TEST(refusals) {
   CHECK(test::number_in(test::transfer_stats(), "running") == 0);
 }
 
-// Of programs that were compiled with an older or a newer glake.h.
+// Requests of programs that were compiled with an older or a newer glake.h.
 TEST(requests_of_other_sizes) {
   test::running() = "requests of other sizes";
   Node node("dgx_a100", {{"memory", "64MiB"}});
@@ -243,7 +243,7 @@ TEST(requests_of_other_sizes) {
   test::finish(start(sizeof longer - 1));
 }
 
-// The paths as structs are those of the JSON, of copies by threads and of those in a stream.
+// The paths as structs are those of the JSON, for copies by threads and for copies in a stream.
 TEST(visited_paths) {
   test::running() = "visited paths";
   Node node("dgx_a100", {{"memory", "256MiB"}});
@@ -286,7 +286,7 @@ TEST(visited_paths) {
   OK(glake_copy_release(plain));
 }
 
-// Where nothing vouches for the addresses, every part is looked into, at any size.
+// Where nothing vouches for the addresses, glake checks every part, of any size.
 TEST(checked) {
   test::running() = "checked";
   Node node("dgx_a100", {{"memory", "64MiB"}});
@@ -318,13 +318,13 @@ TEST(checked) {
   refused(GLAKE_INVALID_POINTER, "beyond",
           copy({{large.at(), host.at(), 64}, {large.at(4 * kMiB - 8), host.at(64), 9}}, 0, -1));
   test::finish(copy({{large.at(3 * kMiB), host.at(), kMiB}}, 0, -1));
-  // Parts that follow each other, of two blocks.
+  // These parts follow each other and belong to two blocks.
   const uint64_t low = std::min(a.at(), b.at()), high = std::max(a.at(), b.at());
   host.fill(4);
   test::finish(copy({{low, host.at(), 512}, {high, host.at(512), 512}}, 0, GLAKE_HOST));
   CHECK((low == a.at() ? a : b).holds(4, 0, 512, 0) &&
         (low == a.at() ? b : a).holds(4, 0, 512, 512));
-  // Freed blocks, large and small, and those outside the arenas.
+  // Freed blocks are refused: large and small ones, and those outside the arenas.
   for (int kind : {0, int{GLAKE_CONTIGUOUS_VMM}, int{GLAKE_CONTIGUOUS_LEGACY}}) {
     for (size_t bytes : {size_t{4096}, 5 * kMiB}) {
       void* block = kind == 0 ? glake_malloc(bytes, 0, nullptr)

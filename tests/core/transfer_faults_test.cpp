@@ -1,6 +1,6 @@
-// Copies that fail, stall, slow down or die: each byte lands once, over other paths; the path rests
-// and comes back; with no path left the error says what became of the destination. And every driver
-// call failing in turn leaves nothing behind.
+// Copies that fail, stall, slow down or die. Each byte lands once, over other paths. The path rests
+// and comes back. With no path left the error says what became of the destination. Every driver
+// call fails in turn, and nothing is left behind.
 #include <algorithm>
 
 #include "plan/topology.h"
@@ -75,7 +75,7 @@ TEST(one_path) {
     if (!writes) CHECK_TEXT(test::number_in(stats, "resent") > 0, stats);
     if (writes) CHECK_TEXT(test::number_in(stats, "resent") == 0, stats);
     if (fault.times < 0) {
-      // It rests for 2 ms at least, in which the next copy is done.
+      // The path rests for 2 ms at least. The next copy is done in that time.
       CHECK_TEXT(stats.find("quarantined") != std::string::npos, stats);
       test::finish(pair.start());
       CHECK_TEXT(
@@ -94,7 +94,7 @@ TEST(one_path) {
   }
 }
 
-// Half the node's uplinks die in mid copy, as errors: the rest carries it.
+// Half of the node's uplinks die in mid copy, with errors. The others carry the copy.
 TEST(links_die) {
   test::running() = "links die";
   Node node("dgx_a100", {{"memory", "512MiB"}}, true, test::kHeld);
@@ -117,7 +117,7 @@ TEST(no_path_left) {
   GIVES(GLAKE_COPY_FAILED, glake_copy_wait(id, test::kForever));
   const std::string text = test::last_error();
   CHECK_TEXT(text.find("no path is left") != std::string::npos, text);
-  // The destination's state comes before the paths, and a reason they share is told once.
+  // The text has the destination's state before the paths, and names a shared reason once.
   const size_t state = text.find("bytes of the destination are written");
   CHECK_TEXT(state < text.find("; by path: cpu>cuda:0 (copy 1), cpu>"), text);
   CHECK_TEXT(text.find("CUDA_ERROR_UNKNOWN") == text.rfind("CUDA_ERROR_UNKNOWN"), text);
@@ -131,7 +131,7 @@ TEST(no_path_left) {
   CHECK(pair.dst.holds(2, 0, kBytes, 0));
 }
 
-// Our parts of the limits of an A100 node: none of these edges.
+// This process's parts of the limits of an A100 node: it has no part of these edges.
 std::vector<double> lent_away(const std::vector<std::string>& edges) {
   const auto topology = glake::topology::Topology::parse(test::platforms_text(), "dgx_a100");
   std::vector<double> parts(topology.limits().size(), 1.0);
@@ -144,7 +144,8 @@ std::vector<double> lent_away(const std::vector<std::string>& edges) {
   return parts;
 }
 
-// The plan has relays only, as the direct link is lent: when they fail, the plain copy's path.
+// The plan has relays only, as another process has the direct link. When the relays fail, the copy
+// takes the direct path.
 TEST(direct_unplanned) {
   test::running() = "direct, unplanned";
   Node node("dgx_a100", {{"memory", "256MiB"}, {"dead_link", std::to_string(CUDA_ERROR_UNKNOWN)}},
@@ -160,8 +161,8 @@ TEST(direct_unplanned) {
   pair.check_once();
 }
 
-// Relays are left to others in mid copy, and then the direct link dies: they are taken again, where
-// the relays may be.
+// The relays go to other processes in mid copy, and then the direct link dies. The copy takes the
+// relays again, where it may use them.
 TEST(left_to_others) {
   for (const bool allowed : {true, false}) {
     test::running() = allowed ? "left to others" : "lent to others";
@@ -189,7 +190,7 @@ TEST(left_to_others) {
   }
 }
 
-// With checksums a flipped bit is found and its chunk sent again; without, it stays.
+// With checksums a flipped bit is found, and its chunk is sent again. Without, it stays.
 TEST(corrupted) {
   const struct {
     int to, from;
@@ -243,8 +244,8 @@ TEST(corrupted) {
   disarm();
 }
 
-// A link dies under copies that write the destination. Until they are seen done their memory is not
-// given to anybody, and no other chunk tries the path.
+// A link dies under copies that write the destination. Until the engine sees them done, nobody gets
+// their memory, and no other chunk tries the path.
 TEST(given_up) {
   for (const bool ordered : {false, true}) {
     test::running() = ordered ? "given up, ordered" : "given up";
@@ -287,7 +288,7 @@ TEST(given_up) {
   }
 }
 
-// A copy that writes the destination never ends: its bytes are unknown, and nobody sends them
+// A copy that writes the destination never ends. Its bytes are unknown, and nobody sends them
 // again.
 TEST(stuck_for_good) {
   test::running() = "stuck for good";
@@ -317,8 +318,9 @@ TEST(slow_uplink) {
   CHECK_TEXT(rate >= 78, result);
 }
 
-// A driver call of a transfer fails, `times` times: a typed error or a whole copy, no byte twice,
-// and afterwards all works. False if the transfer makes fewer calls than `k`.
+// The k-th driver call of a transfer fails, `times` times. The result is a typed error or a whole
+// copy, with no byte twice, and afterwards all works. False if the transfer makes fewer calls than
+// `k`.
 bool call_fails(bool ordered, const char* order, int64_t k, int64_t times) {
   test::running() = std::string(ordered ? "ordered, " : "free, ") + order + ", call " +
                     std::to_string(k) + " fails " + std::to_string(times);
@@ -366,8 +368,8 @@ TEST(each_call) {
   }
 }
 
-// Where all copies are in streams when the call returns, the direct path takes what one of the
-// others could not.
+// Where all copies are in streams when the call returns, the direct path takes the bytes of a path
+// that failed.
 TEST(each_enqueued_call) {
   for (int64_t times : {int64_t{1}, int64_t{-1}}) {
     const int step = 11 * test::kSlowdown;

@@ -1,4 +1,5 @@
-// Loans that come and go under copies of several threads: every byte right, nothing left behind.
+// Loans come and go under copies of several threads. Every byte is right, and nothing is left
+// behind.
 #include <sys/eventfd.h>
 
 #include <atomic>

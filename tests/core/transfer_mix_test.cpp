@@ -1,5 +1,5 @@
-// Any mix of sizes, offsets, streams, directions and failing paths: every byte right and once, no
-// link over its capacity, nothing left behind. And several threads at once.
+// Any mix of sizes, offsets, streams, directions and failing paths, and several threads at once.
+// Every byte is right and written once, no link is over its capacity, and nothing is left behind.
 #include <atomic>
 #include <memory>
 #include <thread>
@@ -22,7 +22,7 @@ struct Copy {
   bool ordered;
 };
 
-// `held`: copies in a stream's order evade the faults, as others do.
+// `held`: copies in a stream's order also go around failing paths, as others do.
 void random_mix(const char* preset, uint64_t seed, bool faults, bool held) {
   test::running() = std::string("mix on ") + preset + ", seed " + std::to_string(seed);
   Node node(preset, {{"memory", "512MiB"}, {"seed", std::to_string(seed)}}, true,
@@ -66,7 +66,7 @@ void random_mix(const char* preset, uint64_t seed, bool faults, bool held) {
     }
     for (Copy& copy : copies) {
       const int end = glake_copy_wait(copy.id, test::kForever);
-      // A copy that is the driver's and fails is its caller's to repeat.
+      // A plain copy of the driver that fails is not repeated: that is up to the caller.
       const bool fails = faults && ((copy.id >> 63) != 0 || (copy.ordered && !held));
       CHECK_TEXT(end == GLAKE_OK || fails, test::last_error());
       if (end == GLAKE_OK && !fails) {
@@ -90,7 +90,7 @@ void random_mix(const char* preset, uint64_t seed, bool faults, bool held) {
   }
 }
 
-// Threads that copy, wait, cancel and ask, all at once; the race detector's business.
+// Threads copy, wait, cancel and ask, all at once. This case is for the race detector.
 void threads(const char* schedule) {
   test::running() = std::string("threads, ") + schedule;
   Node node("dgx_a100", {{"memory", "256MiB"}, {"schedule", schedule}});
@@ -121,7 +121,7 @@ void threads(const char* schedule) {
   CHECK(failed == 0);
 }
 
-// Two at once, and both directions: fair, and near what the machine can do.
+// Two copies at once, also in both directions, are fair and near what the machine can do.
 TEST(together) {
   test::running() = "two at once";
   Node node("dgx_a100", {{"phantom", "1"}, {"host_node", "interleave"}});

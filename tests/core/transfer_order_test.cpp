@@ -1,5 +1,5 @@
-// A transfer takes its place in the caller's stream: it reads what work before it wrote, work after
-// it sees what it wrote, under schedules that run everything as late as is legal; and the call
+// A transfer takes its place in the caller's stream. It reads what earlier work wrote, and later
+// work sees what it wrote, under schedules that run everything as late as is legal. The call
 // returns at once.
 #include "transfer_play.h"
 
@@ -68,7 +68,7 @@ void chain(const char* preset, int seed, const char* order) {
   CHECK(test::violations() == "[]");
 }
 
-// The stream does not come to the transfer until the host says so: nothing is written until then.
+// The stream does not reach the transfer until the host lets it. Nothing is written before.
 TEST(waits_for_the_stream) {
   test::running() = "waits for the stream";
   Node node("dgx_a100", {{"memory", "256MiB"}}, true, test::kHeld);
@@ -88,7 +88,7 @@ TEST(waits_for_the_stream) {
     GIVES(GLAKE_BUSY_TIMEOUT, glake_copy_wait(id, 20'000'000));
     CHECK(glake_copy_done(id) == 0);
     CHECK(all(a, 1));
-    // Another stream waits for it; a transfer of no stream overtakes it.
+    // Another stream waits for the transfer. A transfer that is in no stream overtakes it.
     Buffer c(1, kBytes), late(kPinned, kBytes);
     OK(glake_copy_stream_wait(id, 0, other.handle));
     CU(cuMemcpyDtoHAsync(late.data(), a.at(), kBytes, other.handle));
@@ -105,7 +105,7 @@ TEST(waits_for_the_stream) {
     OK(glake_copy_progress(id, &done, &total));
     CHECK(done == kBytes && total == kBytes);
     OK(glake_copy_release(id));
-    // Cancelled before its turn: the stream goes on, nothing is written.
+    // The transfer is cancelled before its turn. The stream goes on, and nothing is written.
     CU(cuMemsetD32(flag, 0, 1));
     CU(cuStreamWaitValue32(stream.handle, flag, 1, CU_STREAM_WAIT_VALUE_GEQ));
     std::memset(host.data(), 9, kBytes);
@@ -143,7 +143,8 @@ TEST(captured) {
   }
 }
 
-// A driver without waits for values: one plain copy, in order, and the result says why.
+// A driver has no waits for values. The transfer is one plain copy, in order, and its result says
+// why.
 TEST(no_waits) {
   test::running() = "a driver without stream waits";
   for (bool busy : {false, true}) {

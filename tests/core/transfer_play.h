@@ -29,13 +29,13 @@ inline std::string platforms_text() {
 
 constexpr int kGpus = 16;
 
-// What ordered copies do by threads, which evade a link that fails, they do under this option.
+// Under this option threads carry ordered copies, which can then go around a link that fails.
 inline const Options kHeld = {{"copy_order", "held"}};
-// The driver they can do it on: held streams wait for threads that a lock in it would keep out, and
-// chunks are sent again only where one's error leaves the contexts as they are.
+// A driver under which they can do so. It has no lock, which would keep out the threads that a held
+// stream waits for. An error leaves the contexts as they are, so that chunks can be sent again.
 inline const Options kLenient = {{"driver_lock", "0"}, {"sticky_errors", "0"}};
 
-// A machine of its own: the engine open while this lives, and nothing left behind after.
+// A machine of its own. The engine is open while this lives, and nothing is left behind after.
 class Node {
  public:
   explicit Node(const std::string& preset, Options simulator = {}, bool topology = true,
@@ -99,10 +99,10 @@ class Buffer {
   int device() const { return device_ >= 0 ? device_ : GLAKE_HOST; }
   size_t bytes() const { return bytes_; }
 
-  // The simulator's device memory is the host's: written and read at once, past all streams.
+  // The simulator's device memory is host memory. It is written and read at once, past all streams.
   unsigned char* data() { return static_cast<unsigned char*>(ptr_); }
   void fill(uint64_t seed) { write(seed, 0, data(), bytes_); }
-  // That [offset, offset + bytes) has what `seed` puts at `from` on.
+  // Whether [offset, offset + bytes) has what `seed` puts from `from` on.
   bool holds(uint64_t seed, size_t offset, size_t bytes, size_t from) {
     unsigned char expected[4096];
     for (size_t i = 0; i < bytes; i += sizeof expected) {
@@ -181,7 +181,7 @@ inline std::string text_in(const std::string& json, const std::string& key) {
   return json.substr(begin, json.find('"', begin) - begin);
 }
 
-// Until copies of it that were given up are seen done; asking moves the time.
+// Waits until copies that the transfer gave up are done. Each question moves the clock.
 inline void await_settled(uint64_t id) {
   using Clock = std::chrono::steady_clock;
   const auto end = Clock::now() + std::chrono::seconds(30);

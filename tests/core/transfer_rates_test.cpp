@@ -1,4 +1,4 @@
-// What copies over every useful path reach of the bound of each platform, in virtual time: alone,
+// Which share of each platform's bound copies over all useful paths reach, in virtual time: alone,
 // two at once, and in both directions.
 //   transfer_rates_test [PLATFORM [TRANSFER [HOST [-v]]]]
 #include <algorithm>
@@ -39,8 +39,8 @@ void stripe(uint64_t host, size_t bytes, int sockets) {
   }
 }
 
-// Relays are opened, and their buffers made, for the copies that need them: with the lock that a
-// driver may have, that would show in these rates.
+// These machines have no driver lock. With one, the opening of relays for the first copies would
+// show in the rates.
 test::Options machine(const char* host_node) {
   return {{"phantom", "1"}, {"host_node", host_node}, {"driver_lock", "0"}};
 }

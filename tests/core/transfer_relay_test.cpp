@@ -1,4 +1,4 @@
-// What comes over a relay service's socket is another process's: packets of any kind and length,
+// Another process may send anything over a relay service's socket: packets of any kind and length,
 // numbers of any size, descriptors of anything. None of it moves a byte outside of what the client
 // owns, ends the service, or leaves something open.
 #include <dirent.h>
@@ -65,7 +65,8 @@ class Service {
   }
   std::string path() const { return std::string(folder_) + "/door"; }
   void end() { door_.reset(); }
-  // Waits until it ends of itself, as a GPU is lost with all in its context; why, in words.
+  // Waits until the service ends by itself, as a GPU is lost with all in its context.
+  // Returns why, in words.
   std::string wait_for_loss() {
     lost_ = true;
     return door_->wait();
@@ -158,7 +159,7 @@ Descriptor file_of(size_t bytes, int seals = F_SEAL_SHRINK | F_SEAL_GROW) {
   return file;
 }
 
-// A whole round of a client that means well.
+// A whole round of an honest client.
 void serves(const Service& service) {
   Client client(service);
   CHECK(client.greet());
@@ -267,7 +268,8 @@ TEST(numbers_out_of_range) {
   serves(service);
 }
 
-// Memory that could shrink under a copy, or that is none, is not taken; no descriptor stays.
+// The service takes no memory that could shrink under a copy, and no descriptor of anything else.
+// It keeps no descriptor open.
 TEST(descriptors_of_other_things) {
   Service service("descriptors of other things");
   Client client(service);
@@ -287,7 +289,7 @@ TEST(descriptors_of_other_things) {
     for (const Descriptor* other : {&unsealed, &grows, &shorter, &longer}) {
       client.refused(share, "not sealed, or not of", other->get());
     }
-    // Beside an order that takes none.
+    // Descriptors beside an order that takes none.
     client.granted(order_of(Order::kOpen, 0), longer.get());
     client.refused(order_of(Order::kShare, 0, 1, 0, 0, 0), "not sealed, or not of",
                    file_of(0).get());
@@ -351,8 +353,8 @@ TEST(no_files_left) {
   serves(service);
 }
 
-// A client is told that the service ends when nothing touches its memory any more, not before: it
-// lets others have the memory then.
+// A client learns that the service ends only when nothing touches its memory any more, as it lets
+// others have the memory then.
 TEST(copies_end_before_the_goodbye) {
   Service service("copies end before the goodbye");
   Client client(service);
@@ -364,7 +366,7 @@ TEST(copies_end_before_the_goodbye) {
   CHECK(client.greet());
   client.granted(order_of(Order::kOpen));
   client.granted(order_of(Order::kShare, 0, 1, 0, 0, kBytes), file.get());
-  // What comes out of the buffer is not what is in memory, so that late writes show.
+  // The buffer gives other bytes than memory has, so that late writes show.
   std::memset(memory, 9, kBytes);
   for (int i = 0; i < 50; ++i) client.order(order_of(Order::kOut, 0, 1, 0, 0, kBytes));
   std::thread ends([&] { service.end(); });
@@ -378,7 +380,7 @@ TEST(copies_end_before_the_goodbye) {
   munmap(memory, kBytes);
 }
 
-// A GPU's context that an error has ended is lost for good: the service says which, and serves
+// A GPU's context that an error has ended is lost for good. The service says which, and serves
 // nobody any more, so that another process can.
 TEST(a_gpu_is_lost) {
   Service service("a gpu is lost", "1");
@@ -396,7 +398,7 @@ TEST(a_gpu_is_lost) {
   }
 }
 
-// Orders of any numbers, many on their way at once, and ends in the middle of them.
+// Orders with any numbers, many under way at once, and clients that end in the middle of them.
 TEST(random_orders) {
   Service service("random orders");
   for (uint64_t seed = 1; seed <= 40; ++seed) {
@@ -425,7 +427,7 @@ TEST(random_orders) {
       client.send(&order, sizeof order, dice.chance(30) ? file.get() : -1);
       for (Answer answer; there && asked - answered > dice(0, 20); ++answered) {
         there = client.hear(&answer);
-        // Each order is answered once, if not in their order; 0 says why the client is sent away.
+        // Each order has one answer, in any order. One for ticket 0 says why the service hangs up.
         CHECK(!there || answer.ticket <= asked);
         if (there && answer.ticket == 0) CHECK(answer.failed != 0);
       }

@@ -1,5 +1,5 @@
-// A machine with one GPU, where a copy has a single path: what it asks of the driver, and when the
-// thread that waits for it sees its end.
+// On a machine with one GPU a copy has a single path. The tests check its driver calls, and when
+// the thread that waits for it sees its end.
 #include <initializer_list>
 
 #include "transfer_play.h"
@@ -31,7 +31,7 @@ uint64_t copied(const Buffer& dst, const Buffer& src, size_t bytes) {
   return end - begin;
 }
 
-// One copy and one event, which has served before.
+// A transfer makes one copy and records one event, which served an earlier transfer.
 TEST(one_copy_of_the_driver) {
   Node node("hgx_h100_h200", single());
   for (const int host : {kPinned, kPageable}) {
@@ -53,7 +53,7 @@ TEST(one_copy_of_the_driver) {
   }
 }
 
-// Longer ones go through buffers, in chunks that several threads fill: the call does not wait.
+// Longer copies go through buffers, in chunks that several threads fill. The call does not wait.
 TEST(long_pageable_memory) {
   Node node("hgx_h100_h200", single());
   constexpr size_t kBytes = 96 * kMiB;
@@ -67,8 +67,8 @@ TEST(long_pageable_memory) {
   CHECK_TEXT(chunks > 1 && chunks < 32, std::to_string(chunks));
 }
 
-// A thread that asks sees the end as soon as one that is woken, but for its questions, and whatever
-// the copy's length.
+// A thread that asks sees the end as soon as one that is woken, apart from the time of its
+// questions, whatever the copy's length.
 TEST(the_end_is_seen_in_time) {
   const std::initializer_list<size_t> sizes = {
       64 * kKiB, 256 * kKiB, kMiB, 2 * kMiB, 5 * kMiB, 12 * kMiB, 16 * kMiB, 32 * kMiB, 256 * kMiB};
@@ -88,7 +88,7 @@ TEST(the_end_is_seen_in_time) {
   }
 }
 
-// Who waits for a copy that comes late sleeps: the thread does not ask all the time.
+// A thread that waits for a late copy sleeps, and does not ask all the time.
 TEST(a_late_copy_is_slept_for) {
   Node node("hgx_h100_h200", single({{"phantom", "1"}, {"completion", "polled"}}));
   constexpr size_t kAhead = 512 * kMiB, kBytes = 64 * kKiB;

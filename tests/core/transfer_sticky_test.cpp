@@ -1,6 +1,6 @@
-// Errors that take their GPU's context with them, as CUDA documents of those of a GPU's work. What
-// goes over other GPUs goes on, what needs that GPU is refused with the way out, nothing hangs, and
-// memory that a lost copy may still use becomes nobody else's.
+// Errors that end their GPU's context, as CUDA documents for errors of a GPU's work. Copies over
+// other GPUs go on. Copies that need that GPU are refused with the way out. Nothing hangs. Nobody
+// else gets memory that a lost copy may still use.
 #include "transfer_play.h"
 
 using test::Buffer;
@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kBytes = 48 * kMiB;
 
-// The engine over an A100 node. Nothing is given back: much of it cannot be.
+// The engine over an A100 node. Nothing is given back, as much of it cannot be.
 void open_engine(const char* what, const test::Options& options) {
   test::running() = what;
   test::fresh_simulator({{"memory", "256MiB"}, {"preset", "dgx_a100"}, {"sticky_errors", "1"}});
@@ -39,7 +39,7 @@ bool says(const char* words) {
   return true;
 }
 
-// The transfer in which it happens: its text tells what is written, what may be, and the way out.
+// The text of the transfer that hits the error tells what is written, what may be, and the way out.
 void fails_once(Buffer& dst, Buffer& src) {
   const uint64_t id = Call(dst, 0, src, 0, kBytes).start();
   GIVES(GLAKE_COPY_FAILED, glake_copy_wait(id, kForever));
@@ -48,7 +48,7 @@ void fails_once(Buffer& dst, Buffer& src) {
   OK(glake_copy_release(id));
 }
 
-// A range that a lost copy may write is not freed, and the engine does not say it is closed.
+// A range that a lost copy may write is not freed, and the engine does not claim to be closed.
 void ends_without_a_hang(Buffer& dst) {
   CHECK(glake_free(dst.data()) == GLAKE_INVALID_POINTER && says("may still use it"));
   CHECK(glake_transfer_close() == GLAKE_DRIVER_ERROR && says("until the process ends"));
@@ -92,7 +92,8 @@ TEST(the_destination_is_lost) {
   ends_without_a_hang(dst);
 }
 
-// In a stream's order everything is the driver's: the stream tells of it, and so does the copy.
+// In a stream's order the driver does all the work. The stream reports the error, and so does the
+// copy.
 TEST(an_ordered_copy_is_lost) {
   open_engine("an ordered copy is lost", {});
   Buffer &dst = buffer(0, 1), &src = buffer(kPinned, 2);

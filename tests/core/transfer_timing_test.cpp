@@ -1,5 +1,5 @@
-// Plain copies timed together, which the probe of a topology is made of: times, bounds, and nothing
-// left behind when driver calls fail or copies stand still.
+// Plain copies that are timed together, as the probe of a topology does. The tests check times and
+// bounds, and that nothing is left behind when driver calls fail or copies stand still.
 #include "transfer_play.h"
 
 using test::kMiB;
@@ -65,7 +65,7 @@ TEST(bounds) {
   OK(refused(good, 1, 32 * kMiB, 2));
 }
 
-// Copies that stand still end with an error; what they use stays until they are done.
+// Copies that stand still end with an error. Their memory stays until they are done.
 TEST(standing_still) {
   test::running() = "standing still";
   Node node("gb200_tray", {{"phantom", "1"}});

@@ -1,4 +1,4 @@
-// Statistics as values, the limit set at run time, what the driver says of the memory.
+// Statistics as values, the limit that is set at run time, and what the driver says of the memory.
 #include <memory>
 
 #include "harness.h"
@@ -55,7 +55,7 @@ TEST(as_the_text_says) {
   CHECK(v.allocation[0].current == 2 && v.allocation[1].current == 1);
   CHECK(v.requested_bytes[2].current == static_cast<int64_t>(5 * kMiB));
   CHECK(v.device_allocs == simcuda_calls("cuMemCreate") && v.device_frees == 0);
-  // Expandable segments, as all but contiguous ones are, are counted nowhere.
+  // Expandable segments are counted nowhere. All segments but contiguous ones are expandable.
   CHECK(v.segment[0].current == 0 && v.inactive_split[0].current == 0);
   void* whole = glake_malloc_contiguous(3 * kMiB, 0, nullptr, GLAKE_CONTIGUOUS_VMM);
   glake_device_stats with_whole = values();
@@ -84,8 +84,8 @@ TEST(as_the_text_says) {
   finish();
 }
 
-// Freed, and recorded on more streams than a free block's order can name: active until they are
-// done, with the bytes requested of it.
+// A block is freed that was recorded on more streams than a free block's tickets can name. It is
+// active until these are done, with its requested bytes.
 TEST(what_waits_is_active) {
   test::running() = "what waits is active";
   start();

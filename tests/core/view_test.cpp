@@ -40,7 +40,7 @@ TEST(index_finds_views) {
   CHECK(index.find(a->base) == a && index.recent_first().front() == a);
 }
 
-// A view loses its end, in the middle of a run too, and gets it back.
+// A view loses its end, also in the middle of a run, and gets it back.
 TEST(an_end_is_taken_off) {
   SpanPool pool;
   Arena arena(0, kGiB, 64 * kGranule, pool);
@@ -63,7 +63,7 @@ TEST(an_end_is_taken_off) {
   CHECK((homes == std::vector<Address>{3, 4, 5, 6, 9, 10, 20}));
 }
 
-// for_each_run against a table of every byte-unit's home address.
+// Compares for_each_run with a table of the home address of every unit of bytes.
 TEST(runs_under_a_stretch) {
   SpanPool pool;
   Arena low(0, kGiB, 512 * kGranule, pool), high(1, 9 * kGiB, 512 * kGranule, pool);

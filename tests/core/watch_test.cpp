@@ -1,5 +1,5 @@
-// Watching: which events are seen, in which order, with which tag and context; that contexts are
-// captured with no lock held and each is dropped once; and that nobody watches for nothing.
+// Watching: which events come, in which order, with which tag and context. Contexts are captured
+// with no lock held, and each is dropped once. Without a watcher nothing is watched.
 #include <algorithm>
 #include <atomic>
 #include <memory>
@@ -25,7 +25,7 @@ struct Hooks {
 
   static void* capture(void* self) {
     auto* hooks = static_cast<Hooks*>(self);
-    // Would not return if a lock of glake's were held here.
+    // This would not return if a lock of glake's were held here.
     if (glake::Process::instance().hooks().has(glake::kWatched))
       glake_visit_history(0, self, ignore);
     std::lock_guard<std::mutex> guard(hooks->mutex);
@@ -174,7 +174,8 @@ TEST(contexts_are_counted) {
   void* context = glake_block_context(ptr);
   CHECK(context != nullptr && hooks.alive.count(reinterpret_cast<uintptr_t>(context)) == 1);
   CHECK(history().back().context == context);
-  // In the ring after the block is gone, and with the block after it has left the ring.
+  // A context stays in the ring after its block is gone. It stays with the block after it has left
+  // the ring.
   void* kept = glake_malloc(2000, 0, nullptr);
   void* kept_context = glake_block_context(kept);
   OK(glake_free(ptr));
@@ -194,7 +195,7 @@ TEST(contexts_are_counted) {
   OK(glake_history(6, GLAKE_CONTEXT_STATE, 1));
   void* state = glake_malloc(100, 0, nullptr);
   CHECK(glake_block_context(state) != nullptr && history().back().context == nullptr);
-  // Another's contexts are nothing to these hooks, but are still dropped by their own.
+  // Contexts of other hooks mean nothing to the new ones, but their own hooks still drop them.
   OK(glake_set_context_hooks(nullptr));
   CHECK(glake_block_context(state) == nullptr);
   for (void* p : {before, kept, state}) OK(glake_free(p));

@@ -1,7 +1,7 @@
 """Every program of examples/ runs on the simulator as its docstring says, and prints its result.
 
-Those that need PyTorch's CUDA build are run where REAL_PYTHON names one, as in tests/real; those of
-other packages as tests/frameworks has them, by FRAMEWORKS_PYTHON and VLLM_PYTHON.
+Examples that need PyTorch's CUDA build run where REAL_PYTHON names one, as in tests/real. Those of
+other packages run by FRAMEWORKS_PYTHON and VLLM_PYTHON, as in tests/frameworks.
 """
 
 import os

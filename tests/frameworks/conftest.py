@@ -30,7 +30,7 @@ def frameworks_python() -> str:
 
 @pytest.fixture(scope="session")
 def packages(frameworks_python: str) -> str:
-    """Where that Python has its packages, for a Python with another torch."""
+    """The folder of that Python's packages, for a Python with another torch."""
     command = [frameworks_python, str(PROGRAMS / "packages.py")]
     return subprocess.check_output(command, text=True).strip()
 
@@ -46,13 +46,13 @@ def real_python() -> str:
 
 @pytest.fixture
 def job(frameworks_python: str) -> Job:
-    """run_job by the Python that has DeepSpeed and the others."""
+    """run_job with the Python that has DeepSpeed and the others."""
     return functools.partial(run_job, frameworks_python)
 
 
 @pytest.fixture
 def vllm_job() -> Job:
-    """run_job by the Python that has vLLM."""
+    """run_job with the Python that has vLLM."""
     python = os.environ.get("VLLM_PYTHON")
     if not python:
         pytest.skip("left out: VLLM_PYTHON names no Python with vLLM's CPU build")
@@ -79,7 +79,8 @@ def run_job(
         "GLAKE_INTEGRATIONS": hooks or "none",
         "OMP_NUM_THREADS": "1",
         "PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}",
-        # Not the user's: a build that was killed there would be waited for without end.
+        # This is not the user's folder, where a build that was killed would be waited for without
+        # end.
         "TORCH_EXTENSIONS_DIR": str(ROOT / "build" / "frameworks-extensions"),
     }
     command = [python, str(PROGRAMS / f"{name}.py"), *map(str, arguments)]

@@ -1,9 +1,10 @@
-"""DeepSpeed's ZeRO with two ranks: the same losses with glake's hook, and what it carried."""
+"""DeepSpeed's ZeRO with two ranks has the same losses with glake's hook, which carries its
+bytes."""
 
 import pytest
 
-# Without glake offloading to NVMe needs libaio's headers and a compiler: the losses are those of
-# ZeRO-3 in memory.
+# Without glake, offloading to NVMe needs libaio's headers and a compiler. So the expected losses
+# are those of ZeRO-3 in memory.
 CASES = [(1, "none"), (2, "cpu"), (3, "none"), (3, "cpu"), (3, "nvme")]
 
 

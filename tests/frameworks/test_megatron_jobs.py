@@ -1,4 +1,4 @@
-"""Megatron-core's GPT: the same losses with glake's hook, and what it carried."""
+"""Megatron-core's GPT has the same losses with glake's hook, which carries its activations."""
 
 import json
 import os

@@ -1,4 +1,5 @@
-"""Two nodes over Mooncake's transfer engine: what tests/transfer shows of NIXL, shown of it."""
+"""Two nodes over Mooncake's transfer engine, with the same checks as tests/transfer has for
+NIXL."""
 
 import ctypes.util
 import os
@@ -11,8 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def verbs(folder: Path) -> str:
-    """Where libibverbs.so.1 is, without which the engine does not load, RDMA or not: the system's,
-    or else the one that NIXL's package brings under another name."""
+    """The folder of libibverbs.so.1, which the engine needs to load, with RDMA or without: the
+    system's, or else the one that NIXL's package brings under another name."""
     if ctypes.util.find_library("ibverbs"):
         return ""
     brought = Path(sysconfig.get_path("purelib")) / "nixl_cu12.libs"

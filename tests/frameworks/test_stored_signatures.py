@@ -11,7 +11,7 @@ STORED = HERE.parent / "integrations" / "stored"
 
 
 def _folder(python: str, package: str) -> str:
-    """Where a Python has a package."""
+    """The folder of a package of a Python."""
     command = [python, str(HERE / "programs" / "package_folder.py"), package]
     return subprocess.check_output(command, text=True).strip()
 
@@ -54,7 +54,7 @@ CHECKS = {
 
 @pytest.mark.parametrize("package", sorted(CHECKS))
 def test_stored_checks_are_the_packages(package: str) -> None:
-    """Where each looks for virtual memory, of which docs/integrations.md has a table."""
+    """The places where each package looks for virtual memory; docs/integrations.md has a table."""
     variable, name = CHECKS[package]
     python = os.environ.get(variable)
     if not python:

@@ -1,4 +1,4 @@
-"""Packages that need nothing but the environment variable, and FSDP2: the same losses."""
+"""Packages that need only the environment variable, and FSDP2, have the same losses with glake."""
 
 import pytest
 

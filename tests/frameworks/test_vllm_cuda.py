@@ -1,6 +1,6 @@
-"""vLLM's CUDA package over the simulated GPU, without glake and with it; with it, it sleeps.
+"""vLLM's CUDA package over the simulated GPU, without glake and with it. With glake it also sleeps.
 
-Its kernels compute nothing there: tokens mean nothing, and what is held and given back does.
+Its kernels compute nothing there, so tokens mean nothing; the memory that it holds and frees does.
 """
 
 import json

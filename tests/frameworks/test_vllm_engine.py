@@ -1,4 +1,5 @@
-"""vLLM's engine on CPU, its KV blocks offloaded by glake: the same tokens, prefixes found again."""
+"""vLLM's engine on CPU, with KV blocks offloaded by glake: same tokens, and prefixes found
+again."""
 
 import pytest
 
@@ -12,7 +13,7 @@ SPECS = [
 
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory):
-    """What the engine says without glake, asked once."""
+    """The engine's output without glake, from one run."""
     told = {}
 
     def ask(vllm_job):
@@ -41,7 +42,7 @@ def test_tokens_are_the_same_and_come_from_host_memory(
     if ":" in spec:
         assert list((tmp_path / "tier").rglob("*.bin"))
     assert (told["files"] > 0) == spec.endswith(":glake")
-    # Of the KV cache each tensor is one driver allocation.
+    # Each tensor of the KV cache is one driver allocation.
     assert (told["contiguous"] > 0) == (spec == "GlakeOffloadingConnector")
 
 

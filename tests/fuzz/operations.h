@@ -1,5 +1,5 @@
-// Bytes as calls of a World: four say what the machine is, then every four are one call. Any bytes
-// mean something, so that a fuzzer can change them as it likes.
+// Reads bytes as calls of a World. The first four bytes say what the machine is, and each later
+// four are one call. Any bytes mean something, so that a fuzzer can change them as it likes.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// Bytes at their home addresses, and that each is held by one block: stitched views are followed to
-// the granules behind them.
+// Checks that one block alone holds each byte. Bytes are known by their home addresses: stitched
+// views are followed to the granules behind them.
 #pragma once
 
 #include <map>

@@ -11,9 +11,9 @@ namespace fuzz {
 
 class Stamps {
  public:
-  // `streams` are all on which work is enqueued; those that ended are null. One may be under
-  // capture
-  // (`capturing`, unless 0): it is not waited for, and nothing may be read on it.
+  // `streams`: every stream on which work is enqueued. A stream that ended is null.
+  // `capturing`: the number of the stream under capture, 0 for none. Nobody waits for that stream,
+  // and nothing may be read on it.
   Stamps(const std::vector<CUstream>& streams, const int& capturing)
       : streams_(streams), capturing_(capturing) {}
 
@@ -47,8 +47,8 @@ class Stamps {
     copy(CU_MEMORYTYPE_HOST, from + bytes - 1, 512, 1, stamp, stream);
   }
 
-  // Waits for all work and looks at what was read. By calls that glake does not make, so that
-  // faults meant for it do not come here.
+  // Waits for all work and looks at what was read. It makes only calls that glake does not make, so
+  // that no fault meant for glake comes here.
   void verify() {
     for (size_t s = 0; s < streams_.size(); ++s) {
       if (s == 0 || static_cast<int>(s) != capturing_) CU(cuStreamSynchronize(streams_[s]));

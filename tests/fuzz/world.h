@@ -63,7 +63,7 @@ class World {
 
   // Private pools of device 0, 1 to kPools; 0 is the device's own memory. world_pools.h.
   void pool_get(size_t bytes, int stream, int pool);
-  // At a pointer of the pool freed before, or, for n % 4 = 0, inside a live block.
+  // Asks for memory at a freed pointer of the pool or, for n % 4 = 0, inside a live block.
   void pool_get_at(int n, size_t bytes, int stream, int pool);
   void pool_users(int pool, int more);  // one more, or one less
   void pool_flags(int pool, int flags);
@@ -75,7 +75,8 @@ class World {
   void new_stream();
   void end_stream(int stream);
   void wait_stream(int stream);
-  // Nothing glake does may spoil it. Of a stream it does not know, for stream % 4 = 0.
+  // Begins a capture, which nothing that glake does may spoil. For stream % 4 = 0 the stream is one
+  // that glake does not know.
   void begin_capture(int mode, int stream = 0);
   void capture_get(size_t bytes, int pool);  // on the stream under capture
   void end_capture();

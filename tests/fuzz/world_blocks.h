@@ -92,7 +92,7 @@ inline void World::born(const Live& made, int kind) {
   live_.push_back(block);
 }
 
-// New contents. Captured work is not run: then it has none.
+// Gives the block new contents. Captured work does not run, so a captured fill leaves none.
 inline void World::write(Live& block) {
   block.stamp = ++stamp_;
   block.stamped = setup_.bytes != 0 && block.device == 0 && !capturing(block.stream);
@@ -127,7 +127,7 @@ inline void World::release(size_t n) {
   OK(call([&] { return glake_free(block.ptr); }));
 }
 
-// Takes a block off the books: the last takes its place.
+// Takes a block off the books. The last block takes its place.
 inline void World::gone(size_t n) {
   const Live block = live_[n];
   live_[n] = live_.back();
@@ -151,7 +151,8 @@ inline void World::drop(int n) {
   identities();
 }
 
-// Releases move the last block into the gap: from the end, so that the others keep their numbers.
+// A release moves the last block into the gap. Blocks are released from the end, so that the others
+// keep their numbers.
 inline void World::drop_every(int step, int from) {
   note("drop_every", {step, from});
   for (size_t i = live_.size(); i-- > 0;) {

@@ -5,7 +5,7 @@
 
 namespace fuzz {
 
-// Another stream reads the block: ordered after what was written, and recorded.
+// Another stream reads the block. The read is ordered after what was written, and recorded.
 inline void World::record(int n, int stream) {
   if (live_.empty()) return;
   note("record", {n, stream});
@@ -25,7 +25,7 @@ inline void World::record(int n, int stream) {
   identities();
 }
 
-// New contents. Readers on other streams are waited for: what they read is still the old.
+// Gives the block new contents, after its readers on other streams: they still read the old ones.
 inline void World::rewrite(int n) {
   if (live_.empty()) return;
   note("rewrite", {n});
@@ -68,12 +68,12 @@ inline void World::new_stream() {
   if (streams_.size() > 4) exact_full_ = false;  // more than one wait can name
 }
 
-// Its work goes on. glake may have memory whose last use was there.
+// The stream's work goes on. glake may hold memory whose last use was on it.
 inline void World::end_stream(int stream) {
   note("end_stream", {stream});
   size_t s = stream_of(stream);
   if (s == 0 || ended_[s] || capturing(static_cast<int>(s))) return;
-  // Its blocks are used on the default stream from here on, after what was enqueued.
+  // The stream's blocks are used on the default stream from here on, after what was enqueued.
   if (setup_.bytes != 0) stamps_.verify();
   if (silent_[s]) {
     CU(cuStreamDestroy(streams_[s]));
@@ -290,7 +290,7 @@ inline void World::device_identities(int device) {
   CHECK(waits || values.requested_bytes[0].current == b.requested);
   CHECK(values.reserved_bytes[0].current == reserved);
   check_memory(device, values);
-  // With debug modes it waits for all work: not often, or no order would be left to go wrong.
+  // With debug modes the check waits for all work. It is made seldom, or no order could go wrong.
   if (checked() && calls_ % 32 != 0) return;
   int code = glake_check(device);
   CHECK(code == GLAKE_OK || (checked() && armed_ && code == GLAKE_DRIVER_ERROR));

@@ -73,7 +73,7 @@ inline void World::unpin(int n) {
   identities();
 }
 
-// By calls that faults may be meant for: only where there is none.
+// Makes calls that an armed fault could hit, so it does nothing while one is armed.
 inline void World::check_pins() {
   if (armed_) return;
   for (const Pinned& p : pins_) {
@@ -111,7 +111,7 @@ inline void World::host_drop(int n) {
   identities();
 }
 
-// Work of the stream reads it, late; until then nobody else may have it.
+// Work of the stream reads the block late. Nobody else may have the block before that.
 inline void World::host_record(int n, int stream) {
   if (hosts_.empty()) return;
   note("host_record", {n, stream});

@@ -47,8 +47,8 @@ inline void World::pool_get_at(int n, size_t bytes, int stream, int pool) {
   identities();
 }
 
-// What a graph was given while it was captured is nobody's but its own stream's, while the pool has
-// a user.
+// While a pool has a user, memory that a graph was given during its capture may be given again on
+// the graph's own stream alone.
 inline void World::note_captured(const Live& block, const glake::Block& given) {
   for (const glake::Span* p = given.pieces; p != nullptr; p = p->piece_next) {
     for (const Captured& c : graphs_) {
@@ -113,8 +113,8 @@ inline void World::checkpoint(int pool) {
   CHECK(checkpoint_ != nullptr);
 }
 
-// What was freed and allocated since is undone, and the books follow what restore says of it. It
-// makes no promise of contents: what the pool's blocks hold is looked at before.
+// Undoes what was freed and allocated since the checkpoint. The books follow what glake reports of
+// it. glake promises nothing about contents then, so the pool's blocks are read before.
 inline void World::restore() {
   note("restore", {});
   if (checkpoint_ == nullptr) return;
@@ -149,7 +149,7 @@ inline void World::restore() {
     CHECK_TEXT(n < live_.size() && live_[n].pool == checkpoint_pool_, "restore freed a stranger");
     gone(n);
   }
-  graphs_.clear();  // a checkpoint returns to what it lists, wherever that is
+  graphs_.clear();  // a restored block may lie in memory of a graph
   for (const Live& b : live_) owned_.add(glake::Process::instance().block(b.ptr, false));
   for (const Again& b : said.allocated) {
     size_t s = 0;

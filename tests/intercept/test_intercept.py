@@ -92,7 +92,7 @@ def plain(command: list[str], **variables: str) -> "subprocess.CompletedProcess[
 
 
 class Told:
-    """A run by `glake run --intercept`, and what its report says."""
+    """A run by `glake run --intercept`, and its report."""
 
     def __init__(self, command: list[str], folder: Path, *options: str, **variables: str) -> None:
         report = folder / "report.json"
@@ -176,7 +176,7 @@ def test_memory_of_another_process_is_left_alone(programs: Path, tmp_path: Path)
 
 
 def test_a_path_that_fails_is_left(programs: Path, tmp_path: Path) -> None:
-    """The GPU's own link fails three times: without glake the program sees it, with it nothing."""
+    """The GPU's own link fails three times. Only without glake the program sees an error."""
     command = [str(programs / "copies_LINKED"), "one_fault"]
     assert "copied 0 waited 999" in plain(command).stdout
     told = Told(command, tmp_path, GLAKE_COPY_ORDER="held")

@@ -1,4 +1,4 @@
-// Vector clocks: how far each stream has come in what a stream, an event or the host knows.
+// Vector clocks: how far each stream has come, as a stream, an event or the host knows it.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace order {
 
-// Work on a stream: the tick it was enqueued at.
+// Work on a stream, known by the tick at which it was enqueued.
 struct Tick {
   size_t stream = 0;
   uint64_t at = 0;

@@ -1,4 +1,4 @@
-// Addresses, mappings and physical memory, and who uses what of it through which address. A broken
+// Addresses, mappings and physical memory, and which work uses them through which address. A broken
 // rule is noted, and the program goes on.
 #pragma once
 

@@ -22,7 +22,7 @@ CASE = re.compile(r"^TEST\((\w+)\)", re.MULTILINE)
 ROW = re.compile(r"(?:^\s*|argv,\s*\{)\s*\{\s*\"([^\"]+)\",", re.MULTILINE)
 END = re.compile(r"^(.+?): (ok|FAILED|skipped)(.*)$")
 WHOLE = "whole program"  # of one without cases
-# Every call refused in turn, random programs, rates on every platform: `make proofs`.
+# Programs of `make proofs`: every call refused in turn, random programs, rates on every platform.
 PROOFS = {
     "core_fuzz",
     "fault_sweep",
@@ -101,7 +101,7 @@ def called(program: str, *arguments: str, **settings: str) -> tuple[int | None, 
 
 @functools.cache
 def results(program: str, settings: tuple[tuple[str, str], ...] = ()) -> dict[str, Ended]:
-    """What a run of the program says of each case; of the program itself as case WHOLE."""
+    """The result of each case in a run of the program; the program's own is that of case WHOLE."""
     status, text = called(program, **dict(settings))
     ended: dict[str, Ended] = {}
     printed: list[str] = []
@@ -117,7 +117,7 @@ def results(program: str, settings: tuple[tuple[str, str], ...] = ()) -> dict[st
 
 
 def check(program: str, case: str, **settings: str) -> None:
-    """Fails as the case did, or as the program did that never came to it."""
+    """Fails if the case failed, or if the program ended before the case."""
     ended = results(program, tuple(sorted(settings.items())))
     if case in ended and ended[case].how == "skipped":
         pytest.skip(ended[case].text)

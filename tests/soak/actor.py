@@ -64,14 +64,15 @@ class Churn:
 
 
 def watch_the_end(witness: str) -> None:
-    """Counts the driver's calls from the end of Python's work on: witness.c says "bad" of any."""
+    """Counts driver calls after the end of Python's work; witness.c prints "bad" if there are
+    any."""
     library = ctypes.CDLL(witness)
     count = ctypes.cast(simcuda._library().simcuda_calls, ctypes.c_void_p)
     atexit.register(lambda: library.witness_begin(count))
 
 
 def in_child(use: str, used_before: bool) -> None:
-    """What a forked child does: without, it leaves; with, it must be refused or work alone."""
+    """The forked child's part: without glake it leaves; with glake it is refused or works alone."""
     if use == "glake" and used_before:
         for call in (lambda: _C.malloc(1000), lambda: _C.stats(0), lambda: _C.empty_cache(0)):
             try:

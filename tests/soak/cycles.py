@@ -46,7 +46,7 @@ def environment(folder: Path, machine: str | None, torch: bool) -> dict[str, str
 
 
 def where(process: subprocess.Popen[str]) -> str:
-    """Where a process that hangs is: Python's stacks go to its stderr, others are returned."""
+    """The stacks of a process that hangs: Python's go to its stderr, others are returned."""
     process.send_signal(signal.SIGUSR1)
     if (gdb := shutil.which("gdb")) is None:
         time.sleep(1)
@@ -56,7 +56,7 @@ def where(process: subprocess.Popen[str]) -> str:
 
 
 def draw(dice: random.Random) -> dict[str, Any]:
-    """One process, by chance."""
+    """The description of a process, chosen at random."""
     threads = dice.choice([0, 0, 1, 3])
     plan = {
         "seed": dice.randrange(1 << 30),
@@ -113,7 +113,7 @@ class Cycles:
         return answer
 
     def check_the_machine(self) -> None:
-        """With nobody else on it, the machine works and holds nothing."""
+        """Checks that the machine works and holds nothing when no other process is on it."""
         for process in self.staying:
             if (answer := self.ask(process, "work")) != "done":
                 self.findings.append(f"a process that stayed answers {answer!r} to work")
@@ -124,7 +124,7 @@ class Cycles:
     # Those that come and go.
 
     def cycle(self, plan: dict[str, Any]) -> None:
-        """Runs one; what is wrong goes to the findings."""
+        """Runs one process, and adds its faults to the findings."""
         quiet = plan["end"] in ("return", "exception", "shutdown") and not (
             plan["daemon"] and plan["threads"]
         )

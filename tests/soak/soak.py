@@ -1,4 +1,4 @@
-"""Works one process hard for minutes or hours, and watches what must not grow.
+"""Lets one process work hard for minutes or hours, and watches figures that must not grow.
 
     tests/soak/soak.py [--minutes 5] [--seed N] [--limit 2GiB] [--bytes] [--growth 512]
 
@@ -40,7 +40,7 @@ def resident() -> int:
 
 
 class Device:
-    """Simulated streams, and allocation that knows when a refusal is allowed."""
+    """Simulated streams, and allocation that checks whether a refusal is allowed."""
 
     def __init__(self, limit: str, real: bool, seed: int) -> None:
         for key, value in {"memory": limit, "devices": 1, "phantom": int(not real)}.items():
@@ -90,7 +90,7 @@ class Device:
 
 
 class Worker(threading.Thread):
-    """Runs what is put in its queue until None; keeps the first exception."""
+    """Runs the tasks in its queue until None; keeps the first exception."""
 
     def __init__(self, device: Device) -> None:
         super().__init__(daemon=True)
@@ -174,7 +174,7 @@ class Job:
         self.backward(activations, size)
 
     def backward(self, activations: list[Block], size: int) -> None:
-        """Gives activations back last first, each for a gradient that another stream reduces."""
+        """Frees activations, the last first, each for a gradient that another stream reduces."""
         device = self.device
         while activations:
             device.free([activations.pop()])

@@ -74,7 +74,7 @@ POOLS = [Pool(1, 0), Pool(0, 7)]
 
 
 def library() -> ctypes.CDLL:
-    """What glake._C is linked to, for the calls that it has no face for."""
+    """The library that glake._C is linked to, for calls that glake._C does not have."""
     lib = ctypes.CDLL(str(Path(glake.__file__).parent / "lib" / "libglake.so"))
     lib.glake_pool_malloc.restype = ctypes.c_void_p
     lib.glake_pool_malloc.argtypes = [ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p, Pool]
@@ -96,7 +96,7 @@ class Block:
         self.held = (self.size + self.guards + UNIT - 1) // UNIT * UNIT
 
     def units(self) -> Any:
-        """A byte of each 512: blocks share memory in whole units or not at all."""
+        """Places of one byte in each 512, as blocks share memory in whole units or not at all."""
         room = self.size if self.debug else self.held - self.guards
         return np.ctypeslib.as_array((ctypes.c_uint8 * room).from_address(self.pointer))[::UNIT]
 
@@ -320,7 +320,7 @@ class Machine(RuleBasedStateMachine):
         simcuda.fail(None)
         self.armed = False
 
-    # What must hold.
+    # The invariants.
 
     def is_full(self, size: int) -> bool:
         """Neither whole free granules nor the limit have room: the only excuse for a refusal.

@@ -1,4 +1,4 @@
-"""Runs each program in a Python of its own: a process has one torch allocator, for good."""
+"""Runs each program in a Python of its own, as a process has one torch allocator for good."""
 
 import os
 import subprocess

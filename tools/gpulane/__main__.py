@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpulane import preflight
 
-# Before anything that may be missing is imported.
+# This runs before anything that may be missing is imported.
 WHEELS = "--wheels"
 
 
@@ -26,7 +26,7 @@ def _install(directory: str, site: Path) -> None:
 
 
 def _ready() -> None:
-    """Refuses, in a sentence, what cannot work: no GPU, something not installed."""
+    """Ends with one sentence if the run cannot work: without a GPU, or with packages missing."""
     from gpulane.stages import BUILD
 
     simulated = any(given in ("sim", "--driver=sim") for given in sys.argv)
@@ -100,7 +100,7 @@ def main(
 
 
 def _variables(driver: str) -> dict[str, str]:
-    """What every stage is given: the checkout and the wheels on the path, a place for adapters."""
+    """Variables of every stage: the checkout and the wheels on the path, a place for adapters."""
     path = [str(ROOT), str(BUILD / "site"), os.environ.get("PYTHONPATH", "")]
     given = {
         "PYTHONPATH": os.pathsep.join(part for part in path if part),

@@ -1,5 +1,5 @@
-"""Is there a GPU, and is everything installed? Only the standard library: it is what may be missing
-that is looked for here."""
+"""Is there a GPU, and is everything installed? This imports only the standard library, as anything
+else may be missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-# What is imported from: what pip calls it.
+# The name that is imported, and the name that pip has for it.
 MODULES = {
     "torch": "torch (a CUDA build)",
     "click": "click",
@@ -25,7 +25,7 @@ MODULES = {
 
 
 def no_gpu(library: str = "libcuda.so.1", who: str = "make gpu") -> str | None:
-    """Why there is no usable GPU for `who`, in one sentence; None if there is one."""
+    """Why `who` can use no GPU, in one sentence; None if there is a usable one."""
     try:
         driver = ctypes.CDLL(library)
     except OSError as error:
@@ -43,7 +43,7 @@ def no_gpu(library: str = "libcuda.so.1", who: str = "make gpu") -> str | None:
 
 
 def missing(need_cuda: bool = True) -> list[str]:
-    """What is not installed, each with the way to get it; empty if all is there."""
+    """The packages that are not installed, each with the way to get it; empty if there are none."""
     lacks = [pip for name, pip in MODULES.items() if importlib.util.find_spec(name) is None]
     found = [f"the Python package {pip}" for pip in lacks]
     beside = str(Path(sys.executable).parent)

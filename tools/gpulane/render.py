@@ -50,7 +50,7 @@ def text(report: dict[str, Any]) -> str:
 
 
 def _table(title: str, *headings: str, right: int = 1) -> Table:
-    """Columns from the `right`-th on are numbers."""
+    """A table; its columns from the `right`-th on are numbers."""
     table = Table(title=title, title_justify="left")
     for index, heading in enumerate(headings):
         table.add_column(heading, justify="right" if index >= right else "left")
@@ -138,7 +138,7 @@ def dead_handles(data: dict[str, Any]) -> list[Table]:
 
 
 def jobs(data: dict[str, Any]) -> list[Table]:
-    """The README's jobs on this GPU beside what dry runs said of them."""
+    """The README's jobs on this GPU beside the figures of their dry runs."""
     table = _table(
         "The jobs of benchmarks/real, on this GPU and as dry runs had said",
         *("job", "allocator", "limit", "ended", "peak live", "dry run", "peak reserved", "dry run"),
@@ -162,7 +162,7 @@ def jobs(data: dict[str, Any]) -> list[Table]:
 
 
 def copies(data: dict[str, Any]) -> list[Table]:
-    """Rates; kernels on each kind of memory beside plain memory."""
+    """Rates of copies, and of kernels on each kind of memory beside plain memory."""
     return [_rates("Copies and kernels, GB/s", "memory", data)]
 
 

@@ -1,9 +1,9 @@
-"""The report of one run: one JSON object, documented here, and the promises it is held against.
+"""The report of one run: one JSON object, documented here, and the promises that it checks.
 
 schema      1
 about       date (UTC), seconds (of the whole run), driver ("cuda", or "sim": then nothing in it is
             a measurement), device, driver and library versions, machine
-targets     [{name, wanted, seen, met}]: what issue and README promise; met is null where the run
+targets     [{name, wanted, seen, met}]: the promises of issue and README; met is null where the run
             has no figure
 stages      [{name, status, seconds, budget, exit_status, detail, tests, tail}]: status is passed,
             failed, timed out or skipped; tests: pytest's counts and the names of those that failed;
@@ -18,7 +18,7 @@ measured    driver calls   {rows: [{call, case, handle_bytes, handles, times, un
                            peak_allocated_bytes, peak_reserved_bytes, dry_run}]}, bytes: the jobs of
                            benchmarks/real (benchmarks/gpu/jobs.py)
             copies         the same shape, in GB/s (benchmarks/gpu/copies.cpp)
-            transfers      likewise; case "glake" or "plain" (benchmarks/gpu/transfers.py)
+            transfers      the same; case "glake" or "plain" (benchmarks/gpu/transfers.py)
             side by side   {latency, ample, tight, largest, lost, errors} of one training job under
                            each allocator (benchmarks/gpu/side_by_side.py); times in milliseconds a
                            step, a list a round; ratios are of one allocator's time over another's
@@ -48,7 +48,7 @@ PACKAGES = ("torch", "triton", "numpy", "pybind11", "setuptools", "pytest", "hyp
 
 
 def about(driver: str) -> dict[str, Any]:
-    """Date, device, driver, versions; what cannot be found out is null. Opens no CUDA context."""
+    """Date, device, driver, versions; null for what is not known. Opens no CUDA context."""
     query = "name,driver_version,memory.total,uuid,vbios_version"
     row = _say("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits")
     values = row.splitlines()[0].split(", ") if row and driver == "cuda" else []
@@ -117,7 +117,7 @@ def targets(side: dict[str, Any] | None, outcomes: list[Outcome]) -> list[dict[s
 
 
 def copy_targets(transfers: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """What is promised of copies of 1 MiB and more, as targets() gives it."""
+    """The promises about copies of 1 MiB and more, as targets() gives them."""
     rates = {(row["call"], row["bytes"], row["case"]): row["median"]
              for row in (transfers or {}).get("rows", [])}  # fmt: skip
     least: dict[str, float] = {}
@@ -170,7 +170,7 @@ def file_name(facts: dict[str, Any]) -> str:
 
 
 def place(directory: Path, facts: dict[str, Any]) -> Path:
-    """Where the run's .json goes (the .txt beside it): a name that no earlier run has taken."""
+    """The path of the run's .json (the .txt is beside it), a name that no earlier run has taken."""
     directory.mkdir(parents=True, exist_ok=True)
     stem, number = file_name(facts), 1
     while (path := directory / f"{stem}{'' if number == 1 else f'-{number}'}.json").exists():

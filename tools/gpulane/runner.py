@@ -1,4 +1,4 @@
-"""Runs stages within their budgets, and says how each ended. A failing one stops no other."""
+"""Runs stages within their budgets, and says how each ended. A stage that fails stops no other."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Running:
 
 
 class Runner:
-    """Runs the stages group by group; `report` is called whenever one has ended."""
+    """Runs the stages group by group, and calls `report` whenever one has ended."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Runner:
         BUILD.mkdir(parents=True, exist_ok=True)
 
     def run(self, stages: list[Stage]) -> list[Outcome]:
-        """All stages; their outcomes in the order they ended."""
+        """Runs all stages; returns their outcomes in the order they ended."""
         for group in sorted({stage.group for stage in stages}):
             members = [stage for stage in stages if stage.group == group]
             later = sum(stage.seconds for stage in stages if stage.measures and stage.group > group)
@@ -117,7 +117,7 @@ class Runner:
         return _Running(stage, process, time.monotonic(), budget, log)
 
     def _wait(self, running: list[_Running]) -> None:
-        """Until all have ended or been killed at the end of their budget."""
+        """Waits until all have ended, or were killed at the end of their budget."""
         pending = list(running)
         spoke = time.monotonic()
         while pending:
@@ -174,7 +174,7 @@ def _outcome(one: _Running, late: bool) -> Outcome:
         tests=pytest_counts(text),
     )
     if outcome.status != PASSED:
-        # Reports are committed: without the paths of one machine.
+        # Reports are committed, so they must not have the paths of one machine.
         outcome.tail = told[-TAIL:].replace(f"{ROOT}/", "").replace(f"{sys.prefix}/", "")
     if stage.measures:
         try:

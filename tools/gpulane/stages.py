@@ -19,10 +19,10 @@ PYTHON = sys.executable
 class Stage:
     """One command. Stages of the same `group` run side by side, groups one after another.
 
-    seconds: its time budget, then it is killed; "{seconds}" in the command is a little less.
-    measures: its result is JSON, taken into the report. result: the file that has it (default: its
-    standard output). background: it may run on until the first group that measures. needs: stages
-    without which it makes no sense.
+    seconds: the time budget, after which the stage is killed; "{seconds}" in the command is a
+    little less. measures: its result is JSON, which goes into the report. result: the file with the
+    result (default: its standard output). background: it may run on until the first group that
+    measures. needs: stages without which it makes no sense.
     """
 
     name: str
@@ -55,7 +55,7 @@ def parallel(workers: int, together: str) -> tuple[str, ...]:
 
 
 def stages(driver: str, quick: bool = False) -> list[Stage]:
-    """All of them, on `driver` ("cuda" or "sim"). quick: short measurements, to try the scripts."""
+    """All stages, on `driver` ("cuda" or "sim"). quick: short measurements, to try the scripts."""
     simulated = driver == "sim"
     library = "libsimcuda.so" if simulated else "libcuda.so.1"
     library_path = str(PROGRAMS / library) if simulated else library

@@ -1,10 +1,10 @@
-"""The curves of ../curves.cpp by PyTorch's own caching allocator: run by a Python with the CUDA
-build, over the stand-ins for CUDA. Prints rows as the program does.
+"""The curves of ../curves.cpp for PyTorch's own caching allocator. It needs a Python with the CUDA
+build, and runs over the stand-ins for CUDA. Prints rows as the program does.
 
     curves.py [--rounds N] [--most N] [--only TEXT]
 
-Times are of the allocator alone: what the same loop takes with sizes of 0, which PyTorch answers
-before it asks its allocator, is taken off.
+Times are those of the allocator alone. The time of the same loop with sizes of 0, which PyTorch
+answers without its allocator, is subtracted.
 """
 
 import argparse
@@ -73,7 +73,7 @@ def streams(count: int) -> list[int]:
 
 
 def timed(count: int, work: Callable[[], object], empty: Callable[[], object]) -> Point:
-    """`count` operations of `work`, less what `empty`, the same without the allocator, takes."""
+    """Times `count` operations of `work`, less those of `empty`, which has no allocator."""
     gc.disable()
     started = time.perf_counter_ns()
     empty()

@@ -1,6 +1,6 @@
-// Times a block as PyTorch takes it, by the allocator in force through DataPtr and StorageImpl, and
-// other allocators beside it: glake's C interface where that is loaded, else mimalloc and glibc.
-// torch_path.py loads this library into a Python that has torch.
+// Times a block as PyTorch takes it: from the allocator in force, through DataPtr and StorageImpl.
+// Beside it are other allocators: glake's C interface where that is loaded, else mimalloc and
+// glibc. torch_path.py loads this library into a Python that has torch.
 #include <c10/core/StorageImpl.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kWarmUp = 50000;
 
-// What torch keeps for a tensor's memory: the pointer with its deleter, and who else uses it.
+// Torch's record of a tensor's memory: the pointer with its deleter, and a count of its users.
 struct ByStorage {
   c10::Allocator* allocator = c10::cuda::CUDACachingAllocator::get();
   void* allocate(size_t bytes) {
@@ -30,7 +30,7 @@ struct ByStorage {
   }
 };
 
-// Gives out the same byte every time: what is left are DataPtr and StorageImpl.
+// Gives out the same byte every time, so that only DataPtr and StorageImpl take time.
 struct OneByte final : c10::Allocator {
   c10::DataPtr allocate(size_t) override {
     return {&byte, &byte, [](void*) {}, c10::Device(c10::kCUDA, 0)};

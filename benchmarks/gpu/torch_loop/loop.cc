@@ -1,5 +1,5 @@
-// torch's allocator called from C++, no Python between: compiled by worker.py against the installed
-// torch, with g++ alone. (Not .cpp: CMake builds those, without torch.)
+// Calls torch's allocator from C++, without Python between. worker.py compiles this against the
+// installed torch, with g++ alone. (It is no .cpp, as CMake builds those, without torch.)
 #include <c10/core/Allocator.h>
 
 #include <atomic>
@@ -22,8 +22,8 @@ c10::Allocator* allocator_of(int cuda) {
   return c10::GetAllocator(cuda != 0 ? c10::DeviceType::CUDA : c10::DeviceType::CPU);
 }
 
-// Replaces random ones of `live` blocks, log-uniform from 512 bytes to `most`, until told to stop;
-// the pairs done, or -1 if the allocator threw.
+// Replaces random ones of `live` blocks, log-uniform from 512 bytes to `most`, until told to stop.
+// Returns the number of pairs, or -1 if the allocator threw.
 int64_t replace_blocks(c10::Allocator& allocator, size_t most, int live, unsigned seed,
                        const std::atomic<bool>& stop) {
   std::minstd_rand random(seed);
@@ -49,8 +49,8 @@ int64_t replace_blocks(c10::Allocator& allocator, size_t most, int live, unsigne
 
 }  // namespace
 
-// Nanoseconds of one allocation and its free, `bytes` each, over `times` of them with `live` others
-// held; negative if the device has no allocator.
+// Nanoseconds of one allocation of `bytes` and its free, over `times` pairs, while `live` other
+// blocks are held. Negative if the device has no allocator.
 LOOP_API double pair_ns(int cuda, size_t bytes, int live, int times) {
   try {
     c10::Allocator* allocator = allocator_of(cuda);
@@ -73,8 +73,8 @@ LOOP_API double pair_ns(int cuda, size_t bytes, int live, int times) {
   }
 }
 
-// Pairs of allocation and free a second of `threads` threads that each replace `live` blocks of
-// mixed sizes up to `most` bytes; negative if the device has no allocator or memory ran out.
+// Pairs of allocation and free per second. Each of `threads` threads replaces `live` blocks of
+// mixed sizes up to `most` bytes. Negative if the device has no allocator or memory ran out.
 LOOP_API double mixed_per_s(int cuda, size_t most, int live, int threads, double seconds) {
   c10::Allocator* allocator = allocator_of(cuda);
   if (allocator == nullptr) return -1;

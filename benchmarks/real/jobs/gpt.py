@@ -40,7 +40,7 @@ class Block(nn.Module):
     def extend(
         self, x: torch.Tensor, cache: tuple[torch.Tensor, torch.Tensor] | None = None
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-        """The block's result, and the keys and values of `cache` with those of x behind them."""
+        """The block's result, and the keys and values of `cache` followed by those of x."""
         batch, length, width = x.shape
         parts = self.qkv(self.norms[0](x)).view(batch, length, 3, self.heads, width // self.heads)
         q, k, v = parts.permute(2, 0, 3, 1, 4)
@@ -74,7 +74,7 @@ class Gpt(nn.Module):
 
 
 def train(model: Gpt, batches: list, quiet: bool = False) -> None:
-    """A step for each batch: its tokens, or a (batch, length) of which they are zeros."""
+    """Makes a step for each batch: tokens, or a (batch, length) for as many zeros."""
     weights = [each for each in model.parameters() if each.requires_grad]
     optimizer = torch.optim.AdamW(weights, fused=True)
     for step, batch in enumerate(batches):

@@ -1,6 +1,6 @@
-"""Pinned host memory as jobs take it: what was asked for, and what was pinned, as JSON.
+"""Takes pinned host memory as jobs do, and prints requested and pinned bytes as JSON.
 
-pinned.py JOB: run by benchmarks/real/pinned.py, over the simulated driver, whose books tell the
+pinned.py JOB: benchmarks/real/pinned.py runs it over the simulated driver, whose books have the
 bytes that the process has pinned.
 """
 
@@ -29,8 +29,8 @@ def cache_of_llama_70b() -> Iterator[list[int]]:
 
 
 def activations() -> Iterator[list[int]]:
-    """A block's inputs of 32 blocks of 4096, bf16, eight sequences, the longest from 400 to 4000
-    tokens; given back after each of 20 steps."""
+    """The inputs of 32 blocks of width 4096, in bf16, for eight sequences, the longest of 400 to
+    4000 tokens. They are freed after each of 20 steps."""
     draw = random.Random(1)
     for _ in range(20):
         yield [2 * 4096 * 8 * draw.randint(400, 4000)] * 32

@@ -8,7 +8,7 @@
 
 #define SEEN __attribute__((visibility("default")))
 
-// The simulator's own, by the name that the header does not rename.
+// The simulator's own function, under the name that the header does not change.
 #undef cuGetProcAddress
 extern "C" CUresult cuGetProcAddress(const char*, void**, int, cuuint64_t);
 
@@ -52,7 +52,7 @@ extern "C" {
 SEEN void first_copy_forget() { first = 0; }
 SEEN int64_t first_copy_ns() { return first; }
 
-// What is not replaced here is found in the simulator, on which this library depends.
+// Functions that are not replaced here come from the simulator, on which this library depends.
 SEEN CUresult cuGetProcAddress_v2(const char* symbol, void** function, int version,
                                   cuuint64_t flags, CUdriverProcAddressQueryResult* told) {
   const CUresult result = cuGetProcAddress(symbol, function, version, flags);

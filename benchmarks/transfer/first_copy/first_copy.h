@@ -1,13 +1,12 @@
-// A driver library (GLAKE_DRIVER=path) over the simulator, which notes when a copy is first asked
-// of it.
+// A driver library (GLAKE_DRIVER=path) over the simulator, which notes the time of the first copy.
 #pragma once
 
 #include <cstdint>
 
 extern "C" {
 
-// From now on the next copy is the first.
+// Makes the next copy the first.
 void first_copy_forget();
-// When it was asked for, in nanoseconds of the steady clock; 0: none was.
+// The time of the first copy's call, in nanoseconds of the steady clock; 0: there was none.
 int64_t first_copy_ns();
 }

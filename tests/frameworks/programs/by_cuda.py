@@ -1,4 +1,4 @@
-"""A program of this folder by PyTorch's CUDA build, its numbers computed.
+"""Runs a program of this folder with PyTorch's CUDA build, and computes its numbers.
 
     by_cuda.py PACKAGES PROGRAM FOLDER
 

@@ -22,7 +22,7 @@ def name() -> str:
 
 
 def compatible() -> list[bool]:
-    """What a job, ds_report and DeepSpeed's own table are told of the NVMe tier."""
+    """What a job, ds_report and DeepSpeed's own table learn about the NVMe tier."""
     ways = AsyncIOBuilder().is_compatible(), ALL_OPS["async_io"].is_compatible(verbose=True)
     return [*ways, ops.__compatible_ops__["async_io"]]
 

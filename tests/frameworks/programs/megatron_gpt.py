@@ -35,7 +35,7 @@ def on_cpu() -> None:
 
 
 class NoStates:
-    """In place of the random states of GPUs: without dropout none is drawn from."""
+    """Replaces the random states of GPUs. Without dropout nothing is drawn from them."""
 
     def fork(self, *_: Any) -> Any:
         import contextlib
@@ -128,7 +128,7 @@ def train(model: Any) -> list[float]:
 
 
 def offloaded() -> dict[str, Any]:
-    """An activation away and back, as Megatron's offloading moves it."""
+    """Moves an activation away and back, as Megatron's offloading does."""
     from megatron.core.pipeline_parallel.fine_grained_activation_offload import ChunkOffloadHandler
 
     import glake
@@ -146,7 +146,7 @@ def offloaded() -> dict[str, Any]:
 
 
 def buffers() -> dict[str, Any]:
-    """The buffer that Megatron keeps for ever, twice outgrown."""
+    """Asks twice for more than the buffer holds that Megatron keeps for ever."""
     from megatron.core import parallel_state
 
     import glake

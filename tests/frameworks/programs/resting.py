@@ -1,6 +1,8 @@
-"""What a fine-tune by the CUDA build does in glake's memory between its epochs; elsewhere, nothing.
+"""Lets a fine-tune with the CUDA build rest between its epochs. Without glake's memory it does
+nothing.
 
-Its weights are paused and resumed where they were, then leave the GPU by the engine and return.
+The weights are paused and resumed at their addresses. Then the engine moves them to the host and
+back.
 """
 
 import contextlib
@@ -13,7 +15,7 @@ IN_GLAKE = torch.cuda.is_available() and os.environ.get("GLAKE_ALLOCATOR") == "1
 
 
 def weights() -> Any:
-    """The region of what is allocated inside."""
+    """A region for what is allocated inside."""
     if not IN_GLAKE:
         return contextlib.nullcontext()
     import glake
@@ -22,7 +24,7 @@ def weights() -> Any:
 
 
 def on_gpu(model: torch.nn.Module) -> torch.nn.Module:
-    """The model, its weights in the region where it goes to a GPU."""
+    """The model; where it goes to a GPU its weights are in the region."""
     with weights():
         return model.to("cuda") if torch.cuda.is_available() else model
 
@@ -49,7 +51,7 @@ def rest(model: torch.nn.Module) -> None:
 
 
 def figures(model: torch.nn.Module) -> dict[str, Any]:
-    """What PyTorch's calls and glake's tell of memory, at the end of a job."""
+    """Figures of memory at the end of a job, from PyTorch's calls and from glake's."""
     weights = sum(each.nbytes for each in model.parameters())
     if not torch.cuda.is_available():
         if os.environ.get("GLAKE_ALLOCATOR") != "1":

@@ -27,7 +27,7 @@ told: dict[str, Any] = {}
 
 
 def step(name: str, work: Callable[[], Any]) -> Any:
-    """Does it and notes how it went; None where it has failed, once that is said."""
+    """Does a step and notes how it went; None if it failed."""
     try:
         result = work()
     except Exception as error:
@@ -81,8 +81,8 @@ def engine(path: str) -> Any:
 
 
 def generated(made: Any, name: str) -> None:
-    """Six steps of a request, which is then given up: what kernels would have said of it, how many
-    tokens there are too, is not computed."""
+    """Six steps of a request, which is then given up. Kernels compute nothing, so even the number
+    of tokens is not known."""
     import vllm
 
     engine, prompt = made.llm_engine, {"prompt_token_ids": [1, 2, 3]}

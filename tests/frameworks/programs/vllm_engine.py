@@ -60,7 +60,7 @@ def offloading(spec: str, folder: Path) -> Any:
 
 
 def preemptions() -> list[str]:
-    """The requests that are preempted from now on, by their numbers."""
+    """A list of the requests that are preempted from now on, by their numbers."""
     from vllm.v1.core.sched.scheduler import Scheduler
 
     theirs, found = Scheduler._preempt_request, []
@@ -74,7 +74,7 @@ def preemptions() -> list[str]:
 
 
 def registered() -> list[int]:
-    """Bytes of each region of vLLM's that is pinned from now on."""
+    """A list of the bytes of each region of vLLM that is pinned from now on."""
     from glake.integrations import vllm_offload
 
     ours, found = vllm_offload.register_host, []

@@ -1,4 +1,4 @@
-"""Makes the model of vllm_engine.py in a folder (argument), and says where."""
+"""Makes the model of vllm_engine.py in a folder (argument), and prints its path."""
 
 import sys
 from pathlib import Path

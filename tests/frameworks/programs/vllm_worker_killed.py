@@ -1,8 +1,8 @@
-"""vLLM's worker is killed while it serves; others take its place: vllm_worker_killed.py FOLDER.
+"""Kills vLLM's worker while it serves, and starts other engines: vllm_worker_killed.py FOLDER.
 
-KV blocks are in glake's tier of files. The next engine finds them there; the one after that finds
-some of them cut short. Prints the tokens of each, how many came from the tier, what the killed one
-said, and what of glake's it has left in /dev/shm.
+KV blocks are in glake's tier of files. The next engine finds them there, and the one after that
+finds some of them cut short. Prints the tokens of each engine, how many came from the tier, the
+output of the killed one, and glake's files that it left in /dev/shm.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ def said(engine: Any) -> tuple[list[list[int]], int]:
 
 
 def children(name: str) -> list[Any]:
-    """Those with the name in their titles; one that has ended has none."""
+    """Processes with the name in their titles. A process that has ended has no title."""
     found = []
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -97,7 +97,7 @@ def main() -> None:
     engine = made(path, folder)
     serve(engine)
     shut(engine)
-    # vLLM's own for its workers stays with a killed one. Trainers' states, and machines that
+    # vLLM's own file for its workers stays when one is killed. Trainers' states, and machines that
     # processes share, are other jobs': this one makes neither.
     new = set(os.listdir("/dev/shm")) - before
     left = {name for name in new if not name.startswith(("glake-trainer", "glake-sim-"))}

@@ -1,4 +1,4 @@
-/* Stands before getppid, as other preloaded libraries stand before what they watch: by RTLD_NEXT,
+/* Replaces getppid, as other preloaded libraries replace the functions they watch: by RTLD_NEXT,
  * which goes by who calls dlsym. */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
-"""What PyTorch's own allocator does, glake does: seen with the CUDA build of PyTorch over the
-simulated GPU, each program run by both of PyTorch's allocators and by glake.
+"""glake does what PyTorch's own allocator does. The CUDA build of PyTorch runs each program over
+the simulated GPU, with both of PyTorch's allocators and with glake.
 """
 
 import os
@@ -51,7 +51,7 @@ def test_as_pytorch_does(run, allocator, program):
 
 
 def test_counts_are_pytorchs(run):
-    """Synchronisations, and driver calls for pinned memory, number for number."""
+    """Counts of synchronisations, and of driver calls for pinned memory, are exactly the same."""
     native, glake = run("native", "counts.py"), run("glake", "counts.py")
     assert native.returncode == 0 and glake.returncode == 0, native.stderr + glake.stderr
     assert glake.stdout == native.stdout

@@ -1,6 +1,6 @@
-"""The same programs by PyTorch's own allocators and by glake: our replay models are held to the
-real code's reserved bytes, and glake's driver calls to those of expandable segments, call by call
-(docs/real.md explains each difference).
+"""The same programs by PyTorch's own allocators and by glake. Our replay models must have the real
+code's reserved bytes, and glake the driver calls of expandable segments, call by call (docs/real.md
+explains each difference).
 """
 
 import json
@@ -82,7 +82,7 @@ def test_a_replay_reserves_what_the_real_allocator_did(yardstick, job, policy):
 
 
 def calls(steps, names):
-    """How often each was called in these steps, those that were not left out."""
+    """How often each call was made in these steps, without the calls that are left out."""
     sums = {name: sum(step.get(name, (0, 0))[0] for step in steps) for name in names}
     return {name: count for name, count in sums.items() if count}
 
@@ -124,7 +124,7 @@ def test_a_repeated_step_asks_the_driver_for_nothing(yardstick, allocator):
 
 
 def test_events_of_side_streams_are_at_most_those_in_the_docs(yardstick):
-    """Where work completes at once a stream is found idle when its memory is wanted: no event."""
+    """Where work completes at once, glake finds the stream idle and records no event."""
     told, _ = yardstick
     names = ("cuEventRecord", "cuEventQuery", "cuStreamQuery")
     theirs = calls(told["expandable"]["side_streams"]["steps"], names)

@@ -75,7 +75,7 @@ TEST(current_stream_and_device) {
 }
 OPTIONS(current_stream_and_device, {"devices", "2"});
 
-// A refused free throws nothing: it is counted.
+// A refused free throws nothing, and is counted.
 TEST(deleter_never_throws) {
   auto* refused = reinterpret_cast<uint64_t (*)()>(adapter_symbol("glake_adapter_refused_frees"));
   int on_stack = 0;
@@ -109,7 +109,7 @@ static void record_stream(bool through_base) {
 TEST(recordStream) { record_stream(false); }
 TEST(recordStream_of_DeviceAllocator) { record_stream(true); }
 
-// The side stream's work is done: the block is anybody's, though nothing was freed since.
+// The side stream's work is done, so anybody gets the block, although nothing was freed since.
 TEST(recordStream_then_synchronised) {
   CUDAStream user = new_stream();
   DataPtr ptr = allocator()->allocate(8 * kMiB);
@@ -307,7 +307,7 @@ TEST(threads) {
   CHECK_EQ(glake_check(0), 0);
 }
 
-// Freed by a static destructor that runs after the adapter's exit handler.
+// A static destructor frees a block after the adapter's exit handler.
 struct Late {
   DataPtr ptr;
 };

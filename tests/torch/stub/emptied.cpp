@@ -1,4 +1,4 @@
-// For checking the tests themselves: each virtual function of the two allocators, and the test that
+// Checks the tests themselves: lists each virtual function of the two allocators, and the test that
 // must fail when it does nothing. ADAPTER_TEST_EMPTY=<class>.<function> empties one.
 #include "emptied.h"
 

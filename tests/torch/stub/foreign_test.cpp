@@ -95,7 +95,7 @@ TEST(foreign_pool) {
   CHECK_EQ(foreign.use_count(), 1L);  // glake let go of it
 }
 
-// Memory of a pool's own allocator counts against the limit, and makes idle memory go for it.
+// Memory of a pool's own allocator counts against the limit, and idle memory makes room for it.
 TEST(foreign_pool_limit) {
   auto foreign = std::make_shared<Foreign>();
   allocator()->createOrIncrefPool(0, kPool, foreign);
@@ -158,7 +158,7 @@ TEST(foreign_pool_record_stream) {
   CHECK(again.get() == where);
 }
 
-// Memory is given to its allocator only outside of captures, since that waits for the device.
+// Memory goes back to the pool's allocator only outside of captures, as that waits for the device.
 TEST(markCapture) {
   auto foreign = std::make_shared<Foreign>();
   allocator()->createOrIncrefPool(0, kPool, foreign);

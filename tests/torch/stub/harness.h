@@ -105,7 +105,7 @@ class OnStream {
   CUDAStream before_;
 };
 
-// What the call threw, "" if nothing. `Kind` must be its type.
+// The text of the exception that the call threw, "" if none. `Kind` must be its type.
 template <typename Kind, typename Call>
 std::string thrown(Call call) {
   try {

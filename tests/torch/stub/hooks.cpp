@@ -21,7 +21,7 @@ REGISTER_CUDA_HOOKS(CUDAHooks)
 
 }  // namespace at
 
-// What torch's own initialisation of CUDA does.
+// Does what torch's own initialisation of CUDA does.
 extern "C" void stub_initialise() {
   c10::cuda::CUDACachingAllocator::init(c10::cuda::device_count());
 }

@@ -30,7 +30,7 @@ TEST(enable) {
   DataPtr ptr = allocator()->allocate(20 * kMiB);
   allocator()->recordStream(ptr, new_stream());
   CHECK(has(thrown<c10::Error>([&] { allocator()->shareIpcHandle(ptr.get()); }), "caching off"));
-  // In no statistic, since it is never cached; yet the limit holds.
+  // Such memory is in no statistic, as it is never cached. The limit holds for it too.
   CHECK_EQ(reserved(), before);
   CHECK_EQ(live_bytes(), static_cast<int64_t>(4 * kMiB));
   CHECK(!thrown<c10::OutOfMemoryError>([] { allocator()->allocate(240 * kMiB); }).empty());
@@ -139,7 +139,7 @@ TEST(host_allocate) {
   CHECK(host()->allocate(0).get() == nullptr);
 }
 
-// Pinned memory is every device's; it makes no context on a device that has none.
+// Pinned memory can be used on every device. It makes no context on a device that has none.
 OPTIONS(host_context, {"devices", "2"});
 TEST(host_context) {
   CUDA(cudaSetDevice(1));

@@ -1,4 +1,4 @@
-// What tests of private pools share.
+// Shared by the tests of private pools.
 #pragma once
 
 #include "harness.h"

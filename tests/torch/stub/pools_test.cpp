@@ -34,7 +34,7 @@ TEST(releasePool) {
   CHECK(!thrown<c10::Error>([] { allocator()->releasePool(0, kPool); }).empty());
 }
 
-// Pools own what they gave: an allocation outside never gets it.
+// A pool keeps its memory: an allocation outside never gets it.
 TEST(beginAllocateToPool) {
   allocator()->createOrIncrefPool(0, kPool);
   DataPtr ptr = from_pool(kPool, 8 * kMiB);
@@ -79,7 +79,7 @@ TEST(filters) {
   allocator()->endAllocateToPool(0, kOther);
 }
 
-// As torch.cuda.use_mem_pool() inside another: only the thread that asked, and the inner pool.
+// One torch.cuda.use_mem_pool() inside another: it holds for the calling thread and the inner pool.
 TEST(nested_pools) {
   auto of_this_thread = [mine = std::this_thread::get_id()](cudaStream_t) {
     return std::this_thread::get_id() == mine;
@@ -127,7 +127,8 @@ TEST(mem_pool_lifetime) {
   CHECK_EQ(glake_check(0), 0);
 }
 
-// As torch.cuda.graph does: the capturing stream's memory goes to the graph's pool and stays there.
+// A capture as torch.cuda.graph makes it: the stream's memory comes from the graph's pool and
+// stays.
 TEST(graph_capture) {
   CUDAStream stream = new_stream();
   OnStream on(stream);
@@ -312,7 +313,7 @@ TEST(cudagraph_tree) {
   CHECK(filled(keeps, 0x21, kBytes));
   other.reset();
 
-  // Once more, with outputs that are alive: their blocks change hands, and what is new is gone.
+  // The same with live outputs: their blocks change owners, and new blocks are gone.
   (void)kept->mutable_data_ptr().release_context();
   CHECK_EQ(take_over(allocator()->setCheckpointPoolState(0, state), {kept.get()}), size_t{0});
   other = storage_at(from_pool(kPool, 4 * kBytes));

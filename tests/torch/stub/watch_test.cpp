@@ -108,7 +108,7 @@ TEST(isHistoryEnabled) {
   CHECK(allocator()->isHistoryEnabled());
 }
 
-// A snapshot's own event is the next one's to show, and nothing else makes one.
+// The event of a snapshot shows in the next one. Nothing else makes such an event.
 TEST(history_of_snapshots) {
   record(RecordContext::NEVER);
   allocator()->createOrIncrefPool(0, {0, 5}, nullptr);
@@ -121,7 +121,7 @@ TEST(history_of_snapshots) {
   allocator()->releasePool(0, {0, 5});
 }
 
-// What is recorded already keeps its stacks when recording is asked for again.
+// Recorded events keep their stacks when recording is switched on again.
 TEST(history_begun_again) {
   record(RecordContext::ALL);
   DataPtr ptr = allocator()->allocate(5 * kMiB);
@@ -152,7 +152,7 @@ TEST(history_of_empty_cache) {
   CHECK(unmapped > 0);
 }
 
-// torch's own default is no bound at all.
+// torch's own default sets no bound.
 TEST(history_without_bound) {
   allocator()->recordHistory(true, &gather, SIZE_MAX / 2, RecordContext::NEVER, true, {});
   for (int i = 0; i < 100; ++i) allocator()->allocate(5 * kMiB);
@@ -298,7 +298,7 @@ TEST(attachOutOfMemoryObserver) {
   CHECK_EQ(called, 2);
 }
 
-// Contexts die with what refers to them.
+// Contexts die with the blocks and events that refer to them.
 TEST(contexts_are_dropped) {
   record(RecordContext::ALL, {}, 4);
   DataPtr ptr = allocator()->allocate(5 * kMiB);

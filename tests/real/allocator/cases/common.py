@@ -1,4 +1,4 @@
-"""What the cases share. No kernel runs where they run: contents come by copies and go by copies."""
+"""Shared by the cases. No kernel runs where they run, so all contents come and go by copies."""
 
 import contextlib
 import gc
@@ -33,7 +33,7 @@ def stat(name: str) -> int:
 
 
 def refused(size: int) -> bool:
-    """Whether `size` bytes are out of memory; had and given back if not."""
+    """Whether `size` bytes are out of memory; if not, they are taken and freed."""
     try:
         u8(size)
     except torch.OutOfMemoryError:
@@ -42,7 +42,7 @@ def refused(size: int) -> bool:
 
 
 def raises(kind: type[BaseException], phrase: str, call, *arguments, **named) -> str:
-    """The text of what `call` raises: of that class, with that phrase."""
+    """The text of the exception that `call` raises, of that class and with that phrase."""
     try:
         call(*arguments, **named)
     except kind as error:
@@ -59,7 +59,7 @@ def emptied() -> None:
 
 @contextlib.contextmanager
 def room_for(size: int) -> Iterator[None]:
-    """Only `size` bytes more than are reserved now may be had."""
+    """Limits memory to `size` bytes more than are reserved now."""
     before = torch.cuda.get_per_process_memory_fraction()
     torch.cuda.empty_cache()
     total = torch.cuda.mem_get_info()[1]

@@ -7,7 +7,7 @@ from common import MIB, emptied, holds, live_blocks, marked, raises, segments_of
 
 
 def captured(work, pool=None, stream=None):
-    """A graph of what `work` does, and what it returned, warmed up first."""
+    """A graph of what `work` does, after a warm-up, and what `work` returned."""
     stream = stream or torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -83,7 +83,7 @@ def case_freed_in_the_first_graph_serves_the_second():
 
 
 def case_streams_of_a_capture_have_segments_of_their_own():
-    """Memory of one captured stream is never another's without a wait."""
+    """No stream gets memory of another captured stream without a wait."""
     graph, first, second = torch.cuda.CUDAGraph(), torch.cuda.Stream(), torch.cuda.Stream()
     kept = torch.ones(8 * MIB, device="cuda")
     before = {tuple(s["segment_pool_id"]) for s in torch.cuda.memory_snapshot()}

@@ -1,4 +1,4 @@
-"""torch.OutOfMemoryError: its text, what is told of it, and what is left after it; limits."""
+"""torch.OutOfMemoryError: its text, its statistics, and the state after it; limits."""
 
 import threading
 
@@ -104,7 +104,7 @@ def case_cached_memory_makes_room_under_a_limit():
 
 
 def case_other_streams_blocks_are_had_before_it_is_refused():
-    """A block that waits for another stream is waited for."""
+    """A request waits for a block that waits for another stream."""
     side, size = torch.cuda.Stream(), GIB // 2
     block = u8(size)
     block.record_stream(side)

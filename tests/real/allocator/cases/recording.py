@@ -1,4 +1,4 @@
-"""The recorded history: what is kept, with which stacks, and what can be made of it."""
+"""The recorded history: which events it keeps, with which stacks, and what torch makes of it."""
 
 import json
 import pickle
@@ -202,7 +202,7 @@ def case_the_profiler_sees_memory():
 
 
 def case_hooks_of_the_gpu_trace_are_told():
-    """What torch.cuda._sanitizer hears of memory."""
+    """torch.cuda._sanitizer learns of memory."""
     told = []
     _gpu_trace.register_callback_for_memory_allocation(lambda at: told.append(("allocated", at)))
     _gpu_trace.register_callback_for_memory_deallocation(lambda at: told.append(("freed", at)))

@@ -1,4 +1,4 @@
-"""Blocks that other streams use: never given away too early, and given again afterwards."""
+"""Blocks that other streams use are never given away too early, and serve again afterwards."""
 
 import torch
 from common import MIB, holds, marked, stat, u8
@@ -99,7 +99,7 @@ def case_a_view_records_its_whole_block():
 
 
 def case_memory_of_one_stream_is_used_on_its_own():
-    """Freed on a stream, the bytes are that stream's at once."""
+    """Bytes that were freed on a stream serve that stream at once."""
     for stream in [torch.cuda.current_stream()] + [torch.cuda.Stream() for _ in range(3)]:
         with torch.cuda.stream(stream):
             block = u8(5 * MIB)

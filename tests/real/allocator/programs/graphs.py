@@ -1,6 +1,6 @@
 """torch.cuda.CUDAGraph over the stand-ins: replays copy, fill and call back each time.
 
-Kernels compute nothing in this world: what a replay does is seen by copies and by memsets.
+Kernels compute nothing here, so the program sees what a replay does by copies and memsets.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""What a recorded history tells: of snapshots, of emptied caches, after being asked for again."""
+"""Events of a recorded history: snapshots, emptied caches, and after it was switched on again."""
 
 import torch
 

@@ -105,7 +105,7 @@ def pools():
 
 
 def pressure():
-    """Small blocks where large ones were, large ones stitched of what small ones had."""
+    """Small blocks lie where large ones were, and large ones are stitched where small ones were."""
     blocks = [u8(3 * MIB) for _ in range(100)]
     small = [u8(600 << 10) for _ in range(100)]
     check("many")

@@ -1,4 +1,4 @@
-"""What packages do that look for expandable_segments:True, with glake in place of them."""
+"""Does what packages do that look for expandable_segments:True, with glake instead of these."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""By how much sizes are rounded."""
+"""Prints by how much sizes are rounded."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Settings (argument) that are made once CUDA is in use, and what is said of them."""
+"""Makes settings (argument) after CUDA is in use, and prints what PyTorch says."""
 
 import sys
 import warnings

@@ -1,4 +1,4 @@
-"""What vLLM's worker asks of memory that sleeps, asked of glake's allocator without vLLM."""
+"""Makes the calls of vLLM's worker for sleeping memory to glake's allocator, without vLLM."""
 
 import torch
 
@@ -89,7 +89,7 @@ allocator.wake_up()
 weights.copy_(host(13))
 assert holds(weights, 13)
 
-# Asleep, and no room to wake up: it says so, stays asleep, and wakes up later.
+# Without room to wake up the allocator says so, stays asleep, and wakes up later.
 allocator.sleep("weights")
 free_bytes = free()
 neighbour = torch.empty(free_bytes - 16 * MIB, dtype=torch.uint8, device="cuda")

@@ -1,7 +1,8 @@
-"""Runs jobs one after another and says of each what the allocator held and what the driver was
-asked: yardstick.py [--trace FOLDER] prints {job: {peak_reserved, capacity, late, steps}}, where a
-step is {driver call: [count, microseconds]}. With --trace (under glake) it also records
-FOLDER/JOB.trace. Runs in phantom memory, where values are zero, so nothing here depends on one.
+"""Runs jobs one after another, and prints for each the allocator's memory and the driver calls.
+
+yardstick.py [--trace FOLDER] prints {job: {peak_reserved, capacity, late, steps}}, where a step is
+{driver call: [count, microseconds]}. With --trace (under glake) it also records FOLDER/JOB.trace.
+It runs in phantom memory, where values are zero, so nothing here depends on one.
 """
 
 import argparse
@@ -93,7 +94,7 @@ def side_streams():
 
 @job()
 def side_streams_late():
-    """The host waits for nothing: a trace says nothing of what it waits for."""
+    """The host waits for nothing, as a trace has nothing about the host's waits."""
     yield from copies_on_a_side_stream(synchronize=False)
 
 
@@ -196,7 +197,7 @@ def main():
         simcuda.configure("complete_after", "-1" if late else "0")
         torch.manual_seed(0)
         clean()
-        # What is held is compared: the trace is of the job with memory to spare.
+        # Held memory is compared, so the trace is that of the job with memory to spare.
         little = capacity_mib is not None and options.trace is None
         ballast = Ballast(capacity_mib * MIB) if little else None
         with recorded(options.trace and options.trace / f"{name}.trace"):
