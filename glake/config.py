@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from glake.errors import InvalidOption, UnknownOption
+from glake.errors import InvalidOption, UnknownOption, WrongType
 from glake.hints import nearest
 
 PREFIX = "GLAKE_"
@@ -541,9 +541,15 @@ def parse(name: str, text: str) -> Any:
 def read(environ: Mapping[str, str] | None = None) -> Config:
     """The options that the environment's GLAKE_* variables give; defaults for the rest.
 
-    UnknownOption for a variable not in the table, InvalidOption for a value not taken.
+    UnknownOption for a variable not in the table, InvalidOption for a value not taken, WrongType if
+    `environ` is no mapping of strings.
     """
     environ = os.environ if environ is None else environ
+    if not isinstance(environ, Mapping):
+        raise WrongType(f"environ is a mapping, such as os.environ, not {environ!r}")
+    for name, text in environ.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise WrongType(f"environ has strings alone, not {name!r}: {text!r}")
     names = sorted(name for name in environ if name.startswith(PREFIX))
     given = {lookup(name).name.lower(): parse(name, environ[name]) for name in names}
     settings = Config(**given)

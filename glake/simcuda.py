@@ -456,7 +456,11 @@ def landings(address: int, size: int) -> bytes:
     Raises:
         InvalidOption: part of the range is not watched.
     """
-    counts = ctypes.create_string_buffer(arguments.size("a range", size))
+    bytes_ = arguments.size("a range", size)
+    try:
+        counts = ctypes.create_string_buffer(bytes_)
+    except (OverflowError, MemoryError):
+        raise InvalidOption(f"a range of {bytes_} bytes: more than this machine has") from None
     _check(_call("landings", address, len(counts), counts), "to tell of landings")
     return counts.raw
 

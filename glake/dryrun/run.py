@@ -12,6 +12,7 @@ from importlib import util
 from pathlib import Path
 from typing import IO
 
+from glake import arguments
 from glake.allocator import adapter_build
 from glake.dryrun.gpus import machine, outside_bytes
 from glake.dryrun.job import Job, run_once
@@ -65,6 +66,7 @@ def dry_run(
     Raises:
         DryRunError: this Python's torch is no CUDA build, the script fails for another reason than
             memory, a figure is out of range, or capacity_search is asked for with numbers.
+        WrongType: `allocators` is no list of names.
         AdapterBuildError: the adapter that numbers need could not be compiled. Without numbers that
             is told by `progress`, and small values from the host are not followed.
     """
@@ -121,6 +123,7 @@ def _adapter_is_built(numbers: bool, tell: Progress) -> bool:
 
 
 def _checked(allocators: Sequence[str]) -> list[str]:
+    arguments.text_list("allocators", allocators)
     for name in allocators:
         if name not in ALLOCATORS:
             raise DryRunError(f"no allocator {name!r}; there are {', '.join(ALLOCATORS)}")

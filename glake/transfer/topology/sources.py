@@ -67,6 +67,7 @@ def current(environ: Mapping[str, str] | None = None, calibrated: bool = True) -
         InvalidDevice: the machine has no GPU.
         InvalidOption: a variable's value that cannot be used.
         UnknownOption: a GLAKE_* variable that there is not.
+        WrongType: `environ` is no mapping of strings.
     """
     environ = in_force() if environ is None else environ
     options = config.read(environ)
