@@ -154,7 +154,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class Size:
-    """A parser of bytes. `nothing` is a word for 0; else there is a granule at least, or a byte."""
+    """A parser of bytes. `nothing` is a word for 0. The least size is a granule or a byte."""
 
     granule: bool = False
     nothing: str = ""
@@ -262,7 +262,7 @@ def known_integrations(text: str) -> tuple[str, list[str]]:
 
 
 def parse_driver(text: str) -> str:
-    """A driver's name, or its path: that has a "/", so that a misspelt name is refused at once."""
+    """A driver's name or path. A path must have a "/", so that a misspelt name is refused."""
     preset = text.startswith("sim:") and text != "sim:"
     if text not in ("cuda", "sim") and not preset and "/" not in text:
         raise ValueError("not one of them")
@@ -426,7 +426,7 @@ class Config:
         "instant", _choice("instant", "polled"), "instant or polled",
         "how a waiting thread learns that work is done: woken, or asking and sleeping as on a GPU",
         _SIM,
-        "This is of threads that wait with a deadline. With polled, which needs schedule=lazy, a "
+        "It concerns threads that wait with a deadline. With polled, which needs schedule=lazy, a "
         "query takes its modelled cost, and a sleep what simcuda_sleep says.",
     )  # fmt: skip
     sim_driver_lock: bool = _option(
@@ -445,7 +445,7 @@ class Config:
     )  # fmt: skip
     sim_call_time: bool = _option(
         "0", parse_flag, "0 or 1", "1: calls that enqueue work take their time on the clock", _SIM,
-        "With driver_lock=1, calls that block those take theirs too. 0: the books alone know it.",
+        "With driver_lock=1, calls that block those take theirs too. 0: the time is only added up.",
         any_time=True,
     )  # fmt: skip
     sim_visible_devices: bool = _option(

@@ -67,9 +67,10 @@ def _replace(
 
 
 class _Away(tuple[Any, ...]):
-    """Megatron's state, (device, host memory, whether its pool has it), with the copy to there.
+    """Megatron's state of an offloaded tensor, with the copy to host memory.
 
-    Its callers tell what is away by its being a tuple, and its own reload() takes it too.
+    The state is (device, host memory, whether Megatron's pool has it). By the tuple, Megatron's
+    callers see that a tensor is offloaded. Its reload() takes the tuple too.
     """
 
     transfer: Transfer
@@ -124,7 +125,7 @@ def _get_tensor(
     key = (name, dtype)
     held = buffers.buffer.get(key)
     if held is not None and held.numel() < math.prod(tensor_shape):
-        del held, buffers.buffer[key]  # this comes before the longer one is made
+        del held, buffers.buffer[key]  # freed before the longer one is made
     return before(buffers, tensor_shape, dtype, name, mem_alloc_context or single_allocations)
 
 

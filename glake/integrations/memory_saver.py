@@ -1,8 +1,9 @@
 """torch_memory_saver's calls (SGLang, slime, verl) on glake's regions.
 
-The package pauses memory that it saw being taken by cudaMalloc; glake's is not, so its pause()
-would free nothing and say nothing. Here its one object is ours: no LD_PRELOAD, graphs' memory can
-be paused, copies go over every path, and what it ends the process for is a typed error.
+The package pauses memory that it saw cudaMalloc give. glake does not call cudaMalloc, so the
+package's pause() would free nothing and say nothing. Here the package's one object is glake's. It
+needs no LD_PRELOAD, can pause the memory of graphs, and copies over every path. It raises a typed
+error where the package ends the process.
 """
 
 from __future__ import annotations
@@ -94,8 +95,8 @@ class MemorySaver:
     ) -> Iterator[None]:
         """Acts as torch.cuda.graph. The memory of the graph's pool has the tag.
 
-        Of a graph's memory all is kept, or nothing: what is dropped must be written anew by the
-        graph itself before it is read.
+        Either all of a graph's memory is kept, or nothing. If it is dropped, the graph itself must
+        write it before it reads it.
         """
         import torch
 

@@ -19,8 +19,8 @@ from glake.integrations.vllm import RegionAllocator
 class GlakeSleepBackend(CuMemBackend):  # type: ignore[misc]
     """vLLM's own sleep backend, for jobs whose allocator in place is glake's.
 
-    `sleep_mode_backend="glake"` so demands what "cumem" does silently by either: without the hook
-    vLLM refuses it.
+    With "cumem" a job sleeps by glake if the hook is there, else by vLLM's own allocator.
+    `sleep_mode_backend="glake"` demands glake: without the hook vLLM refuses it.
     """
 
     @classmethod
@@ -41,14 +41,15 @@ class GlakeSleepBackend(CuMemBackend):  # type: ignore[misc]
 class GlakeOffloadingConnector(OffloadingConnector):  # type: ignore[misc]
     """vLLM's OffloadingConnector. Each tensor of the KV cache is one driver allocation.
 
-    So a network card can register it: beside NIXL's connector in a MultiConnector, for one.
+    So a network card can register it, for example for NIXL's connector beside this one in a
+    MultiConnector.
     """
 
     def get_mem_pool_context(self) -> AbstractContextManager[None] | None:
         """The context in which the KV cache is allocated; None: vLLM's own.
 
-        That is in sleep mode, whose memory must be given back and so is a region's, and where
-        PyTorch's allocator is not glake's: its segments are single allocations anyway.
+        It is vLLM's own in two cases. In sleep mode the memory is a region's, as it must be given
+        back. Where PyTorch's allocator is not glake's, its segments are single allocations anyway.
         """
         asleep = self._vllm_config.model_config.enable_sleep_mode
         return None if asleep or allocator.mode() is None else contiguous()

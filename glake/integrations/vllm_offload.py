@@ -128,7 +128,8 @@ class EngineWorker(OffloadingWorker):  # type: ignore[misc]
     ) -> bool:
         """Begins to copy chunks of host memory to blocks of the GPU. Returns whether it has begun.
 
-        `expedited` is vLLM 0.33's: loads have a queue of their own here, and none waits for stores.
+        `expedited` is vLLM 0.33's and changes nothing. Loads have a queue of their own here, so
+        they never wait for stores.
         """
         return self._submit(self._load, job_id, dst_spec, src_spec)
 

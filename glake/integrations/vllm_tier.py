@@ -136,7 +136,7 @@ class GlakeTierManager(FileSystemTierManager):  # type: ignore[misc]
         depth: blocks under way at once.
 
     Raises:
-        InvalidArgument: n_read_threads or n_write_threads, which depth takes the place of.
+        InvalidArgument: n_read_threads or n_write_threads is given; `depth` replaces both.
     """
 
     _pool: Any

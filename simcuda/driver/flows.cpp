@@ -17,8 +17,8 @@ void Flows::enter(Op* op) {
   if (op->route.empty() || op->remaining <= 0) return;
   op->shared = shared_->enter(op->route, op->latency_end_ns, op->remaining);
   if (op->shared >= 0) return;
-  // There are thousands of copies at once. This one fails, because it must not use links that do
-  // not know of it.
+  // The shared table is full: thousands of copies run at once. This copy fails, because the links
+  // would not know of it.
   op->fault = CUDA_ERROR_UNKNOWN;
   op->remaining = 0;
 }

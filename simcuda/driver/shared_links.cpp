@@ -43,7 +43,7 @@ struct SharedLinks::State {
 class SharedLinks::Guard {
  public:
   explicit Guard(State* state) : state_(state) {
-    // A process that died in the middle has left one step of one flow undone.
+    // A process may have died while it held the lock. Then at most one step of one flow is missing.
     if (pthread_mutex_lock(&state->mutex) == EOWNERDEAD) pthread_mutex_consistent(&state->mutex);
   }
   ~Guard() { pthread_mutex_unlock(&state_->mutex); }
@@ -91,7 +91,7 @@ CUresult SharedLinks::open(const std::string& directory, uint64_t pace, int slot
                                               std::to_string(state.pace) + ", this one asks for " +
                                               std::to_string(pace));
   }
-  // What a dead process of this slot has left goes on until it is over, as on a GPU.
+  // Copies that a dead process left in this slot go on until they are over, as on a GPU.
   *made = std::move(found);
   return CUDA_SUCCESS;
 }
@@ -100,7 +100,7 @@ SharedLinks::~SharedLinks() { munmap(state_, sizeof(State)); }
 
 uint64_t SharedLinks::now_ns() const { return (system_ns() - state_->epoch_ns) / pace_; }
 
-// Moves all bytes from the last such moment to this one, one change of rates after the other.
+// Moves the bytes of all flows from the last call until now, one change of rates after the other.
 void SharedLinks::advance(uint64_t now_ns) {
   State& state = *state_;
   if (now_ns <= state.now_ns) return;

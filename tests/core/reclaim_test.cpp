@@ -66,8 +66,8 @@ TEST(giving_back_is_linear) {
   }
 }
 
-// Instead of a wait glake may grow, up to what was live since the cache was emptied. A small phase
-// after a large one does not grow to the large one's size.
+// glake may grow instead of waiting, up to the most that was live since the cache was emptied. So a
+// small phase after a large one does not grow to the large one's size.
 TEST(what_was_given_back_is_not_hoarded_again) {
   Fixture f("what was given back is not hoarded again", "1GiB", "512MiB");
   OK(glake_free(get(320 * kMiB, f.s[0])));

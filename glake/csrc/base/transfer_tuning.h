@@ -44,8 +44,8 @@ struct TransferTuning {
   // The cost of the highest load. It is little against a rate, and much against a link.
   static constexpr double kUneven = 10;
   static constexpr int kEvenRounds = 4;  // rounds that make the loads of paths even
-  // A path is thin if it has less than this part of its demand's rate. The parts of that rate that
-  // may be lost by dropping a thin path, or any other path.
+  // A path is thin if it has less than kThinPath of its demand's rate. A thin path is dropped if
+  // that costs at most kThinLoss of the rate, and any other path if it costs at most kOtherLoss.
   static constexpr double kThinPath = 0.03, kThinLoss = 0.02, kOtherLoss = 0.002;
   static constexpr double kPlanFull = 1 - 1e-3;  // a refusal calls a limit full from this part on
   static constexpr size_t kPlansKnown = 1024;  // answers that are kept; when full, all are dropped
@@ -79,22 +79,24 @@ struct TransferTuning {
   // Changes that a forecast computes; 16 GPUs that all copy have fewer.
   static constexpr int kMostEvents = 256;
   static constexpr double kLeftBytes = 4096;  // a forecast ignores fewer bytes than these
-  // A link is much faster if it carries this many times what a run asks of it: a guess.
+  // A link is much faster than a run if it carries this many times what the run asks of it: a
+  // guess.
   static constexpr double kMuchFaster = 2;
   static constexpr double kFullLimit = 0.95;  // a limit counts as full from this part on; a guess
   // Both directions begin together if neither is faster than this many times the other: a guess.
   static constexpr double kAlike = 1.25;
-  // Chunks that each direction must have for that. Fewer do not make up for the waiting. A guess.
+  // Both directions begin together only if each has at least this many chunks. With fewer, the wait
+  // costs more than it saves. A guess.
   static constexpr double kManyChunks = 12;
   // Copies are one burst if the next begins within this part of a copy's time: a guess.
   static constexpr double kSoon = 0.25;
   // The most copies of one burst, the most threads whose bursts are followed, and how many bursts
   // are remembered. Guesses.
   static constexpr size_t kBurstCopies = 64, kBurstThreads = 256, kBurstsKnown = 1024;
-  // Where bursts change their direction, this many must have been alike before another one like
-  // them is expected: a guess.
+  // Where bursts change their direction, this many bursts in a row must have had the same one
+  // before the next is expected to have it too: a guess.
   static constexpr int kMostDoubt = 3;
-  // After this many bursts the way of a burst is decided again, because other copies may have run
+  // After this many bursts the paths of a burst are chosen again, because other copies may have run
   // beside it.
   static constexpr unsigned kDecided = 8;
 
@@ -130,8 +132,8 @@ struct TransferTuning {
   // How many threads one thread wakes. Each takes a system call of several microseconds. A caller
   // that woke all of them would enqueue nothing meanwhile. A guess.
   static constexpr size_t kWakes = 2;
-  // One chunk of a path is timed, if the path has this many: the timed one has others on both
-  // sides.
+  // One chunk of a path is timed if the path has at least this many chunks. Then other chunks come
+  // before and after the timed one.
   static constexpr size_t kLeastTimed = 3;
   // Copies of one hop that flow at once, so that the start of one is hidden by the bytes of
   // another. More copies would share the hop and end together, and the next hop would stand idle
@@ -214,7 +216,7 @@ struct TransferTuning {
   // For a smaller copy, glake trusts what the caller says about where its ends are.
   static constexpr Bytes kTrusted = kMiB;
   // The number of places of host memory that are asked for their socket, the bytes of each stripe
-  // that are asked about, and the shortest stripe of one socket. Guesses, as the one above.
+  // that are asked about, and the shortest stripe of one socket. These and kTrusted are guesses.
   static constexpr Bytes kLooks = 8, kProbe = 16 * kKiB, kLeastStripe = kMiB;
   // How many copies' ranges of memory are kept before those of copies that are done are dropped. A
   // guess.

@@ -19,8 +19,8 @@ int fail(int code, const char* text) noexcept;
 // The code is in the static TLS block. Every call clears it, so access must cost nothing.
 extern __thread int last_code __attribute__((tls_model("initial-exec")));
 
-// Runs `body`. What it throws becomes the thread's last error. The hot path uses it, as
-// Process::plain() there makes the checks of api_call().
+// Runs `body`. What it throws becomes the thread's last error. The hot path uses it, because
+// Process::plain() makes the checks of api_call() for it.
 template <typename Body>
 int caught(Body&& body) noexcept {
   try {
@@ -53,8 +53,8 @@ inline void require(bool ok, const char* text) {
 }
 
 // Converts a caller's struct, which may be shorter or longer than this library's. What a shorter
-// one lacks becomes 0. What a longer one has more must be 0. `least` is the size of the first
-// version. Throws Error.
+// one lacks becomes 0. The members that only a longer one has must be 0. `least` is the size of the
+// first version. Throws Error.
 template <typename Struct>
 Struct as_here(const Struct& given, const std::string& name, size_t least) {
   constexpr size_t kMost = 4096;

@@ -32,7 +32,7 @@ glake::Snapshot snapshot_of(int device) {
 
 void* pointer(glake::StreamHandle stream) { return reinterpret_cast<void*>(stream); }
 
-// `told`: the history has an event of it.
+// `told`: whether the history has an event of each block that is visited.
 int visit(int device, void* self, void (*segment)(void* self, const glake_segment_info* segment),
           void (*block)(void* self, const glake_block_record* block), bool told) {
   return api_call([&] {

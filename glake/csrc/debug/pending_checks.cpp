@@ -86,8 +86,8 @@ void PendingChecks::collect() {
   }
 }
 
-// Waits for the oldest mark of a stream, and reads what it covers without another question. If the
-// driver refuses to be asked, the caller would otherwise wait for ever.
+// Waits for the oldest mark of a stream, and then reads what it covers. It does not ask the driver
+// again whether the work is done: if the driver refused to answer, the caller would wait for ever.
 bool PendingChecks::wait_for_oldest() {
   for (auto& [stream, batches] : pending_) {
     for (size_t i = 0; i < batches.size(); ++i) {

@@ -19,8 +19,8 @@ enum class StreamEnd { kNow, kAnyTime };
 
 class StreamLives {
  public:
-  // The calling thread serves a call whose caller names the stream, so the stream lives until its
-  // end.
+  // The calling thread serves a call whose caller names the stream. So the stream lives until the
+  // call ends.
   class Named {
    public:
     Named(StreamLives& lives, uintptr_t stream);
@@ -42,8 +42,9 @@ class StreamLives {
   // The stream is destroyed soon. A later stream with this handle is another one.
   void ends(uintptr_t stream);
 
-  // A caller names the stream, and this is the driver's number of it (0: not known). If the number
-  // is another one than at may_end(), nothing was said of this stream.
+  // A caller names the stream. `number` is the driver's number of it, 0 if it is not known. If
+  // may_end() was said of a stream with another number, it was said of an earlier stream with the
+  // same handle, and does not count for this one.
   void seen(uintptr_t stream, uint64_t number);
 
   bool ending(uintptr_t stream) const;   // may_end() was said of it

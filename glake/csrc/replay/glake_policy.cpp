@@ -118,7 +118,7 @@ void* GlakePolicy::stream_of(uint32_t stream) {
 }
 
 uint64_t GlakePolicy::allocate(uint64_t bytes, uint32_t stream) {
-  // The core may call it bad input. In a trace it is out of memory.
+  // The core may refuse such a size as bad input. In a replay it counts as out of memory.
   if (bytes > kMostBytes) {
     oom_message_ = "out of memory: " + size_text(bytes) + " asked for on stream " +
                    std::to_string(stream) + ", more than the " + size_text(kMostBytes) +
@@ -169,7 +169,8 @@ void GlakePolicy::tick() {
   driver_->tick(1);
 }
 
-// It is asked for after every event, so it asks the driver only when memory has come or gone.
+// The replay calls this after every event. So it reads the driver's books only when memory was
+// created or released.
 uint64_t GlakePolicy::physical_bytes() const {
   const int64_t calls = driver_->calls("cuMemCreate") + driver_->calls("cuMemRelease");
   if (calls != seen_calls_) {

@@ -48,7 +48,7 @@ struct CUevent_st;
  *       order by the seed; threaded is for race detectors.
  *   completion (default instant): instant or polled
  *       how a waiting thread learns that work is done: woken, or asking and sleeping as on a GPU.
- *       This is of threads that wait with a deadline. With polled, which needs schedule=lazy, a
+ *       It concerns threads that wait with a deadline. With polled, which needs schedule=lazy, a
  *       query takes its modelled cost, and a sleep what simcuda_sleep says.
  *   driver_lock (default 0): 0 or 1
  *       1: calls that free or unpin wait for all work and keep others' copies out. As was seen with
@@ -62,7 +62,7 @@ struct CUevent_st;
  *       primary context. 0: the error is told once.
  *   call_time (default 0, any time): 0 or 1
  *       1: calls that enqueue work take their time on the clock. With driver_lock=1, calls that
- *       block those take theirs too. 0: the books alone know it.
+ *       block those take theirs too. 0: the time is only added up.
  *   visible_devices (default 0): 0 or 1
  *       1: CUDA_VISIBLE_DEVICES hides GPUs of the simulated machine.
  *   pace (default 0): a whole number to 1000000

@@ -21,7 +21,7 @@ class Joining {
   // A split of `parent`. A negative color: this rank joins none.
   static Joining split(ncclComm** made, std::shared_ptr<Engine> parent, int color, int key);
 
-  ncclResult publish();  // of a split: tells this rank's wish
+  ncclResult publish();  // for a split: tells the others this rank's color and key
   ncclResult enter();
   ncclResult wait();
   ncclResult run();

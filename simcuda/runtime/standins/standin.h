@@ -12,8 +12,8 @@
 //   UNSUPPORTED_POINTER(name)  the same for a function that returns a pointer: it returns null
 //
 // A source that defines the library sets STANDIN_LIBRARY (its name), STANDIN_UNSUPPORTED (a value)
-// and, if it has launches, STANDIN_LAUNCH. At its end it includes kinds.h, and behind that its
-// list.
+// and, if it has launches, STANDIN_LAUNCH. It ends with two includes: kinds.h, and then its own
+// list of functions.
 #pragma once
 
 #include "simcuda/driver/runtime.h"
@@ -22,7 +22,7 @@
 
 namespace standins {
 
-// The begin of every handle: the stream that gets its work.
+// Every handle begins with these members. `stream` gets the work that is asked of the handle.
 struct Handle {
   CUstream_st* stream = nullptr;
   bool to_host = true;  // scalar results go to host memory: cuBLAS's default pointer mode

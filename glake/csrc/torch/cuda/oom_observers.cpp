@@ -56,7 +56,8 @@ OomObservers::Room OomObservers::room(int device) const {
   return room;
 }
 
-// First PyTorch's own sentences, which other software reads, and then the core's account.
+// The text begins with PyTorch's own sentences, which other software reads. The core's account
+// follows.
 std::string OomObservers::account(size_t bytes, int device, const Room& room,
                                   const std::string& text) {
   if (bytes >= size_t{1} << 60) return out_of_memory_text(text);  // "more than 1EB memory"

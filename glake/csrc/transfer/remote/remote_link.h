@@ -26,11 +26,11 @@ class RemoteLink {
   RemoteLink(Driver& driver, int device, const std::string& path);
   RemoteLink(const RemoteLink&) = delete;
   RemoteLink& operator=(const RemoteLink&) = delete;
-  ~RemoteLink();  // nothing may be lent any more
+  ~RemoteLink();  // every lent piece must have been given back
 
   // Gets a buffer on the GPU that has the number `there` at the service. `near`: a GPU of this
-  // process reaches it. If not, it is for the first of two relays, and this process only has names
-  // for its bytes. Throws Error.
+  // process reaches it. If not, the buffer is for the first of two relays, and this process can
+  // name its bytes, but not access them. Throws Error.
   void open(int gpu, int there, bool near);
   bool has(int gpu);
   bool alive();
@@ -41,7 +41,8 @@ class RemoteLink {
   bool room(int gpu, Bytes bytes);
   bool give_back(Address at, Bytes bytes);  // false: not of this connection
 
-  // Tell the service of host memory, and that it is no longer shared.
+  // share() tells the service of host memory. forget() tells it that the memory is no longer
+  // shared.
   void share(uint64_t id, const SharedMemory& memory);
   void forget(uint64_t id);
 
@@ -82,7 +83,7 @@ class RemoteLink {
 
   Driver& driver_;
   const int device_;
-  // Process_: the service's process; empty if this kernel does not tell.
+  // `process_` is the service's process. It is empty if this kernel does not tell.
   Descriptor socket_, process_;
   std::mutex mutex_;      // guards all that follows
   std::string broken_;    // the reason why it takes no more orders
