@@ -369,9 +369,7 @@ def _tables(names: Sequence[str]) -> list[str]:
 
 
 def _whole(name: str, value: int, least: int) -> int:
-    number = arguments.whole(value)
-    if number is None:
-        raise WrongType(f"{name} {value!r}: a whole number")
+    number = arguments.count(name, value)
     if not least <= number <= _MOST:
         raise InvalidArgument(f"{name} {value!r}: from {least} to {_MOST}")
     return number
@@ -474,8 +472,7 @@ def replay(
     tables = default_costs() if costs is None else _tables(costs)
     capacity = _capacity(capacity)
     event = None if layout_at is None else _event(trace, layout_at)
-    if progress is not None and not callable(progress):
-        raise WrongType(f"progress {progress!r}: a function that takes a number, or None")
+    arguments.function("progress", progress)
     raw: dict[str, Any] = _native().replay(
         trace,
         arguments.text("a policy", policy),
