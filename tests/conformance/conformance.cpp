@@ -180,6 +180,7 @@ const std::vector<Check> kChecks = {
     {"host functions run in order", check_host_function_order},
     {"values written and waited for", check_stream_values},
     {"capture takes work and runs none", check_capture},
+    {"a stream's number is its own", check_stream_numbers},
     {"waiting spoils a capture", check_waiting_spoils_a_capture},
     {"capture mode forbids cuMemAlloc", check_capture_mode_forbids_allocation},
     {"pinned and registered host memory", check_pinned_and_registered_memory},

@@ -37,7 +37,7 @@ extern "C" CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUeve
   X(cuStreamIsCapturing) X(cuThreadExchangeStreamCaptureMode) X(cuGraphDestroy)                   \
   X(cuStreamWriteValue32) X(cuStreamWaitValue32) X(cuLaunchHostFunc) X(cuEventCreate)             \
   X(cuEventDestroy) X(cuEventRecord) X(cuEventQuery) X(cuEventSynchronize) X(cuEventElapsedTime)  \
-  X(cuGetProcAddress)
+  X(cuStreamGetId) X(cuGetProcAddress)
 // clang-format on
 
 // Members carry the exported (versioned) name: cu.cuMemAlloc is spelled cu.cuMemAlloc_v2 by the

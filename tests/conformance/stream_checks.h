@@ -208,6 +208,32 @@ inline void check_capture() {
   TRUE(word_at(range.base) == 1);  // captured work does not run
 }
 
+// A stream's number: it is told in a capture too, nullptr has one, and a later stream with the same
+// handle has another.
+inline void check_stream_numbers() {
+  unsigned long long number = 0, again = 0, other = 0, default_stream = 0;
+  CUstream stream = nullptr;
+  OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(cu.cuStreamGetId(stream, &number));
+  CUgraph graph = nullptr;
+  OK(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  const CUresult asked = cu.cuStreamGetId(stream, &again);
+  OK(cu.cuStreamEndCapture(stream, &graph));
+  OK(cu.cuGraphDestroy(graph));
+  OK(asked);
+  TRUE(again == number);
+  OK(cu.cuStreamDestroy(stream));
+  for (int i = 0; i < 64; ++i) {
+    CUstream later = nullptr;
+    OK(cu.cuStreamCreate(&later, CU_STREAM_NON_BLOCKING));
+    OK(cu.cuStreamGetId(later, &other));
+    OK(cu.cuStreamDestroy(later));
+    TRUE(other != number);
+  }
+  OK(cu.cuStreamGetId(nullptr, &default_stream));
+  TRUE(default_stream != number);
+}
+
 inline void check_waiting_spoils_a_capture() {
   Stream stream;
   CUgraph graph = nullptr;
