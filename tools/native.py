@@ -36,6 +36,7 @@ TAKE_LIBRARY = (
     "driver_lock",
     "copies",
     "dead_handles",
+    "handle_parts",
 )
 NEUTRAL = ("streams_test",)
 

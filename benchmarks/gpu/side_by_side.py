@@ -224,7 +224,7 @@ class Run:
     def rounds(self, names: list[str], batch: int, limit: int | None) -> dict[str, Any]:
         """Rounds of the same steps, the workers in turn; each one's figures and ratios."""
         rows: dict[str, Any] = {
-            name: {"rounds_ms": [], "losses": [], "oom": None} for name in names
+            name: {"rounds_ms": [], "round_calls": [], "losses": [], "oom": None} for name in names
         }
         warm = self.lengths[: self.plan.warm_up] + [self.plan.longest]
         for name in names:
@@ -255,9 +255,10 @@ class Run:
             row["oom"]["measured"] = measured
             return
         row["losses"] += told.pop("losses")
-        times = told.pop("ms")
+        times, calls = told.pop("ms"), told.pop("driver_calls")
         if measured:
             row["rounds_ms"].append(times)
+            row["round_calls"].append(calls)
         row.update({key: value for key, value in told.items() if key != "oom"})
 
     def ample(self, batch: int) -> None:
@@ -265,7 +266,8 @@ class Run:
         names = self._names(control=True)
         rows = self.rounds(names, batch, None)
         for row in rows.values():
-            row["ratio_to_native"] = _ratio(row, rows.get("native"))
+            row["ratios_to_native"] = _ratios(row, rows.get("native"))
+            row["ratio_to_native"] = _median(row["ratios_to_native"])
             row["losses_as_native"] = row["losses"] == rows["native"]["losses"] != []
         self.found["ample"] = {"batch": batch, "lengths": self.lengths, "allocators": rows}
 
@@ -311,8 +313,9 @@ class Run:
         rows = self.rounds(names, batch, limit)
         ample = self.found["ample"]["allocators"]
         for name, row in rows.items():
-            row["ratio_to_expandable"] = _ratio(row, rows.get("expandable"))
-            row["ratio_to_own_ample"] = _ratio(row, ample.get(name), rounds_differ=True)
+            row["ratios_to_expandable"] = _ratios(row, rows.get("expandable"))
+            row["ratio_to_expandable"] = _median(row["ratios_to_expandable"])
+            row["ratio_to_own_ample"] = _ratio_of_steps(row, ample.get(name))
         self.found["tight"] = {"limit_bytes": limit, "live_bytes": live, "allocators": rows}
 
     def end(self) -> None:
@@ -328,16 +331,21 @@ def _middle(rounds: list[list[float]]) -> float | None:
     return statistics.fmean(statistics.median(step) for step in zip(*rounds, strict=True))
 
 
-def _ratio(
-    row: dict[str, Any], other: dict[str, Any] | None, rounds_differ: bool = False
-) -> float | None:
-    """The median over the rounds of this one's time over the other's; None without both."""
+def _ratios(row: dict[str, Any], other: dict[str, Any] | None) -> list[float]:
+    """This one's time over the other's, round by round; none without both."""
+    pairs = zip(row["rounds_ms"], other["rounds_ms"] if other else [], strict=False)
+    return [sum(mine) / sum(its) for mine, its in pairs]
+
+
+def _median(ratios: list[float]) -> float | None:
+    return statistics.median(ratios) if ratios else None
+
+
+def _ratio_of_steps(row: dict[str, Any], other: dict[str, Any] | None) -> float | None:
+    """The same of runs whose rounds were not beside each other."""
     if other is None or not row["rounds_ms"] or not other["rounds_ms"]:
         return None
-    if rounds_differ:
-        return row["step_ms"] / other["step_ms"]
-    pairs = zip(row["rounds_ms"], other["rounds_ms"], strict=False)
-    return statistics.median(sum(mine) / sum(its) for mine, its in pairs)
+    return float(row["step_ms"] / other["step_ms"])
 
 
 def make_plan(free_bytes: int, memory: int) -> Plan:

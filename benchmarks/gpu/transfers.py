@@ -1,5 +1,7 @@
-"""Copies by glake.transfer beside the driver's plain copy of pinned memory and torch's `.to()` of
-pageable memory, on one GPU: GB/s by wall clock, from the call until the bytes are there.
+"""Copies by glake.transfer beside torch's `copy_()` of the same memory, on one GPU: GB/s by wall
+clock, from the call until the bytes are there.
+
+Pageable memory is also copied by torch's `.to()`, which takes new memory for each copy.
 
     benchmarks/gpu/transfers.py --driver cuda|sim [--most BYTES] [--rounds N]
 
@@ -10,6 +12,7 @@ the cases alternate. On the simulator ("sim") it tries the script: its rates mea
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import time
 from collections.abc import Callable
@@ -50,7 +53,7 @@ def cases(size: int, device: Device, cuda: bool) -> dict[tuple[str, str], Callab
     import glake.transfer as t
 
     raw = t.Raw(device.address, size, 0)
-    pinned, pageable = t.pinned(size), np.ones(size, np.uint8)
+    pinned, pageable = t.pinned(size), _pageable(size)
 
     def glake(dst: Any, src: Any) -> Callable[[], Any]:
         return lambda: t.copy(dst, src, stream=t.UNORDERED).wait()
@@ -79,9 +82,19 @@ def cases(size: int, device: Device, cuda: bool) -> dict[tuple[str, str], Callab
 
     found["host to GPU, pinned", "plain"] = plain(there, fixed)
     found["GPU to host, pinned", "plain"] = plain(fixed, there)
-    found["host to GPU, pageable", "plain"] = lambda: (loose.to("cuda:0"), torch.cuda.synchronize())
-    found["GPU to host, pageable", "plain"] = lambda: there.to("cpu")
+    found["host to GPU, pageable", "plain"] = plain(there, loose)
+    found["GPU to host, pageable", "plain"] = plain(loose, there)
+    found["host to GPU, pageable", ".to()"] = lambda: (loose.to("cuda:0"), torch.cuda.synchronize())
+    found["GPU to host, pageable", ".to()"] = lambda: there.to("cpu")
     return found
+
+
+def _pageable(size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Written memory that begins at a page, so that no copy is faster for its alignment."""
+    page = mmap.PAGESIZE
+    memory = np.ones(size + page, np.uint8)
+    first = -memory.ctypes.data % page
+    return memory[first : first + size]
 
 
 def _direct(dst: Any, src: Any) -> Callable[[], Any]:

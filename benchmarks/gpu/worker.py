@@ -33,7 +33,8 @@ from model import GPT, VOCABULARY, Shape, next_token_loss
 HERE = Path(__file__).resolve().parent
 
 SHAPES = {
-    "real": Shape(width=1024, layers=24, heads=16, length=512),
+    # Wide, so that the GPU and not Python takes the time of a step.
+    "real": Shape(width=2048, layers=12, heads=16, length=512),
     "tiny": Shape(width=32, layers=2, heads=2, length=64),
 }
 SEED = 11
@@ -111,6 +112,7 @@ class Worker:
 
     def steps(self, batch: int, lengths: list[int]) -> dict[str, Any]:
         """Trains one step at each length; stops at the first that does not fit."""
+        calls = _driver_calls()
         losses: list[torch.Tensor] = []
         marks: list[Any] = [self._mark()]
         oom = None
@@ -127,6 +129,7 @@ class Worker:
             "ms": [self._between(a, b) for a, b in zip(marks, marks[1:], strict=False)],
             "losses": [loss.item().hex() for loss in losses],
             "oom": oom,
+            "driver_calls": None if calls is None else (_driver_calls() or 0) - calls,
             **self._memory(),
         }
         del losses
@@ -227,6 +230,15 @@ class Worker:
         """Pairs of allocation and free a second, of mixed sizes, from C++ threads."""
         rate = _loop().mixed_per_s(int(self.cuda), 8 << 20, 64, threads, seconds)
         return {"pairs_per_s": rate if rate >= 0 else None}
+
+
+def _driver_calls() -> int | None:
+    """Memory calls that glake has made of the driver; None where another allocator works."""
+    if os.environ.get("GLAKE_ALLOCATOR", "0") == "0":
+        return None
+    import glake
+
+    return int(glake.stats()["glake.driver_calls"])
 
 
 @functools.cache

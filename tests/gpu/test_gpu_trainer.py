@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from gpu_running import ROOT, environment
 
+pytest.importorskip("tomli_w", reason="glake.trainer writes its configuration by tomli_w")
+
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("trainer")]
 OFFLOADS = {
     "nothing": (),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -35,7 +36,8 @@ def text(report: dict[str, Any]) -> str:
         ("jobs", jobs),
         ("driver calls", driver_calls),
         ("driver lock", driver_lock),
-        ("dead handles", dead_handles),
+        ("dead handles", outcomes("Handles that are dead")),
+        ("parts of a handle", outcomes("Parts of a memory handle")),
         ("copies", copies),
         ("transfers", transfers),
     ):
@@ -129,12 +131,16 @@ def driver_lock(data: dict[str, Any]) -> list[Table]:
     return [table]
 
 
-def dead_handles(data: dict[str, Any]) -> list[Table]:
-    """What the driver did with handles of destroyed streams and events."""
-    table = _table("Handles that are dead", "call", "case", "outcome", right=9)
-    for row in data["rows"]:
-        table.add_row(row["call"], row["case"], row["outcome"])
-    return [table]
+def outcomes(title: str) -> Callable[[dict[str, Any]], list[Table]]:
+    """What the driver answered, call by call, where no document says what it does."""
+
+    def tables(data: dict[str, Any]) -> list[Table]:
+        table = _table(title, "call", "case", "outcome", right=9)
+        for row in data["rows"]:
+            table.add_row(row["call"], row["case"], row["outcome"])
+        return [table]
+
+    return tables
 
 
 def jobs(data: dict[str, Any]) -> list[Table]:
@@ -167,7 +173,7 @@ def copies(data: dict[str, Any]) -> list[Table]:
 
 
 def transfers(data: dict[str, Any]) -> list[Table]:
-    """glake's copies beside the driver's (pinned memory) and torch's `.to()` (pageable)."""
+    """glake's copies beside torch's."""
     return [_rates("One copy from call to end, GB/s", "by", data)]
 
 
@@ -208,22 +214,26 @@ def side_by_side(data: dict[str, Any]) -> list[Table]:
         part = data["ample"]
         table = _table(
             f"Ample memory: batch {part['batch']}, lengths up to {data['longest']}",
-            *("allocator", "ms a step", "x native", "peak live", "peak reserved", "held", "losses"),
+            *("allocator", "ms a step", "x native", "rounds", "calls"),
+            *("peak live", "peak reserved", "held", "losses"),
         )
         for name, row in part["allocators"].items():
             same = {True: "same bits", False: "DIFFERENT"}[bool(row.get("losses_as_native"))]
-            table.add_row(name, *_times(row, "ratio_to_native"), *_memory(row), same)
+            times = (*_times(row, "ratio_to_native"), *_rounds(row, "ratios_to_native"))
+            table.add_row(name, *times, *_memory(row), same)
         made.append(table)
     if "tight" in data:
         part = data["tight"]
         table = _table(
             f"Tight memory: {_size(part['limit_bytes'])}, 3 % above the peak live bytes",
-            *("allocator", "ms a step", "x expandable", "x own ample", "retries", "ended"),
+            *("allocator", "ms a step", "x expandable", "rounds", "calls"),
+            *("x own ample", "retries", "ended"),
         )
         for name, row in part["allocators"].items():
             ended = "ran" if row["oom"] is None else f"OUT OF MEMORY in step {row['oom']['step']}"
             more = (_number(row.get("ratio_to_own_ample"), 4), str(row.get("alloc_retries", "-")))
-            table.add_row(name, *_times(row, "ratio_to_expandable"), *more, ended)
+            times = (*_times(row, "ratio_to_expandable"), *_rounds(row, "ratios_to_expandable"))
+            table.add_row(name, *times, *more, ended)
         made.append(table)
     if "largest" in data:
         part = data["largest"]
@@ -248,6 +258,14 @@ def side_by_side(data: dict[str, Any]) -> list[Table]:
 
 def _times(row: dict[str, Any], ratio: str) -> tuple[str, str]:
     return _number(row.get("step_ms")), _number(row.get(ratio), 4)
+
+
+def _rounds(row: dict[str, Any], ratios: str) -> tuple[str, str]:
+    """The least and the greatest ratio of a round; the driver calls of glake in each round."""
+    found = row.get(ratios) or []
+    calls = [each for each in row.get("round_calls", []) if each is not None]
+    between = f"{min(found):.2f} to {max(found):.2f}" if found else "-"
+    return between, " ".join(map(str, calls)) or "-"
 
 
 def _memory(row: dict[str, Any]) -> tuple[str, str, str]:

@@ -14,6 +14,7 @@ measured    driver calls   {rows: [{call, case, handle_bytes, handles, times, un
                            the call, and peer_us, the longest enqueue of another thread meanwhile
                            (benchmarks/gpu/driver_lock.cpp)
             dead handles   {rows: [{call, case, outcome}]} (benchmarks/gpu/dead_handles.cpp)
+            parts of a handle  the same shape (benchmarks/gpu/handle_parts.cpp)
             jobs           {rows: [{job, allocator, case, limit, finished, steps,
                            peak_allocated_bytes, peak_reserved_bytes, dry_run}]}, bytes: the jobs of
                            benchmarks/real (benchmarks/gpu/jobs.py)

@@ -140,6 +140,14 @@ def stages(driver: str, quick: bool = False) -> list[Stage]:
             needs=("programs",),
         ),
         Stage(
+            "parts of a handle",
+            (str(PROGRAMS / "handle_parts"), library_path),
+            10,
+            group=6,
+            measures=True,
+            needs=("programs",),
+        ),
+        Stage(
             "copies",
             (str(PROGRAMS / "copies"), library_path, memory, copies),
             15,
