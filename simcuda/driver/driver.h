@@ -101,7 +101,7 @@ template <class Body>
 CUresult locked(Symbol symbol, uint64_t pages, Body&& body) {
   return call(symbol, pages, [&](Driver& driver) {
     Lock lock(driver.mutex);
-    const DriverLock::Turn turn(&driver.calls, &lock, symbol);
+    const DriverLock::Turn turn(&driver.calls, &lock, symbol, pages);
     return body(driver);
   });
 }
@@ -137,7 +137,7 @@ template <class Body>
 CUresult blocking(Symbol symbol, Body&& body) {
   return call(symbol, 0, [&](Driver& driver) -> CUresult {
     Lock lock(driver.mutex);
-    const DriverLock::Turn turn(&driver.calls, &lock, symbol);
+    const DriverLock::Turn turn(&driver.calls, &lock, symbol, 0);
     Context* context = driver.contexts.current();
     if (context == nullptr) return no_context();
     const CUresult lost = driver.scheduler->lost().error(context->device);
@@ -154,7 +154,7 @@ template <class Body>
 CUresult on_stream_blocking(Symbol symbol, CUstream handle, Body&& body) {
   return call(symbol, 0, [&](Driver& driver) -> CUresult {
     Lock lock(driver.mutex);
-    const DriverLock::Turn turn(&driver.calls, &lock, symbol);
+    const DriverLock::Turn turn(&driver.calls, &lock, symbol, 0);
     const Context* current = driver.contexts.current();
     const Stream* stream = driver.streams.resolve(handle, current);
     if (stream == nullptr) return current == nullptr ? no_context() : bad_handle("stream");

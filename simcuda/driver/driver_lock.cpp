@@ -70,10 +70,10 @@ LockSide lock_side(Symbol symbol) {
   }
 }
 
-DriverLock::Turn::Turn(DriverLock* owner, Lock* lock, Symbol symbol)
-    : Turn(owner, lock, symbol, lock_side(symbol)) {}
+DriverLock::Turn::Turn(DriverLock* owner, Lock* lock, Symbol symbol, uint64_t pages)
+    : Turn(owner, lock, symbol, pages, lock_side(symbol)) {}
 
-DriverLock::Turn::Turn(DriverLock* owner, Lock* lock, Symbol symbol, LockSide side)
+DriverLock::Turn::Turn(DriverLock* owner, Lock* lock, Symbol symbol, uint64_t pages, LockSide side)
     : owner_(owner) {
   if (side == LockSide::kNone) return;
   Waits& waits = owner->scheduler_->waits();
@@ -87,7 +87,9 @@ DriverLock::Turn::Turn(DriverLock* owner, Lock* lock, Symbol symbol, LockSide si
   }
   const bool takes_time = side == LockSide::kShared || (side == LockSide::kExcludes && owner->on_);
   if (takes_time && call_time()) {
-    const double us = books().price(static_cast<int>(symbol)).first_us;
+    const CallCost price = books().price(static_cast<int>(symbol));
+    const double us =
+        price.first_us + static_cast<double>(pages > 1 ? pages - 1 : 0) * price.further_us;
     waits.sleep(lock, static_cast<uint64_t>(us * 1000));
   }
 }

@@ -35,8 +35,8 @@ class DriverLock {
   // One call's time under the lock. The driver's mutex is held, and may be released meanwhile.
   class Turn {
    public:
-    Turn(DriverLock* owner, Lock* lock, Symbol symbol);
-    Turn(DriverLock* owner, Lock* lock, Symbol symbol, LockSide side);
+    Turn(DriverLock* owner, Lock* lock, Symbol symbol, uint64_t pages);
+    Turn(DriverLock* owner, Lock* lock, Symbol symbol, uint64_t pages, LockSide side);
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
     ~Turn();

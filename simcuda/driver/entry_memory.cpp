@@ -94,7 +94,7 @@ CUresult cuMemGetAddressRange(CUdeviceptr* base, size_t* bytes, CUdeviceptr addr
 }
 
 CUresult cuMemHostAlloc(void** address, size_t bytes, unsigned int flags) {
-  return in_context(CALL(cuMemHostAlloc), 0, [&](Driver& driver, Context&) -> CUresult {
+  return in_context(CALL(cuMemHostAlloc), pages_of(bytes), [&](Driver& driver, Context&) -> CUresult {
     if (address == nullptr || (flags & ~7u) != 0) return CUDA_ERROR_INVALID_VALUE;
     const CUresult unsafe = driver.captures.check_unsafe();
     return unsafe != CUDA_SUCCESS ? unsafe : driver.host.allocate(bytes, flags, address);
@@ -102,7 +102,7 @@ CUresult cuMemHostAlloc(void** address, size_t bytes, unsigned int flags) {
 }
 
 CUresult cuMemAllocHost(void** address, size_t bytes) {
-  return in_context(CALL(cuMemAllocHost), 0, [&](Driver& driver, Context&) -> CUresult {
+  return in_context(CALL(cuMemAllocHost), pages_of(bytes), [&](Driver& driver, Context&) -> CUresult {
     if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const CUresult unsafe = driver.captures.check_unsafe();
     return unsafe != CUDA_SUCCESS ? unsafe : driver.host.allocate(bytes, 0, address);
@@ -118,7 +118,7 @@ CUresult cuMemFreeHost(void* address) {
 }
 
 CUresult cuMemHostRegister(void* address, size_t bytes, unsigned int flags) {
-  return in_context(CALL(cuMemHostRegister), 0, [&](Driver& driver, Context&) {
+  return in_context(CALL(cuMemHostRegister), pages_of(bytes), [&](Driver& driver, Context&) {
     return driver.host.add(address, bytes, flags);
   });
 }

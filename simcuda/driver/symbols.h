@@ -10,7 +10,9 @@
 // published before and after CUDA 12.6 (blog, Constant Time Launch for Straight-Line CUDA Graphs).
 // cuMemAlloc and cuMemFree are the gaps between events of jobs recorded on GPUs (median 100 at 2
 // MiB, 311 at 528; 84 to 104). These include some of PyTorch's own time. Managed memory is assumed
-// to be like it. Zero means "not modelled".
+// to be like it. Pinning and cuMemGetInfo are as measured on an H100, the dearer of two GPUs (32
+// MiB took 24,000 and 5,200; benchmarks/gpu/results/2026-11-27-NVIDIA-H100-80GB-HBM3-1.json,
+// "driver lock"). Assumed: that pinning takes as long for each page. Zero means "not modelled".
 #pragma once
 
 #define SIMCUDA_CALLS(X)                                                                         \
@@ -45,7 +47,7 @@
   X(cuCtxSetLimit, cuCtxSetLimit, 3010, 0, 0)                                                    \
   X(cuCtxGetLimit, cuCtxGetLimit, 3010, 0, 0)                                                    \
   X(cuCtxSynchronize, cuCtxSynchronize, 2000, 0, 0)                                              \
-  X(cuMemGetInfo, cuMemGetInfo_v2, 3020, 0, 0)                                                   \
+  X(cuMemGetInfo, cuMemGetInfo_v2, 3020, 1100, 0)                                                \
   X(cuMemAddressReserve, cuMemAddressReserve, 10020, 2, 0)                                       \
   X(cuMemAddressFree, cuMemAddressFree, 10020, 0, 0)                                             \
   X(cuMemCreate, cuMemCreate, 10020, 29, 1.2)                                                    \
@@ -82,11 +84,11 @@
   X(cuMemAlloc, cuMemAlloc_v2, 3020, 100, 0.8)                                                   \
   X(cuMemFree, cuMemFree_v2, 3020, 84, 0)                                                        \
   X(cuMemGetAddressRange, cuMemGetAddressRange_v2, 3020, 0, 0)                                   \
-  X(cuMemHostAlloc, cuMemHostAlloc, 2020, 0, 0)                                                  \
+  X(cuMemHostAlloc, cuMemHostAlloc, 2020, 1500, 1500)                                            \
   X(cuMemAllocManaged, cuMemAllocManaged, 6000, 100, 0.8)                                        \
-  X(cuMemAllocHost, cuMemAllocHost_v2, 3020, 0, 0)                                               \
+  X(cuMemAllocHost, cuMemAllocHost_v2, 3020, 1500, 1500)                                         \
   X(cuMemFreeHost, cuMemFreeHost, 2000, 0, 0)                                                    \
-  X(cuMemHostRegister, cuMemHostRegister_v2, 6050, 0, 0)                                         \
+  X(cuMemHostRegister, cuMemHostRegister_v2, 6050, 320, 320)                                     \
   X(cuMemHostUnregister, cuMemHostUnregister, 4000, 0, 0)                                        \
   X(cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2, 3020, 0, 0)                         \
   X(cuMemHostGetFlags, cuMemHostGetFlags, 2030, 0, 0)                                            \
