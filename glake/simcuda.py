@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, TypedDict
 
 from glake import arguments, library_path
-from glake.errors import DriverAbsent, InvalidOption, WrongType
+from glake.errors import DriverAbsent, InvalidDevice, InvalidOption, WrongType
 from glake.typing import Device
 
 __all__ = [
@@ -82,34 +82,57 @@ class Links(TypedDict):
     joint: list[Joint]
 
 
-class _Name:
-    """A parameter of the C interface that is a text."""
+class _Kind:
+    """A kind of parameter of the C interface: its type there, and what is taken for it."""
+
+    ctype: Any
+
+    def made_of(self, value: Any) -> Any:
+        """The value as ctypes takes it. WrongType: another type, or ctypes would cut it off."""
+        raise NotImplementedError
+
+
+class _Name(_Kind):
+    """A text."""
+
+    ctype = ctypes.c_char_p
 
     def __init__(self, optional: bool) -> None:
         self._optional = optional
 
-    def from_param(self, value: Any) -> ctypes.c_char_p | None:
+    def made_of(self, value: Any) -> bytes | None:
         if value is None and self._optional:
             return None
-        return ctypes.c_char_p(arguments.text("a name", value).encode())
+        return arguments.text("a name", value).encode()
 
 
-class _Whole:
-    """A parameter that is a whole number. ctypes would cut off what does not fit."""
+class _Whole(_Kind):
+    """A whole number."""
 
-    def __init__(self, kind: Any) -> None:
-        self._kind = kind
+    def __init__(self, ctype: Any) -> None:
+        self.ctype = ctype
 
-    def from_param(self, value: Any) -> Any:
+    def made_of(self, value: Any) -> int:
         number = arguments.whole(value)
-        if number is None or self._kind(number).value != number:
-            signed = "" if self._kind(-1).value < 0 else " from 0"
-            bits = 8 * ctypes.sizeof(self._kind)
+        if number is None or self.ctype(number).value != number:
+            signed = "" if self.ctype(-1).value < 0 else " from 0"
+            bits = 8 * ctypes.sizeof(self.ctype)
             raise WrongType(f"{value!r}: a whole number{signed} of at most {bits} bits")
-        return self._kind(number)
+        return number
 
 
-_NAME, _NAME_OR_NONE = _Name(optional=False), _Name(optional=True)
+class _Number(_Kind):
+    """A number."""
+
+    ctype = ctypes.c_double
+
+    def made_of(self, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise WrongType(f"{value!r}: a number")
+        return float(value)
+
+
+_NAME, _NAME_OR_NONE, _NUMBER = _Name(optional=False), _Name(optional=True), _Number()
 _INT, _INT64 = _Whole(ctypes.c_int), _Whole(ctypes.c_int64)
 _UINT64, _SIZE = _Whole(ctypes.c_uint64), _Whole(ctypes.c_size_t)
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
@@ -134,8 +157,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tick": (None, [_UINT64]),
     "expect": (ctypes.c_int, [_INT]),
     "work": (ctypes.c_int, [_INT, _INT]),
-    "set_link": (ctypes.c_int, [_NAME, _NAME, ctypes.c_double]),
-    "set_link_at": (ctypes.c_int, [_UINT64, _NAME, _NAME, ctypes.c_double]),
+    "set_link": (ctypes.c_int, [_NAME, _NAME, _NUMBER]),
+    "set_link_at": (ctypes.c_int, [_UINT64, _NAME, _NAME, _NUMBER]),
     "fail_copy": (ctypes.c_int, [_NAME_OR_NONE, _NAME, _INT64, _INT, _INT64]),
     "stall_copy": (ctypes.c_int, [_NAME, _NAME, _INT64, _UINT64]),
     "corrupt_copy": (ctypes.c_int, [_NAME, _NAME, _INT64, _INT64]),
@@ -163,15 +186,20 @@ def _library() -> ctypes.CDLL:
         raise DriverAbsent(f"cannot load the simulator {path}: {error}; reinstall glake") from error
     for name, (result, taken) in _SIGNATURES.items():
         function = getattr(library, f"simcuda_{name}")
-        function.restype, function.argtypes = result, taken
+        function.restype = result
+        function.argtypes = [kind.ctype if isinstance(kind, _Kind) else kind for kind in taken]
     return library
 
 
 def _call(name: str, *given: Any) -> Any:
-    try:
-        return getattr(_library(), f"simcuda_{name}")(*given)
-    except ctypes.ArgumentError as error:  # says which argument, and why
-        raise WrongType(f"simcuda_{name}: {error}") from None
+    # Here and not by ctypes, which would put its own words around those of the error.
+    ready = []
+    for number, (kind, value) in enumerate(zip(_SIGNATURES[name][1], given, strict=True), 1):
+        try:
+            ready.append(kind.made_of(value) if isinstance(kind, _Kind) else value)
+        except WrongType as error:
+            raise WrongType(f"simcuda_{name}, argument {number}: {error}") from None
+    return getattr(_library(), f"simcuda_{name}")(*ready)
 
 
 def _json(read: Callable[[ctypes.Array[ctypes.c_char], int], int]) -> Any:
@@ -245,8 +273,14 @@ def calls(symbol: str = "*") -> int:
 
     Args:
         symbol: of the driver; "*": all.
+
+    Raises:
+        InvalidOption: the simulator has no such call.
     """
-    return int(_call("calls", symbol))
+    made = int(_call("calls", symbol))
+    if made < 0:
+        raise InvalidOption(f"the simulator has no call {symbol!r}")
+    return made
 
 
 def cost_us(symbol: str = "*") -> float:
@@ -254,8 +288,14 @@ def cost_us(symbol: str = "*") -> float:
 
     Args:
         symbol: of the driver; "*": all.
+
+    Raises:
+        InvalidOption: the simulator has no such call.
     """
-    return float(_call("cost_us", symbol))
+    modelled = float(_call("cost_us", symbol))
+    if modelled < 0:
+        raise InvalidOption(f"the simulator has no call {symbol!r}")
+    return modelled
 
 
 def cost_by_us(table: str, symbol: str) -> float:
@@ -325,10 +365,12 @@ def ledger(device: Device = 0) -> dict[str, int]:
         device: 0, "cuda:0" or a torch.device.
 
     Raises:
-        InvalidDevice: no GPU's number or name.
+        InvalidDevice: no GPU's number or name, or the simulator has no such GPU.
     """
     gpu = arguments.device_number(device)
     books: dict[str, int] = _json(lambda to, room: int(_call("ledger", gpu, to, room)))
+    if not books:
+        raise InvalidDevice(f"the simulator has no GPU {gpu}, or none was used yet")
     return books
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from glake import arguments
+from glake.errors import InvalidArgument
+
 ATTENTION = ("flash", "efficient", "math")
 """Kernels of scaled_dot_product_attention a plan can prefer, as torch's CUDA build names them."""
 
@@ -28,6 +31,10 @@ class Job:
         options: the `-o key=value` pairs of the command line.
         facts: what the trace's header should say (model, strategy, sequence_lengths); the job may
             add to it.
+
+    Raises:
+        WrongType: a value of another type.
+        InvalidArgument: no such rank, or no step.
     """
 
     world: int = 1
@@ -37,3 +44,14 @@ class Job:
     seed: int = 0
     options: Mapping[str, str] = field(default_factory=dict)
     facts: dict[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raises as the class says."""
+        for name in ("world", "rank", "steps", "seed"):
+            arguments.count(name, getattr(self, name))
+        if not 0 <= self.rank < self.world:
+            raise InvalidArgument(f"rank {self.rank} of {self.world}: 0 to world - 1")
+        if self.steps < 1:
+            raise InvalidArgument(f"{self.steps} steps: at least one")
+        arguments.text("device", self.device)
+        arguments.text_map("options", self.options)

@@ -109,6 +109,9 @@ class Configurable:
 
     Args:
         config: an instance of the part's `Config`, whose build() calls this.
+
+    Raises:
+        WrongType: anything else.
     """
 
     @dataclass_transform(kw_only_default=True)
@@ -252,6 +255,11 @@ class Configurable:
 
     def __init__(self, config: Configurable.Config) -> None:
         super().__init__()
+        if not isinstance(config, type(self).Config):
+            raise WrongType(
+                f"{type(self).__name__} is made of a {type(self).__name__}.Config, not of "
+                f"{config!r}: call that config's build()"
+            )
         self.config: Any = config  # of the part's own kind
 
     def __init_subclass__(cls, abstract: bool = False, **options: Any) -> None:

@@ -23,7 +23,7 @@ from glake.errors import (
     WrongType,
 )
 from glake.metrics import serve_prometheus
-from glake.trace import html
+from glake.trace import Job, html
 from glake.trace import plan as glake_plan
 from glake.trace import replay as replaying
 from glake.trace.format import TraceWriter, read_events
@@ -152,6 +152,16 @@ CALLS: list[tuple[Callable[[Any], object], tuple[Any, ...], type[GlakeError]]] =
     (lambda registry: serve_prometheus(0, registry=registry), (3, "x"), WrongType),
     (glake.empty, (0, -1, "x"), InvalidArgument),
     (lambda names: glake.dry_run("x.py", allocators=names), (None, 5, "glake", [1]), WrongType),
+    (lambda value: Job(world=value), (None, "2", 1.5), WrongType),
+    (lambda value: Job(world=value), (0, -1), InvalidArgument),
+    (lambda value: Job(rank=value), (1, -1), InvalidArgument),
+    (lambda value: Job(steps=value), (0, -1), InvalidArgument),
+    (lambda value: Job(options=value), (None, "x", {"a": 1}), WrongType),
+    (lambda value: Job(device=value), (None, 0), WrongType),
+    (lambda value: topology.Topology("a", value, "b"), (None, 4, "dgx1v"), WrongType),
+    (lambda value: topology.Topology(value, topology.from_preset("dgx1v").platform, "b"),
+     (None, 3), WrongType),
+    (trainer.Experiment, (None, 3, "x"), WrongType),
     (topology.current, (3, "x", {"GLAKE_DRIVER": 3}, {3: "x"}), WrongType),
     (lambda size: simcuda.landings(0, size), (1 << 62, 1 << 70), InvalidOption),
     (replaying.load_trace, (None, 1, b"x", []), WrongType),
@@ -166,7 +176,10 @@ CALLS: list[tuple[Callable[[Any], object], tuple[Any, ...], type[GlakeError]]] =
     (read_events, (None, 1, b"x"), WrongType),
     (lambda path: next(read_events(path)), ("", "/", "/no/such/file"), FileFailed),
     (simcuda.calls, (None, 1, b"x", []), WrongType),
+    (simcuda.calls, ("cuNone", ""), InvalidOption),
     (simcuda.cost_us, (None, 1), WrongType),
+    (simcuda.cost_us, ("cuNone",), InvalidOption),
+    (simcuda.ledger, (99,), InvalidDevice),
     (simcuda.price_us, (None, 1), WrongType),
     (simcuda.price_us, ("cuNone",), InvalidOption),
     (lambda table: simcuda.cost_by_us(table, "cuMemMap"), (None, [], 1), WrongType),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from glake import arguments
+from glake.errors import WrongType
 from glake.platforms import Platform, file_text
 
 
@@ -16,12 +18,23 @@ class Topology:
         platform: its GPUs, sockets, edges and limits.
         source: where it is from, in words.
         devices: describes each GPU, where that is known.
+
+    Raises:
+        WrongType: a value of another type.
     """
 
     name: str
     platform: Platform
     source: str
     devices: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises as the class says."""
+        arguments.text("name", self.name)
+        arguments.text("source", self.source)
+        arguments.text_list("devices", self.devices)
+        if not isinstance(self.platform, Platform):
+            raise WrongType(f"platform is a Platform, not a {type(self.platform).__name__}")
 
     def text(self) -> str:
         """A platforms file of this one platform. `from_file` and the C interface can read it."""
