@@ -158,7 +158,7 @@ def _averaged_by_ranks() -> set[int]:
 def _gradient_is_held(tensor: Any) -> bool:
     """Whether other code holds the autograd node that accumulates the tensor's gradient.
 
-    Such a node outlives our reference to it. So a mark that we leave in it is still there when we
+    Such a node outlives our reference to it. So a note that we leave in it is still there when we
     ask for the node again.
     """
     import torch

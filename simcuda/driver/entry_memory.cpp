@@ -94,19 +94,21 @@ CUresult cuMemGetAddressRange(CUdeviceptr* base, size_t* bytes, CUdeviceptr addr
 }
 
 CUresult cuMemHostAlloc(void** address, size_t bytes, unsigned int flags) {
-  return in_context(CALL(cuMemHostAlloc), pages_of(bytes), [&](Driver& driver, Context&) -> CUresult {
-    if (address == nullptr || (flags & ~7u) != 0) return CUDA_ERROR_INVALID_VALUE;
-    const CUresult unsafe = driver.captures.check_unsafe();
-    return unsafe != CUDA_SUCCESS ? unsafe : driver.host.allocate(bytes, flags, address);
-  });
+  return in_context(
+      CALL(cuMemHostAlloc), pages_of(bytes), [&](Driver& driver, Context&) -> CUresult {
+        if (address == nullptr || (flags & ~7u) != 0) return CUDA_ERROR_INVALID_VALUE;
+        const CUresult unsafe = driver.captures.check_unsafe();
+        return unsafe != CUDA_SUCCESS ? unsafe : driver.host.allocate(bytes, flags, address);
+      });
 }
 
 CUresult cuMemAllocHost(void** address, size_t bytes) {
-  return in_context(CALL(cuMemAllocHost), pages_of(bytes), [&](Driver& driver, Context&) -> CUresult {
-    if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    const CUresult unsafe = driver.captures.check_unsafe();
-    return unsafe != CUDA_SUCCESS ? unsafe : driver.host.allocate(bytes, 0, address);
-  });
+  return in_context(
+      CALL(cuMemAllocHost), pages_of(bytes), [&](Driver& driver, Context&) -> CUresult {
+        if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
+        const CUresult unsafe = driver.captures.check_unsafe();
+        return unsafe != CUDA_SUCCESS ? unsafe : driver.host.allocate(bytes, 0, address);
+      });
 }
 
 CUresult cuMemFreeHost(void* address) {

@@ -9,8 +9,8 @@ from glake.errors import BadMessage
 from glake.transfer import topology
 from glake.transfer.place import graph_of
 from glake.transfer.relay import directory, modes
+from glake.transfer.relay.link_shares import Ledger
 from glake.transfer.relay.numbers import Numbers
-from glake.transfer.relay.sharing import Ledger
 from glake.transfer.topology import node
 from glake.transfer.topology.node import Node
 from glake.transfer.topology.nvml import Nvml

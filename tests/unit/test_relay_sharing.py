@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from glake._C import TransferPlanner
 from glake.errors import BadMessage, InvalidArgument
 from glake.transfer.place import graph_of
-from glake.transfer.relay.sharing import Ledger
+from glake.transfer.relay.link_shares import Ledger
 
 HOST = (-1, -2)
 EVEN = 1e-4  # how near to an even share counts as one

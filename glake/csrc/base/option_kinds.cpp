@@ -14,10 +14,10 @@ Bytes bytes_of(const OptionRow& row, const std::string& whole, std::string_view 
   return *bytes;
 }
 
-std::vector<std::string> split(const std::string& text, char mark) {
+std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> parts;
   for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(mark, begin), text.size());
+    const size_t end = std::min(text.find(separator, begin), text.size());
     parts.push_back(text.substr(begin, end - begin));
     begin = end + 1;
   }

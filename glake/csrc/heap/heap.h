@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "heap/past_placements.h"
 #include "heap/pins.h"
-#include "heap/placement_history.h"
 #include "heap/pool.h"
 #include "heap/request.h"
 #include "heap/reuse_rule.h"
@@ -124,7 +124,7 @@ class Heap {
   std::unique_ptr<ViewSpace> view_space;
   ViewIndex views;
   PinTable pins;
-  PlacementHistory history;
+  PastPlacements history;
   WaitBudget wait_budget;
   std::vector<PendingFree> pending_frees;
   std::vector<WholeBlock> whole_blocks;

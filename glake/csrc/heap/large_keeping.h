@@ -1,7 +1,7 @@
 // Whether threads keep the large blocks that they free, as they keep small ones, so that the next
 // request of the same size takes no lock of the device.
 //
-// Best fit does not see a block that is kept, and PlacementHistory does not see the request that
+// Best fit does not see a block that is kept, and PastPlacements does not see the request that
 // takes it. Both place a step that repeats better. So threads keep large blocks only where neither
 // matters, which is after a long row of large requests:
 //

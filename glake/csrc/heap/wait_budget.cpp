@@ -4,7 +4,7 @@
 
 namespace glake {
 
-bool WaitBudget::spent(const PlacementHistory& history, uint64_t waits) {
+bool WaitBudget::spent(const PastPlacements& history, uint64_t waits) {
   uint64_t period = history.period();
   bool step = period >= Tuning::kLeastStep && period <= Tuning::kMostStep;
   if (history.count() - begin_ >= (step ? period : Tuning::kWindow)) {

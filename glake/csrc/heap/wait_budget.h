@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "heap/placement_history.h"
+#include "heap/past_placements.h"
 
 namespace glake {
 
@@ -11,7 +11,7 @@ class WaitBudget {
  public:
   // True once this repetition of the step has waited often. `waits` is the device's count so far. A
   // sequence that repeats within a step, such as a layer's, does not renew the budget.
-  bool spent(const PlacementHistory& history, uint64_t waits);
+  bool spent(const PastPlacements& history, uint64_t waits);
 
  private:
   uint64_t begin_ = 0;  // the request that began the repetition

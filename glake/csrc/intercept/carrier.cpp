@@ -235,14 +235,14 @@ void Carrier::settle(const FlightPtr& flight, bool wait) {
   count_ = flying_.size();
 }
 
-CUresult Carrier::waited(Wait which, CUstream stream, uint64_t mark) {
+CUresult Carrier::waited(Wait which, CUstream stream, uint64_t latest) {
   if (!flying() || forked_) return sticky();
   Inside inside;
   int device = -1;
   if (which == Wait::kContext) driver_calls().ctx_get_device(&device);
   if (stream == CU_STREAM_LEGACY) stream = nullptr;
   const auto due = [&](const Flight& flight) {
-    if (flight.number > mark) return false;
+    if (flight.number > latest) return false;
     return (which == Wait::kContext && flight.device == device) ||
            (which == Wait::kStream && flight.stream == stream);
   };

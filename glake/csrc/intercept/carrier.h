@@ -32,10 +32,10 @@ class Carrier {
   // Which carried copies a driver call waits for.
   enum class Wait { kStream, kContext, kNone };
   // Called before the driver waits. The wait does not concern copies that start later.
-  uint64_t mark() const { return sequence_.load(); }
+  uint64_t latest() const { return sequence_.load(); }
   // Called after the wait has succeeded. Returns the wait's result, which differs if one of those
   // copies has failed.
-  CUresult waited(Wait which, CUstream stream, uint64_t mark);
+  CUresult waited(Wait which, CUstream stream, uint64_t latest);
 
   // These stand around a call that waits for all work. No carried copy is in flight meanwhile, and
   // none starts.

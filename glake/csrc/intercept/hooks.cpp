@@ -41,7 +41,7 @@ CUresult copied(const Copy& copy, F driver, Arguments... arguments) {
   result = driver(arguments...);
   // A copy that waits has waited for all work before it in the legacy stream.
   return copy.waits && result == CUDA_SUCCESS
-             ? carrier.waited(Carrier::Wait::kNone, nullptr, carrier.mark())
+             ? carrier.waited(Carrier::Wait::kNone, nullptr, carrier.latest())
              : result;
 }
 
@@ -51,9 +51,9 @@ CUresult waited(Carrier::Wait which, CUstream stream, F driver, Arguments... arg
   if (Carrier::inside()) return driver(arguments...);
   Carrier& carrier = Carrier::instance();
   if (carrier.sticky() != CUDA_SUCCESS) return carrier.sticky();
-  const uint64_t mark = carrier.mark();
+  const uint64_t latest = carrier.latest();
   const CUresult result = driver(arguments...);
-  return result == CUDA_SUCCESS ? carrier.waited(which, stream, mark) : result;
+  return result == CUDA_SUCCESS ? carrier.waited(which, stream, latest) : result;
 }
 
 template <class F, class... Arguments>

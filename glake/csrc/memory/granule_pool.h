@@ -57,7 +57,7 @@ class GranulePool {
   uint32_t& pins(const Arena& arena, uint64_t g) { return homes_[arena.id()][g].pins; }
   uint32_t pins(const Arena& arena, uint64_t g) const { return homes_[arena.id()][g].pins; }
 
-  // Marks granules for the length of one search. new_stamp() clears every mark.
+  // Stamps granules for the length of one search. new_stamp() makes all older stamps void.
   void new_stamp() { ++stamp_; }
   void stamp(const Arena& arena, uint64_t g, uint64_t count) {
     for (uint64_t i = 0; i < count; ++i) homes_[arena.id()][g + i].stamp = stamp_;

@@ -100,15 +100,15 @@ void Simplex::pivot(int entering, int row, double reward) {
     room_[i] = std::max(room_[i] - factor * room_[out], 0.0);
   }
   for (size_t i = 0; i < rows_; ++i) prices_[i] += reward * pivoted[i];
-  const auto mark = [&](int column, bool basic) {
+  const auto set_basic = [&](int column, bool basic) {
     if (column < 0) {
       slack_basic_[static_cast<size_t>(~column)] = basic;
     } else {
       columns_[static_cast<size_t>(column)].basic = basic;
     }
   };
-  mark(basis_[out], false);
-  mark(entering, true);
+  set_basic(basis_[out], false);
+  set_basic(entering, true);
   basis_[out] = entering;
 }
 

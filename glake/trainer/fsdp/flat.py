@@ -85,7 +85,7 @@ class Flat:
         self._work: Work | None = None
         self._source: torch.Tensor | None = None  # what the gather under way reads
         self._gathered = False
-        self._marks: torch.Tensor | None = None
+        self._flags: torch.Tensor | None = None
         self._share_out()
 
     def _share_out(self) -> None:
@@ -195,8 +195,8 @@ class Flat:
         """The gradients of the whole parameters, end to end and summed so far. The parameters have
         none afterwards.
 
-        Each rank's chunk of them has a mark for every slot behind it, 1 where this rank has a
-        gradient: sums of marks tell all ranks which parameters nobody used, with no further word.
+        Each rank's chunk of them has a flag for every slot behind it, 1 where this rank has a
+        gradient: sums of flags tell all ranks which parameters nobody used, with no further word.
         """
         device, size = self._ranks.device, self.chunk * self._ranks.ranks
 
@@ -213,23 +213,23 @@ class Flat:
                 used.add(number)
             if (gap := end - (slot.start if given is None else slot.end)) > 0:
                 found.append(zeros(gap))
-        marks = self._marks_of(used, dtype)
-        whole = torch.empty(size + len(marks) * self._ranks.ranks, dtype=dtype, device=device)
-        torch.cat(list(_chunked(found, self.chunk, marks)), out=whole)
+        flags = self._flags_of(used, dtype)
+        whole = torch.empty(size + len(flags) * self._ranks.ranks, dtype=dtype, device=device)
+        torch.cat(list(_chunked(found, self.chunk, flags)), out=whole)
         self._used |= used
         if self.partial is not None:
             whole += self.partial
             self.partial = None
         return whole
 
-    def _marks_of(self, used: set[int], dtype: torch.dtype) -> torch.Tensor:
-        """A mark for each slot. Those of a pass that used all slots are kept, as most passes do."""
+    def _flags_of(self, used: set[int], dtype: torch.dtype) -> torch.Tensor:
+        """A flag for each slot. Those of a pass that used all slots are kept, as most passes do."""
         if len(used) < len(self.slots):
             row = [float(number in used) for number in range(len(self.slots))]
             return torch.tensor(row, dtype=dtype, device=self._ranks.device)
-        if self._marks is None or self._marks.dtype != dtype:
-            self._marks = torch.ones(len(self.slots), dtype=dtype, device=self._ranks.device)
-        return self._marks
+        if self._flags is None or self._flags.dtype != dtype:
+            self._flags = torch.ones(len(self.slots), dtype=dtype, device=self._ranks.device)
+        return self._flags
 
     def reduce(self, dtype: torch.dtype) -> None:
         """Starts to sum collect() of all ranks. This rank keeps its share of the sum."""
@@ -255,10 +255,10 @@ class Flat:
         share = self.arrived()
         if share is None:
             return
-        reduced, marks = share.split([self.chunk, len(self.slots)])
+        reduced, flags = share.split([self.chunk, len(self.slots)])
         used: Any = self._used
         if len(used) < len(self.slots):  # only then does the host wait for the ranks' word
-            used = set(marks.nonzero().flatten().tolist())
+            used = set(flags.nonzero().flatten().tolist())
         self._used = set()
         reduced = reduced.to(self.dtype)
         if self._host is not None:
@@ -294,14 +294,14 @@ class Flat:
                 slot.piece.grad = None
 
 
-def _chunked(parts: list[torch.Tensor], chunk: int, marks: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The parts, which together make whole chunks, cut where a chunk ends. `marks` follow each
+def _chunked(parts: list[torch.Tensor], chunk: int, flags: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The parts, which together make whole chunks, cut where a chunk ends. `flags` follow each
     chunk."""
     room = chunk
     for part in parts:
         while part.numel() >= room:
             yield part[:room]
-            yield marks
+            yield flags
             part, room = part[room:], chunk
         room -= part.numel()
         yield part

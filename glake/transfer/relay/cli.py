@@ -92,10 +92,10 @@ def _only(preset: str | None, path: str | None, name: str | None) -> str | None:
 
 
 def _serve(topology: Topology, idle: float | None, relays: int | None, by_hand: bool) -> None:
-    from glake.transfer.relay import service, sharing
+    from glake.transfer.relay import link_shares, service
 
     files = Files(directory.private(), directory.key_of(topology))
-    most = sharing.MOST_RELAYS if relays is None else relays
+    most = link_shares.MOST_RELAYS if relays is None else relays
     if by_hand:
         click.echo(f"relay service over {topology.name}; its log: {files.log}", err=True)
     if not service.serve(topology, files, most, idle, at_once=not by_hand) and by_hand:

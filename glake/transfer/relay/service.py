@@ -18,8 +18,8 @@ from glake.files import lock
 from glake.transfer.place import graph_of
 from glake.transfer.relay import directory, protocol
 from glake.transfer.relay.directory import Files
+from glake.transfer.relay.link_shares import Client, Ledger
 from glake.transfer.relay.protocol import Ask, Demands, Grant, Hello, Message, Refused, Status
-from glake.transfer.relay.sharing import Client, Ledger
 from glake.transfer.topology import Topology
 
 GAP = 0.005  # seconds between two grants, because each makes every client plan again

@@ -15,9 +15,9 @@ from itertools import combinations
 from glake.platforms import Joint, Platform, for_people
 from glake.transfer.topology import calibration_cache
 from glake.transfer.topology.calibration import Calibration
+from glake.transfer.topology.contention import SATURATED, BothWays, Contention
 from glake.transfer.topology.copier import Copier, Copy, DriverCopier
 from glake.transfer.topology.routes import Routes, Way, parents
-from glake.transfer.topology.sharing import SATURATED, BothWays, Sharing
 from glake.transfer.topology.sources import current
 from glake.transfer.topology.topology import Topology
 
@@ -86,9 +86,9 @@ class _Probe:
         together = frozenset(self._together)
         return Calibration(rates, tuple(self._joint), tuple(self._notes), together)
 
-    def _believed(self, without: Collection[str] = ()) -> Sharing:
+    def _believed(self, without: Collection[str] = ()) -> Contention:
         """How copies share the links, by what is known so far."""
-        return Sharing(self._calibration().on(self._platform), self._routes, without)
+        return Contention(self._calibration().on(self._platform), self._routes, without)
 
     def _host_pair(self, gpu: int, socket: int) -> tuple[Copy, Copy]:
         return Copy(f"m{socket}", f"g{gpu}"), Copy(f"g{gpu}", f"m{socket}")

@@ -12,7 +12,7 @@ from glake.transfer.topology.routes import Routes
 SATURATED = 0.95  # a load above this share of a limit fills it: what copies can be timed to
 
 
-class Sharing:
+class Contention:
     """A platform's limits for sets of copies, in GB/s. `without` leaves out the limits of these
     edges (alone and with others), as if they were infinite.
     """

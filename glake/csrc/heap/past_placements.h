@@ -14,10 +14,10 @@
 
 namespace glake {
 
-class PlacementHistory {
+class PastPlacements {
  public:
   // A history that is not used takes no memory.
-  explicit PlacementHistory(bool used = true)
+  explicit PastPlacements(bool used = true)
       : ring_(used ? Tuning::kRemembered : 0), index_(used ? Tuning::kRemembered : 0) {}
 
   // Enters a request. Returns where its counterpart in the followed sequence lies, or 0. `entry`
@@ -41,7 +41,7 @@ class PlacementHistory {
   // The index has a request's number modulo this. That is the bits that number the remembered
   // requests, and one bit more, which tells these from most of the forgotten ones.
   static constexpr uint64_t kNumbered = 2 * Tuning::kRemembered;
-  static uint32_t mark(uint32_t bits) { return bits & ~static_cast<uint32_t>(kNumbered - 1); }
+  static uint32_t high_bits(uint32_t bits) { return bits & ~static_cast<uint32_t>(kNumbered - 1); }
   static constexpr uint64_t power(uint64_t n) { return n == 0 ? 1 : kBase * power(n - 1); }
 
   std::vector<Entry> ring_;

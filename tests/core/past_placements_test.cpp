@@ -1,6 +1,6 @@
 // The placement history follows a sequence that repeats, lets go of one that changes, and survives
 // the wrap-around of its ring. Each answer was placed for the same size and stream.
-#include "heap/placement_history.h"
+#include "heap/past_placements.h"
 
 #include "harness.h"
 
@@ -11,7 +11,7 @@ namespace {
 Bytes size_at(int i) { return kAlignment * static_cast<Bytes>(i * i % 97 + 1 + i); }
 
 TEST(a_repeated_step_is_followed) {
-  PlacementHistory history;
+  PastPlacements history;
   uint64_t entry = 0;
   int known = 0;
   for (int step = 0; step < 3; ++step) {
@@ -27,7 +27,7 @@ TEST(a_repeated_step_is_followed) {
 }
 
 TEST(a_changed_step_is_let_go) {
-  PlacementHistory history;
+  PastPlacements history;
   uint64_t entry = 0;
   for (int i = 0; i < 100; ++i) {
     history.expect(size_at(i), 0, &entry);
@@ -44,7 +44,7 @@ TEST(a_changed_step_is_let_go) {
 
 // Far more requests than the ring holds, of few kinds: answers must stay of the same kind.
 TEST(long_runs) {
-  PlacementHistory history;
+  PastPlacements history;
   test::Dice dice(9);
   uint64_t entry = 0;
   int known = 0;

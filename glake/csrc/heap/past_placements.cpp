@@ -1,8 +1,8 @@
-#include "heap/placement_history.h"
+#include "heap/past_placements.h"
 
 namespace glake {
 
-Address PlacementHistory::expect(Bytes size, StreamId stream, uint64_t* entry) {
+Address PastPlacements::expect(Bytes size, StreamId stream, uint64_t* entry) {
   constexpr uint64_t forget = power(Tuning::kAgreeing);
   uint64_t what = key(size, stream);
   Address place = 0;
@@ -24,7 +24,7 @@ Address PlacementHistory::expect(Bytes size, StreamId stream, uint64_t* entry) {
   // How long ago that request was.
   const uint64_t ago = (count_ + 1 - known) % kNumbered;
   if (cursor_ == 0 && known != 0 && ago != 0 && ago < Tuning::kRemembered && ago <= count_ &&
-      mark(known) == mark(context)) {
+      high_bits(known) == high_bits(context)) {
     const uint64_t then = count_ - ago;
     // The same hash must mean the same requests, so the last few are compared.
     bool same = then >= Tuning::kAgreeing;
@@ -34,7 +34,7 @@ Address PlacementHistory::expect(Bytes size, StreamId stream, uint64_t* entry) {
     }
     if (same) cursor_ = then + 1;
   }
-  known = mark(context) | static_cast<uint32_t>((count_ + 1) % kNumbered);
+  known = high_bits(context) | static_cast<uint32_t>((count_ + 1) % kNumbered);
   return place;
 }
 
