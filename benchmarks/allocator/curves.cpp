@@ -72,8 +72,8 @@ class Device {
 
 struct Point {
   double ns = 0;                // for one operation
-  double calls = 0;             // of the driver, an operation
-  double bytes = std::nan("");  // of host memory, a live block
+  double calls = 0;             // of the driver, for one operation
+  double bytes = std::nan("");  // of host memory, for a live block
 };
 
 // Times `count` calls of `body(i)`.

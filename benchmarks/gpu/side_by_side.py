@@ -57,7 +57,7 @@ class Plan:
     live_bytes: int  # peak live bytes to aim at; 0: take `batch`
     batch: int
     warm_up: int
-    steps: int  # a round
+    steps: int  # in a round
     rounds: int
     latency_sizes: tuple[int, ...]
     latency_times: int

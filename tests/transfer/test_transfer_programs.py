@@ -55,7 +55,7 @@ def test_program(program: str) -> None:
         **PROGRAMS[program],
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Exception ignored" not in done.stderr, done.stderr  # which objects raise at the exit
+    assert "Exception ignored" not in done.stderr, done.stderr  # by objects that end with Python
 
 
 def test_importing_loads_nothing() -> None:

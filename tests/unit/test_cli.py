@@ -14,7 +14,7 @@ from own_python import output
 import glake
 from glake import config
 
-DATA = ("platforms.json", "costs.json")  # which the simulator reads from its own folder
+DATA = ("platforms.json", "costs.json")  # the simulator reads them from its own folder
 
 PROGRAMS = Path(__file__).parent / "programs"
 

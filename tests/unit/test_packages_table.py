@@ -74,7 +74,7 @@ def test_the_tests_are_there() -> None:
         assert (cell[2] == "G") == file.startswith("tests/gpu/"), (cell, test)
         of_cuda = file.startswith(("tests/real/", "tests/gpu/")) or cell[2] == "C"
         by_cuda = re.search("(REAL|TITAN|CUDA)_PYTHON|real_python", (ROOT / file).read_text())
-        assert of_cuda or by_cuda, (cell, test)  # but C, all letters are of CUDA builds
+        assert of_cuda or by_cuda, (cell, test)  # all letters except C need a CUDA build
 
 
 def test_every_test_that_the_page_names_is_there() -> None:

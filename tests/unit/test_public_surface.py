@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 import docs_pages  # noqa: E402
 
-MODULES = sorted(docs_pages.MODULES.keys() - {"glake.typing"})  # which has aliases and protocols
+MODULES = sorted(docs_pages.MODULES.keys() - {"glake.typing"})  # it has aliases and protocols alone
 # Objects that calls return. Their attributes are described, but not how glake makes them.
 RETURNED = {
     "glake.Buffer", "glake.Headroom", "glake.Region", "glake.dryrun.DryRun",

@@ -138,7 +138,7 @@ def chain(last: str) -> Ledger:
 
 @pytest.mark.parametrize("last", ["NVLink", "one PCIe switch"])
 def test_two_in_a_row_are_lent_together(last: str) -> None:
-    """Neither brings anything without the other."""
+    """One of these relays brings nothing without the other."""
     books = chain(last)
     books.join(0, [0], 5)
     assert books.clients[0].relays == (1, 4)

@@ -337,7 +337,7 @@ def test_out_of_memory_in_set_up_at_the_first_event(tmp_path, names):
     assert all(each.oom is not None and each.oom.event == 0 for each in results)
     assert "native: set-up, event 0" in page.text
     assert "Set-up alone does not fit" in page.text
-    assert "60.00 MiB" in page.text  # so much does not fit
+    assert "60.00 MiB" in page.text  # 80 MiB less the capacity of 20
 
 
 def test_write_refuses_results_of_another_trace(tmp_path):

@@ -59,7 +59,7 @@ def test_adamw_keeps_two_moments_and_borrows_a_third(step):
 
 
 def test_buckets_of_ddp_are_no_parameters():
-    """Nor is a tied weight that set-up makes and drops."""
+    """A tied weight that set-up makes and drops is no parameter either."""
     lines = training(WEIGHTS, (7, "setup;aten.empty"), (4 * GPT2, "setup;aten.empty"),
                      steps=2, trained=GPT2)  # fmt: skip
     lines.insert(3, "f 1")

@@ -69,7 +69,7 @@ def test_some_options_change_at_any_time(machine: Machine) -> None:
 
 
 def test_every_option_of_the_simulator_is_a_variable() -> None:
-    """Also those that only its tests use. Python, the core and the simulator take the defaults."""
+    """Even options that only its tests use. Python, the core and the simulator take defaults."""
     variables = {
         config.PREFIX + option.name: option.default
         for option in config.OPTIONS.values()

@@ -83,7 +83,7 @@ def test_a_limit_that_is_gone_is_dropped() -> None:
 
 
 def test_limits_of_other_links_stay() -> None:
-    """A limit over two links in one direction is none over both directions of a link."""
+    """A limit over two links one way is not taken for one over both directions of a link."""
     pair = Joint((("s1>g2", 1.0), ("s0>u0", 1.0)), 40.0)
     believed = replace(ONE_UPLINK, joint=(*ONE_UPLINK.joint, pair))
     slower = replace(believed, joint=(replace(ONE_UPLINK.joint[0], gb_per_s=22.0), pair))

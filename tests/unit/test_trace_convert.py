@@ -288,7 +288,7 @@ def test_what_the_program_registered_by_number_is_not_found(tmp_path):
     copyreg.add_extension("os", "getcwd", 240)
     try:
         loaded = b"\x80\x02\x82\xf0)R."
-        assert pickle.loads(loaded) == os.getcwd()  # and is in pickle's cache from now on
+        assert pickle.loads(loaded) == os.getcwd()  # pickle now has it in its cache
         path = tmp_path / "s.pickle"
         path.write_bytes(loaded)
         with pytest.raises(RefusedPickle, match="it refers to os.getcwd"):

@@ -110,7 +110,7 @@ TEST(foreign_pool_limit) {
   DataPtr little = allocator()->allocate(4 * kMiB);
   ptr.clear();  // the pool keeps it until a request of the pool needs room
   CHECK_EQ(foreign->frees, 0);
-  OnStream on(new_stream());  // to which the pool's memory does not belong
+  OnStream on(new_stream());  // a stream without memory of the pool
   DataPtr other = from_pool(kPool, 30 * kMiB);
   CHECK_EQ(foreign->frees, 1);
   CHECK(has(thrown<c10::OutOfMemoryError>([] { from_pool(kPool, 40 * kMiB); }), "limit 64.00 MiB"));

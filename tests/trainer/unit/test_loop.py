@@ -529,7 +529,7 @@ def test_goodput_is_of_the_last_run() -> None:
         ([0, 4], 4),  # three were killed before they had joined
         ([2], 2),  # two before anything was in the log
         ([0, 1, 0, 2], 4),  # torchrun itself was started again
-        ([None, None], 1),  # a log of before this was told
+        ([None, None], 1),  # an old log, without these numbers
     ],
 )
 def test_restarts_are_counted_as_torchrun_counts_them(
