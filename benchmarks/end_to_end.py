@@ -61,7 +61,7 @@ def fits(batch: int, memory: int, allocator: str, steps: int) -> glake.dryrun.Dr
 
 
 def search(memory: int, allocator: str, steps: int, guess: int) -> Searched:
-    """Doubles the distance from the guess until it is bracketed, then halves."""
+    """Doubles the distance from the guess until the answer is between two batches, then halves."""
     found, low, high = Searched(), -1, len(BATCHES)
     at = min(range(len(BATCHES)), key=lambda place: abs(BATCHES[place] - guess))
     stride = 1
@@ -113,7 +113,7 @@ def simulated(memories: list[int], allocators: list[str], steps: int, guess: int
 
 
 def measured(batch: int, steps: int) -> None:
-    """tokens/s of the last steps on this machine's GPU, each allocator in a process of its own."""
+    """Prints tokens/s of the last steps on this machine's GPU, by a process for each allocator."""
     print("| allocator | batch | tokens/s |\n|---|---|---|")
     for allocator in ALLOCATORS:
         job = subprocess.run(

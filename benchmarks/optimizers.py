@@ -33,7 +33,7 @@ RATES = (1e-3, 3e-3, 1e-2)
 
 
 def settings() -> dict[str, list[Optimizer.Config]]:
-    """Six settings each. AGD's authors take a tenth of AdamW's rate."""
+    """Six settings for each optimizer. AGD's authors take a tenth of AdamW's rate."""
     return {
         "AdamW": [
             AdamW.Config(lr=lr, betas=(0.9, beta))
@@ -71,7 +71,7 @@ def batch(source: torch.Tensor, draw: torch.Generator, rows: int) -> torch.Tenso
 
 
 def run(config: Optimizer.Config, seed: int, steps: int) -> dict[str, Any]:
-    """Held-out losses every EVERY steps, and the CPU time of the steps."""
+    """The held-out loss after every EVERY steps, and the CPU time of the steps."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     trained, held = text()
@@ -103,7 +103,7 @@ def run(config: Optimizer.Config, seed: int, steps: int) -> dict[str, Any]:
 
 
 def steps_to(losses: list[float], target: float) -> float:
-    """The first step at which the loss is at most the target; linear between evaluations."""
+    """The first step at which the loss is at most the target, linear between evaluations."""
     before = float("inf")
     for at, loss in enumerate(losses):
         if loss <= target:

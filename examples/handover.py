@@ -11,7 +11,7 @@ import glake
 from glake import transfer
 
 glake.enable(driver="sim")
-transfer.default_engine()  # opened first: then bytes go over every path
+transfer.default_engine()  # opened before, so that bytes go over every path
 
 with glake.region("trainer"):
     trainer = torch.nn.Linear(4096, 4096)
@@ -21,7 +21,7 @@ kept = [each.weight.detach().clone() for each in (trainer, rollout)]
 glake.pause("rollout")
 
 for out, back in [("trainer", "rollout"), ("rollout", "trainer")] * 2:
-    with ThreadPoolExecutor() as at_once:  # both ways of every link
+    with ThreadPoolExecutor() as at_once:  # uses both directions of every link
         leaving, coming = at_once.submit(glake.pause, out), at_once.submit(glake.resume, back)
         print(f"{out} gave back {leaving.result() >> 20} MiB, {back} took {coming.result() >> 20}")
 

@@ -1,4 +1,4 @@
-"""CuPy's memory is glake's: here its pinned memory, as its runtime does not start without a GPU.
+"""glake serves CuPy: here its pinned memory, as CuPy's runtime does not start without a GPU.
 
 GLAKE_ALLOCATOR=1 GLAKE_DRIVER=sim python examples/hook_cupy.py
 """
@@ -10,8 +10,8 @@ import torch
 import glake
 from glake import integrations
 
-assert torch.__version__  # glake is its allocator, and so CuPy's
-integrations.install("cupy")  # nothing new where importing CuPy has done it
+assert torch.__version__  # glake is torch's allocator, so it can be CuPy's
+integrations.install("cupy")  # no effect if the import of CuPy did it
 pinned = cupy.cuda.alloc_pinned_memory(12 << 20)
 array = np.frombuffer(pinned, np.float32, 3 << 20)
 array[:] = 1

@@ -1,4 +1,4 @@
-"""DeepSpeed's NVMe tier and pinned memory by glake: no libaio, no compiler, no power of two.
+"""DeepSpeed's NVMe tier and pinned memory by glake, without libaio, compiler or powers of two.
 
 DS_ACCELERATOR=cpu GLAKE_ALLOCATOR=1 GLAKE_DRIVER=sim python examples/hook_deepspeed.py
 """

@@ -1,4 +1,4 @@
-"""FSDP2's buffers as single driver allocations, which NCCL can register: armed where it is named.
+"""FSDP2's buffers as single driver allocations, which NCCL can register. The hook must be named.
 
 GLAKE_ALLOCATOR=1 GLAKE_DRIVER=sim GLAKE_INTEGRATIONS=fsdp2 python examples/hook_fsdp2.py
 """

@@ -1,4 +1,4 @@
-"""torch_memory_saver's calls on glake's regions: paused memory is the driver's, no LD_PRELOAD.
+"""torch_memory_saver's calls on glake's regions give memory to the driver, without LD_PRELOAD.
 
 It needs PyTorch's CUDA build; with a GPU, GLAKE_ALLOCATOR=1 python examples/hook_memory_saver.py;
 without one:

@@ -27,7 +27,7 @@ engine = vllm.LLM(
 )
 sampling = vllm.SamplingParams(temperature=0.0, max_tokens=8, detokenize=False)
 prompts = [{"prompt_token_ids": list(range(first, first + 96))} for first in (1, 101, 201)]
-for _ in range(2):  # the second time from host memory
+for _ in range(2):  # the second time blocks come from host memory
     engine.generate(prompts, sampling, use_tqdm=False)
 told = glake.stats()
 print("stored", told["glake.integrations.vllm.stored_bytes"] >> 10, "KiB")

@@ -1,4 +1,4 @@
-"""A model larger than its GPU: layers are paged in one ahead of the work, and their memory reused.
+"""A model larger than its GPU. Layers come one ahead of the work, and their memory is reused.
 
 It needs PyTorch's CUDA build; with a GPU, GLAKE_ALLOCATOR=1 python examples/larger_than_gpu.py;
 without one:

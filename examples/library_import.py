@@ -17,7 +17,7 @@ assert stats["allocated_bytes.all.current"] >= 8 * 4 << 20
 
 try:
     torch.empty(2 << 30, dtype=torch.uint8)
-except RuntimeError as error:  # of PyTorch's CPU build; on CUDA it is torch.OutOfMemoryError
+except RuntimeError as error:  # on the CPU build; on CUDA it is torch.OutOfMemoryError
     print("refused:", str(error).splitlines()[0])
 else:
     raise AssertionError("2 GiB fitted into 90 % of 1 GiB")

@@ -1,4 +1,4 @@
-"""What Prometheus scrapes of a process that uses glake: pip install "glake[metrics]".
+"""What Prometheus scrapes of a process that uses glake. It needs pip install "glake[metrics]".
 
 GLAKE_DRIVER=sim:dgx_a100 python examples/metrics.py
 """

@@ -1,4 +1,4 @@
-"""Reads memory of another node, for which a second process stands: pip install "glake[nodes]"
+"""Reads memory of another node, here a second process. It needs pip install "glake[nodes]"
 
 GLAKE_DRIVER=sim:dgx_a100 python examples/nodes.py
 """
@@ -15,7 +15,7 @@ from glake import transfer
 
 SIZE = 16 << 20
 
-if len(sys.argv) > 1:  # the other node: it asks for the address, and says what it has read
+if len(sys.argv) > 1:  # the other node: gets the address, says what it has read
     address = sys.argv[1]
     with (
         transfer.Node(secret=os.environ["SECRET"], host="127.0.0.1") as node,

@@ -1,4 +1,4 @@
-"""A region: memory that goes back to the driver while a phase rests, at the same addresses after.
+"""A region is memory that goes to the driver while a phase rests and returns to its addresses.
 
 GLAKE_SIM_MEMORY=1GiB python examples/pause_and_resume.py
 """
@@ -14,7 +14,7 @@ with glake.region("weights", budget="256MiB"):
 before, address = model.weight.detach().clone(), model.weight.data_ptr()
 held = glake.stats()["reserved_bytes.all.current"]
 
-glake.pause("weights")  # its bytes to pinned host memory, its granules to the driver
+glake.pause("weights")  # bytes go to pinned host memory, granules to the driver
 print(f"paused: {(held - glake.stats()['reserved_bytes.all.current']) >> 20} MiB given back")
 assert glake.stats()["reserved_bytes.all.current"] < held
 

@@ -1,4 +1,4 @@
-"""A block of GPU memory in two processes: one shares it by a text, the other maps it. No copy.
+"""A block of GPU memory in two processes. One shares it by a text, the other maps it, uncopied.
 
 GLAKE_DRIVER=sim GLAKE_SIM_MACHINE=example python examples/share_between_processes.py
 """
@@ -14,7 +14,7 @@ SIZE = 4 << 20
 def child(text: str) -> None:
     """Reads what the parent wrote, and answers in the same block."""
     address, size = glake.open_shared(text)
-    # On a GPU a kernel or a copy would do this: only simulated memory has host addresses.
+    # On a GPU a kernel or a copy would do this. Only simulated memory has host addresses.
     assert ctypes.string_at(address, 5) == b"hello" and size == SIZE
     ctypes.memmove(address, b"world", 5)
     glake.close_shared(address)

@@ -13,7 +13,7 @@ source = np.random.default_rng(0).integers(0, 256, SIZE, dtype=np.uint8)
 back = np.zeros_like(source)
 
 gpu = glake.empty(SIZE, "cuda:0")  # a CUDA tensor serves as well
-with t.register_host(source), t.register_host(back):  # pinned where they are
+with t.register_host(source), t.register_host(back):  # pins them in place
     there = t.copy(gpu, source)  # the destination comes first, as in memcpy
     there.wait()
     home = t.copy(back, gpu)

@@ -1,4 +1,4 @@
-"""Which ways a copy would take, at what rate, and why not the others. No GPU is asked.
+"""Which paths a copy would take, at what rate, and why not the others. It needs no GPU.
 
 python examples/transfer_explain.py
 """
@@ -10,7 +10,7 @@ print(plan)
 print(f"{plan.rate:.0f} GB/s, where a plain copy has {plan.plain:.0f}")
 assert plan.rate > plan.plain
 
-# The same with a slow link: what carries the rest?
+# The same copy with a slow link shows which paths carry the rest.
 slow = transfer.explain(
     src="cpu", dst="cuda:0", nbytes=1 << 30, platform="dgx_a100", scales={"cpu:0/pcie>u1": 0.5}
 )

@@ -1,4 +1,4 @@
-"""Skips tests marked `full` unless TEST_FULL is 1: `make test` leaves them to `make test-all`."""
+"""Skips tests marked `full` unless TEST_FULL is 1. `make test` leaves them to `make test-all`."""
 
 import os
 from pathlib import Path
@@ -8,8 +8,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def jit_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compiles adapters once for each session, from the sources under test; all workers share
-    them."""
+    """A folder that all workers share, so that a session compiles adapters once."""
     base = tmp_path_factory.getbasetemp()
     return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "jit"
 

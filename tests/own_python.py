@@ -9,7 +9,7 @@ from pathlib import Path
 def run(
     program: Path, *arguments: str, said: str | None = None, timeout: float = 120, **variables: str
 ) -> "subprocess.CompletedProcess[str]":
-    """What came of the program, to which `said` is given on its standard input."""
+    """Runs the program with `said` on its standard input."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GLAKE_")}
     return subprocess.run(
         [sys.executable, str(program), *arguments],
@@ -22,7 +22,7 @@ def run(
 
 
 def output(program: Path, *arguments: str, said: str | None = None, **variables: str) -> str:
-    """What a program prints that must succeed."""
+    """Runs a program, which must succeed, and returns what it prints."""
     done = run(program, *arguments, said=said, **variables)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

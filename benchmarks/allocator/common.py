@@ -3,8 +3,8 @@
 A script names its program and its figures (a `Pattern`) and calls `front()`, which gives it the
 options --rounds, --json and --out, and --seconds where it runs against the clock. A program
 measures all subjects in turn, over several rounds, in one process (measure.h). Every figure is the
-median over the rounds, and a ratio is the median of the rounds' own ratios. So whatever slows the
-whole machine meets all alike.
+median over the rounds, and a ratio is the median of the rounds' own ratios. So what slows the
+machine slows all subjects alike.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ SUBJECTS = {
 
 
 class BenchmarkError(RuntimeError):
-    """A program failed or printed what no benchmark prints; the text says which."""
+    """A program failed, or printed what no benchmark prints. The text says which."""
 
 
 class BadTrace(click.ClickException):
-    """A trace that cannot be measured: the text names the file, and the line where it is one's."""
+    """A trace cannot be measured. The text names the file, and the line if one line is wrong."""
 
     exit_code = 2
 
@@ -72,7 +72,7 @@ class Pattern:
     title: str
     metrics: tuple[Metric, ...]
     note: str = ""
-    seconds: float | None = None  # the program's default; None: it takes no --seconds
+    seconds: float | None = None  # the program's default; None if it takes no --seconds
     subjects: dict[str, str] = field(default_factory=lambda: SUBJECTS)
 
 
@@ -103,7 +103,7 @@ class Runner:
 
 
 def read_rows(text: str) -> list[Row]:
-    """The rows among a program's lines. BenchmarkError: none, or one without its keys."""
+    """The rows among a program's lines. BenchmarkError if there is none, or one lacks a key."""
     rows = [json.loads(line) for line in text.splitlines() if line.startswith('{"pattern"')]
     for row in rows:
         if missing := {"pattern", "case", "subject", "rounds"} - row.keys():
@@ -120,7 +120,7 @@ def middle(values: Sequence[float | None]) -> float | None:
 
 
 def ratio(metric: Metric, ours: Sequence[Any], theirs: Sequence[Any]) -> dict[str, float] | None:
-    """How many times better ours is: median, least and most over the rounds; None if unknown."""
+    """How many times better glake's figure is: median, least and most. None if it is unknown."""
     found = []
     for mine, its in zip(ours, theirs, strict=False):
         over, under = (its, mine) if metric.better == "less" else (mine, its)
@@ -132,7 +132,7 @@ def ratio(metric: Metric, ours: Sequence[Any], theirs: Sequence[Any]) -> dict[st
 
 
 def summarise(pattern: Pattern, rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """A line for each row: its medians, and its ratios to our row of the same case."""
+    """A line for each row: its medians, and its ratios to glake's row of the same case."""
     ours = {row["case"]: row["rounds"] for row in rows if row["subject"] == OURS}
     lines = []
     for row in rows:
@@ -150,7 +150,7 @@ def summarise(pattern: Pattern, rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def tables(pattern: Pattern, lines: Sequence[dict[str, Any]]) -> list[Table]:
-    """A table for each case: figures, each with how many times better glake's is (red: worse)."""
+    """A table for each case. Beside a figure is how many times better glake's is (red: worse)."""
     made: list[Table] = []
     widest = max(len(line["subject"]) for line in lines)
     for case in dict.fromkeys(line["case"] for line in lines):
@@ -182,13 +182,13 @@ def _times(found: dict[str, float] | None) -> str:
 
 
 def legend(pattern: Pattern, lines: Sequence[dict[str, Any]]) -> list[str]:
-    """What the subjects of these lines are."""
+    """A sentence for each subject of these lines."""
     named = dict.fromkeys(line["subject"].split(",")[0] for line in lines)
     return [f"{name}: {pattern.subjects[name]}." for name in named if name in pattern.subjects]
 
 
 def machine() -> dict[str, Any]:
-    """The machine of the figures; the load average tells how busy it was."""
+    """The machine that made the figures. The load average shows how busy it was."""
     cpu = platform.processor() or platform.machine()
     try:
         info = Path("/proc/cpuinfo").read_text().splitlines()
@@ -273,8 +273,8 @@ TRACES = click.Argument(
 
 
 def given_traces(traces: Sequence[Path]) -> list[tuple[Path, Any]]:
-    """The traces given, or else the project's own, each with itself parsed. BadTrace for one that
-    breaks the format's rules (docs/trace-format.md), or whose live bytes suit no device."""
+    """(path, parsed trace) of the given traces, or else of the project's own. BadTrace if one
+    breaks the format's rules (docs/trace-format.md), or its live bytes suit no device."""
     from glake.trace.replay import load_trace
 
     found = []
@@ -304,7 +304,7 @@ def output_options(files: str) -> list[click.Parameter]:
 def command(
     work: Callable[..., None], title: str, *params: click.Parameter, files: str
 ) -> click.Command:
-    """The command of a benchmark with `params`, --json and --out, which `work` gets by name.
+    """The command of a benchmark. `work` gets `params`, --json and --out by name.
 
     The directory of --out is made before the work. A BenchmarkError or OSError ends the command
     with one line.

@@ -52,7 +52,7 @@ class Device {
     }
   }
   uint64_t held() const { return policy_->physical_bytes(); }
-  // Every driver call, those on events and streams too; 0 of a model.
+  // All driver calls, also those about events and streams. A model has none.
   double calls() const {
     double sum = 0;
     for (const char* symbol :
@@ -71,9 +71,9 @@ class Device {
 };
 
 struct Point {
-  double ns = 0;                // an operation
-  double calls = 0;             // of the driver, an operation
-  double bytes = std::nan("");  // of host memory, a live block
+  double ns = 0;                // for one operation
+  double calls = 0;             // of the driver, for one operation
+  double bytes = std::nan("");  // of host memory, for a live block
 };
 
 // Times `count` calls of `body(i)`.

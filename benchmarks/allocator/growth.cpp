@@ -98,7 +98,7 @@ void by_handles(const Case& which, size_t mib, Report& report) {
 
 void by_policy(const Case& which, const std::string& name, Report& report) {
   const std::unique_ptr<Policy> device = make_policy(name, device_of());
-  device->release(device->allocate(1, 0));  // opens the device: milliseconds, once
+  device->release(device->allocate(1, 0));  // opens the device, which takes milliseconds
   const DriverCalls before = device->calls();
   const uint64_t held = device->physical_bytes();
   std::vector<uint64_t> blocks;

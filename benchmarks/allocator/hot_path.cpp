@@ -1,6 +1,6 @@
 // Times the hot path: a steady working set, hits only, one thread, every call by itself.
 //
-//   hot_path [--seconds S] [--rounds N]      S: for each subject and mix of sizes, all rounds
+//   hot_path [--seconds S] [--rounds N]      S covers all rounds of a subject and mix of sizes
 #include "subjects.h"
 #include "workload.h"
 
@@ -26,7 +26,7 @@ void measure(const Mix& mix, const std::string& name, double seconds, int64_t co
   report.add(mix.name, name, "free_p99_ns", frees.quantile(0.99, cost));
   const double pair = allocations.mean(cost) + frees.mean(cost);
   report.add(mix.name, name, "pair_mean_ns", pair);
-  // Calls of requests that miss: none, once the working set is warm.
+  // Requests that miss make driver calls. There are none once the working set is warm.
   report.add(mix.name, name, "driver_calls",
              static_cast<double>(subject->calls().of_memory() - calls));
 }

@@ -64,7 +64,7 @@ class Recorder:
         }
         text = "".join(f"# {key}: {value}\n" for key, value in facts.items())
         text += "\n".join(self.lines) + "\n"
-        # No file name and no time in the gzip header: the bytes depend on the job alone.
+        # The gzip header has no file name and no time, so the bytes depend on the job alone.
         with open(path, "wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as packed:
             packed.write(text.encode())
 
@@ -105,7 +105,7 @@ class Model:
 
 
 def forward(record: Recorder, model: Model, tokens: int) -> list[int]:
-    """One layer's forward; returns the blocks that it keeps. Its work space is freed meanwhile."""
+    """Records one layer's forward. Returns the blocks that it keeps; its work space is freed."""
     kept = []
     for size in model.saved_activations(tokens):
         scratch = record.alloc(size)
@@ -115,7 +115,7 @@ def forward(record: Recorder, model: Model, tokens: int) -> list[int]:
 
 
 def backward(record: Recorder, model: Model, tokens: int, kept: list[int]) -> None:
-    """One layer's backward: a gradient for every activation, each freed with its activation."""
+    """Records one layer's backward. Each activation gets a gradient, and is freed with it."""
     row = model.batch * tokens * model.hidden * BF16
     gradient = record.alloc(row)
     for block in reversed(kept):
@@ -176,7 +176,7 @@ def gpt(record: Recorder, model: Model, lengths: list[int], recompute: bool) -> 
 
 
 def gather(record: Recorder, sizes: list[int]) -> list[int]:
-    """All-gathers a layer's parameters on its own stream for use by the computing one."""
+    """All-gathers a layer's parameters on its own stream, for use by the stream that computes."""
     flat = record.alloc(sum(sizes), GATHER)
     whole = [record.alloc(size, GATHER) for size in sizes]
     for block in whole:

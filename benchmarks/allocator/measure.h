@@ -1,4 +1,4 @@
-// What the allocator benchmarks share: clocks, quantiles, arguments and the JSON they print.
+// What the allocator benchmarks share: clocks, quantiles, arguments and the JSON that they print.
 //
 // A program measures every subject of a case in turn, `rounds` times over, so that all meet the
 // same noise, and prints one line of JSON for each case and subject: {"pattern", "case", "subject",
@@ -60,7 +60,7 @@ class Samples {
     std::nth_element(ticks_.begin(), ticks_.begin() + static_cast<long>(i), ticks_.end());
     return ticks_[i];
   }
-  // In nanoseconds; NaN if there are none. `cost`: ticks of the measurement itself.
+  // A quantile in nanoseconds; NaN without samples. `cost` is what a measurement takes, in ticks.
   double quantile(double q, int64_t cost = 0) {
     if (ticks_.empty()) return std::nan("");
     return ns_per_tick() * static_cast<double>(std::max<int64_t>(quantile_ticks(q) - cost, 0));
@@ -141,7 +141,7 @@ class Arguments {
 class Report {
  public:
   explicit Report(std::string pattern) : pattern_(std::move(pattern)) {}
-  // Adds one round's value of one metric; a value that is not finite means that there is none.
+  // Adds one round's value of one metric. A value that is not finite counts as none.
   void add(const std::string& label, const std::string& subject, const std::string& metric,
            double value) {
     find(find(rows_, label + '\n' + subject), metric).push_back(value);
@@ -184,7 +184,7 @@ class Report {
   std::vector<std::pair<std::string, Metrics>> rows_;
 };
 
-// Calls `measure(subject)` for each, `rounds` times over, each time beginning with another.
+// Calls `measure(subject)` for each subject in `rounds` rounds, each of which begins with another.
 template <typename Measure>
 void alternate(const std::vector<std::string>& subjects, int rounds, Measure measure) {
   for (int round = 0; round < rounds; ++round) {
@@ -194,7 +194,7 @@ void alternate(const std::vector<std::string>& subjects, int rounds, Measure mea
   }
 }
 
-// Runs a benchmark's body; 1, with a line on stderr, if it throws.
+// Runs a benchmark's body. Returns 1, and prints a line on stderr, if it throws.
 template <typename Body>
 int run(const char* name, Body body) {
   try {

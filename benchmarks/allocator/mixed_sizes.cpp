@@ -24,7 +24,7 @@ namespace {
 constexpr size_t kLeast = 512;
 constexpr int kPassed = 128;  // blocks of a thread in `passing`
 constexpr int kBurst = 64, kRetained = 48, kShared = 64;
-constexpr uint64_t kFewest = 1000;  // pairs of each thread, however short the time
+constexpr uint64_t kFewest = 1000;  // each thread makes at least so many pairs
 
 struct Held {
   void* block = nullptr;

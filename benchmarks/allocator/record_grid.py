@@ -5,7 +5,8 @@
 The models and strategies of the GMLake paper (Guo et al. 2024: OPT, GPT-2, GLM-10B, GPT-NeoX-20B
 and Vicuna; N: none, R: recomputation, L: LoRA, O: offload), and mixtures of experts, RLHF, serving
 and FSDP2. Each job is a ready plan, so `glake plan` with the arguments below records the same. A
-trace that exists is kept. One job at a time, seconds to minutes a step, under 4 GB of host memory.
+trace that exists is kept. One job runs at a time. A step takes seconds to minutes, and less than
+4 GB of host memory.
 
     for trace in OUT_DIR/*.trace.gz; do python benchmarks/allocator/targets.py $trace; done
 """
@@ -83,7 +84,7 @@ _OF_PLAN = {"world": int, "steps": int, "seed": int, "attention": str, "scratch"
 
 
 def request(arguments: str, steps: int) -> tuple[str, dict[str, object]]:
-    """The target and the keywords of ``record`` that mean the same as a line of ``glake plan``."""
+    """The target and keywords for ``record`` that mean the same as arguments of ``glake plan``."""
     target, *words = shlex.split(arguments)
     given = dict(zip(words[::2], words[1::2], strict=True))
     known: dict[str, object] = {"steps": steps}

@@ -6,8 +6,8 @@
 // The device holds twice the request (rounded up to 20 MiB), filled with blocks of 2 MiB of which
 // every other one is freed. An allocator that does not stitch is out of memory then (`fits` 0).
 // `again` is the same request after the block was freed. "new memory" is the same request on an
-// empty device, for comparison; for native that is one cudaMalloc. `driver_us` is modelled;
-// `host_us` contains the simulated driver's own time for glake, and none for the models, which have
+// empty device, for comparison. For native that is one cudaMalloc. `driver_us` is modelled.
+// `host_us` contains the simulated driver's own time for glake, but none for the models, which have
 // no driver.
 #include "subjects.h"
 
@@ -36,7 +36,7 @@ void* ask(Policy& device, size_t bytes, Cost* cost) {
 
 void give(Policy& device, void* block) { device.release(reinterpret_cast<uintptr_t>(block)); }
 
-// Fills the device with blocks of 2 MiB and frees every other one; returns the rest.
+// Fills the device with blocks of 2 MiB and frees every other one. Returns the rest.
 std::vector<uint64_t> fragment(Policy& device, size_t bytes) {
   std::vector<uint64_t> all, kept;
   for (size_t held = 0; held < bytes; held += kGranule) {

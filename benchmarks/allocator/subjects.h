@@ -33,12 +33,12 @@ using glake::replay::PolicyConfig;
 using glake::replay::price_tables;
 using glake::replay::PriceTable;
 
-constexpr uint64_t kDeviceBytes = uint64_t{80} << 30;  // of a device whose size is no matter
+constexpr uint64_t kDeviceBytes = uint64_t{80} << 30;  // where the size of a device does not matter
 
 constexpr const char* kGlake = "glake";
 constexpr const char* kCompact = "compact";
 constexpr const char* kGlibc = "glibc";
-constexpr size_t kGlibcScale = 512;  // our smallest block is its smallest
+constexpr size_t kGlibcScale = 512;  // makes its smallest block stand for ours
 
 // Modelled microseconds of calls, by each of the two built-in tables.
 struct Modelled {
@@ -49,7 +49,7 @@ inline Modelled modelled_us(const DriverCalls& calls) {
   return {tables[0].of(calls, {}).all, tables[1].of(calls, {}).all};
 }
 
-// One device's memory, fresh. Safe for threads, but for construction and destruction.
+// The memory of one fresh device. Threads may share it, except in construction and destruction.
 class Subject {
  public:
   virtual ~Subject() = default;
@@ -118,7 +118,7 @@ class ModelSubject : public Subject {
 
 class GlibcSubject : public Subject {
  public:
-  GlibcSubject() {  // all from the heap, and nothing back to the system while it is measured
+  GlibcSubject() {  // takes all from the heap, and gives nothing back to the system
     mallopt(M_MMAP_THRESHOLD, 32 << 20);
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
   }

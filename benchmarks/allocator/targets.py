@@ -43,7 +43,7 @@ def _worst(result: ReplayResult, what: str) -> float:
 
 
 def _beside(ours: float | None, peer: float | None) -> str:
-    """Compares our time, as the end of a phrase; empty where there is nothing to compare."""
+    """The end of a phrase that compares glake's time. Empty if there is nothing to compare."""
     if not ours or not peer:
         return ""
     return f", {ours / peer:.2f} x expandable's"
@@ -97,7 +97,7 @@ def measure(path: Path, trace: Any, progress: Progress) -> tuple[Table, dict[str
         roomy = run(policy, None, 512)
         mean, held = roomy.time_avg_utilisation, roomy.peak_physical_bytes / live
         row("mean", "live of held, mean over events", policy, "512", f"{mean:.4f}", mean)
-        if policy != "compact":  # below, for every delay
+        if policy != "compact":  # compact has rows below, for every delay
             row("held", "held, unlimited memory", policy, "512", f"{held:.4f}x live", held)
     for name, delay in DELAYS.items():
         tight = run("glake", TIGHT, delay)
@@ -120,7 +120,7 @@ def measure(path: Path, trace: Any, progress: Progress) -> tuple[Table, dict[str
 
 
 def overview(measured: list[dict[str, Any]]) -> list[Table]:
-    """A line a trace: glake beside the models of PyTorch's policies, work completing 512 late."""
+    """A line for each trace: glake beside models of PyTorch's policies. Work completes 512 late."""
     peers = ("glake", "expandable", "native")
     memory = Table(title="capacity needed and held with unlimited memory, x of peak live")
     for heading in ("trace", "peak live", *(f"needed: {each}" for each in peers)):

@@ -4,8 +4,8 @@
 //   thread_scaling [--seconds S] [--rounds N] [--threads T]
 //
 // Each thread has a working set of its own. `scaling` is the rate of T threads over that of one,
-// in the same round. The stalled case: one thread's hits while a second one grows by 256 MiB
-// again and again, each time at least 10 ms in the driver.
+// in the same round. In the stalled case one thread makes hits while a second one grows by 256 MiB
+// again and again, for at least 10 ms in the driver each time.
 #include "subjects.h"
 #include "workload.h"
 
@@ -15,7 +15,7 @@ namespace {
 constexpr int kWarmUp = 50000;
 constexpr std::chrono::milliseconds kStall{10};
 
-// Pairs of free and allocate per second, all threads together.
+// Pairs of free and allocate per second, by all threads together.
 double rate(const Mix& mix, Subject& subject, int threads, double seconds) {
   std::atomic<int> ready{0};
   std::atomic<bool> go{false}, stop{false};
@@ -79,7 +79,7 @@ void stall(const Mix& mix, const std::string& name, double seconds, int64_t cost
   const int64_t end = now_ns() + static_cast<int64_t>(seconds * 1e9);
   while (now_ns() < end) workload.timed(allocations, frees);
   stop = true;
-  simcuda_configure("call_delay_us", "cuMemMap=0");  // of the growth still under way
+  simcuda_configure("call_delay_us", "cuMemMap=0");  // ends the growth that is under way
   other.join();
   if (failure) std::rethrow_exception(failure);
   const std::string label = std::string("growth stalled, ") + mix.name;

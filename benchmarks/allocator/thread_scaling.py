@@ -3,8 +3,8 @@
     python benchmarks/allocator/thread_scaling.py [--threads T] [--seconds S] [--rounds N]
                                                   [--json] [--out DIR]
 
-Each thread has a working set of its own (that of hot_path.py). "growth stalled": one thread's hits
-while another grows by 256 MiB again and again, each time at least 10 ms in the driver.
+Each thread has a working set of its own (that of hot_path.py). In "growth stalled" one thread makes
+hits while another grows by 256 MiB again and again, for at least 10 ms in the driver each time.
 How to read it: docs/benchmarks.md.
 """
 

@@ -57,7 +57,7 @@ def by_torch(python: str, side: str, seconds: float) -> list[Row]:
     """Runs one round of one side. BenchmarkError if it fails."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}
     device = {"GLAKE_SIM_PHANTOM": "1", "GLAKE_SIM_DEVICES": "1", "GLAKE_SIM_MEMORY": "80GiB"}
-    env.setdefault("CUDA_HOME", str(cuda_headers()[0].parent))  # that Python may have no headers
+    env.setdefault("CUDA_HOME", str(cuda_headers()[0].parent))  # as that Python may have no headers
     ran = subprocess.run(
         [python, str(BY_TORCH), side, str(seconds)],
         env=libraries.environment({**env, **device, **SIDES[side], "PYTHONPATH": str(ROOT)}),
@@ -70,7 +70,7 @@ def by_torch(python: str, side: str, seconds: float) -> list[Row]:
 
 
 def measure(run: Runner, seconds: float) -> list[Row]:
-    """Every side's rows, of all rounds."""
+    """The rows of every side, over all rounds."""
     python = os.environ.get("REAL_PYTHON")
     if not python:
         raise click.ClickException(

@@ -3,13 +3,13 @@
 //
 //   trace_replay --trace FILE[,FILE...] [--rounds N] [--capacity X]     plain text traces
 //
-// Every policy goes through the same loop; models of other allocators are behind the lock that
+// Every policy goes through the same loop. Models of other allocators are behind the lock that
 // PyTorch takes. `alloc_*` and `free_*` are the calls that mapped and unmapped nothing. The others
-// take mostly the simulated driver's own time, which says nothing about a GPU; `driver_ms` is their
-// modelled time. A replay that is not timed finds out beforehand which calls these are (a policy
-// does the same each time), so that nothing comes between the timed calls. Each trace has two
-// cases: a device of 80 GiB (or of twice the peak live bytes if that is more), and one of X times
-// the peak live bytes. Where memory runs out all figures but `events_done` are missing.
+// take mostly the simulated driver's own time, which says nothing about a GPU. `driver_ms` is their
+// modelled time. A first replay, which is not timed, finds out which calls these are (a policy does
+// the same each time), so that nothing comes between the timed calls. Each trace has two cases: a
+// device of 80 GiB (or of twice the peak live bytes if that is more), and one of X times the peak
+// live bytes. If memory runs out, all figures except `events_done` are missing.
 #include <fstream>
 #include <map>
 
@@ -78,7 +78,7 @@ using Mapping = std::vector<bool>;  // whether an event maps or unmaps memory
 
 class Player {
  public:
-  // `found` is filled in where `known` is null.
+  // Fills in `found` if `known` is null.
   Player(const Trace& trace, Policy& policy, bool locked, const Mapping* known, Mapping* found)
       : trace_(trace), policy_(policy), locked_(locked), known_(known), found_(found) {
     blocks_.resize(std::max(trace.indices, 1u), 0);

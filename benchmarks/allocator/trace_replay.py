@@ -5,7 +5,7 @@
 
 Without traces it takes the project's own in tests/traces. Each is replayed on a device of 80 GiB
 and on one of X times its peak live bytes. Host times are of the calls that mapped and unmapped
-nothing. How to read it: docs/benchmarks.md; targets.py has what glake promises on a trace.
+nothing. How to read it: docs/benchmarks.md. targets.py shows what glake promises on a trace.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PATTERN = Pattern(
 
 
 def measure(run: Runner, traces: tuple[Path, ...], capacity: float) -> list[Row]:
-    """The program takes plain text, whose file's name is the row's. BadTrace: see given_traces."""
+    """Gives the program plain text, in files with the rows' names. BadTrace as given_traces."""
     with tempfile.TemporaryDirectory() as scratch:
         plain: list[Path] = []
         for path, _ in given_traces(traces):

@@ -23,13 +23,13 @@ constexpr Mix kMixes[] = {{"512 B - 1 MiB", 512, kMiB},
 constexpr int kLiveBlocks = 200;
 constexpr int kSizes = 32;
 
-// 200 live blocks of 32 sizes; each operation frees a random one and allocates another of these
-// sizes, as a training step does. A Subject has allocate(bytes), null when there is no memory, and
-// release(block).
+// 200 live blocks of 32 sizes. Each operation frees a random one and allocates another of these
+// sizes, as a training step does. A Subject has allocate(bytes), which returns null if there is no
+// memory, and release(block).
 template <typename Subject>
 class Workload {
  public:
-  // `spare`: takes twice the memory first, so that all later requests are hits.
+  // With `spare` it takes twice the memory first, so that all later requests are hits.
   Workload(const Mix& mix, unsigned seed, Subject& subject, bool spare = true)
       : random_(seed), subject_(subject) {
     std::uniform_real_distribution<double> exponent(std::log2(static_cast<double>(mix.least)),
@@ -84,12 +84,12 @@ class Workload {
   std::vector<void*> live_;
 };
 
-// What timing one call costs, in ticks: the median over a subject that does nothing, the least of
-// ten batches. While other programs slow the machine, one batch alone could take longer than a fast
-// subject does later, whose calls would then cost 0 ns.
+// What timing one call costs, in ticks. It is the median over a subject that does nothing, and the
+// least of ten batches. While other programs slow the machine, a single batch could take longer
+// than a fast subject does later, whose calls would then cost 0 ns.
 inline int64_t timing_cost() {
   struct Nothing {
-    virtual void* allocate(size_t) { return this; }  // called as the subjects are
+    virtual void* allocate(size_t) { return this; }  // virtual, as subjects are
     virtual void release(void*) {}
   };
   Nothing nothing;

@@ -21,17 +21,17 @@ POLICIES = {
     "expandable": "PyTorch's with expandable segments",
     "glake": "this library",
 }
-# In a job of 0.3 GiB some percent of the bytes are in granules that are partly in use. glake needs
-# 1.035 to 1.058 x, and native 1.12 x and more, depending on the text, which is this Python's
+# In a job of 0.3 GiB a few percent of the bytes are in granules that are partly in use. glake needs
+# 1.035 to 1.058 x, and native 1.12 x and more. It depends on the text, which is this Python's
 # library.
 HEADROOM = 1.08
 GRANULE = 2 << 20
-COMPLETE_AFTER = 512  # events until work enqueued is complete: `glake replay`'s default
+COMPLETE_AFTER = 512  # events until work is complete, by default of `glake replay`
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One policy at the capacity, and without limit for the picture (None if it fits)."""
+    """A policy's result at the capacity. If it does not fit, also one without limit, to draw."""
 
     result: ReplayResult
     unlimited: ReplayResult | None
@@ -60,7 +60,7 @@ def compare(trace_path: Path, capacity: int) -> list[Outcome]:
 
 
 def print_table(outcomes: list[Outcome], console: Console) -> None:
-    """The table, and under it where a policy ran out."""
+    """Prints the table, and under it where policies ran out of memory."""
     live = outcomes[0].result.trace_peak_live_bytes
     table = Table(
         title=f"The recorded job, replayed: peak live {size(live)}",

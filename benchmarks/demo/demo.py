@@ -4,10 +4,10 @@ The job is glake's trainer, `torchrun --nproc-per-node 2 -m glake.trainer`, on s
 length: the functions of Python's own standard library.
 
 1. A rehearsal of the job's longest batch shows its peak of live bytes. A rule gives the capacity.
-2. The job trains on stock torch, and again with glake at that capacity; every loss must be the
+2. The job trains on stock torch, and again with glake at that capacity. Every loss must be the
    same, to the bit, and so must the checkpoint at the end.
-3. The trace that the second run recorded is replayed at that capacity under models
-   of PyTorch's allocator and under glake: who fits, in a table and a picture.
+3. The trace that the second run recorded is replayed at that capacity under models of PyTorch's
+   allocator and under glake. A table and a picture show who fits.
 4. Where PyTorch's CUDA build is installed, another job runs by its own allocators, not models.
 """
 
@@ -35,7 +35,7 @@ from glake.trainer.goodput import records
 
 ROOT = Path(__file__).resolve().parents[2]
 RANKS = 2
-REHEARSAL = 2  # steps: the optimizer's state is there from the second one on
+REHEARSAL = 2  # steps; the second one has the optimizer's state
 DATA = {
     "path": sysconfig.get_path("stdlib"),
     "pattern": "*.py",
@@ -76,7 +76,7 @@ class Setup:
         return [data.batch(step, 0, 1)[0].tokens.shape[1] for step in range(self.steps)]
 
     def rehearse(self, longest: int) -> Path:
-        """Trains a few steps of the longest sequences; the trace of rank 0's memory."""
+        """Trains a few steps of the longest sequences. Returns the trace of rank 0's memory."""
         text = self.out / "runs" / "longest"
         shutil.rmtree(text, ignore_errors=True)
         text.mkdir(parents=True)
@@ -95,9 +95,9 @@ class Setup:
         glake: bool = False,
         limit: int | None = None,
     ) -> dict[str, Any]:
-        """Trains in fresh processes, on stock torch or on glake; returns what rank 0's log says.
+        """Trains in fresh processes, on stock torch or on glake. Returns what rank 0's log says.
 
-        Raises click.ClickException if training fails; its own words are on stderr by then.
+        Raises click.ClickException if training fails, which has then said why on stderr.
         """
         folder = self.out / "runs" / title
         shutil.rmtree(folder, ignore_errors=True)
@@ -134,7 +134,7 @@ class Setup:
         if (cache := os.environ.get("GLAKE_JIT_DIR")) is not None:
             kept["GLAKE_JIT_DIR"] = cache
         if glake:
-            # With a GPU, glake is its basic plug-in: not seen on hardware yet.
+            # With a GPU, glake runs as its basic plug-in, which no hardware has confirmed yet.
             driver = "cuda" if self.gpu else "sim"
             kept |= {"GLAKE_ALLOCATOR": "1", "GLAKE_DRIVER": driver, "GLAKE_STRICT": "1"}
         if limit is not None:
@@ -143,7 +143,7 @@ class Setup:
 
 
 def result(folder: Path) -> dict[str, Any]:
-    """The result of a run: its losses, its checkpoint's checksums, and its memory as counted."""
+    """The result of a run: its losses, its checkpoint's checksums, and its memory."""
     steps = [each for each in records(folder / "log.jsonl") if each["event"] == "step"]
     (marker,) = folder.glob("step-*/whole.json")
     last = steps[-1]
@@ -240,7 +240,7 @@ def main(steps: int, seed: int, out: Path, capacity: int | None, size: str) -> N
 
 
 def _draw(outcomes: list[Any], trace: Path, path: Path, setup: Setup) -> None:
-    # Imported here: matplotlib takes a second, and the first line should not wait for it.
+    # matplotlib takes a second to load, and the first line should not wait for it.
     drawing.load()
     from picture import draw
 

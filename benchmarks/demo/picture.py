@@ -115,7 +115,7 @@ def _verdict(found: ReplayResult, scale: _Scale) -> str:
 
 
 def _steps(events: list[int], starts: list[int], count: int) -> Any:
-    """Event indices as steps: step 0 begins at 0, and set-up takes the unit before."""
+    """Event indices in units of steps. Step 0 begins at 0, and set-up takes the unit before."""
     known = [0, *starts, count] if starts and starts[0] > 0 else [*starts, count]
     first = -1 if len(known) == len(starts) + 2 else 0
     return np.interp(events, known, np.arange(first, first + len(known)))

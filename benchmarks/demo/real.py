@@ -46,7 +46,7 @@ def cuda_python() -> str | None:
 
 
 def show(console: Console) -> None:
-    """Prints the table, or a line on how to get it. ClickException: the run failed."""
+    """Prints the table, or a line on how to get it. ClickException if the run fails."""
     python = cuda_python()
     if python is None:
         console.print(
@@ -101,7 +101,7 @@ def _runs(python: str) -> list[dict[str, Any]]:
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment; where there is no toolkit, with CUDA's headers for glake's
+    """This process's environment. If there is no toolkit, it names CUDA's headers for glake's
     adapter."""
     made = {name: text for name, text in os.environ.items() if name[:6] != "GLAKE_"}
     if (cache := os.environ.get("GLAKE_JIT_DIR")) is not None:

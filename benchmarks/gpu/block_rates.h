@@ -1,5 +1,5 @@
-// Rates of many small blocks for copies.cpp: one launch of glake_copy_blocks beside the same bytes
-// as one copy, and as one copy for each block.
+// Rates of many small blocks for copies.cpp: by one launch of glake_copy_blocks, by one copy of as
+// many bytes, and by one copy for each block.
 #pragma once
 
 #include <algorithm>

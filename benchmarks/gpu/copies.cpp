@@ -180,7 +180,7 @@ void kinds_of_memory(size_t bytes, kernels::Kernels* kernel) {
 void blocks_of(size_t most, const char* library) {
   kernels::BlockKernel blocks;
   OK(blocks.open(library));
-  Watch watch;  // its stream must not outlive the context: on a GPU that is a crash
+  Watch watch;  // destroyed before the context, else a GPU's driver crashes
   block_rates(&rows, &blocks, watch.stream, most, [&](size_t bytes, auto&& work) {
     return rate(static_cast<double>(bytes), watch.ms(work));
   });

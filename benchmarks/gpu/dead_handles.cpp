@@ -3,9 +3,9 @@
 //
 //   dead_handles [LIBRARY]     (default libsimcuda.so)
 //
-// Prints JSON: {"rows": [{call, case, outcome}]}. The outcome is the CUresult's name, "signal N"
-// where the process died, or "no end" where it took longer than ten seconds. Each row has a process
-// of its own.
+// Prints JSON: {"rows": [{call, case, outcome}]}. The outcome is the CUresult's name, "signal N" if
+// the process died, or "no end" if it took longer than ten seconds. Each row has a process of its
+// own.
 #include <sys/wait.h>
 #include <unistd.h>
 

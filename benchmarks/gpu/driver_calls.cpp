@@ -98,7 +98,7 @@ void next_to_others(size_t others, int times) {
   rows.add("cuMemUnmap", "next to", what, unmap);
 }
 
-// Do threads that map granules of their own get done sooner together? `us` is for each granule.
+// Shows whether threads that map their own granules are faster together. `us` is for each granule.
 void mapping_by_threads(int threads) {
   constexpr size_t kBytes = 2 * kMiB, kCount = 64;
   CUcontext context = nullptr;
@@ -146,7 +146,8 @@ void keep_busy(CUstream stream, CUdeviceptr base, size_t bytes) {
   for (int i = 0; i < 64; ++i) OK(cu.cuMemsetD32Async(base, 7, bytes / 4, stream));
 }
 
-// Do the calls wait for a kernel that runs on other memory? `still` counts how often it still ran.
+// Shows whether the calls wait for a kernel that runs on other memory. `still` counts how often the
+// kernel still ran afterwards.
 void beside_running_work(int times) {
   const size_t bytes = 2 * kMiB,
                busy_bytes = std::min<size_t>(memory / 16, 256 * kMiB) / bytes * bytes;
@@ -263,13 +264,13 @@ int main(int argc, char** argv) {
   size_t free = 0, total = 0;
   OK(cu.cuMemGetInfo(&free, &total));
   memory = std::min(memory, free / 2);
-  vmm_calls(2 * kMiB, 8, 2, false);  // warm-up: its rows go
+  vmm_calls(2 * kMiB, 8, 2, false);  // warm-up, whose rows are dropped
   rows = Rows();
   for (const size_t mib : {2, 4, 16, 32, 64, 256, 1024}) {
     const size_t count = std::min<size_t>(memory / (mib * kMiB), 64);
     if (count >= 1) vmm_calls(mib * kMiB, count, 4, true);
   }
-  // One call over more and more granules: the slope is the price of one more.
+  // One call over more and more granules. The slope is the price of one more.
   for (const size_t count : {1, 2, 4, 8, 16, 32, 128, 512, 2048}) {
     if (count * 2 * kMiB <= memory) vmm_calls(2 * kMiB, count, count <= 128 ? 8 : 3, false);
   }

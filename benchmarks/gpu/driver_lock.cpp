@@ -1,12 +1,12 @@
-// Which driver calls wait for work under way, and which keep another thread's calls out meanwhile.
+// Which driver calls wait for work under way, and which block calls of other threads meanwhile.
 //
 //   driver_lock [LIBRARY [MILLISECONDS]]     (default libsimcuda.so, 2)
 //
 // Work of MILLISECONDS runs in one stream. Meanwhile one thread makes the call, and a second one
 // enqueues small work in another stream all the time. A row (measure.h) has the call's own time,
-// `still_running`, the rounds in which the work outlasted the call (so the call did not wait), and
-// `peer_us`, the longest enqueue of the second thread (the median over the rounds). The simulator's
-// option driver_lock says what it assumes of each call.
+// `still_running` and `peer_us`. `still_running` counts the rounds in which the work outlasted the
+// call, so that the call did not wait. `peer_us` is the second thread's longest enqueue (the median
+// over the rounds). The simulator's option driver_lock says what it assumes of each call.
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -105,12 +105,12 @@ class Peer {
     longest_us_ = 0;
     const uint64_t before = turns_;
     asked_ = true;
-    while (turns_ < before + 3) std::this_thread::yield();  // it is at it
+    while (turns_ < before + 3) std::this_thread::yield();  // it works
     longest_us_ = 0;
   }
   double stop() {
     const uint64_t before = turns_;
-    while (turns_ < before + 2) std::this_thread::yield();  // the call that was held up counts
+    while (turns_ < before + 2) std::this_thread::yield();  // counts a call that was blocked
     asked_ = false;
     return longest_us_;
   }
@@ -129,7 +129,7 @@ class Peer {
       });
       if (us > longest_us_) longest_us_ = us;
       ++turns_;
-      // A full queue would hold the thread up too.
+      // A full queue would block the thread too.
       if (turns_ % 64 == 0) OK(cu.cuStreamSynchronize(stream_));
     }
   }

@@ -1,10 +1,10 @@
 // What a driver does with a part of a memory handle, or of a mapping. CUDA's documents ask for
 // offset 0 and do not say what else fails. If a part could be mapped, memory could be created in
-// large handles, at a fifth of the time, and stitched all the same.
+// large handles, in a fifth of the time, and could still be stitched.
 //
 //   handle_parts [LIBRARY]     (default libsimcuda.so)
 //
-// Prints JSON: {"rows": [{call, case, outcome}]}; the outcome is the CUresult's name.
+// Prints JSON: {"rows": [{call, case, outcome}]}. The outcome is the CUresult's name.
 #include <functional>
 
 #include "measure.h"
@@ -27,7 +27,7 @@ class Space {
   Space(const Space&) = delete;
   Space& operator=(const Space&) = delete;
   ~Space() {
-    cu.cuMemUnmap(base_, 2 * kHandle);  // what is not mapped as a whole goes piece by piece
+    cu.cuMemUnmap(base_, 2 * kHandle);  // halves that are mapped separately are unmapped below
     for (size_t at = 0; at < 2 * kHandle; at += kHalf) cu.cuMemUnmap(base_ + at, kHalf);
     cu.cuMemAddressFree(base_, 2 * kHandle);
     cu.cuMemRelease(handle_);

@@ -1,8 +1,8 @@
 """job_worker.py JOB LIMIT: runs a script of benchmarks/real/jobs in at most LIMIT bytes (0: no
 limit).
 
-Prints `RESULT {...}`: whether it finished, the seconds of each step, peaks in bytes as PyTorch
-counts them, and the driver calls of glake's allocator.
+Prints `RESULT {...}`: whether the job finished, the seconds of each step, PyTorch's peaks in bytes,
+and the driver calls of glake's allocator.
 """
 
 from __future__ import annotations

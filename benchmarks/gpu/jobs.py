@@ -33,18 +33,18 @@ ALLOCATORS: dict[str, dict[str, str]] = {
     "expandable": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
     "native": {},
 }
-CONTEXT = 2 << 30  # of each process: CUDA's context, loaded kernels
+CONTEXT = 2 << 30  # what each process holds: CUDA's context, loaded kernels
 GRANULE = 2 << 20
 
 
 @dataclass
 class Run:
-    """One process: a job under an allocator; `limit` in bytes, 0 for none."""
+    """One process: a job under an allocator. `limit` is in bytes, 0 for none."""
 
     job: str
     allocator: str
     case: str
-    needs: int  # bytes of the GPU, as the dry run had them
+    needs: int  # bytes of the GPU, from the dry run
     limit: int = 0
     process: subprocess.Popen[str] | None = field(default=None, repr=False)
 
@@ -100,7 +100,7 @@ class Lane:
         self.rows: list[dict[str, Any]] = []
 
     def work(self, waiting: list[Run]) -> None:
-        """Makes all runs. Those that follow from a result come first. Ends at the deadline."""
+        """Makes all runs, until the deadline. Runs that follow from a result come first."""
         while (waiting or self.running) and time.monotonic() < self.deadline:
             free = self.memory - sum(each.needs + CONTEXT for each in self.running)
             for run in list(waiting):

@@ -1,4 +1,4 @@
-"""A small GPT in plain torch, as a worker trains it: pre-norm blocks, learned positions."""
+"""A small GPT in plain torch, which a worker trains. It has pre-norm blocks, learned positions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Shape:
 
 
 class Block(nn.Module):
-    """Attention and MLP, each with its residual: (batch, tokens, width) to the same."""
+    """Attention and MLP, each with its residual. Input and output are (batch, tokens, width)."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()

@@ -28,13 +28,13 @@ def _size(numbers: random.Random) -> int:
 
 
 def steady(numbers: random.Random) -> list[Operation]:
-    """A working set of few sizes, as a training step has: hits."""
+    """A working set of few sizes, as a training step has. All requests are hits."""
     sizes = [_size(numbers) for _ in range(SIZES)]
     return _replaced(numbers, lambda: numbers.choice(sizes))
 
 
 def mixed(numbers: random.Random) -> list[Operation]:
-    """The same with a new size each time (larson's, on one thread)."""
+    """A working set in which each block has a new size, as in larson on one thread."""
     return _replaced(numbers, lambda: _size(numbers))
 
 
@@ -62,7 +62,7 @@ def bursts(numbers: random.Random) -> list[Operation]:
 
 
 def trace(numbers: random.Random) -> list[Operation]:
-    """tests/traces/gpt-varying, its streams left out."""
+    """tests/traces/gpt-varying, without its streams."""
     made: list[Operation] = []
     live: set[int] = set()
     with gzip.open(TRACES / "gpt-varying.trace.gz", "rt") as file:
@@ -82,7 +82,7 @@ PATTERNS = {each.__name__: each for each in (steady, mixed, bursts, trace)}
 
 
 def operations(name: str, budget: int) -> list[Operation]:
-    """The pattern's list, at most `budget` bytes live at once."""
+    """The pattern's list, with at most `budget` bytes live at once."""
     made = PATTERNS[name](random.Random(name))
     factor = budget / _peak(made)
     return [(slot, max(1, int(size * factor)) if size else 0) for slot, size in made]
@@ -102,8 +102,9 @@ def _peak(made: list[Operation]) -> int:
 class Taker:
     """Where blocks come from: torch, rmm (a pool of RMM's under torch), or cupy (its own pool).
 
-    `take` gives a block of so many bytes, freed when the last reference goes; `empty` gives cached
-    memory back to the device, where the pool `shrinks`. ImportError: it is not installed.
+    `take` gives a block of so many bytes, which is freed when the last reference goes. `empty`
+    gives cached memory back to the device, if the pool `shrinks`. ImportError if it is not
+    installed.
     """
 
     def __init__(self, kind: str, device: str, limit: int) -> None:
@@ -130,8 +131,8 @@ class Taker:
 
 
 def play(made: list[Operation], take: Callable[[int], object]) -> dict[str, Any]:
-    """Plays a list once; returns nanoseconds of the calls, including Python's part. Any kind of
-    out-of-memory error ends it, and is returned as `oom`."""
+    """Plays a list once. Returns nanoseconds of the calls, including Python's part. An error of
+    out of memory, of any kind, ends it and is returned as `oom`."""
     blocks: dict[int, object] = {}
     taken, freed = [], []
     clock = time.perf_counter_ns
@@ -141,7 +142,7 @@ def play(made: list[Operation], take: Callable[[int], object]) -> dict[str, Any]
             before = clock()
             try:
                 block = take(size)
-            except (RuntimeError, MemoryError) as error:  # torch's and RMM's; CuPy's
+            except (RuntimeError, MemoryError) as error:  # of torch and RMM; of CuPy
                 oom = str(error)[:200]
                 break
             taken.append(clock() - before)

@@ -2,8 +2,8 @@
 
     python benchmarks/gpu/patterns.py [--driver cuda|sim] [--rounds N] [--memory GIB] [--out DIR]
 
-The allocators are torch native, expandable segments, cudaMallocAsync and glake, and, where they are
-installed, RMM's pool under torch and CuPy's own pool. Each has a process (the workers of
+The allocators are torch native, expandable segments, cudaMallocAsync and glake. RMM's pool under
+torch and CuPy's own pool are added if they are installed. Each has a process (the workers of
 side_by_side.py). All are alive at once and take turns. --driver sim tries the script without a GPU,
 in torch's CPU memory: native is then torch's CPU allocator, glake the emulation, and only their
 host times mean something.
@@ -54,7 +54,7 @@ SIMULATED = {
     "glake": "the emulation in place of it, on the simulated driver",
 }
 OTHERS = ("rmm", "cupy")
-MEMORY_LIMIT = 1.5  # of each process, x the budget
+MEMORY_LIMIT = 1.5  # for each process, in budgets
 
 
 def missing(driver: str) -> str | None:
@@ -73,7 +73,7 @@ def missing(driver: str) -> str | None:
 
 
 class Run:
-    """The workers and their rows. A worker that fails is named, and left out."""
+    """The workers and their rows. A worker that fails is named, and has no more part."""
 
     def __init__(self, driver: str, budget: int, threads: int, console: Console) -> None:
         self.plan = SIM if driver == "sim" else REAL
@@ -93,7 +93,7 @@ class Run:
             self.ask(name, "allocator", kind=kind, limit=limit)
 
     def ask(self, name: str, do: str, /, **order: Any) -> dict[str, Any] | None:
-        """The worker's answer to an order, or its first one ("hello"); None if the worker is
+        """The worker's answer to an order, or its first answer ("hello"). None if the worker is
         lost."""
         worker = self.workers.get(name)
         if worker is None:
@@ -106,7 +106,7 @@ class Run:
             return None
 
     def round(self, first: int) -> None:
-        """Every pattern once under every allocator, beginning with the `first` one."""
+        """Plays every pattern once under every allocator, beginning with the `first` one."""
         names = list(self.workers)
         names = names[first % len(names) :] + names[: first % len(names)] if names else []
         for pattern in PATTERNS:
@@ -115,7 +115,7 @@ class Run:
                 self.keep(pattern, name, told)
         for threads in (1, self.threads):
             for name in names:
-                if name != "cupy":  # it has no C++ face
+                if name != "cupy":  # which has no C++ interface
                     told = self.ask(name, "mixed", threads=threads, seconds=0.3)
                     self.keep(f"C++, mixed, threads: {threads}", name, told)
 

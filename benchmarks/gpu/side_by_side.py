@@ -1,10 +1,10 @@
-"""The same training job under torch's allocators and glake's, one process each, in one run.
+"""The same training job under torch's allocators and glake's, in one run, one process each.
 
     python benchmarks/gpu/side_by_side.py [--driver cuda|sim] [--seconds S] [--out FILE]
 
 native, expandable (expandable_segments:True), async (cudaMallocAsync) and glake train a GPT whose
 sequence lengths vary. All processes live at once and take turns, so that slow changes of the
-machine's speed meet all alike. "native again" is a second native process; its distance from the
+machine's speed meet all alike. "native again" is a second native process. Its distance from the
 first is the noise. There are four parts: latency (allocation and free), ample (no memory limit),
 largest (the largest batch at one limit), tight (3 % above the peak live bytes). --driver sim tries
 the script without a GPU, on tiny sizes, and its figures mean nothing.
@@ -44,7 +44,7 @@ ALLOCATORS: dict[str, dict[str, str]] = {
 
 
 class WorkerError(RuntimeError):
-    """A worker died, refused an order or took too long; the text says which."""
+    """A worker died, refused an order or took too long. The text says which."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Plan:
     live_bytes: int  # peak live bytes to aim at; 0: take `batch`
     batch: int
     warm_up: int
-    steps: int  # a round
+    steps: int  # in a round
     rounds: int
     latency_sizes: tuple[int, ...]
     latency_times: int
@@ -84,7 +84,7 @@ class Process:
     def __init__(
         self, name: str, driver: str, plan: Plan, variables: dict[str, str] | None = None
     ) -> None:
-        self.name = name  # `variables`: the environment of a worker that is none of ALLOCATORS
+        self.name = name  # `variables` is for a worker that is not in ALLOCATORS
         drop = ("GLAKE_", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
         kept = {key: value for key, value in os.environ.items() if not key.startswith(drop)}
         if "GLAKE_JIT_DIR" in os.environ:
@@ -106,7 +106,7 @@ class Process:
         self._unread = b""
 
     def answer(self, seconds: float) -> dict[str, Any]:
-        """The next answer. WorkerError: none within `seconds`, or a refusal."""
+        """The next answer. WorkerError if none comes within `seconds`, or for a refusal."""
         assert self.process.stdout is not None
         deadline = time.monotonic() + seconds
         with selectors.DefaultSelector() as waiting:
@@ -183,7 +183,7 @@ class Run:
             return None
 
     def ask(self, name: str, do: str, **order: Any) -> dict[str, Any] | None:
-        """None if the worker is lost, now or before."""
+        """The worker's answer. None if the worker is lost, now or before."""
         if name not in self.workers:
             return None
         seconds = max(5.0, min(90.0, self.left() + 10))
@@ -222,7 +222,7 @@ class Run:
         return [name for name in self.workers if control or name != CONTROL]
 
     def rounds(self, names: list[str], batch: int, limit: int | None) -> dict[str, Any]:
-        """Rounds of the same steps, the workers in turn; each one's figures and ratios."""
+        """Makes rounds of the same steps, by the workers in turn: their figures and ratios."""
         rows: dict[str, Any] = {
             name: {"rounds_ms": [], "round_calls": [], "losses": [], "oom": None} for name in names
         }
@@ -262,7 +262,7 @@ class Run:
         row.update({key: value for key, value in told.items() if key != "oom"})
 
     def ample(self, batch: int) -> None:
-        """Step time and memory with no limit; the losses must be the same bits."""
+        """Step time and memory with no limit. The losses must be the same bits."""
         names = self._names(control=True)
         rows = self.rounds(names, batch, None)
         for row in rows.values():
@@ -272,7 +272,7 @@ class Run:
         self.found["ample"] = {"batch": batch, "lengths": self.lengths, "allocators": rows}
 
     def largest(self, limit: int) -> None:
-        """The largest batch whose steps fit in `limit` bytes, each try from a fresh model."""
+        """The largest batch whose steps fit in `limit` bytes. Each try has a fresh model."""
         rows: dict[str, Any] = {}
         for name in list(self.workers):
             self.ask(name, "drop")
@@ -305,7 +305,7 @@ class Run:
         }
 
     def tight(self, batch: int, live: int) -> None:
-        """Step time at 3 % above the peak live bytes; who runs out of memory, and where."""
+        """Step time at 3 % above the peak live bytes, and who runs out of memory where."""
         limit = -(-int(live * HEADROOM) // (2 * MIB)) * 2 * MIB
         names = [name for name in self._names() if name != "async"]
         for name in list(self.workers):
@@ -332,7 +332,7 @@ def _middle(rounds: list[list[float]]) -> float | None:
 
 
 def _ratios(row: dict[str, Any], other: dict[str, Any] | None) -> list[float]:
-    """This one's time over the other's, round by round; none without both."""
+    """One's time over the other's, round by round. Empty if one is missing."""
     pairs = zip(row["rounds_ms"], other["rounds_ms"] if other else [], strict=False)
     return [sum(mine) / sum(its) for mine, its in pairs]
 
@@ -342,14 +342,14 @@ def _median(ratios: list[float]) -> float | None:
 
 
 def _ratio_of_steps(row: dict[str, Any], other: dict[str, Any] | None) -> float | None:
-    """The same of runs whose rounds were not beside each other."""
+    """The ratio of two runs whose rounds did not take turns."""
     if other is None or not row["rounds_ms"] or not other["rounds_ms"]:
         return None
     return float(row["step_ms"] / other["step_ms"])
 
 
 def make_plan(free_bytes: int, memory: int) -> Plan:
-    """Sizes for a GPU with so much free memory, all workers on it at once."""
+    """Sizes for a GPU with so much free memory, on which all workers run at once."""
     share = min(memory, int(0.85 * free_bytes / len(ALLOCATORS)))
     return replace(REAL, live_bytes=int(share / 1.3))
 

@@ -1,12 +1,12 @@
-"""Copies by glake.transfer beside torch's `copy_()` of the same memory, on one GPU: GB/s by wall
-clock, from the call until the bytes are there.
+"""Copies by glake.transfer beside torch's `copy_()` of the same memory, on one GPU.
 
-Pageable memory is also copied by torch's `.to()`, which takes new memory for each copy.
+Rates are GB/s by wall clock, from the call until the bytes are there. Pageable memory is also
+copied by torch's `.to()`, which takes new memory for each copy.
 
     benchmarks/gpu/transfers.py --driver cuda|sim [--most BYTES] [--rounds N]
 
 Prints {"rows": [{call, case, bytes, times, unit, median, p10, p90, least}], "skipped"}. Rounds of
-the cases alternate. On the simulator ("sim") it tries the script: its rates mean nothing.
+the cases alternate. "sim" only tries the script on the simulator, where rates mean nothing.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class Device:
         }
 
     def free(self) -> None:
-        """Gives it back."""
+        """Gives the memory back."""
         from glake import _C
 
         _C.free(self.address)
 
 
 def cases(size: int, device: Device, cuda: bool) -> dict[tuple[str, str], Callable[[], Any]]:
-    """What is timed, by (call, case): each returns when the bytes are there."""
+    """The timed functions by (call, case). Each returns when the bytes are there."""
     import glake.transfer as t
 
     raw = t.Raw(device.address, size, 0)
@@ -90,7 +90,7 @@ def cases(size: int, device: Device, cuda: bool) -> dict[tuple[str, str], Callab
 
 
 def _pageable(size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Written memory that begins at a page, so that no copy is faster for its alignment."""
+    """Written memory that begins at a page, so that no copy is faster by its alignment."""
     page = mmap.PAGESIZE
     memory = np.ones(size + page, np.uint8)
     first = -memory.ctypes.data % page

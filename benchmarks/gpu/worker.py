@@ -1,4 +1,4 @@
-"""One process under one allocator: takes orders as JSON lines on stdin, answers on stdout.
+"""One process under one allocator. It takes orders as JSON lines on stdin and answers on stdout.
 
 side_by_side.py starts one for each allocator and lets one at a time work, so that their steps
 alternate. The environment chooses the allocator; nothing here knows it.
@@ -51,9 +51,9 @@ class Worker:
         self.optimizer: torch.optim.Optimizer | None = None
         self.free_before = 0
         if self.cuda:
-            torch.use_deterministic_algorithms(True)  # with warn_only attention is not
-            torch.utils.deterministic.fill_uninitialized_memory = False  # not what is timed
-            # Flash attention alone: its backward pass can be made deterministic.
+            torch.use_deterministic_algorithms(True)  # with warn_only attention would not be
+            torch.utils.deterministic.fill_uninitialized_memory = False  # its time must not count
+            # Only flash attention has a backward pass that can be made deterministic.
             torch.backends.cuda.enable_mem_efficient_sdp(False)
             torch.backends.cuda.enable_cudnn_sdp(False)
             torch.zeros(1, device=self.device)
@@ -99,7 +99,7 @@ class Worker:
         torch.manual_seed(SEED)
         if self.cuda:
             self.free_before = torch.cuda.mem_get_info()[0]
-            with contextlib.suppress(RuntimeError):  # an allocator without statistics
+            with contextlib.suppress(RuntimeError):  # if the allocator has none
                 torch.cuda.reset_peak_memory_stats()
         try:
             kind = torch.bfloat16 if self.cuda else torch.float32
@@ -111,7 +111,7 @@ class Worker:
         return {"parameters": sum(each.numel() for each in self.model.parameters())}
 
     def steps(self, batch: int, lengths: list[int]) -> dict[str, Any]:
-        """Trains one step at each length; stops at the first that does not fit."""
+        """Trains one step at each length. Stops at the first that does not fit."""
         calls = _driver_calls()
         losses: list[torch.Tensor] = []
         marks: list[Any] = [self._mark()]
@@ -159,7 +159,7 @@ class Worker:
         return first.elapsed_time(second) if self.cuda else (second - first) * 1e3
 
     def _memory(self) -> dict[str, Any]:
-        """Peaks in bytes since setup(), and the device memory it holds; None where not known."""
+        """Peaks in bytes since setup(), and the device memory it holds. None if unknown."""
         names = {
             "peak_requested_bytes": "requested_bytes.all.peak",
             "peak_allocated_bytes": "allocated_bytes.all.peak",
@@ -210,7 +210,7 @@ class Worker:
         return {}
 
     def pattern(self, which: str, budget: int) -> dict[str, Any]:
-        """Plays one of pattern_jobs, from empty caches: once to warm up, once timed.
+        """Plays one of pattern_jobs from empty caches, once to warm up and once timed.
 
         `held_per_live` is the device memory held then, over the most bytes live at once.
         """
@@ -227,13 +227,13 @@ class Worker:
         return told
 
     def mixed(self, threads: int, seconds: float) -> dict[str, Any]:
-        """Pairs of allocation and free a second, of mixed sizes, from C++ threads."""
+        """Pairs of allocation and free per second, of mixed sizes, by C++ threads."""
         rate = _loop().mixed_per_s(int(self.cuda), 8 << 20, 64, threads, seconds)
         return {"pairs_per_s": rate if rate >= 0 else None}
 
 
 def _driver_calls() -> int | None:
-    """Memory calls that glake has made of the driver; None where another allocator works."""
+    """Memory calls that glake made to the driver. None under another allocator."""
     if os.environ.get("GLAKE_ALLOCATOR", "0") == "0":
         return None
     import glake
@@ -278,7 +278,7 @@ def main() -> None:
         try:
             told = getattr(worker, order.pop("do"))(**order)
             print(json.dumps({"ok": True, **told}), flush=True)
-        except Exception as error:  # told to the coordinator, who goes on with the others
+        except Exception as error:  # the coordinator is told, and goes on with others
             text = f"{type(error).__name__}: {error}"[:1000]
             print(json.dumps({"ok": False, "error": text}), flush=True)
 

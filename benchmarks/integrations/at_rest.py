@@ -19,32 +19,32 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "tests" / "integrations" / "programs" / "at_rest.py"
 PACKAGES = PROGRAM.parents[1] / "packages"  # stand-ins of vLLM and torch_memory_saver
-# For each environment: its additional packages, and the hooks. A hook that a later environment has
-# too is counted there.
+# (Python, its additional packages, its hooks). A hook that a later environment has too is counted
+# there.
 PLACES = (
     (Path(sys.executable), PACKAGES, ("cupy", "fsdp2", "memory_saver", "vllm")),
     (ROOT / ".venv-frameworks" / "bin" / "python", None, ("deepspeed", "megatron")),
     (ROOT / ".venv-vllm" / "bin" / "python", None, ("vllm",)),
 )
 SOURCE = Path(__file__).with_name("requests.c")
-Counts = dict[str, dict[str, list[int]]]  # of each hook "off" and "on": driver calls, instructions
+Counts = dict[str, dict[str, list[int]]]  # hook: {"off" or "on": [driver calls, instructions]}
 
 
 def library(folder: Path) -> Path:
-    """Client requests of callgrind, to be called from Python."""
+    """Compiles a library by which Python makes callgrind's client requests."""
     made = folder / "librequests.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(made), str(SOURCE)], check=True)
     return made
 
 
 def instructions(folder: Path) -> dict[str, int]:
-    """The counts of callgrind for each stretch, by the name of the stretch; each has a file."""
+    """callgrind's count of each stretch, by the stretch's name. Each stretch has a file."""
     found: dict[str, int] = {}
     for file in sorted(folder.glob("counts.*")):
         text = file.read_text(errors="replace")
         name = re.search(r"^desc: Trigger: Client Request: (.+)$", text, re.MULTILINE)
         total = re.search(r"^(?:totals|summary): (\d+)", text, re.MULTILINE)
-        if name is not None:  # the last is of the program's end
+        if name is not None:  # the last file is of the program's end
             if total is None:
                 raise ValueError(f"{file}: callgrind has written no total of {name[1]!r}")
             found[name[1].strip()] = int(total[1])

@@ -36,7 +36,7 @@ JOBS = {
 
 
 def run(job: str, side: str) -> dict[str, Any]:
-    """Runs a job in its own process; returns its bytes. RuntimeError with its last output if it
+    """Runs a job in its own process, and returns its bytes. RuntimeError with its last output if it
     fails."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GLAKE_")}
     simulated = {"GLAKE_SIM_PHANTOM": "1", "GLAKE_SIM_MEMORY": "8GiB"}

@@ -1,7 +1,7 @@
 """Shows the results of capacity.py as a table (Markdown, on stdout) and a picture (capacity.svg).
 
-table.py [RESULTS]: a folder of JOB.json, by any Python with glake. Exit code 1, with a line for
-each, where glake and compact both need more than native or expandable.
+table.py [RESULTS]: RESULTS is a folder of JOB.json. Any Python with glake runs it. The exit code is
+1, with a line for each such job, if glake and compact both need more than native or expandable.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def picture(jobs: list[dict[str, Any]]) -> str:
 
 
 def short(jobs: list[dict[str, Any]]) -> list[str]:
-    """Where glake needs more than PyTorch's allocators, beyond what a search tells apart."""
+    """Jobs in which glake needs more than PyTorch's allocators, beyond a search's precision."""
     found = []
     for job in jobs:
         least = {name: run["smallest_capacity_bytes"] for name, run in job["runs"].items()}

@@ -67,19 +67,20 @@ class Trial:
         return made
 
     def passes(self) -> None:
-        """Forward and backward, during which a save may go on."""
+        """Runs forward and backward, during which a save may go on."""
         tokens = torch.randint(0, self.vocabulary, (4, 65), device=self.here.device)
         self.sharded(tokens[:, :-1], tokens[:, 1:]).total.backward()
 
     def update(self) -> None:
-        """The optimizer's step."""
+        """Takes the optimizer's step."""
         self.sharded.clip_gradients(1.0, scale=1 / 256)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.number += 1
 
     def save(self, way: str) -> tuple[float, float]:
-        """Saves once, and goes on: (seconds the step stood still, seconds until it was safe)."""
+        """Saves once, and goes on. Returns the seconds for which the step stood still, and the
+        seconds until the state was safe."""
         self.passes()
         self.update()
         # torch's own ways take tensors as arguments; the time to make these is not counted.
@@ -96,7 +97,7 @@ class Trial:
         stall += time.perf_counter() - before
         self.update()
         finish()
-        while not safe:  # told by another thread
+        while not safe:  # another thread notes it
             time.sleep(0.0005)
         return stall, safe[0]
 
@@ -139,7 +140,7 @@ def measured(name: str, layers: int | None, rounds: int) -> dict[str, Any]:
         for turn in range(rounds + 1):
             for way in NAMES:
                 times = trial.save(way)
-                if turn:  # the first of each warms up
+                if turn:  # the first of each is a warm-up
                     measures[way].append(times)
         own = trial.ways["memory"]._memory
         assert own is not None and own.files[0].layout is not None
@@ -162,7 +163,7 @@ def measured(name: str, layers: int | None, rounds: int) -> dict[str, Any]:
 
 
 def show(found: dict[str, Any], console: Console) -> None:
-    """The table."""
+    """Prints the table."""
     size = found["bytes_per_rank"] / 2**20
     table = Table(title=f"{size:,.0f} MiB of state a rank, {found['ranks']} ranks")
     for heading in ("checkpoint", "stalls the step (ms)", "at worst (ms)", "safe after (ms)"):

@@ -1,14 +1,14 @@
 """Counts lines that change when RoPE, or experts, go into every one of more and more experiments.
 
-complexity.py: takes the zoo's models in growing numbers and variants of each, puts the change into
-all of them by one call each, builds every result on the meta device and runs it, and counts:
+complexity.py takes growing numbers of the zoo's models, with variants of each. It puts the change
+into all of them by one call each, builds every result on the meta device and runs it. It counts:
 
-- lines changed: those of the one function that makes the change. No other file is edited: all that
-is
-  built here are the package's own parts.
-- beside it, what the same change needs where every parent repeats the fields of its children, as
-  flat configs do: a line for each new field in each class from the part up to the experiment, and
-  one in each experiment. Counted from the same trees. (AXLearn, arXiv 2507.05411, section 4.)
+- lines changed: those of the one function that makes the change. No other file is edited, because
+  only the package's own parts are used.
+- beside it, the lines that the same change needs if every parent repeats the fields of its
+  children, as flat configs do: a line for each new field in each class from the part up to the
+  experiment, and one in each experiment. They are counted from the same trees. (AXLearn, arXiv
+  2507.05411, section 4.)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from glake.trainer.models.feed_forward import MLP, FeedForward, MoE
 from glake.trainer.models.lora import with_lora
 from glake.trainer.models.position import Rotary
 
-# A change, the parts that it goes into, and the config that it adds.
+# change: (the function that makes it, the parts that it goes into, the config that it adds)
 CHANGES: dict[str, tuple[Callable[..., Any], type[Configurable.Config], Configurable.Config]] = {
     "RoPE": (sizes.with_rope, Attention.Config, Rotary.Config()),
     "experts": (sizes.with_experts, FeedForward.Config, MoE.Config(expert=MLP.Config(hidden=1))),
@@ -36,7 +36,7 @@ CHANGES: dict[str, tuple[Callable[..., Any], type[Configurable.Config], Configur
 
 
 class Experiment(Configurable):
-    """A model within an experiment: one level more than the model alone."""
+    """An experiment has a model, so its configs have one level more than the model's."""
 
     @dataclasses.dataclass(kw_only=True)
     class Config(Configurable.Config):
@@ -73,14 +73,14 @@ def parents(config: Any, kind: type[Configurable.Config], above: tuple[str, ...]
 def flat_lines(
     all_of_them: list[Experiment.Config], kind: type[Configurable.Config], added: Any
 ) -> int:
-    """Lines where each class between the part and the root repeats the new fields."""
+    """Lines that change if each class between the part and the root repeats the new fields."""
     fields = len([each for each in dataclasses.fields(added) if each.name != "expert"])
     classes = {name for config in all_of_them for chain in parents(config, kind) for name in chain}
     return fields * len(classes) + len(all_of_them)
 
 
 def check(config: Experiment.Config, part: type) -> None:
-    """The model builds, runs, and every block has the part."""
+    """Checks that the model builds and runs, and that every block has the part."""
     with torch.device("meta"):
         model = config.model.build()
         model(torch.zeros(1, 8, dtype=torch.int64), torch.zeros(1, 8, dtype=torch.int64))

@@ -23,8 +23,7 @@ DATA = {
 
 
 def experiment(size: str, sequences: int, steps: int) -> Any:
-    # Imported here, so that DATA can be read without PyTorch, whose CUDA build may not start by
-    # itself.
+    # Imported here, so that others can read DATA without PyTorch, whose CUDA build may not start.
     from glake.trainer.fsdp import Sharding
     from glake.trainer.loop import Experiment
     from glake.trainer.models import sizes

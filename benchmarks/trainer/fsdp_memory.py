@@ -53,8 +53,8 @@ def main() -> None:
 
 
 def note(peaks: dict[str, str], phase: str) -> None:
-    """Notes the peaks. Requested bytes count: by luck an allocator gives a larger, unsplit
-    block."""
+    """Notes the peaks. Requested bytes count, because an allocator may happen to give a larger
+    block unsplit."""
     stats = torch.cuda.memory_stats()
     asked, given = (stats[f"{name}_bytes.all.peak"] / 2**20 for name in ("requested", "allocated"))
     peaks[phase] = f"{asked:.1f} ({given:.1f})"

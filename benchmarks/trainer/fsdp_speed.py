@@ -33,7 +33,7 @@ SHAPES = {  # name: (model, batch, tokens)
 
 
 class Trainer:
-    """A model under one of the two, and its optimizer."""
+    """A model under one of the two FSDPs, and its optimizer."""
 
     def __init__(self, side: str, model, batch: int, length: int, options: dict) -> None:
         torch.manual_seed(1)
@@ -84,7 +84,7 @@ def rank(number: int, port: int, arguments: argparse.Namespace) -> None:
 
 
 def report(name: str, run: int, sides: dict[str, Trainer], speak: bool) -> float:
-    """Prints a row; returns our CPU time by theirs. The first two steps are warm-up."""
+    """Prints a row. Returns glake's CPU time over PyTorch's. The first two steps are warm-up."""
     cpu = {side: statistics.median(each.cpu[2:]) * 1e3 for side, each in sides.items()}
     wall = {side: statistics.median(each.seconds[2:]) for side, each in sides.items()}
     if speak:

@@ -1,10 +1,10 @@
 """Kills ranks at random times. The run must end with the losses of a run without kills.
 
-A hundred over 300 steps, on demand (half an hour on two cores):
+A hundred kills over 300 steps take half an hour on two cores:
 
     python benchmarks/trainer/kills.py --out benchmarks/trainer/results/kills.json
 
-And goodput with a kill every 50 steps:
+Goodput with a kill every 50 steps:
 
     python benchmarks/trainer/kills.py --kills 0 --every 50
 """
@@ -34,7 +34,7 @@ import click
 from glake.trainer.goodput import Goodput, goodput, last_of_each_step, records
 
 DURING_START = 0.15  # the share of kills that hit ranks while they start
-PATIENCE_S = 300.0  # for a step to end, interpreters starting on a busy machine included
+PATIENCE_S = 300.0  # for a step to end, even if interpreters start on a busy machine
 
 
 @dataclass
@@ -101,7 +101,7 @@ def job(folder: Path, text: Path, steps: int, ranks: int, changes: list[str]) ->
         finally:
             if process.poll() is None:
                 for rank in running.ranks():
-                    _killed(rank)  # each is a group of its own
+                    _killed(rank)  # each rank is a group of its own
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
 
@@ -111,7 +111,7 @@ def _environment() -> dict[str, str]:
 
 
 def finished(running: Job) -> dict[int, dict[str, Any]]:
-    """Waits for the end; returns the steps' records. RuntimeError with its last output if it
+    """Waits for the end, and returns the steps' records. RuntimeError with its last output if it
     fails."""
     running.reach(1 << 60)
     code = running.process.wait()
@@ -122,7 +122,7 @@ def finished(running: Job) -> dict[int, dict[str, Any]]:
 
 
 class Killer:
-    """Kills ranks of a job, and counts those it hit: one of each attempt that torchrun makes."""
+    """Kills one rank in each attempt that torchrun makes, and counts the ranks that it hit."""
 
     def __init__(self, running: Job, draw: random.Random) -> None:
         self.hit = 0
@@ -130,9 +130,9 @@ class Killer:
         self._struck: set[int] = set()  # ranks of attempts that a kill has ended
 
     def waits_for_ranks(self) -> list[int]:
-        """The ranks of an attempt that no kill has hit, once there are any; none if the job ended.
+        """Waits for ranks of an attempt that no kill has hit. Returns none if the job ended.
 
-        Without the wait a kill would hit nobody, or what torchrun is ending already.
+        Without the wait a kill would hit nobody, or ranks that torchrun is ending already.
         """
         end = time.monotonic() + PATIENCE_S
         while not (ranks := [each for each in self._running.ranks() if each not in self._struck]):
@@ -144,7 +144,7 @@ class Killer:
         return ranks
 
     def kill(self) -> bool:
-        """Kills a random rank, when there is one; False if the job ended before."""
+        """Kills a random rank, as soon as there is one. False if the job ended before."""
         while ranks := self.waits_for_ranks():
             if _killed(self._draw.choice(ranks)):
                 self._struck |= {*ranks, *self._running.ranks()}
@@ -154,9 +154,9 @@ class Killer:
 
 
 def kill_at_random(running: Job, kills: int, steps: int, draw: random.Random) -> int:
-    """Kills a random rank at `kills` random times; returns how often it hit one."""
+    """Kills a random rank at `kills` random times. Returns how often it hit one."""
     killer = Killer(running, draw)
-    # The last kill is early enough that the job, whose steps may be short, is not over before.
+    # The last kill comes early, as a job with short steps could otherwise end before it.
     for goal in sorted(draw.uniform(0, 0.8 * steps) for _ in range(kills)):
         if draw.random() < DURING_START and killer.hit:
             killer.waits_for_ranks()
@@ -182,12 +182,12 @@ def kill_every(running: Job, every: int, steps: int, draw: random.Random) -> int
 
 
 def asked(steps: int, kills: int, every: int) -> int:
-    """How many kills a trial is to make."""
+    """How many kills a trial has to make."""
     return len(range(every, steps - 1, every)) if every else kills
 
 
 def _killed(pid: int) -> bool:
-    """False where it has ended by itself."""
+    """Kills the process. False if it had ended by itself."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -268,7 +268,7 @@ def main(
     out: Path | None,
 ) -> None:
     """Kill ranks of a run, and compare it with one that was left alone."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the job is ended as well
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which ends the job as well
     given = list(changes) or ["checkpoint.every=25"]
     with tempfile.TemporaryDirectory() as scratch:
         found = trial(Path(scratch), steps, kills, every, ranks, seed, given)

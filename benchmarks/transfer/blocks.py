@@ -1,4 +1,4 @@
-"""Many small blocks between GPU and host: the engine beside the driver's own ways, and the bound.
+"""Many small blocks between GPU and host, by the engine and by the driver's own calls.
 
     python benchmarks/transfer/blocks.py [--platform NAME|FILE]... [--blocks N] [--size KIB]...
         [--json]
@@ -39,7 +39,7 @@ def addresses(count: int, size: int, base: int, shuffled: bool) -> Any:
 
 
 def by_driver(dsts: Any, srcs: Any, size: int, batch: bool) -> float:
-    """Nanoseconds of the driver's own copies, one each or in batches."""
+    """Nanoseconds of the driver's own copies, one for each block or in batches."""
     import ctypes
 
     import numpy as np
@@ -77,7 +77,7 @@ def by_driver(dsts: Any, srcs: Any, size: int, batch: bool) -> float:
 
 
 def measure(subject: str, way: str, count: int, size: int) -> dict[str, float]:
-    """One figure, in this process, whose driver is the simulator."""
+    """Measures one figure in this process, whose driver is the simulator."""
     import numpy as np
 
     from glake import _C, simcuda, transfer
@@ -107,7 +107,7 @@ def measure(subject: str, way: str, count: int, size: int) -> dict[str, float]:
 
 
 def elsewhere(platform: str, subject: str, way: str, count: int, size: int) -> dict[str, float]:
-    """`measure` in a process of its own; `direct` sees a machine of one GPU."""
+    """Runs `measure` in a process of its own. `direct` sees a machine of one GPU."""
     memory = f"{max(1024, 2 * count * size >> 20)}MiB"
     more = {"GLAKE_DRIVER": f"sim:{platform}", "GLAKE_SIM_MEMORY": memory}
     more |= {"GLAKE_SIM_PHANTOM": "1"}
@@ -124,7 +124,7 @@ def elsewhere(platform: str, subject: str, way: str, count: int, size: int) -> d
 
 
 def rows(platforms: list[str], count: int, sizes: list[int]) -> list[dict[str, Any]]:
-    """Every platform, block size and way, with its subjects' rates."""
+    """A row for each platform, block size and direction, with its subjects' rates."""
     from glake.transfer import bounds
 
     found = []

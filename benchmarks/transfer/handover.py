@@ -25,7 +25,7 @@ WAYS = ("pageable", "pinned", "regions in turn", "regions at once")
 
 
 def measure(platform: str, size: int) -> dict[str, float]:
-    """GB/s of each way, and the bound, measured in this process, which has that platform's
+    """Measures GB/s of each way, and the bound, in this process, which has that platform's
     driver."""
     import numpy as np
 
@@ -39,7 +39,7 @@ def measure(platform: str, size: int) -> dict[str, float]:
     for name in ("trainer", "rollout"):
         with glake.region(name):
             kept.append([glake.empty(BLOCK, 0) for _ in range(size // BLOCK)])
-    glake.pause("rollout")  # its bytes wait, and host memory for both is pinned from now on
+    glake.pause("rollout")  # from now on host memory for both is pinned
     glake.pause("trainer")
     glake.resume("trainer")
 

@@ -24,7 +24,7 @@ REPEATS = 5
 
 
 def program(sizes: list[int]) -> None:
-    """The program, which uses nothing of glake; GB/s by direction and size."""
+    """The program, which uses nothing of glake. Prints GB/s by direction and size."""
     cuda = ctypes.CDLL("libcuda.so.1")
     now = ctypes.CDLL(None).simcuda_now_ns
     now.restype = ctypes.c_uint64
@@ -54,7 +54,7 @@ def program(sizes: list[int]) -> None:
 
     found = {}
     for up, name in ((True, "h2d"), (False, "d2h")):
-        rate(up, most)  # the engine, if there is one, opens
+        rate(up, most)  # opens the engine, if there is one
         for size in sizes:
             rates = [rate(up, size * MIB) for _ in range(REPEATS)]
             found[f"{name} {size}"] = statistics.median(rates)

@@ -1,5 +1,5 @@
-// Times of plans, on every platform of the given file: the first plan, which searches candidate
-// paths; one after something was learnt, which only computes rates; and the look-up of a known one.
+// Times of plans, on every platform of the given file. The first plan searches candidate paths. A
+// plan after something was learnt only computes rates. A known plan is only looked up.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -20,7 +20,7 @@ double now_us() {
   return std::chrono::duration<double, std::micro>(now).count();
 }
 
-// The least time of several tries, as the others include other processes.
+// The least time of several tries, as longer ones include other processes.
 template <typename Try>
 double least(int tries, Try once) {
   double best = 1e12;

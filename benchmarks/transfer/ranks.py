@@ -1,4 +1,4 @@
-"""Ranks that see one GPU each load from host memory of both sockets; the other GPUs are idle.
+"""Ranks that see one GPU each load from host memory of both sockets. The other GPUs are idle.
 
     python benchmarks/transfer/ranks.py [--platform NAME]... [--ranks N]... [--mib SIZE] [--pace P]
         [--kill] [--json]
@@ -36,7 +36,7 @@ LEAST_SHARE, LEAST_JAIN = 0.90, 0.95
 
 
 def rank(mib: int) -> None:
-    """One rank: ready, then a load for each line of its input."""
+    """Runs one rank. It says that it is ready, and then makes a load for each line of its input."""
     from glake import _C, simcuda
     from glake import transfer as t
 
@@ -128,7 +128,7 @@ class Ranks:
         return [self.answer(process) for process in self.processes]
 
     def in_use(self) -> dict[str, int]:
-        """Bytes of each GPU's memory, seen by a process that joins the machine."""
+        """Bytes in use on each GPU, seen by a process that joins the machine."""
         environment = {**self.environment, "GLAKE_SIM_VISIBLE_DEVICES": "0"}
         done = subprocess.run(
             [sys.executable, __file__, "--in-use"],
@@ -164,7 +164,7 @@ class Ranks:
 
 
 def pace_of(platform: str) -> int:
-    """Real nanoseconds for each of the machine's, so that a chunk takes much longer than a
+    """Real nanoseconds for each nanosecond of the machine. A chunk then takes much longer than a
     message."""
     from glake.transfer.bounds import bound
 
@@ -172,7 +172,7 @@ def pace_of(platform: str) -> int:
 
 
 def measure(platform: str, count: int, mib: int, pace: int) -> dict[str, Any]:
-    """One row of the table, after a short round in which paths are opened."""
+    """Measures one row of the table, after a short round in which paths are opened."""
     from glake.transfer.bounds import Ends, joint_bound
 
     ranks = Ranks(platform, count, mib, pace)
@@ -202,7 +202,7 @@ def measure(platform: str, count: int, mib: int, pace: int) -> dict[str, Any]:
 
 
 def kill(platform: str, count: int, mib: int, pace: int) -> dict[str, Any]:
-    """Ranks load in a loop, and one is killed every second. Returns what is left of each."""
+    """Lets ranks load in a loop, and kills one every second. Returns what is left in use."""
     ranks = Ranks(platform, count, mib, pace)
     try:
         alive = list(ranks.processes)
@@ -222,7 +222,7 @@ def kill(platform: str, count: int, mib: int, pace: int) -> dict[str, Any]:
                 victim.wait()
                 next_kill = time.monotonic() + 1
         last = alive[0]
-        ranks.answer(last)  # the load under way when the last of the others died
+        ranks.answer(last)  # the load that ran when the last of the others died
         ranks.begin(last)
         ranks.answer(last)
         assert last.stdin is not None
@@ -230,7 +230,7 @@ def kill(platform: str, count: int, mib: int, pace: int) -> dict[str, Any]:
         ended = last.wait(PATIENCE)
         until = time.monotonic() + PATIENCE
         while any(ranks.in_use().values()) and time.monotonic() < until:
-            time.sleep(0.1)  # the service has yet to see that they are gone
+            time.sleep(0.1)  # the service may not have seen yet that they are gone
         used = ranks.in_use()
         clients = sum(len(each["clients"]) for each in ranks.status())
     finally:
@@ -245,7 +245,7 @@ def kill(platform: str, count: int, mib: int, pace: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Prints the table, or JSON; ends with 1 where a row falls short."""
+    """Prints the table, or JSON. Exits with 1 if a row falls short."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--platform", action="append")
     parser.add_argument("--ranks", type=int, action="append")

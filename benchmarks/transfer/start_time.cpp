@@ -1,5 +1,5 @@
-// Real time from the call of a copy to the engine's first driver copy, beside the plain copy: for
-// the first copy of that kind with the engine, and for later ones.
+// Real time from the call of a copy to the engine's first driver copy, beside the plain copy. It is
+// measured for the engine's first copy of a kind, and for later ones.
 #include <cuda.h>
 #include <dlfcn.h>
 
@@ -109,7 +109,7 @@ struct Took {
   double start_us = 0, call_us = 0;
 };
 
-// Begins one copy of a GPU; sets `id`, which the caller waits for.
+// Begins one copy of a GPU. Sets `id`, for which the caller waits.
 Took begin(const glake_copy_part& part, int dst, int src, const Gpu& on, unsigned flags,
            uint64_t* id) {
   glake_copy_request request{};
@@ -137,7 +137,7 @@ void finish(uint64_t id) {
   expect(glake_copy_release(id) == GLAKE_OK, "releasing");
 }
 
-// What is copied; a loop's times are the mean of its copies.
+// What is copied. The times of a loop are the mean of its copies.
 enum class Kind { kToGpu, kFromGpu, kPeer, kLoop };
 constexpr std::pair<Kind, const char*> kKinds[] = {
     {Kind::kToGpu, "h2d"}, {Kind::kFromGpu, "d2h"}, {Kind::kPeer, "p2p"}, {Kind::kLoop, "all h2d"}};

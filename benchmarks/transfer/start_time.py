@@ -3,7 +3,7 @@
     python benchmarks/transfer/start_time.py [--platform NAME]... [--only TEXT] [--rounds N]
         [--json] [--out DIR]
 
-The simulated clock counts none of it. How to read it: docs/benchmarks.md.
+The simulated clock does not count this time. How to read it: docs/benchmarks.md.
 """
 
 from __future__ import annotations

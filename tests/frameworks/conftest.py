@@ -1,7 +1,7 @@
 """Runs jobs of other packages, with and without glake, in the environment that has them.
 
 FRAMEWORKS_PYTHON names its Python (`make integration` makes one), VLLM_PYTHON that of vLLM's CPU
-build (`make integration-vllm`). Unset, the tests that need it are left out, and say so.
+build (`make integration-vllm`). If one is unset, the tests that need it are skipped, and say so.
 """
 
 import functools
@@ -67,9 +67,9 @@ def run_job(
     hooks: str | None = "all",
     timeout: int = 300,
 ) -> dict[str, Any]:
-    """programs/NAME.py's last line of JSON, and its stderr; AssertionError if it fails.
+    """Runs programs/NAME.py: its last line, JSON, with its stderr. AssertionError if it fails.
 
-    `ranks`: under torchrun. `hooks` is GLAKE_INTEGRATIONS; None: without glake.
+    With `ranks` it runs under torchrun. `hooks` is GLAKE_INTEGRATIONS; None runs without glake.
     """
     env = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}
     env |= {
@@ -79,8 +79,7 @@ def run_job(
         "GLAKE_INTEGRATIONS": hooks or "none",
         "OMP_NUM_THREADS": "1",
         "PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}",
-        # This is not the user's folder, where a build that was killed would be waited for without
-        # end.
+        # Not the user's folder: a build that was killed there would be waited for without end.
         "TORCH_EXTENSIONS_DIR": str(ROOT / "build" / "frameworks-extensions"),
     }
     command = [python, str(PROGRAMS / f"{name}.py"), *map(str, arguments)]

@@ -54,8 +54,8 @@ USED = {
         "megatron.core.utils:GlobalMemoryBuffer.get_tensor",
         f"{FSDP}:GlobalMemoryBuffer.get_tensor",
     ],
-    # Installed without its packages of CUDA (pip install --no-deps kvikio-cu12 libkvikio-cu12
-    # nvidia-cufile-cu12 cuda-pathfinder rapids-logger) it only shows its signatures.
+    # Its signatures need no packages of CUDA: pip install --no-deps kvikio-cu12 libkvikio-cu12
+    # nvidia-cufile-cu12 cuda-pathfinder rapids-logger.
     "kvikio": [
         "kvikio.defaults:is_compat_mode_preferred",
         "kvikio.cufile:CuFile.__init__",

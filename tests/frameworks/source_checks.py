@@ -1,7 +1,7 @@
 """Prints where a package looks for virtual memory, read from its source: FOLDER of the package.
 
-That is each file with code, not a comment or a test, that names expandable_segments. Its output for
-the packages of docs/integrations.md's table of such checks is
+These are files whose code, not a comment or a test, names expandable_segments. For the packages in
+the table of such checks of docs/integrations.md the output is stored in
 tests/integrations/stored/virtual_memory_checks.txt.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def looks(tree: ast.Module) -> bool:
-    """Whether a string that is more than a docstring names the setting."""
+    """Whether a string that is no docstring names the setting."""
     told = {
         id(node.value)
         for node in ast.walk(tree)

@@ -59,7 +59,7 @@ USED = {
 
 
 def parameters(function: ast.FunctionDef) -> str:
-    """Without annotations."""
+    """The parameters without annotations."""
     for argument in ast.walk(function.args):
         if isinstance(argument, ast.arg):
             argument.annotation = None

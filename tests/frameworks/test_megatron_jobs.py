@@ -21,9 +21,9 @@ def test_gpt_has_the_same_losses(job, tp: int, pp: int) -> None:
     assert hooked["back"]  # an activation went to pinned memory and came back through the engine
     assert hooked["copies"] == 2 * hooked["away"]
     assert hooked["offloaded"] == hooked["reloaded"] == hooked["away"] > 0
-    assert hooked["pinned"] >= hooked["away"]  # glake's, while it was away
+    assert hooked["pinned"] >= hooked["away"]  # glake pinned it while it was away
     first, second, third = hooked["contiguous"]
-    assert 0 < first < second == third  # a longer buffer is made once
+    assert 0 < first < second == third  # only one longer buffer is made
 
 
 def test_what_is_not_allowed_stays(job) -> None:
@@ -57,4 +57,4 @@ def test_hybrid_optimizer_by_the_cuda_build(packages: str, real_python: str) -> 
         told[allocator] = json.loads(done.stdout.splitlines()[-1])
     assert told["1"]["allocated"] == told["0"]["allocated"] > 0
     half = 2 * 1024 * 1025 * 4  # bytes of the parameters that the CPU has
-    assert told["1"]["pinned"] >= 2 * half  # parameters and gradients, by glake's host pool
+    assert told["1"]["pinned"] >= 2 * half  # parameters and gradients, in glake's host pool

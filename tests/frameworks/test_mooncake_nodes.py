@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def verbs(folder: Path) -> str:
-    """The folder of libibverbs.so.1, which the engine needs to load, with RDMA or without: the
-    system's, or else the one that NIXL's package brings under another name."""
+    """A path for libibverbs.so.1, without which the engine does not load, even without RDMA. "" if
+    the system has it. Else it is a link to the one that NIXL's package brings."""
     if ctypes.util.find_library("ibverbs"):
         return ""
     brought = Path(sysconfig.get_path("purelib")) / "nixl_cu12.libs"

@@ -1,4 +1,4 @@
-"""A model larger than its GPU, as accelerate's cpu_offload and glake's Offloader page it in."""
+"""A model larger than its GPU is paged in by accelerate's cpu_offload and glake's Offloader."""
 
 import json
 import os
@@ -31,4 +31,4 @@ def test_a_model_larger_than_its_gpu_is_paged_in(packages: str, real_python: str
         assert done.returncode == 0, done.stdout + done.stderr
         told[way] = json.loads(done.stdout.splitlines()[-1])
     assert max(each["MiB"] for each in told.values()) < 1024 < MODEL
-    assert told["frozen"]["ms"] < 0.8 * told["sequential"]["ms"]  # copies behind the layers' work
+    assert told["frozen"]["ms"] < 0.8 * told["sequential"]["ms"]  # copies run beside layers' work

@@ -1,4 +1,4 @@
-"""The stored signatures, which every commit is tested against, are those of the packages."""
+"""The stored signatures, by which every commit is tested, are those of the packages."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ STORED = HERE.parent / "integrations" / "stored"
 
 
 def _folder(python: str, package: str) -> str:
-    """The folder of a package of a Python."""
+    """The folder of a package in a Python."""
     command = [python, str(HERE / "programs" / "package_folder.py"), package]
     return subprocess.check_output(command, text=True).strip()
 
@@ -54,7 +54,7 @@ CHECKS = {
 
 @pytest.mark.parametrize("package", sorted(CHECKS))
 def test_stored_checks_are_the_packages(package: str) -> None:
-    """The places where each package looks for virtual memory; docs/integrations.md has a table."""
+    """The places where each package looks for virtual memory, which docs/integrations.md lists."""
     variable, name = CHECKS[package]
     python = os.environ.get(variable)
     if not python:

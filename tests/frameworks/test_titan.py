@@ -39,7 +39,7 @@ def test_torchtitan_has_the_same_losses(tmp_path: Path) -> None:
     assert told["1"]["losses"] == told["0"]["losses"]
     assert len(told["1"]["losses"]) == 4 and told["1"]["losses"][-1] < told["1"]["losses"][0]
     assert told["1"]["allocator"] == "adapter" and told["0"]["allocator"] == "None"
-    # The job reports glake's figures: the same peak as by PyTorch's own allocator, up to rounding.
+    # The job reports glake's figures. The peak is that of PyTorch's own allocator, up to rounding.
     assert told["1"]["counted"] == told["1"]["allocated"]
     assert told["1"]["allocated"] == pytest.approx(told["0"]["allocated"], rel=0.02)
     assert told["1"]["allocated"] > 100 << 20

@@ -1,6 +1,6 @@
 """vLLM's CUDA package over the simulated GPU, without glake and with it. With glake it also sleeps.
 
-Its kernels compute nothing there, so tokens mean nothing; the memory that it holds and frees does.
+Its kernels compute nothing there, so its tokens mean nothing. Its memory is checked.
 """
 
 import json

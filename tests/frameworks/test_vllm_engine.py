@@ -1,5 +1,5 @@
-"""vLLM's engine on CPU, with KV blocks offloaded by glake: same tokens, and prefixes found
-again."""
+"""vLLM's engine on CPU, with KV blocks offloaded by glake, gives the same tokens and finds
+prefixes again."""
 
 import pytest
 
@@ -37,8 +37,8 @@ def test_tokens_are_the_same_and_come_from_host_memory(
     assert told["copies"] > 4 << 20 and told["failed"] == 0
     assert "RuntimeWarning: integration" not in told["stderr"]
     assert 0 < told["stored"] <= told["copies"]
-    assert told["pinned"] >= 8 << 20  # all host memory that the job gave the blocks
-    assert told["preempted"] > 0 < expected["preempted"]  # and computed the same all the same
+    assert told["pinned"] >= 8 << 20  # all host memory that the job gives to blocks
+    assert told["preempted"] > 0 < expected["preempted"]  # with the same tokens
     if ":" in spec:
         assert list((tmp_path / "tier").rglob("*.bin"))
     assert (told["files"] > 0) == spec.endswith(":glake")

@@ -1,4 +1,4 @@
-"""The outcomes of the programs' checks: each program runs once a session."""
+"""The outcomes of the programs' checks. Each program runs once a session."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,7 @@ from gpu_running import run_checks
 
 @pytest.fixture(scope="session")
 def results() -> Callable[[Path], dict[str, dict[str, Any]]]:
-    """The outcome of each check of a program. One that dies costs the check it died in only."""
+    """The outcome of each check of a program. If the program dies, only one check is lost."""
     known: dict[Path, dict[str, dict[str, Any]]] = {}
 
     def results(program: Path) -> dict[str, dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Tests for a real GPU: each program runs in a Python of its own, with glake as its allocator.
 
-`make gpu` runs them (marker gpu). Everywhere else they are collected, their programs are read and
-the names they use are looked up (test_without_gpu.py), so that the first run on a GPU is no trial.
+`make gpu` runs them (marker gpu). Everywhere else they are collected, their programs are read, and
+the names they use are looked up (test_without_gpu.py). So the first run on a GPU can be trusted.
 """
 
 import ast
@@ -25,7 +25,7 @@ def checks_of(program: Path) -> list[str]:
 
 
 def variables_of(program: Path) -> dict[str, str]:
-    """Its ENVIRONMENT, a literal at the top of the program."""
+    """The program's ENVIRONMENT, a literal at its top."""
     for each in ast.parse(program.read_text()).body:
         if isinstance(each, ast.Assign) and getattr(each.targets[0], "id", "") == "ENVIRONMENT":
             return dict(ast.literal_eval(each.value))
@@ -36,7 +36,7 @@ PROGRAMS_WITH_CHECKS = sorted(path for path in PROGRAMS.glob("*.py") if checks_o
 
 
 def environment(glake: bool, **variables: str) -> dict[str, str]:
-    """This process's, without allocator settings but those given."""
+    """This process's environment, with no allocator settings except those given."""
     kept = {
         key: value
         for key, value in os.environ.items()
@@ -48,7 +48,7 @@ def environment(glake: bool, **variables: str) -> dict[str, str]:
 
 
 def run_checks(program: Path) -> dict[str, dict[str, Any]]:
-    """Runs all checks, in a new process again after each that ends the process."""
+    """Runs all checks. After a check that ends the process, a new process runs the rest."""
     left, found = checks_of(program), {}
     while left:
         done = run_program(program, *left, variables=variables_of(program))
@@ -65,7 +65,7 @@ def run_checks(program: Path) -> dict[str, dict[str, Any]]:
 def run_program(
     program: Path, *arguments: str, glake: bool = True, variables: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """One run; a program that hangs is ended, and counts as one that died."""
+    """Runs the program once. One that hangs is ended, and counts as one that died."""
     try:
         return subprocess.run(
             [sys.executable, str(program), *arguments],

@@ -30,7 +30,7 @@ def test_losses_are_the_same(how: str) -> None:
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
     native, ours = train(how, glake=False), train(how, glake=True)
-    # Random words cannot be learnt by every model, but each step has another loss.
+    # Not every model can learn random words, but each step has another loss.
     assert len(set(native["losses"])) == 12
     assert ours["losses"] == native["losses"]
-    assert ours["glake_peak"] == ours["peak"] > 0  # the tensors were glake's
+    assert ours["glake_peak"] == ours["peak"] > 0  # glake had the tensors

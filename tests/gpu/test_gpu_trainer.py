@@ -1,5 +1,5 @@
-"""The trainer on a GPU: the same losses in PyTorch's memory and in glake's, offloaded or not, and
-from a checkpoint on."""
+"""The trainer on a GPU has the same losses in PyTorch's memory and in glake's, with offload or
+without, and from a checkpoint."""
 
 import json
 import subprocess
@@ -21,10 +21,10 @@ OFFLOADS = {
 
 
 def losses(folder: Path, *options: str, glake: bool = True, steps: int = 12) -> list[float]:
-    """Each step's loss, as the run's log has it."""
+    """The loss of each step, from the run's log."""
     command = [sys.executable, "-m", "glake.trainer", "--config", "gpt-tiny", "--steps", str(steps)]
     command += ["--data", str(ROOT / "docs"), "--folder", str(folder), "--set", "log.every=1"]
-    command += ["--set", "schedule.shape=constant"]  # else the rates depend on the steps to come
+    command += ["--set", "schedule.shape=constant"]  # else rates depend on the number of steps
     for option in options:
         command += ["--set", option]
     done = subprocess.run(
@@ -37,7 +37,7 @@ def losses(folder: Path, *options: str, glake: bool = True, steps: int = 12) -> 
 
 @pytest.fixture(scope="module")
 def native(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    """In PyTorch's own memory."""
+    """The losses in PyTorch's own memory."""
     return losses(tmp_path_factory.mktemp("native"), glake=False)
 
 
@@ -46,7 +46,7 @@ def test_losses_are_those_of_pytorchs_memory(
     native: list[float], tmp_path: Path, offload: str
 ) -> None:
     ours = losses(tmp_path, *OFFLOADS[offload])
-    # The embedding's gradient is summed by atomic additions, in an order that changes.
+    # Atomic additions sum the embedding's gradient, in an order that changes.
     assert ours == pytest.approx(native, rel=2e-3) and len(ours) == 12
     assert ours[-1] < ours[0]
 

@@ -1,4 +1,4 @@
-"""The checks of programs/*.py, each a test."""
+"""Each check of programs/*.py is a test."""
 
 from collections.abc import Callable
 from pathlib import Path

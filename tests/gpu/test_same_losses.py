@@ -1,4 +1,4 @@
-"""Real training: the same bits as under torch's own allocator, with memory ample and tight."""
+"""Real training gives the same bits as under torch's own allocator, in ample and tight memory."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ STEPS = {"do": "steps", "batch": 64, "lengths": LENGTHS}
 
 
 def train(glake: bool, limit: int | None = None, **variables: str) -> list[dict[str, Any]]:
-    """The worker's answers to: limit, setup, two rounds of steps."""
+    """The worker's answers to four orders: limit, setup, and two rounds of steps."""
     orders: list[dict[str, Any]] = [{"do": "limit", "bytes": limit}, {"do": "setup"}, STEPS, STEPS]
     done = subprocess.run(
         [sys.executable, str(WORKER), "cuda", "tiny"],

@@ -1,5 +1,5 @@
-"""What can be known of the GPU's tests and measurements without one: that they are collected, that
-the names they use exist, that the scripts run (on the simulator)."""
+"""Checks of the GPU's tests and measurements that need no GPU: they are collected, the names that
+they use exist, and the scripts run on the simulator."""
 
 import ast
 import contextlib
@@ -20,7 +20,7 @@ SAMPLES = Path(__file__).parent / "samples"
 
 
 def torch_names(path: Path) -> set[str]:
-    """Dotted names the file takes from torch, and from what it imports of torch by name."""
+    """Dotted names that the file takes from torch, directly or by an import from torch."""
     tree = ast.parse(path.read_text())
     homes = {"torch": "torch"}
     for node in ast.walk(tree):
@@ -42,13 +42,13 @@ def torch_names(path: Path) -> set[str]:
 
 
 def exists(name: str) -> bool:
-    """Whether torch has it, or its own lists say that CUDA builds have."""
+    """Whether torch has the name, or its own lists say that CUDA builds have it."""
     parts = name.split(".")
     at: object = torch
     for index, part in enumerate(parts[1:], 1):
         if not hasattr(at, part):
             module = ".".join(parts[: index + 1])
-            # A module that is not imported yet, or whose name its package has deleted.
+            # The module may not be imported yet, or its package has deleted its name.
             with contextlib.suppress(ImportError):
                 at = importlib.import_module(module)
                 continue
@@ -63,7 +63,7 @@ def stubs() -> str:
 
 
 def listed() -> str:
-    """torch.compile's list of functions it knows, those of CUDA builds among them."""
+    """torch.compile's list of the functions that it knows, with those of CUDA builds."""
     return (Path(torch.__file__).parent / "_dynamo" / "trace_rules.py").read_text()
 
 
@@ -170,7 +170,7 @@ def test_without_a_gpu_it_says_so_in_a_sentence(tmp_path: Path) -> None:
 
 
 def test_the_measurements_run_on_the_simulator(tmp_path: Path) -> None:
-    """Building apart, which tests/sim does: all that measures, and a report of it."""
+    """All measurements and their report, without the build, which tests/sim does."""
     sys.path.insert(0, str(TOOLS))
     import native
 

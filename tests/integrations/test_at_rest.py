@@ -1,4 +1,7 @@
-"""A hook that a job does not use costs it no driver call; instructions: benchmarks/integrations."""
+"""A hook that a job does not use costs it no driver call.
+
+benchmarks/integrations counts its instructions.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 import pytest
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "integrations" / "at_rest.py"
-# What callgrind writes at a client request, and at the program's end; made up in its format.
+# Made-up text in the format that callgrind writes at a client request and at the program's end.
 STRETCH = """# callgrind format
 version: 1
 part: {part}

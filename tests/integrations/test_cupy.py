@@ -1,4 +1,4 @@
-"""CuPy's arrays in glake's memory, by the real package; its kernels need a GPU."""
+"""CuPy's arrays in glake's memory, by the real package. Its kernels would need a GPU."""
 
 from __future__ import annotations
 

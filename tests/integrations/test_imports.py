@@ -1,4 +1,4 @@
-"""A hook waits for its package's import, whoever has asked for the package before."""
+"""A hook waits until its package is imported, even if others looked for the package before."""
 
 import importlib
 import importlib.util
@@ -12,7 +12,7 @@ from glake.integrations import imports
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The file of a module that is waited for, and the calls there were."""
+    """The file of a module that a hook waits for, and the list of calls to the hook."""
     name, calls = "glake_waits_for_this", []
     (tmp_path / f"{name}.py").write_text("VALUE = 3\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -24,7 +24,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_whether_it_is_there_may_be_asked_before(package) -> None:
     file, calls = package
-    for _ in range(2):  # as transformers and accelerate do
+    for _ in range(2):  # transformers and accelerate look like this
         spec = importlib.util.find_spec(file.stem)
         assert spec is not None and spec.origin == str(file)
         assert spec.loader.get_filename(file.stem) == str(file)

@@ -1,4 +1,4 @@
-"""torch_memory_saver on glake's regions, its signatures as stored, and when it stays as it is."""
+"""torch_memory_saver on glake's regions, its stored signatures, and when it is left as it is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STORED = (HERE / "stored" / "memory_saver.txt").read_text().splitlines()[1:]
 
 
 def signatures(of: type) -> list[str]:
-    """Each public name with its parameters, without annotations."""
+    """Each public name of the class with its parameters, without annotations."""
     found = []
     for line in STORED:
         name = line.split()[0]

@@ -1,4 +1,4 @@
-"""The hooks' own functions take what the packages' take, as tests/frameworks stored it."""
+"""The hooks' functions have the parameters of the packages', as tests/frameworks stored them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STORED = Path(__file__).resolve().parent / "stored"
 
 
 def stored(package: str) -> dict[str, str]:
-    """The text between parentheses, by module and name; of overloads the first."""
+    """The text between parentheses by module and name. Of overloads it is the first's."""
     lines = (STORED / f"{package}.txt").read_text().splitlines()[1:]
     found: dict[str, str] = {}
     for line in lines:
@@ -25,12 +25,12 @@ def stored(package: str) -> dict[str, str]:
 
 
 def bare(function: Any, skip: int) -> str:
-    """Parameters without annotations and the first `skip`."""
+    """The parameters after the first `skip`, without annotations."""
     given = list(inspect.signature(function).parameters.values())[skip:]
     return ", ".join(str(each.replace(annotation=each.empty)) for each in given)
 
 
-# 0.19.2 needs Python 3.12 and triton to be imported: its signatures were read from its source.
+# 0.19.2 needs Python 3.12 and triton to be imported. Its signatures were read from its source.
 @pytest.mark.parametrize("package", ["megatron", "megatron_0.19.2"])
 def test_megatron(package: str) -> None:
     found = stored(package)
@@ -39,7 +39,7 @@ def test_megatron(package: str) -> None:
         f"{megatron._ACTIVATIONS}:"
     )
     assert [each.partition(":")[0] for each in buffers] == list(megatron._BUFFERS)
-    # Ours: the package's own function, then its object under another name, then the same.
+    # Our functions take the package's own function first, and then its object under another name.
     for name, ours in zip(
         found, (megatron._offload, megatron._reload, *[megatron._get_tensor] * 2), strict=True
     ):
@@ -66,7 +66,7 @@ def test_deepspeed_extensions_have_all_methods(kind: str) -> None:
         method = getattr(ours, name.partition(".")[2])
         given = inspect.signature(method).parameters
         words = [word.partition("=") for word in re.findall(r"[^,]+", arguments.replace(" ", ""))]
-        if "async" in arguments:  # no name that Python allows: taken by position, or by name
+        if "async" in arguments:  # Python allows no such name, so `rest` takes it
             assert given["rest"].kind is inspect.Parameter.VAR_POSITIONAL
             words = [word for word in words if word[0] not in ("async", "file_offset")]
         required = [word for word in words if not word[1]]
@@ -80,7 +80,7 @@ def test_deepspeed_extensions_have_all_methods(kind: str) -> None:
 
 
 def eval_plain(text: str) -> Any:
-    """Of "1024*1024", "128" or "false"."""
+    """The value of "1024*1024", "128" or "false"."""
     product = 1
     if text in ("true", "false"):
         return text == "true"
@@ -94,7 +94,7 @@ def test_fsdp2() -> None:
 
 
 def test_kvikio_and_its_stand_in() -> None:
-    """What tests/transfer/packages/kvikio takes is what kvikio takes."""
+    """tests/transfer/packages/kvikio has the parameters of kvikio."""
     packages = Path(__file__).resolve().parents[1] / "transfer" / "packages" / "kvikio"
     for name, arguments in stored("kvikio").items():
         module, _, inside = name.partition(":")

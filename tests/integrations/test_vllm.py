@@ -1,4 +1,4 @@
-"""vLLM's KV blocks moved by glake, without vLLM: addresses, jobs, and what is not there."""
+"""vLLM's KV blocks moved by glake, without vLLM: addresses, jobs, and memory that is not there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks armed twice, packages that are missing, too old or too new: what is said, nothing done."""
+"""Hooks armed twice, packages that are missing, too old or too new: users are told, no more."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from glake.integrations import figures, vllm
 
 @pytest.fixture
 def hook(request, monkeypatch):
-    """A hook's own facts, of a package that is there."""
+    """A hook's facts, with a package that is there in the place of its own."""
     ours = integrations._hook(request.param)
     fake = types.SimpleNamespace(PACKAGE="json", VERSIONS=ours.VERSIONS, calls=[])
     fake.version = lambda: ours.VERSIONS[0]

@@ -1,5 +1,7 @@
-"""Programs that know nothing of glake, with and without its preloaded library: every byte and every
-order as without, and the carried share counted (docs/intercept.md)."""
+"""Programs that know nothing of glake, with and without its preloaded library (docs/intercept.md).
+
+With it every byte and every order is as without it. The carried copies are counted.
+"""
 
 import json
 import os
@@ -21,7 +23,7 @@ PROGRAMS = Path(__file__).resolve().parent / "programs"
 MIB = 1 << 20
 COPY = 32 * MIB  # of programs/copies.c
 WAYS = ("LINKED", "BY_NAME", "BY_GET")
-# Carried copies of each scenario, and what is left besides small ones, by words of the reason.
+# Of each scenario: how many copies are carried, and how many larger ones are left for which reason.
 SCENARIOS: dict[str, tuple[int, dict[str, int]]] = {
     "chains": (8, {}),
     "events": (5, {}),
@@ -58,11 +60,11 @@ def _compile(source: Path, target: Path, *arguments: str) -> None:
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """copies_LINKED and its like: one for each way to the driver."""
+    """The folder of copies_LINKED and its siblings, one for each way to the driver."""
     folder = tmp_path_factory.mktemp("programs")
     header = (PROGRAMS / "driver.h").read_text()
     symbols = sorted(set(re.findall(r'"(cu[A-Z]\w*)", \d+\)', header)))
-    stub = folder / "stub.c"  # as a toolkit's: names to link with, and nothing behind them
+    stub = folder / "stub.c"  # like a toolkit's: names to link with, without code
     stub.write_text("".join(f"int {symbol}(void) {{ return 999; }}\n" for symbol in symbols))
     library = folder / "libcuda.so"
     _compile(stub, library, "-shared", "-fPIC", "-fno-builtin", "-Wl,-soname,libcuda.so.1")
@@ -143,7 +145,7 @@ def test_every_schedule(
     variables = {f"GLAKE_SIM_{key}": value for key, value in simulator.items()}
     told = Told([str(programs / "copies_BY_GET"), scenario], tmp_path, **variables)
     assert told.done.returncode == 0, told.done.stderr
-    # With threads, whose copies take real time, the engine finds some links slow and leaves them.
+    # With threads copies take real time, so the engine finds some links slow and leaves them.
     without_gain = told.left().pop("no second path pays", 0) if "SCHEDULE" in simulator else 0
     carried = told.report["carried"]["copies"]
     assert carried > 0 and carried + without_gain == SCENARIOS[scenario][0]
@@ -153,7 +155,7 @@ def test_threads_that_copy_free_and_allocate(programs: Path, tmp_path: Path) -> 
     told = Told([str(programs / "copies_BY_NAME"), "threads"], tmp_path)
     assert told.done.returncode == 0, told.done.stderr
     freeing = "a free, or another call that waits for all work, was under way"
-    # Beside the other threads' copies the relays may be so busy that a copy gains nothing by them.
+    # Other threads' copies may keep the relays so busy that a copy gains nothing by them.
     busy = "no second path pays"
     assert set(told.left()) <= {freeing, busy}
     assert told.report["carried"]["copies"] + sum(told.left().values()) == 32
@@ -176,7 +178,7 @@ def test_memory_of_another_process_is_left_alone(programs: Path, tmp_path: Path)
 
 
 def test_a_path_that_fails_is_left(programs: Path, tmp_path: Path) -> None:
-    """The GPU's own link fails three times. Only without glake the program sees an error."""
+    """The GPU's own link fails three times. The program sees an error only without glake."""
     command = [str(programs / "copies_LINKED"), "one_fault"]
     assert "copied 0 waited 999" in plain(command).stdout
     told = Told(command, tmp_path, GLAKE_COPY_ORDER="held")
@@ -195,10 +197,10 @@ def test_a_copy_that_fails_is_told_at_the_next_wait_and_for_good(
 
 @pytest.mark.parametrize("engine", [[], ["engine"]])
 def test_by_the_runtime(tmp_path: Path, engine: list[str]) -> None:
-    """The CUDA runtime finds the driver by cuGetProcAddress; glake's own engine may be there."""
+    """The CUDA runtime finds the driver by cuGetProcAddress. The program may have an engine too."""
     told = Told([str(PROGRAMS / "runtime.py"), *engine], tmp_path, PYTHONPATH=str(ROOT))
     assert told.done.returncode == 0, told.done.stderr
-    # After the program's engine has ended there is none.
+    # After the program's engine has ended, copies are carried no more.
     assert told.report["carried"]["copies"] == (6 if engine else 4)
     assert told.left() == ({"refused by glake's engine": 2} if engine else {})
 
@@ -256,7 +258,7 @@ def test_other_gpus_than_looked_at(programs: Path) -> None:
 
 
 def test_chosen_gpus(programs: Path, tmp_path: Path) -> None:
-    """Numbered as CUDA numbers them: their links are looked up in the simulated machine."""
+    """Chosen GPUs have CUDA's numbers. Their links are looked up in the simulated machine."""
     told = Told([str(programs / "copies_LINKED"), "chains"], tmp_path, CUDA_VISIBLE_DEVICES="2,5")
     assert told.done.returncode == 0, told.done.stderr
     assert "intercept is off" not in told.done.stderr
@@ -276,7 +278,8 @@ def test_chosen_gpus(programs: Path, tmp_path: Path) -> None:
     ],
 )
 def test_set_wrongly_by_hand(programs: Path, variables: dict[str, str], said: str) -> None:
-    """Preloaded without `glake run`, which would have refused: said once, and the driver copies."""
+    """`glake run` would refuse. A library that is preloaded by hand says so once, and the driver
+    copies."""
     env = intercept.environment(_clean() | {"GLAKE_DRIVER": "sim:dgx_a100"}) | variables
     done = _run([str(programs / "copies_LINKED"), "chains"], env)
     assert done.returncode == 0 and done.stdout == "all right\n", done.stderr

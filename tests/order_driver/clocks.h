@@ -1,4 +1,4 @@
-// Vector clocks: how far each stream has come, as a stream, an event or the host knows it.
+// Vector clocks: how far each stream has come, as far as a stream, an event or the host knows.
 #pragma once
 
 #include <algorithm>
@@ -36,11 +36,11 @@ class VectorClock {
   std::vector<uint64_t> at_;  // by stream
 };
 
-// The streams, and what the host knows to be finished. A clock that an event keeps is closed: it
-// has what its own streams waited for too, so that all of it may finish at once.
+// The streams, and what the host knows to be finished. The clock of an event also has all that its
+// streams waited for. So all the work that it covers may finish at once.
 class Streams {
  public:
-  // Enqueues something on a stream, after all the host knows to be finished.
+  // Enqueues work on a stream. It comes after all that the host knows to be finished.
   Tick enqueue(size_t stream) {
     VectorClock& now = streams_[stream];
     now.join(host_);
@@ -52,7 +52,7 @@ class Streams {
     streams_[stream].join(event);
   }
 
-  // Whether an event has happened, which only says what the host then knows.
+  // Whether an event is known to have happened.
   bool finished(const VectorClock& event) const { return finished_.covers(event); }
   void finish(const VectorClock& event) { finished_.join(event); }
   void host_learns(const VectorClock& event) {

@@ -17,7 +17,7 @@ class Memory {
  public:
   Memory(Streams& streams, uint64_t granules) : streams_(streams), granules_(granules) {}
 
-  // CUDA's calls; false where CUDA answers "invalid value", which is noted.
+  // CUDA's calls. False where CUDA answers "invalid value", which is noted.
   uint64_t reserve(uint64_t bytes);
   bool free_range(uint64_t base, uint64_t bytes);
   uint64_t create(uint64_t bytes);  // 0: out of memory

@@ -168,8 +168,7 @@ API CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
   *total = state->memory.total_bytes();
   return CUDA_SUCCESS;
 }
-// Debug modes write patterns and look at them, which is work on a block like any other; no test
-// here turns them on.
+// Debug modes write patterns, which is work on a block. No test here turns them on.
 API CUresult cuMemsetD8Async(CUdeviceptr, unsigned char, size_t, CUstream) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }

@@ -1,7 +1,7 @@
 """Runs programs by a CUDA build of PyTorch over the stand-ins for CUDA's libraries.
 
-REAL_PYTHON names a Python that has it (the wheel alone, `pip install --no-deps`, is enough).
-Unset, the tests that need it are left out, and say so.
+REAL_PYTHON names a Python that has it (the wheel alone, `pip install --no-deps`, is enough). If it
+is unset, the tests that need it are skipped, and say so.
 """
 
 import os
@@ -23,8 +23,8 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 def run_program(
     python: str, name: str, *arguments: str, **changes: str
 ) -> "subprocess.CompletedProcess[str]":
-    """Runs programs/NAME.py by `python` over the stand-ins; AssertionError with its output if it
-    fails. `changes` are environment variables."""
+    """Runs programs/NAME.py by `python` over the stand-ins, with `changes` in the environment.
+    AssertionError with its output if it fails."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_SIM_")}
     env = libraries.environment({**env, **changes})
     done = subprocess.run(

@@ -1,13 +1,13 @@
-"""Runs many small cases in one start of PyTorch: each in a process of its own, forked before CUDA
-is initialised, because importing PyTorch takes far longer than most cases.
+"""Runs many small cases in one start of PyTorch, as its import takes far longer than most cases.
+Each case has a process of its own, forked before CUDA is initialised.
 
     python forked.py SECONDS FILE...    (over the stand-ins; run by tests/real/forking.py)
 
-A FILE with functions named case_* has that many cases; any other is one case, run as a script. A
-line of JSON each on stdout: {"case", "kind", "text", "log", "seconds"}. kind is "" for one that
-returned, the exception's class (torch.OutOfMemoryError, RuntimeError, SystemExit), "exit N" or
-"signal N" for a process that ended by itself, or "timeout"; text is the exception's; log is what
-the process printed.
+In a FILE each function named case_* is a case. A FILE without such functions is one case, run as
+a script. Each case prints a line of JSON: {"case", "kind", "text", "log", "seconds"}. kind is ""
+for a case that returned, the exception's class (torch.OutOfMemoryError, RuntimeError,
+SystemExit), "exit N" or "signal N" for a process that ended by itself, or "timeout". text is the
+exception's, and log is what the process printed.
 """
 
 import importlib.util
@@ -50,7 +50,7 @@ def named(error: BaseException) -> str:
 
 
 def in_child(case: Case, log: int, result: Path) -> None:
-    """Never returns: runs the case and ends the process as a Python program would."""
+    """Runs the case, and ends the process as a Python program would. Never returns."""
     os.setpgid(0, 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -67,7 +67,7 @@ def in_child(case: Case, log: int, result: Path) -> None:
 
 
 def wait(pid: int, seconds: float) -> str:
-    """How the process ended, if not by itself with 0."""
+    """How the process ended. "" if it ended by itself with 0."""
     end = time.monotonic() + seconds
     pause = 0.001
     while time.monotonic() < end:
@@ -103,7 +103,7 @@ def run(case: Case, seconds: float, folder: Path) -> dict[str, str]:
 
 def main(seconds: float, files: list[Path]) -> None:
     assert not torch.cuda.is_initialized()
-    folder = Path(tempfile.mkdtemp())  # removed here alone: a case may end as programs end
+    folder = Path(tempfile.mkdtemp())  # not removed at exit, where cases would remove it too
     for file in files:
         sys.path[0] = str(file.parent)
         for name, case in cases_of(file):

@@ -1,4 +1,4 @@
-"""What tests need to run cases by tests/real/forked.py, once for each allocator."""
+"""Runs cases by tests/real/forked.py, once for each allocator."""
 
 import ast
 import json
@@ -16,8 +16,8 @@ ALLOCATORS: dict[str, dict[str, str]] = {
     "expandable": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
     "glake": {"GLAKE_ALLOCATOR": "1", "GLAKE_STRICT": "1", "GLAKE_DRIVER": "cuda"},
 }
-# PyTorch's own allocators show that the cases ask the right things. PyTorch's version is pinned, so
-# only TEST_FULL=1 runs them.
+# PyTorch's own allocators show that the cases ask the right things. Only TEST_FULL=1 runs them, as
+# PyTorch's version is pinned.
 JUDGED = ["glake"] + [
     pytest.param(name, marks=pytest.mark.full) for name in ALLOCATORS if name != "glake"
 ]
@@ -26,7 +26,7 @@ Outcomes = Callable[[str], dict[str, Outcome]]
 
 
 def cases_in(file: Path) -> list[str]:
-    """The names forked.py gives the cases of a file, read without importing it."""
+    """The names that forked.py gives the cases of a file, read without importing it."""
     functions = [n.name for n in ast.parse(file.read_text()).body if isinstance(n, ast.FunctionDef)]
     cases = [name.removeprefix("case_") for name in functions if name.startswith("case_")]
     return [f"{file.stem}.{name}" for name in cases] or [file.stem]
@@ -35,7 +35,7 @@ def cases_in(file: Path) -> list[str]:
 def run_cases(
     python: str, allocator: str, files: list[Path], seconds: float = 150, **changes: str
 ) -> dict[str, Outcome]:
-    """The outcome of every case of `files`, by name. AssertionError: the runner itself failed."""
+    """The outcome of every case of `files`, by name. AssertionError if the runner itself fails."""
     clean = {name: text for name, text in os.environ.items() if name[:6] != "GLAKE_"}
     if "GLAKE_JIT_DIR" in os.environ:
         clean["GLAKE_JIT_DIR"] = os.environ["GLAKE_JIT_DIR"]

@@ -51,7 +51,7 @@ def test_unsupported_function_is_named(real):
 
 
 def test_stand_ins_come_before_installed_wheels(real):
-    """PyTorch loads those by their paths, and DT_RPATH leads there; preloaded names come first."""
+    """PyTorch loads wheels by path, and DT_RPATH leads to them, but preloaded names come first."""
     paths = real("loaded").stdout.split()
     assert len(paths) == 5 and all("/glake/lib/cuda/" in path for path in paths), paths
 
@@ -74,7 +74,7 @@ def test_nvml_tells_of_the_presets_links(here, preset):
 
 
 def test_nvml_starts_no_driver(here):
-    """CUDA does not survive a fork: asking NVML first must leave it to the child."""
+    """CUDA does not survive a fork. Asking NVML first must not start it, so that a child can."""
     here("nvml_then_fork")
 
 
@@ -85,8 +85,8 @@ def test_user_objects_end_with_what_holds_them(here):
 
 @pytest.mark.parametrize("mode", ["memory", "numbers"])
 def test_kernels_compiled_at_run_time(real, tmp_path, mode):
-    """Counted in memory mode, named in an error where numbers are asked for; nothing is left where
-    a run on a GPU would take it for compiled."""
+    """They are counted in memory mode, and named in an error in numbers mode. They leave no file
+    that a run on a GPU would take for a compiled kernel."""
     kept = tmp_path / "kernels"
     done = real("compiled_at_run_time", mode, PYTORCH_KERNEL_CACHE_PATH=str(kept))
     assert "my_scaled" in done.stdout.split() and not list(kept.glob("*"))

@@ -1,8 +1,8 @@
 """CUDA_VISIBLE_DEVICES over the stand-ins, by the rules of the CUDA programming guide.
 
-https://docs.nvidia.com/cuda/cuda-c-programming-guide/#env-vars: indices or UUIDs (or so much of one
-that it is unique), enumerated in the order of the sequence, up to the first invalid one. NVML does
-not read it: "GPU enumeration of NVML is by PCI bus ID" and of all GPUs.
+https://docs.nvidia.com/cuda/cuda-c-programming-guide/#env-vars: GPUs are named by indices or UUIDs
+(or a unique part of one), and numbered in that order, up to the first invalid name. NVML does not
+read the variable: "GPU enumeration of NVML is by PCI bus ID", and of all GPUs.
 """
 
 import json
@@ -38,7 +38,7 @@ def test_unset_is_all(here, monkeypatch):
 
 @pytest.mark.parametrize("given", ["", "-1", "8", "none", "1,0,1", "GPU-676c", "GPU-ffff"])
 def test_lists_that_leave_none(here, given):
-    """A UUID must be unique; a GPU that is named twice leaves none (torch.cuda's own reading)."""
+    """A UUID must be unique. A GPU that is named twice leaves none, as torch.cuda reads it too."""
     init, status, found, total, _, _ = seen(here, CUDA_VISIBLE_DEVICES=given)
     assert (init, status, found, total) == (NO_DEVICE, NO_DEVICE, [], 8)
 
@@ -54,7 +54,7 @@ def test_memory_is_of_the_gpu_named(here):
 
 
 def test_links_are_those_of_the_gpus_named(here):
-    """On a DGX-1V, GPU 0 reaches its own four and one of the others."""
+    """On a DGX-1V, GPU 0 reaches its own group of four and one GPU of the other."""
     peers = seen(here, preset="dgx1v", CUDA_VISIBLE_DEVICES="0,1,2,3,4,5,6,7")[5]
     order = [5, 0, 6, 4]
     mixed = seen(here, preset="dgx1v", CUDA_VISIBLE_DEVICES="5,0,6,4")[5]
@@ -64,6 +64,6 @@ def test_links_are_those_of_the_gpus_named(here):
 
 
 def test_pytorch_sees_the_same(real):
-    """torch.cuda reads the variable itself, to count GPUs by NVML."""
+    """torch.cuda reads the variable itself, as it counts GPUs by NVML."""
     done = real("visible_torch", CUDA_VISIBLE_DEVICES="3,1")
     assert done.stdout.split() == ["2", "4", "2"], done.stdout

@@ -1,7 +1,7 @@
-"""The C++ test programs as pytest items: one for each of their cases, one run for each program.
+"""The C++ test programs as pytest items: one for each case, and one run for each program.
 
-A program's cases are read in its source, so that collecting them builds nothing. The first item of
-a program runs all of it; what it printed is kept for the others.
+A program's cases are read from its source, so that collecting them builds nothing. The first item
+of a program runs all of it, and keeps what it printed for the others.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ TIMEOUT_S = 600
 CASE = re.compile(r"^TEST\((\w+)\)", re.MULTILINE)
 ROW = re.compile(r"(?:^\s*|argv,\s*\{)\s*\{\s*\"([^\"]+)\",", re.MULTILINE)
 END = re.compile(r"^(.+?): (ok|FAILED|skipped)(.*)$")
-WHOLE = "whole program"  # of one without cases
-# Programs of `make proofs`: every call refused in turn, random programs, rates on every platform.
+WHOLE = "whole program"  # the item of a program without cases
+# `make proofs` runs these: every call refused in turn, random programs, rates on every platform.
 PROOFS = {
     "core_fuzz",
     "fault_sweep",
@@ -79,13 +79,13 @@ def items(programs: list[str]) -> list[Any]:
 
 @functools.cache
 def binaries() -> Path:
-    """The programs' directory, all of them built. CalledProcessError if one does not build."""
+    """Builds all programs, and returns their folder. CalledProcessError if one does not build."""
     directory: Path = native.build(ROOT / "build" / "tests")
     return directory
 
 
 def called(program: str, *arguments: str, **settings: str) -> tuple[int | None, str]:
-    """The exit status (None: out of time) and what the program printed."""
+    """Runs the program: its exit status (None: out of time) and what it printed."""
     try:
         done = subprocess.run(
             [str(binaries() / program), *arguments],
@@ -101,7 +101,7 @@ def called(program: str, *arguments: str, **settings: str) -> tuple[int | None, 
 
 @functools.cache
 def results(program: str, settings: tuple[tuple[str, str], ...] = ()) -> dict[str, Ended]:
-    """The result of each case in a run of the program; the program's own is that of case WHOLE."""
+    """The result of each case in a run of the program. The program's own is under WHOLE."""
     status, text = called(program, **dict(settings))
     ended: dict[str, Ended] = {}
     printed: list[str] = []

@@ -1,7 +1,7 @@
 """One process of cycles.py: uses glake on the simulator as a JSON description says, then ends.
 
-Writes "ready" once it has memory, and a line that starts with "bad" for what is wrong. Blocks hold
-stamps in their first and last bytes, so that memory given to two shows.
+Writes "ready" once it has memory, and a line that starts with "bad" for each fault. Blocks hold
+stamps in their first and last bytes, which shows memory that was given to two.
 """
 
 import atexit
@@ -64,7 +64,7 @@ class Churn:
 
 
 def watch_the_end(witness: str) -> None:
-    """Counts driver calls after the end of Python's work; witness.c prints "bad" if there are
+    """Counts driver calls after the end of Python's work. witness.c prints "bad" if there are
     any."""
     library = ctypes.CDLL(witness)
     count = ctypes.cast(simcuda._library().simcuda_calls, ctypes.c_void_p)
@@ -72,7 +72,7 @@ def watch_the_end(witness: str) -> None:
 
 
 def in_child(use: str, used_before: bool) -> None:
-    """The forked child's part: without glake it leaves; with glake it is refused or works alone."""
+    """What a forked child does. Without glake it leaves. With it, it is refused, or works alone."""
     if use == "glake" and used_before:
         for call in (lambda: _C.malloc(1000), lambda: _C.stats(0), lambda: _C.empty_cache(0)):
             try:
@@ -105,7 +105,7 @@ def fork(how: str, use: str, used_before: bool, patience: float) -> None:
         if time.monotonic() > ends:
             say("bad: a forked child hangs")
             os.kill(child, signal.SIGUSR1)
-            time.sleep(1)  # for its stack on stderr
+            time.sleep(1)  # time to print its stack
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             return
@@ -152,7 +152,7 @@ def run(plan: dict[str, Any]) -> None:
         fork(plan["fork_end"], plan["fork_use"], True, plan["patience"])
     for _ in range(plan["operations"]):
         churn.step()
-    if plan["end"] == "wait":  # to be killed
+    if plan["end"] == "wait":  # works until it is killed
         while True:
             churn.step()
     if not daemon:
@@ -171,7 +171,7 @@ def run(plan: dict[str, Any]) -> None:
 
 
 def serve() -> None:
-    """A process that stays: "work", "used" (bytes of the machine) or "bye", a line each."""
+    """A process that stays. Its input is lines: "work", "used" (bytes of the machine), "bye"."""
     churn = Churn(os.getpid())
     for line in sys.stdin:
         if line == "work\n":

@@ -28,7 +28,7 @@ from typing import Any
 from rich.progress import Progress
 
 HERE = Path(__file__).resolve().parent
-PATIENCE = 60.0  # seconds for a process that should take one; torch's compile and load for ten
+PATIENCE = 60.0  # seconds. A process should take one, and ten if torch compiles and loads
 TORCH_SHARE = 0.02
 MEMORY = "96MiB"
 
@@ -73,7 +73,7 @@ def draw(dice: random.Random) -> dict[str, Any]:
         "torch": dice.random() < TORCH_SHARE,
         "patience": PATIENCE / 2,
     }
-    if plan["end"] == "wait":  # seconds after "ready", or, negative, after the start
+    if plan["end"] == "wait":  # seconds after "ready"; if negative, after the start
         plan["kill_after"] = dice.choice([dice.uniform(0, 0.05), -dice.uniform(0, 0.4)])
     return plan
 
@@ -91,7 +91,7 @@ class Cycles:
         self.staying = [self.stay() for _ in range(2)]
         self.lock = threading.Lock()
 
-    # The processes that stay.
+    # Processes that stay.
 
     def stay(self) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -121,7 +121,7 @@ class Cycles:
             if (answer := self.ask(process, "used")) != "0":
                 self.findings.append(f"the shared machine still holds {answer!r} bytes")
 
-    # Those that come and go.
+    # Processes that come and go.
 
     def cycle(self, plan: dict[str, Any]) -> None:
         """Runs one process, and adds its faults to the findings."""
@@ -160,7 +160,7 @@ class Cycles:
             assert process.stdout is not None
             process.stdout.readline()  # "ready", or nothing if it failed
         time.sleep(abs(after))
-        failed = process.poll() is not None  # by itself: it should have waited
+        failed = process.poll() is not None  # it ended by itself, but should have waited
         process.kill()
         return not failed
 

@@ -29,7 +29,7 @@ KIB, MIB = 1 << 10, 1 << 20
 SYMBOLS = ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease"]
 SYMBOLS += ["cuEventRecord", "cuStreamWaitEvent", "cuEventQuery"]
 WARM_UP = 60  # seconds until caches, pools and the C library's arenas have their size
-M_ARENA_MAX = -8  # of mallopt: one arena, or each thread's own would pass for growth
+M_ARENA_MAX = -8  # for mallopt: with one arena for each thread, arenas would pass for growth
 Block = tuple[int, int]  # address, bytes
 
 
@@ -120,7 +120,7 @@ class Job:
         self.device, self.dice = device, dice
         self.layers = dice.randint(4, 24)
         limit = _C.stats(0)["glake.limit_bytes"]
-        # Weights and gradients a third, activations the rest of what the job is to use.
+        # Weights and gradients take a third of what the job is to use, activations the rest.
         self.width = max(4 * KIB, int(limit * share / self.layers / 6))
         self.kept: list[Block] = []
         self.loader, self.reducer = Worker(device), Worker(device)
@@ -193,7 +193,7 @@ class Job:
         self.device.free([gradient])
 
     def evaluate(self) -> None:
-        """In a thread that ends, on one of the other streams."""
+        """Runs forward passes in a thread that ends, on one of the other streams."""
 
         def forward() -> None:
             blocks: list[Block] = []
@@ -227,7 +227,7 @@ class Soak:
 
     def job(self) -> None:
         self.jobs += 1
-        # One in five wants more than there is; one in five meets driver calls that fail.
+        # One job in five wants more than there is, and one in five meets driver calls that fail.
         share = 1.4 if self.jobs % 5 == 4 else self.dice.uniform(0.5, 0.9)
         self.device.armed = self.jobs % 5 == 2
         if self.device.armed:

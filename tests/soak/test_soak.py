@@ -1,4 +1,4 @@
-"""The short forms of the programs here: see them for what they do."""
+"""Short runs of the programs in this folder. Their docstrings say what they do."""
 
 import subprocess
 import sys

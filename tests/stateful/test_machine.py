@@ -1,9 +1,9 @@
 """A Hypothesis state machine over glake._C on simulated memory with real bytes behind it.
 
-After every step: the allocator's own check, statistics equal to the model's, and each live block's
-bytes still those written to it, so that no two blocks share physical memory through any address.
-It is the same run every time: a third of it unless TEST_FULL is 1 (make test-all), at random and
-longer with HYPOTHESIS_PROFILE=long.
+After every step the allocator's own check passes, statistics equal the model's, and each live block
+has the bytes that were written to it. So no two blocks share physical memory through any address.
+Every run is the same, and a third as long unless TEST_FULL is 1 (make test-all). With
+HYPOTHESIS_PROFILE=long it is random and longer.
 """
 
 import ctypes
@@ -96,7 +96,7 @@ class Block:
         self.held = (self.size + self.guards + UNIT - 1) // UNIT * UNIT
 
     def units(self) -> Any:
-        """Places of one byte in each 512, as blocks share memory in whole units or not at all."""
+        """One byte in each 512. Blocks share memory in whole units or not at all."""
         room = self.size if self.debug else self.held - self.guards
         return np.ctypeslib.as_array((ctypes.c_uint8 * room).from_address(self.pointer))[::UNIT]
 
@@ -129,7 +129,7 @@ class Machine(RuleBasedStateMachine):
             simcuda.configure(key, value)
         self.limit = limit * MIB
         self.debug = debug != "none"
-        self.exact = not self.debug  # freed blocks are kept, live ones longer
+        self.exact = not self.debug  # debug modes keep freed blocks, and make live ones longer
         options = {"policy": policy, "limit": str(self.limit), "view_budget": budget}
         options["debug"] = debug
         for key, value in (options | {"driver": "sim"}).items():
@@ -166,8 +166,8 @@ class Machine(RuleBasedStateMachine):
         return block
 
     def synchronize(self) -> None:
-        """The stamps are the host's, in no stream's order: what a debug mode could not wait for,
-        its call refused, must have run before."""
+        """Waits for the device. The host writes stamps in no stream's order, so a debug mode's work
+        must have run before, even if its own wait was refused."""
         popped = ctypes.c_void_p()
         for call in (
             lambda: self.driver.cuCtxPushCurrent_v2(self.context),
@@ -323,9 +323,9 @@ class Machine(RuleBasedStateMachine):
     # The invariants.
 
     def is_full(self, size: int) -> bool:
-        """Neither whole free granules nor the limit have room: the only excuse for a refusal.
+        """Whether neither whole free granules nor the limit has room, the only excuse to refuse.
 
-        With more streams than one wait can name the rule is not so simple.
+        The rule is not so simple with more streams than one wait can name.
         """
         stats = _C.stats(0)
         room: int = self.limit - stats["glake.physical_bytes"] + stats["glake.whole_free_bytes"]
@@ -338,14 +338,14 @@ class Machine(RuleBasedStateMachine):
     def books_balance(self) -> None:
         try:
             _C.check(0)
-        except errors.DriverError:  # a check of the debug modes calls the driver
+        except errors.DriverError:  # debug modes call the driver in check()
             assert self.armed and self.debug
         assert _C.findings() == ""
         stats = _C.stats(0)
         held = sum(block.held for block in self.blocks)
         assert stats["allocation.all.current"] == len(self.blocks)
         assert stats["allocated_bytes.all.current"] == held
-        # As PyTorch counts: what was freed and waits for recorded streams is active and requested.
+        # PyTorch counts freed memory that waits for recorded streams as active and requested.
         waiting = stats["active.all.current"] - stats["allocation.all.current"]
         requested = sum(block.size + block.guards for block in self.blocks)
         assert waiting >= 0 and stats["active_bytes.all.current"] >= held

@@ -44,9 +44,9 @@ def run(jit_dir: Path) -> Run:
 
 @pytest.fixture(scope="session")
 def passes(run: Run) -> Callable[..., list[str]]:
-    """As run(), for a program that must succeed without a word on stderr; its output lines.
+    """Runs a program as run() does; returns its lines. It must succeed without a word on stderr.
 
-    The coverage line, which GLAKE_ALLOCATOR=1 prints at exit, is the only thing allowed there.
+    Only the coverage line, which GLAKE_ALLOCATOR=1 prints at exit, is allowed there.
     """
 
     def passes(code: str, *arguments: str, **options: object) -> list[str]:

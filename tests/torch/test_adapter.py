@@ -23,11 +23,11 @@ TESTS = sorted(
     name
     for source in STUB.glob("*_test.cpp")
     for name in re.findall(r"^TEST\((\w+)\)", source.read_text(), re.M)
-    if not name.endswith("_receiver")  # run by another
+    if not name.endswith("_receiver")  # another test runs it
 )
 
 MACHINES = itertools.count()
-SINCE_2_14 = {"supportsUserMetadata", "annotateMemory"}  # the base of an older torch lacks them
+SINCE_2_14 = {"supportsUserMetadata", "annotateMemory"}  # older torch lacks them
 
 pytestmark = pytest.mark.skipif(
     torch.version.cuda is not None, reason="a CUDA build of torch has its own libc10_cuda"
@@ -100,7 +100,7 @@ def test_function(name, built):
 
 
 def test_every_function_is_needed(built):
-    """With the body of any one function emptied, the test named for it fails."""
+    """If any one function does nothing, the test that is named for it fails."""
     listed = subprocess.run(
         [built["program"], "--functions"], capture_output=True, text=True, check=True
     )
@@ -130,9 +130,9 @@ def _overridden():
 
 
 def test_every_virtual_function_is_overridden():
-    """A function that a new torch adds must be looked at: none is left to the base unseen."""
+    """A function that a new torch adds must be looked at, not left to the base class unseen."""
     include = Path(torch.__file__).parent / "include/c10"
-    left_to_base = {"Allocator", "is_simple_data_ptr"}  # a destructor, and what the base knows
+    left_to_base = {"Allocator", "is_simple_data_ptr"}  # the base is right for these
     declared = set()
     for header, name in (
         ("cuda/CUDACachingAllocator.h", "class CUDAAllocator"),
@@ -181,7 +181,7 @@ def test_build_adapter_command(built, jit_dir):
 
 
 def test_header_matrix():
-    """Other minors' headers, where `tools/header_matrix.py --fetch` has put them."""
+    """Compiles by headers of other torch versions, if `tools/header_matrix.py --fetch` got them."""
     sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
     import header_matrix
 

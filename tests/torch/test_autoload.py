@@ -1,4 +1,4 @@
-"""GLAKE_ALLOCATOR: on in every process that imports torch, inert when off, never in the way."""
+"""GLAKE_ALLOCATOR works in every process that imports torch, and does nothing when it is off."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from glake.allocator.torch import mode
 
 def test_does_nothing_unless_asked(passes, monkeypatch):
     assert passes("glakes_modules.py", ALLOCATOR=None) == ["[]"]
-    monkeypatch.setitem(sys.modules, "glake.allocator.torch", None)  # an import of it would fail
+    monkeypatch.setitem(sys.modules, "glake.allocator.torch", None)  # importing it would fail
     for off in ("", "0", "off", "False"):
         monkeypatch.setenv("GLAKE_ALLOCATOR", off)
         glake_autoload.load()
@@ -21,7 +21,7 @@ def test_does_nothing_unless_asked(passes, monkeypatch):
 def test_isolated_mode_and_no_device_touched_before_the_first_tensor(passes):
     lines = passes("isolated.py", flags=("-I",), SIM_MEMORY=None)
     assert lines[:2] == ["'' unopened", "True glake"]
-    assert 0.5 < float(lines[2]) < 2  # what the host has free changes meanwhile
+    assert 0.5 < float(lines[2]) < 2  # the host's free memory changes meanwhile
 
 
 @pytest.mark.parametrize("first", [("glake_autoload", "glake"), ("glake.allocator.torch",)])

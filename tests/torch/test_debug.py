@@ -1,4 +1,4 @@
-"""The debug modes under torch: training is undisturbed, and damage done by a tensor is named."""
+"""Debug modes under torch do not disturb training, and name damage that a tensor does."""
 
 
 def test_training_is_bit_identical_and_clean(run, stock_losses):

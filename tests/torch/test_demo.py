@@ -22,7 +22,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 @pytest.fixture
 def module(monkeypatch):
-    """module(name): one of the demo's modules; none of them stays imported."""
+    """module(name) imports one of the demo's modules. None stays imported after the test."""
     monkeypatch.syspath_prepend(str(DEMO))
     yield importlib.import_module
     for name in MODULES:
@@ -63,7 +63,7 @@ def test_training_is_bit_identical_and_everything_is_written(jit_dir, tmp_path):
     assert [row["policy"] for row in policies] == ["native", "expandable", "glake"]
     for row in policies:
         assert row["capacity_bytes"] == 64 << 20
-        # Setting the job up before glake.record_trace() holds nothing worth the name.
+        # The job's set-up before glake.record_trace() holds next to nothing.
         assert row["peak_live_bytes"] == pytest.approx(glake["peak_live_bytes"], rel=0.02)
     trace = (tmp_path / "out" / "job.trace").read_text().splitlines()
     assert sum(line.startswith("s ") for line in trace) == 4
@@ -90,7 +90,7 @@ def test_a_difference_fails_the_demo_and_is_named(module, monkeypatch, tmp_path)
     assert "glake changed the training: the loss of step 1 is 2.0 on stock torch" in done.output
     assert json.loads((tmp_path / "losses.json").read_text())["identical"] is False
     granules, rest = divmod(limits["glake"], 2 << 20)
-    assert rest == 0 and granules == math.ceil(2541404160 * 1.08 / (2 << 20))  # the rule
+    assert rest == 0 and granules == math.ceil(2541404160 * 1.08 / (2 << 20))  # the demo's rule
     assert (limits["rehearsal"], limits["stock"]) == (None, None)
 
 
@@ -111,7 +111,7 @@ def test_what_counts_as_a_difference(module, change, words):
 
 def test_out_of_memory_is_compared_and_drawn(module, tmp_path):
     compare, picture = module("compare"), module("picture")
-    small = 2541404160 * 9 // 10  # below the trace's live bytes: nobody can fit
+    small = 2541404160 * 9 // 10  # below the trace's live bytes, so no policy fits
     outcomes = compare.compare(TRACE, small)
     for each in outcomes:
         assert each.result.oom is not None

@@ -1,4 +1,4 @@
-"""Forked and spawned children beside the emulation: the parent's memory is read, never touched."""
+"""Forked and spawned children beside the emulation read the parent's memory, never change it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The `basic` mode without a GPU: its functions on the simulator; torch's side is not reachable."""
+"""The functions of the `basic` mode, on the simulator. torch's side cannot run without a GPU."""
 
 import ctypes
 

@@ -22,7 +22,7 @@ def test_refusals_name_the_region(passes):
 
 
 def test_a_copy_of_paused_memory_is_refused_and_nothing_moves(passes):
-    """Either end, small and large, batches, blocks, files and the offloader's pool."""
+    """At either end, small and large, with batches, blocks, files and the offloader's pool."""
     passes("paused_copies.py")
 
 
@@ -44,5 +44,5 @@ def test_a_full_disk_leaves_the_region_in_use_and_whole(passes):
 
 
 def test_a_file_cut_short_or_changed_leaves_the_region_paused(passes):
-    """Only this process can reach the file, which has no name: through its open files."""
+    """The file has no name, so only this process can reach it, through its open files."""
     passes("damaged_file.py")

@@ -1,4 +1,4 @@
-"""The emulation changes where tensors live, not one bit of what is computed."""
+"""The emulation changes where tensors lie, and not one bit of what is computed."""
 
 import re
 

@@ -63,7 +63,7 @@ def replicated(job):
 
 
 def accumulating(job):
-    """Two micro-batches, each of three tensors outside all modules, to one update of two halves."""
+    """Two micro-batches for one update by two optimizers, with tensors outside all modules."""
     model = nn.Linear(64, 64, device=job.device)
     weight = torch.optim.SGD([model.weight], lr=0.1, momentum=0.9, foreach=True)
     bias = torch.optim.AdamW([model.bias], foreach=True)
@@ -104,7 +104,7 @@ def adversarial(job):
 
 
 def flat(job):
-    """A flat buffer of each kind, as ZeRO has them, and one that nobody told of."""
+    """A flat buffer of each kind, as ZeRO has them, and one whose kind nobody told."""
     weights = torch.empty(1000, dtype=torch.bfloat16, device=job.device)
     gradient = torch.empty(1000, dtype=torch.bfloat16, device=job.device)
     bucket = torch.empty(3500, dtype=torch.bfloat16, device=job.device)
@@ -146,7 +146,7 @@ def sharded(job):
 
 
 def everything(job):
-    """What recorders get wrong: streams, attention, routing, host memory, reduced precision."""
+    """All that recorders get wrong: streams, attention, routing, host memory, reduced precision."""
     job.facts["model"] = "a bit\nof everything"
     linear = nn.Linear(64, 64, device=job.device)
     experts = nn.ModuleList(nn.Linear(64, 64, device=job.device) for _ in range(4))

@@ -8,7 +8,7 @@ from glake.trace import plans
 SIZES = {"layers": "4", "hidden": "512", "heads": "8", "ffn": "2048", "vocab": "1024"}
 SHORT = {"seq": "64", "precision": "mixed"}
 
-# name, world, options: what a rank holds at the end of a step is known of each.
+# (name, world, options). It is known how much a rank of each holds at the end of a step.
 STRATEGIES = [
     ("single", 1, {}),
     ("single", 1, {"precision": "bf16"}),
@@ -20,7 +20,7 @@ STRATEGIES = [
     ("zero3", 2, {"offload": "optimizer"}),
 ]
 
-# Recorded as well, for running at all.
+# Recorded only to see that they run.
 OTHERS = [
     ("custom", {"lora": "4", "recompute": "yes"}),
     ("custom", {"lora": "4", "recompute": "yes", "strategy": "zero3"}),

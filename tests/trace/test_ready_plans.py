@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 import ready_plan_jobs  # noqa: E402
 
-# Parameters of ready_plan_jobs.SIZES, a llama of four layers, by hand.
+# Parameters of ready_plan_jobs.SIZES, a llama of four layers, computed by hand.
 LAYER = 4 * 512 * 512 + 3 * 512 * 2048 + 2 * 512
 PARAMETERS = 2 * 1024 * 512 + 4 * LAYER + 512
 
@@ -41,7 +41,7 @@ def test_every_model_has_the_parameters_it_is_published_with():
 
 
 def live_by_step(path):
-    """step -> (live bytes at its end, most live in it); a step ends where the next begins."""
+    """step -> (live bytes at its end, most live in it). A step ends where the next begins."""
     sizes, live, step = {}, 0, -1
     ends, most = {}, defaultdict(int)
     with gzip.open(path, "rt") as lines:
@@ -75,12 +75,12 @@ def test_each_strategy_keeps_what_it_must_and_no_more(recorded):
     jobs = ready_plan_jobs.STRATEGIES
     found = recorded("strategies", len(jobs), world=2)
     bucket = 2 * zero3.REDUCE_BUCKET
-    # Bytes a parameter: weights, gradients (while they live) and Adam's two moments.
+    # Bytes for each parameter at the end and at most: weights, gradients, Adam's two moments.
     keeps = [
         (12, 16),  # float32 weights and moments; gradients until the step ends
         (6, 8),
         (4, 8),  # moments on the host
-        (12, 20),  # DDP's buckets: the gradients once more
+        (12, 20),  # DDP's buckets hold the gradients once more
         (6, 8),  # half of everything
         (0, 0),
         (8, 10),  # half of bfloat16 weights and gradients, float32 masters and moments
@@ -107,7 +107,7 @@ def test_the_other_plans_are_recorded_and_leave_nothing(recorded):
 
 
 def test_one_rank_of_zero3_has_the_gradients_of_the_plain_model(monkeypatch):
-    """Partitions, gathering, releasing and the bucket move numbers without changing any."""
+    """Partitioning, gathering, releasing and the bucket move numbers, and change none."""
     import torch
 
     monkeypatch.setattr(zero3, "REDUCE_BUCKET", 40_000)
@@ -128,7 +128,7 @@ def test_one_rank_of_zero3_has_the_gradients_of_the_plain_model(monkeypatch):
     for name, buffer in sharded.model.named_buffers():
         buffer.copy_(dict(plain.named_buffers())[name])
     ids = torch.randint(0, 100, (2, 16))
-    for _ in range(2):  # the second time along the known order, with prefetching
+    for _ in range(2):  # the second time the order is known, and prefetched
         plain.zero_grad()
         loss = plain(input_ids=ids, labels=ids).loss
         loss.backward()

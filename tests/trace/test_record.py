@@ -1,4 +1,4 @@
-"""Jobs recorded without running them: true to real tensors, tagged, and clear when wrong."""
+"""Jobs recorded without running them are true to real tensors and tagged. Errors are clear."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture
 def recorded(tmp_path, monkeypatch):
-    """recorded(function, ...): the trace's lines, split, and the facts."""
+    """recorded(function, ...): the trace's lines, split into words, and its facts."""
     monkeypatch.chdir(HERE)
 
     def run(function, **request):
@@ -43,7 +43,7 @@ def births_and_deaths(lines):
 
 
 def really(function, steps, tmp_path):
-    """The same job with real tensors on the CPU under the same recorder."""
+    """Records the same job with real tensors on the CPU, by the same recorder."""
     import sys
 
     from glake.trace.format import TraceWriter
@@ -68,7 +68,7 @@ def really(function, steps, tmp_path):
 def test_a_recorded_job_is_event_for_event_the_real_one(recorded, tmp_path):
     fake, facts = recorded("training", steps=3, scratch="none")
     real = really("training", 3, tmp_path)
-    # In set-up they differ: on the CPU the weights are made where they stay.
+    # They differ in set-up, because on the CPU weights are made where they stay.
     ours, theirs = births_and_deaths(fake), births_and_deaths(real)
     assert len(ours) > 400
     assert ours == theirs
@@ -95,14 +95,14 @@ def test_fsdp2_over_a_process_group_that_is_not_there(recorded):
     streams = Counter(int(line[3]) for line in blocks)
     assert len(streams) >= 3 and streams[0] > 100  # gathers and reductions have their own
     assert any(line[4] == "forward;blocks.0;storage.resize_" for line in blocks)
-    # Between steps only the quarter of weights and both AdamW moments is left, in float32.
+    # Between steps only a quarter of the weights and of both AdamW moments is left, in float32.
     weights = 128 * 64 * 2 + 128 + 2 * (2 * 64 * 256 + 256 + 3 * 64)
     step = lines.index(["s", "1"])
     sizes = {line[1]: int(line[2]) for line in blocks}
     live = sum(sizes[line[1]] for line in lines[:step] if line[0] == "a")
     live -= sum(sizes[line[1]] for line in lines[:step] if line[0] == "f")
     assert 3 * weights <= live <= 3 * weights * 1.02
-    # DTensor's own shape arithmetic works on whole weights: none of it is on record.
+    # DTensor's own shape arithmetic works on whole weights, and must not be recorded.
     assert not any("_propagate" in line[4] for line in blocks)
 
 

@@ -1,4 +1,4 @@
-"""Roles of recorded jobs, to the byte, against arithmetic over their parameters."""
+"""Roles of recorded jobs are right to the byte, by arithmetic over their parameters."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def test_adamw_keeps_two_moments_and_borrows_one(roles_at_most):
     held = roles_at_most("training", "optimizer temporaries")
     assert held["parameters and buffers"] == 4 * TINY
     assert held["optimizer state"] == 8 * TINY
-    # The square roots, and what clipping has left: a scale, until the update is done.
+    # The square roots, and a scale that clipping leaves until the update is done.
     assert 0 <= held["optimizer temporaries"] - 4 * TINY <= 64
     assert "gradient buckets and communication buffers" not in held
 
 
 def tags_of_empty(path):
-    """Of each size of aten.empty, the tags it has."""
+    """The tags of each size of aten.empty."""
     tags = {}
     for event in read_events(path):
         if event.op == "a" and event.tag.endswith(";aten.empty"):
@@ -57,8 +57,8 @@ def test_an_update_ends_where_its_optimizer_does(roles_at_most, tmp_path):
     # Momentum of the weight and two moments of the bias; its count of steps is on the host.
     assert held["optimizer state"] == 4 * (64 * 64 + 2 * 64)
     assert tags_of_empty(tmp_path / "accumulating.trace.gz") == {
-        4 * 100 * 64: {"forward;aten.empty"},  # a second batch, too, though a backward came before
-        4 * 300: {"optimizer;aten.empty"},  # as clipping for the second would be
+        4 * 100 * 64: {"forward;aten.empty"},  # also the second batch, after a backward
+        4 * 300: {"optimizer;aten.empty"},  # between two optimizers
         4 * 7000: {"step;aten.empty"},
         4 * 9000: {"step;aten.empty"},
     }

@@ -1,4 +1,4 @@
-"""One thread a process: these tensors are small, and tests of several ranks share the cores."""
+"""Each process has one thread: tensors are small here, and tests of several ranks share cores."""
 
 import torch
 

@@ -1,6 +1,7 @@
-"""One rank that sees one GPU: loads and stores in a loop, checks every byte, answers on its input.
+"""One rank that sees one GPU. It loads and stores in a loop, and checks every byte.
 
-state: what it has done, and by which paths; die: ends itself in the middle of a copy; end: closes.
+Commands on its input: `state` prints what it has done and by which paths, `die` ends it in the
+middle of a copy, `end` closes.
 """
 
 import ctypes
@@ -29,13 +30,14 @@ def main() -> None:
     kind = 0
     while True:
         asked = _asked()
-        # What the service reaches (pinned() once it serves us), the driver's own, pageable memory.
+        # In turn: memory that the service reaches (pinned() once it serves us), pageable memory,
+        # memory that the driver pinned.
         kind = (kind + 1) % 3
         source = (t.pinned((SIZE,)), np.empty(SIZE, np.uint8), _driver_pinned())[kind]
         source[:] = numbers
         try:
             _copy(block, source, done, asked == "die")
-            ctypes.memmove(found.ctypes.data, block.address, SIZE)  # the simulator's memory is ours
+            ctypes.memmove(found.ctypes.data, block.address, SIZE)  # simulated memory can be read
             done["wrong"] += int((found != numbers).any())
             source[:] = 0
             _copy(source, block, done, asked == "die")
@@ -51,7 +53,7 @@ def main() -> None:
 
 
 def _driver_pinned() -> np.ndarray:
-    address = _C.host_malloc(SIZE)  # as long as the process
+    address = _C.host_malloc(SIZE)  # lives as long as the process
     return np.frombuffer((ctypes.c_char * SIZE).from_address(address), np.uint8)
 
 

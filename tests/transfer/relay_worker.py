@@ -1,7 +1,7 @@
-"""One process of several: copies to its GPU in a loop, checks every byte, answers on its input.
+"""One process of several. It copies to its GPU in a loop, and checks every byte.
 
-state: what it has done and is lent; fork: makes a child that does nothing; die: ends itself in the
-middle of a copy; end: closes.
+Commands on its input: `state` prints what it has done and is lent, `fork` makes a child that does
+nothing, `die` ends the process in the middle of a copy, `end` closes.
 """
 
 import ctypes
@@ -41,7 +41,7 @@ def main() -> None:
         if dying:
             _die_within(handle)
         handle.wait()
-        ctypes.memmove(found.ctypes.data, block.address, SIZE)  # the simulator's memory is ours
+        ctypes.memmove(found.ctypes.data, block.address, SIZE)  # simulated memory can be read
         over = {p["path"] for p in handle.result().paths if p["bytes"] and p["path"].count(">") > 1}
         done["copies"] += 1
         done["relayed"] += bool(over)

@@ -52,8 +52,8 @@ def go(process: "subprocess.Popen[str]") -> None:
 
 
 def test_two_processes_have_one_link_between_them() -> None:
-    """GPUs 0 and 1 of a DGX A100 share the uplink of their switch: together they load no faster
-    than it, however late either of them looks."""
+    """GPUs 0 and 1 of a DGX A100 share the uplink of their switch. Together they load no faster
+    than it, however late one of the processes looks."""
     from glake.transfer import topology
 
     rate = topology.from_preset("dgx_a100").platform.rate("s0", "u0")

@@ -76,14 +76,14 @@ class Node:
     def __init__(self, runtime: Path) -> None:
         self.runtime = runtime
         self.workers: list[Worker] = []
-        self.most = 0.0  # of any limit that was ever granted
+        self.most = 0.0  # the largest part of a limit ever granted
 
     def start(self, count: int) -> list[Worker]:
         self.workers = [Worker(self.runtime, rank) for rank in range(count)]
         return self.workers
 
     def books(self) -> Books | None:
-        """The one service's, checked: no limit is granted more than once."""
+        """The books of the one service. Checks that no limit is granted more than once."""
         where = self.runtime / "glake-relay"
         sockets = list(where.glob("*.sock")) if where.exists() else []
         assert len(sockets) <= 1
@@ -100,7 +100,7 @@ class Node:
         return found.books
 
     def until(self, holds: Callable[[Books], bool]) -> Books:
-        """The first books of which it holds."""
+        """Waits for the first books for which `holds` is true."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             books = self.books()
@@ -129,7 +129,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 def busy(count: int) -> Callable[[Books], bool]:
     def holds(books: Books) -> bool:
         clients = books["clients"]
-        # A demand is in the books before it is in the shares, where the rate is 0 till then.
+        # A demand is in the books before it is in the shares. Until then its rate is 0.
         return len(clients) == count and all(each["demands"] and each["rate"] for each in clients)
 
     return holds
@@ -155,7 +155,7 @@ def grown(books: Books, before: Books, workers: list[Worker]) -> bool:
 
 
 def test_three_share_and_one_is_killed(node: Node) -> None:
-    """Its loans come back at once, the others finish, and their bytes are right."""
+    """The killed one's loans come back at once. The others finish, and their bytes are right."""
     first, second, third = node.start(3)
     before = node.until(busy(3))
     for worker in node.workers:
@@ -165,7 +165,7 @@ def test_three_share_and_one_is_killed(node: Node) -> None:
         assert time.monotonic() < end
         node.books()
     before = node.until(busy(3))
-    child = third.ask("fork")["child"]  # holds nothing of its parent's
+    child = third.ask("fork")["child"]  # must hold none of its parent's loans
     third.tell("die")
     try:
         assert third.process.wait(PATIENCE) == -signal.SIGKILL
@@ -178,7 +178,7 @@ def test_three_share_and_one_is_killed(node: Node) -> None:
         over = {name for path in answer["over"] for name in path.split(">")[1:-1]}
         assert over <= {f"cuda:{gpu}" for gpu in [*client["gpus"], *client["relays"]]}
         assert answer["copies"] > copies and answer["service"] == "lent"
-        # Over GPUs that are not its own.
+        # It copied over GPUs that are not its own.
         assert set(answer["relays"]) - {worker.rank} and answer["relayed"] > 2
         assert worker.errors.read_text() == ""
     node.until(lambda books: not books["clients"])
@@ -186,7 +186,7 @@ def test_three_share_and_one_is_killed(node: Node) -> None:
 
 
 def test_no_service_to_be_had(node: Node) -> None:
-    """A directory that is not private: copies go over the process's own GPU, which is said once."""
+    """The directory is not private. Copies go over the process's own GPU, which is said once."""
     (node.runtime / "glake-relay").mkdir()
     (node.runtime / "glake-relay").chmod(0o755)
     (worker,) = node.start(1)
@@ -200,7 +200,7 @@ def test_no_service_to_be_had(node: Node) -> None:
 
 
 def test_service_killed_under_its_clients(node: Node) -> None:
-    """They go on over their own GPUs, say so once, and one of them starts another service."""
+    """The clients go on over their own GPUs and say so once. One of them starts another service."""
     workers = node.start(2)
     books = node.until(busy(2))
     copies = [worker.ask("state")["copies"] for worker in workers]
@@ -212,7 +212,7 @@ def test_service_killed_under_its_clients(node: Node) -> None:
         end = time.monotonic() + PATIENCE
         while worker.ask("state")["service"] != "lent":
             assert time.monotonic() < end
-    # A service that is stopped on purpose stays so.
+    # A service that is stopped on purpose is not started again.
     stop = [sys.executable, "-m", "glake", "relayd", "--stop"]
     stopped = subprocess.run(
         stop, env=environment(node.runtime), capture_output=True, text=True, timeout=PATIENCE

@@ -65,7 +65,7 @@ class Rank:
         self.process.stdin.flush()
 
     def until(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The first state of which it holds."""
+        """Waits for the first state for which `holds` is true."""
         end = time.monotonic() + PATIENCE
         while not holds(state := self.ask("state")):
             assert time.monotonic() < end, (state, self.errors.read_text())
@@ -75,7 +75,7 @@ class Rank:
 @pytest.fixture
 def ranks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Rank]]:
     machine = f"ranks-{uuid.uuid4().hex[:12]}"
-    # What a busy machine delays is little on a clock that is 2000 times slower.
+    # On a clock that is 2000 times slower, delays of a busy machine are short.
     pace = getattr(request, "param", 2000)
     started = [Rank(tmp_path, machine, gpu, pace) for gpu in (2, 5)]
     yield started
@@ -101,11 +101,11 @@ def books_of(runtime: Path) -> dict[str, Any]:
 def test_two_load_over_gpus_they_do_not_see_and_one_is_killed(
     ranks: list[Rank], tmp_path: Path
 ) -> None:
-    """Every byte is right, whatever the host memory; the other goes on, and has all to itself."""
+    """Every byte is right in all kinds of host memory. The other goes on, and has all links."""
     first, second = ranks
     for rank in ranks:
         state = rank.until(lambda state: state["relayed"] > 5)
-        assert len(state["hidden"]) == 7, state  # by its own numbers, from 1 on
+        assert len(state["hidden"]) == 7, state  # in its own numbering, from 1
         assert state["hidden"] == list(range(1, 8)) and state["not_reached"] == {}
     books = books_of(tmp_path)
     assert sorted(client["gpus"] for client in books["clients"]) == [[2], [5]]
@@ -141,10 +141,10 @@ def test_the_service_is_killed_under_them(ranks: list[Rank], tmp_path: Path) -> 
     assert books_of(tmp_path)["pid"] != killed
 
 
-# A clock on which a copy that stands still is given up within seconds.
+# On this clock a copy that stands still is given up within seconds.
 @pytest.mark.parametrize("ranks", [10], indirect=True)
 def test_the_service_stops_for_a_while(ranks: list[Rank], tmp_path: Path) -> None:
-    """What it writes late is seen by nobody: a copy that fails meanwhile says so, none is wrong."""
+    """Nobody sees what it writes late. A copy may fail meanwhile and say so, but none is wrong."""
     for rank in ranks:
         rank.until(lambda state: state["relayed"] > 5)
     stopped = books_of(tmp_path)["pid"]

@@ -1,4 +1,4 @@
-"""Runs each file of inside/ in a Python of its own: a process has one driver, and one engine."""
+"""Runs each file of inside/ in its own Python, because a process has one driver and one engine."""
 
 import os
 import subprocess
@@ -10,13 +10,13 @@ import pytest
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 
-# GLAKE_ variables besides those all have.
+# GLAKE_ variables of each program, besides those that all have.
 PROGRAMS: dict[str, dict[str, str]] = {
     "blocks.py": {},
     "copies.py": {},
     "files.py": {},
     "gds.py": {},
-    "handles.py": {"COPY_ORDER": "held"},  # what is cancelled, and what evades a link
+    "handles.py": {"COPY_ORDER": "held"},  # only held copies can be cancelled or evade a link
     "host_memory.py": {},
     "lending.py": {},
     "nodes.py": {},
@@ -28,13 +28,13 @@ PROGRAMS: dict[str, dict[str, str]] = {
 
 
 def run(*arguments: str, **options: str) -> subprocess.CompletedProcess[str]:
-    """A Python over the simulated 8xA100."""
+    """Runs a Python on a simulated machine of eight A100."""
     clean = {name: value for name, value in os.environ.items() if name[:6] != "GLAKE_"}
     settings = {"DRIVER": "sim:dgx_a100", "SIM_MEMORY": "128MiB"} | options
     given = {f"GLAKE_{name}": value for name, value in settings.items()}
     return subprocess.run(
         [sys.executable, *arguments],
-        # UCX would go by shared memory: TCP stands for the network between nodes.
+        # UCX would use shared memory. TCP stands for the network between nodes.
         env={**clean, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "UCX_TLS": "tcp", **given},
         cwd=HERE,
         capture_output=True,
@@ -55,7 +55,7 @@ def test_program(program: str) -> None:
         **PROGRAMS[program],
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Exception ignored" not in done.stderr, done.stderr  # of objects at the end
+    assert "Exception ignored" not in done.stderr, done.stderr  # by objects that end with Python
 
 
 def test_importing_loads_nothing() -> None:

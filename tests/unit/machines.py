@@ -13,7 +13,7 @@ from typing import Any
 
 SPEED = {1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}
 SWITCH, NPU = "switch", "npu"
-# NVML's numbers of NVLink versions, and its rate of one link in MB/s.
+# NVLink generation: NVML's number of that version, MB/s of one link.
 NVLINK = {2: (2, 25781), 3: (4, 25000), 4: (6, 26562), 5: (7, 50000)}
 
 
@@ -220,7 +220,7 @@ def dgx1v() -> Box:
 
 
 def dgx_a100() -> Box:
-    """Four NUMA nodes a socket; GPUs in pairs under switches; six NVSwitches."""
+    """Each socket has four NUMA nodes. Each two GPUs share a switch. There are six NVSwitches."""
     buses = ("07", "0f", "47", "4e", "87", "90", "b7", "bd")
     nodes = (3, 3, 1, 1, 7, 7, 5, 5)
     cards = []
@@ -238,7 +238,7 @@ def dgx_a100() -> Box:
 
 
 def hgx_h100(links: int = 18, name: str = "H100-SXM5") -> Box:
-    """A switch for each GPU, shared with a network card only."""
+    """Each GPU has a switch of its own, which it shares with a network card only."""
     buses = ("18", "2a", "3a", "5d", "9a", "ab", "ba", "db")
     cards = []
     for gpu, bus in enumerate(buses):

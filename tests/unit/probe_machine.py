@@ -1,4 +1,4 @@
-"""Probes a simulated machine whose links are not what its topology says; a process of its own.
+"""Probes a simulated machine whose links are not what its topology says, in its own process.
 
 Usage: probe_machine.py CASE, JSON: {"links": [[from, to, GB/s], ...], "nominal": a platforms file
 (default: the simulator's own), "then": Python to run afterwards}. Prints what it found as JSON.

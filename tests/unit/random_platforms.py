@@ -6,7 +6,7 @@ from glake.platforms import Edge, Joint, Platform
 
 
 def random_platform(seed: int) -> Platform:
-    """A platform with rates of no round relation; the same for the same seed."""
+    """A platform whose rates are no round multiples of each other. A seed always gives the same."""
     draw = random.Random(seed)
     rates: dict[str, float] = {}
 

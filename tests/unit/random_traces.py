@@ -13,7 +13,7 @@ PlannedEvent = tuple[str, int, int, int]
 
 
 def events(streams: int) -> Any:
-    """Mostly allocations and frees, on so many streams."""
+    """Events on `streams` streams, mostly allocations and frees."""
     return st.tuples(
         st.sampled_from("aaafffrs"),
         st.integers(1, LARGEST),
@@ -23,9 +23,9 @@ def events(streams: int) -> Any:
 
 
 def lines_of(plan: list[PlannedEvent], scales: int = 4) -> list[str]:
-    """The plan's lines after "s 0"; what needs a live block is left out where there is none.
+    """The plan's lines after "s 0". An event that needs a live block is left out if there is none.
 
-    Sizes are scaled down by powers of 64, of which there are `scales`: mostly small, some huge.
+    Sizes are scaled down by one of `scales` powers of 64: most are small, some huge.
     """
     lines: list[str] = ["s 0"]
     live: list[int] = []
@@ -39,6 +39,6 @@ def lines_of(plan: list[PlannedEvent], scales: int = 4) -> list[str]:
             lines.append(f"r {live[pick % len(live)]} {stream}")
         elif op == "s":
             lines.append(f"s {number + 1}")
-    if not any(line.startswith("a") for line in lines):  # which would be no trace
+    if not any(line.startswith("a") for line in lines):  # a trace needs one
         lines.append(f"a {len(plan)} 1 0")
     return lines

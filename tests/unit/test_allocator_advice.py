@@ -1,5 +1,7 @@
-"""Advice about allocators follows from the figures that stand beside it: properties, over figures
-drawn at random near each other and far apart."""
+"""Properties of the advice about allocators: it follows from the figures beside it.
+
+The figures are drawn at random, near each other and far apart.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def better(one, other):
 @settings(max_examples=400, deadline=None)
 @given(st.fixed_dictionaries(dict.fromkeys(OWN + OTHERS, figures)), st.booleans())
 def test_what_is_said_is_what_is_shown(drawn, limited):
-    # A capacity that all fit, and that leaves no room to spare under the default.
+    # All fit this capacity, and the default leaves no room to spare in it.
     capacity = max(one["peak_physical_bytes"] for one in drawn.values()) if limited else None
     policies = [result(name, capacity_bytes=capacity, **one) for name, one in drawn.items()]
     for advice in compared(job(*policies, capacity=capacity)):
@@ -89,7 +91,7 @@ def test_of_glakes_policies_the_one_with_most_to_say_for_it_is_told():
 
 @pytest.mark.parametrize("beside", ["native", "glake"])
 def test_what_compact_costs_stands_beside_what_it_saves(beside):
-    """Below the time that would decide, and beside glake's usual policy."""
+    """Below the time that would decide against it, and beside glake's usual policy."""
     slow = 900.0 if beside == "native" else 9600.0
     ours = result("compact", peak_physical_bytes=66 * GIB, driver_us_per_step=slow)
     usual = result("glake", peak_physical_bytes=72 * GIB, driver_us_per_step=120.0)
@@ -107,7 +109,7 @@ def test_what_compact_costs_stands_beside_what_it_saves(beside):
 
 
 def test_another_allocator_that_does_as_well_is_named():
-    """Seen on the sample: glake was praised against native, with expandable level beside it."""
+    """Seen on the sample: glake was praised against native, though expandable did as well."""
     figures = {"native": (16, 251.0), "expandable": (14, 202.0), "glake": (14, 1100.0)}
     policies = [
         result(name, peak_physical_bytes=held * GIB, driver_us_per_step=us)

@@ -1,4 +1,4 @@
-"""What public calls do not take is refused by an error of glake's, never by Python's own."""
+"""Public calls refuse wrong arguments with an error of glake's, never one of Python's own."""
 
 import contextlib
 import gc

@@ -29,8 +29,8 @@ ARGUMENTS = {
     "growth": ("--rounds", "1"),
     "curves": ("--rounds", "1", "--most", "1000"),
 }
-PLAN_TIME = "plan_time"  # has no alternative to be beside
-START_TIME = "start_time"  # of copies: beside the plain one
+PLAN_TIME = "plan_time"  # has no alternatives to compare with
+START_TIME = "start_time"  # compares copies with plain ones
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_hits_make_next_to_no_driver_call(built: Path) -> None:
         # machine is quick enough to get that far in the time.
         most = 1000 if subject == "gmlake" else 50
         assert line["figures"]["driver_calls"] < most
-        # Not the mean, which counts other programs' time. 0: less than timing it cost.
+        # The median, because the mean counts other programs' time. 0: less than the timing cost.
         assert 0 <= line["figures"]["alloc_p50_ns"] < 1e5
         if subject != "glake":
             assert line["glake_is_better_by"]["pair_mean_ns"]["median"] > 0
@@ -140,7 +140,7 @@ def test_growth_counts_the_drivers_calls(built: Path) -> None:
     lines = summary("growth", *ARGUMENTS["growth"])
     for mib in (2, 32, 256):
         figures = lines["256 MiB at once", f"handles of {mib} MiB"]["figures"]
-        assert figures["driver_calls"] == 2 * (256 // mib) + 2  # create and map; reserve, access
+        assert figures["driver_calls"] == 2 * (256 // mib) + 2  # create, map; reserve, access
     assert lines["256 MiB at once", "native"]["figures"]["held_per_asked"] == 1
 
 

@@ -1,4 +1,4 @@
-"""tools/calibrate.py: from a report to the simulator's prices. All figures here are SYNTHETIC."""
+"""tools/calibrate.py makes the simulator's prices of a report. All figures here are SYNTHETIC."""
 
 import json
 import sys
@@ -35,7 +35,7 @@ def synthetic_report(driver: str = "cuda") -> dict[str, Any]:
         elif mapping:
             sizes += [(2, 64), (16, 64), (512, 8)]
         for pages, handles in sizes if call in calibrate.BY_SIZE else [(1, 1)]:
-            us = first + (pages * handles - 1) * further + 0.05  # the clock's own
+            us = first + (pages * handles - 1) * further + 0.05  # reading the clock takes 0.05
             us += sum((handles - 1) * (each - further) for each in mapping)
             row = {"call": call, "case": case, "times": 9, "unit": "us", "median": us}
             if call in calibrate.BY_SIZE:
@@ -82,10 +82,10 @@ def test_the_fit_stays_in_bounds(
     ("points", "wanted"),
     [
         ([(1, 1, 5.0)], (5.0, 0.0, 0.0)),
-        # What a page costs is not told where each mapping is one.
+        # Where each mapping is one page, the price of a page cannot be told.
         ([(1, 1, 5.0), (2, 2, 8.0), (4, 4, 14.0)], (5.0, 0.0, 3.0)),
         ([(1, 1, 5.0), (2, 2, 8.0), (4, 2, 9.0), (8, 4, 16.0)], (5.0, 0.5, 3.0)),
-        # Larger mappings that cost less than small ones: no negative price.
+        # Larger mappings cost less than small ones here, and no price may be negative.
         ([(1, 1, 5.0), (2, 2, 8.0), (100, 1, 4.9)], (None, 0.0, None)),
     ],
 )
@@ -103,7 +103,7 @@ def test_the_fit_of_ranges(
     ("device", "error"), [("NVIDIA H200", 0.2), ("NVIDIA H100 80GB HBM3", 0.3)]
 )
 def test_mappings_of_real_gpus(device: str, error: float) -> None:
-    """As their reports show: cost by mapping, hardly by size. The H100's were noisier."""
+    """Calls cost by the mapping and hardly by size. The H100's report was noisier."""
     file = f"2026-11-27-{device.replace(' ', '-')}-1.json"
     report = json.loads((ROOT / "benchmarks" / "gpu" / "results" / file).read_text())
     calls = calibrate.table(report)

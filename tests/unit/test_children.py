@@ -60,7 +60,7 @@ def test_the_bench_among_decoys(decoys):
 
 
 def test_a_recording_among_decoys(decoys):
-    """The target itself is looked for in the folder; what the child needs before is not."""
+    """The target is looked for in the current folder. What the child imports before it is not."""
     pytest.importorskip("torch")
     shutil.copy(PROGRAMS / "one_tensor_job.py", decoys / "job.py")
     facts = record.record("job:make_step", decoys / "t.trace", steps=1)
@@ -83,6 +83,6 @@ def test_every_child_is_started_with_a_safe_path():
 def test_the_switch_of_torch_takes_the_glake_beside_it(decoys):
     import glake_autoload
 
-    # Beside the decoys, whose folder is then the first in which it looks.
+    # The program lies beside the decoys, so Python looks in their folder first.
     program = shutil.copy(PROGRAMS / "switch_of_torch.py", decoys)
     output(program, os.path.dirname(glake_autoload.__file__))

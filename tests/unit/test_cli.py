@@ -14,7 +14,7 @@ from own_python import output
 import glake
 from glake import config
 
-DATA = ("platforms.json", "costs.json")  # which the simulator reads beside itself
+DATA = ("platforms.json", "costs.json")  # the simulator reads them from its own folder
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -61,7 +61,7 @@ def test_a_home_that_takes_no_files_is_no_matter(
     picture = tmp_path / "a.png"
     for name in ("MPLCONFIGDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    # Nobody makes a folder in it, root neither.
+    # Not even root can make a folder in /dev/null.
     home = {"HOME": "/dev/null", "TMPDIR": str(scratch), "GLAKE_DRIVER": "sim"}
     done = run(*arguments, str(picture), **home)
     assert done.returncode == 0, done.stderr
@@ -71,7 +71,7 @@ def test_a_home_that_takes_no_files_is_no_matter(
 
 
 def test_nothing_needs_installed_metadata(tmp_path: Path) -> None:
-    """As from a checkout by PYTHONPATH: there glake has none, nor may torch."""
+    """A checkout found by PYTHONPATH has no metadata of glake, and torch's may be missing too."""
     page = tmp_path / "page.html"
     said = output(PROGRAMS / "without_metadata.py", str(page), GLAKE_DRIVER="sim")
     assert said.startswith(f"glake, version {glake.__version__}\n")
@@ -83,7 +83,7 @@ def test_info_says_whose_owed_bytes_it_shows() -> None:
 
 
 def test_a_limit_of_addresses_is_named() -> None:
-    """`ulimit -v` is what refuses a device's addresses, and the way out is said."""
+    """The error names `ulimit -v`, which refuses a device's addresses, and the way out."""
     program = PROGRAMS / "first_use.py"
     command = f"ulimit -v 2000000; exec {sys.executable} {program}"
     environ = {**os.environ, "GLAKE_DRIVER": "sim", "GLAKE_SIM_MEMORY": "4GiB"}
@@ -166,7 +166,7 @@ def test_run_fails_without_a_driver_before_the_script_starts(tmp_path: Path) -> 
     assert unset.returncode == 1 and not unset.stdout
     allowed = run("run", "--driver", driver, "--allow-fallback", str(script))
     assert (allowed.returncode, allowed.stdout) == (0, "started 0\n")
-    # Said though the script never imports torch, with which glake would start.
+    # It is said though the script never imports torch, which would start glake.
     (line,) = allowed.stderr.strip().splitlines()
     assert f"{script} runs without glake: cannot open the driver" in line and driver in line
     off = run("run", "--allocator", "0", "--driver", driver, str(script))
@@ -180,7 +180,7 @@ def test_run_fails_where_torch_cannot_use_the_driver(tmp_path: Path) -> None:
     script = PROGRAMS / "torch_cuda.py"
     if importlib.util.find_spec("torch") is None:
         pytest.skip("PyTorch is not installed")
-    driver = tmp_path / "libcuda.so"  # by another name the simulator is not emulated
+    driver = tmp_path / "libcuda.so"  # under another name the simulator passes for a real driver
     for name, link in (("libsimcuda.so", driver.name), *[(each, each) for each in DATA]):
         (tmp_path / link).symlink_to(glake.library_path().with_name(name))
     done = run("run", "--driver", str(driver), str(script))

@@ -1,4 +1,4 @@
-"""The option table: parsing, typed errors, and that the core reads values as Python does."""
+"""The option table: parsing, typed errors, and the same values in the core as in Python."""
 
 from typing import Any
 

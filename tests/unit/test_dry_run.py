@@ -1,4 +1,4 @@
-"""Dry runs, as far as they need no CUDA build: machines, commands, reports, the search, pages."""
+"""What dry runs do without a CUDA build: machines, commands, reports, the search, pages."""
 
 import io
 import json
@@ -119,7 +119,7 @@ def test_environments_differ_by_the_allocator_alone(monkeypatch):
     conf = {name: each["PYTORCH_CUDA_ALLOC_CONF"] for name, each in found.items()}
     assert conf["native"] == "max_split_size_mb:64"
     assert conf["expandable"] == "max_split_size_mb:64,expandable_segments:True"
-    assert conf["glake"] == given["PYTORCH_CUDA_ALLOC_CONF"]  # glake's to honour or to name
+    assert conf["glake"] == given["PYTORCH_CUDA_ALLOC_CONF"]  # glake honours or names it
     assert "GLAKE_ALLOCATOR" not in found["native"] and "GLAKE_SIM_SEED" not in found["native"]
     assert found["glake"]["GLAKE_POLICY"] == "balanced"
     assert found["compact"]["GLAKE_POLICY"] == "compact"
@@ -182,7 +182,7 @@ def test_other_failures_are_errors():
         gathered(3, report())
     with pytest.raises(DryRunError, match="signal 9"):
         gathered(-9, report())
-    with pytest.raises(DryRunError, match="exit code 1"):  # it had lived on from the refusal
+    with pytest.raises(DryRunError, match="exit code 1"):  # the job went on after the refusal
         gathered(1, report(refused=1, error="ValueError: of its own"))
     with pytest.raises(DryRunError, match="no process of the job used a GPU"):
         gathered(0)
@@ -193,7 +193,7 @@ def test_other_failures_are_errors():
     [(0, 11), (3 * GIB, 11), (-4 * GIB, 10), (-10 * GIB, 1), (-10 * GIB + 300 * MIB, 4)],
 )
 def test_the_search_finds_the_smallest_gpu(monkeypatch, extra, most_runs):
-    least = 61 * GIB + extra  # what reserved and outside say, more, less, or close to what is live
+    least = 61 * GIB + extra  # as reserved bytes say, more, less, or close to live bytes
     runs = []
 
     def once(job, allocator):

@@ -41,7 +41,7 @@ def test_exceptions_are_also_the_usual_ones() -> None:
     assert issubclass(errors.UnknownOption, KeyError)
 
 
-# What a command shows and exits by, and what ends a child of `glake plan`: nobody catches them.
+# Exceptions that end a command or a child of `glake plan`. No user catches them.
 RAISED = ("Error", "Exception")
 ELSEWHERE = {"BadInput", "Refused", "Ended"}
 

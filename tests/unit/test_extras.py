@@ -1,4 +1,4 @@
-"""A package that is missing is named with the extra that brings it, by each command lacking it."""
+"""Each command that lacks a package names it, and the extra that brings it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ README = (ROOT / "README.md").read_text()
 TOPO = ["topo", "--preset", "dgx_a100"]
 BENCH = ["bench", "transfer", "--platform", "dgx1v", "--sizes", "1MiB"]
 PROGRAMS = Path(__file__).parent / "programs"
-# A torch that says of itself that it is a CUDA build, and cannot be imported.
+# A torch that calls itself a CUDA build and cannot be imported.
 CUDA_BUILD = Path(__file__).parent / "packages" / "cuda_build"
 
 
 def names(extra: str) -> set[str]:
-    """The packages that an extra brings, those of extras it names included."""
+    """The packages that an extra brings, with those of the extras that it names."""
     base = requirements(ROOT / "pyproject.toml", [])
     found: set[str] = set()
     for line in requirements(ROOT / "pyproject.toml", [extra])[len(base) :]:
@@ -44,7 +44,7 @@ def names(extra: str) -> set[str]:
 
 @pytest.fixture
 def without(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Takes a package away from this process, and Graphviz, which serves in matplotlib's place."""
+    """Hides a package from this process, and Graphviz too, which would stand in for matplotlib."""
     monkeypatch.setattr(dot, "program", lambda: None)
 
     def take(module: str) -> None:
@@ -92,7 +92,7 @@ def test_a_broken_package_is_not_called_absent() -> None:
 def test_a_plan_without_torch_names_the_cpu_build(
     monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
-    """Before any package of which torch is a requirement: pip would bring the CUDA build."""
+    """torch is named before any package that requires it, as pip would bring the CUDA build."""
     monkeypatch.setattr(extras, "present", lambda module: module != "torch")
     monkeypatch.setitem(sys.modules, "transformers", None)
     said = CliRunner().invoke(main, ["plan", target])
@@ -125,8 +125,8 @@ def test_a_cuda_build_is_told_what_records(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_python_names_whose_torch_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where glake lies beside another torch, as in the site-packages of a CUDA build, and
-    whatever lies in the current folder."""
+    """The torch of `python` records, even if glake lies beside another torch (as in the
+    site-packages of a CUDA build), and whatever lies in the current folder."""
     pytest.importorskip("torch")
     shutil.copytree(CUDA_BUILD, tmp_path / "site")
     (tmp_path / "site" / "glake").symlink_to(ROOT / "glake")
@@ -144,7 +144,7 @@ def test_python_names_whose_torch_records(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_no_extra_of_the_readme_brings_a_torch() -> None:
-    """Of torch the package index has the CUDA build, which `glake plan` cannot use."""
+    """The package index has torch as a CUDA build, which `glake plan` cannot use."""
     lines = re.findall(r'pip install "\.\[(.+?)\]"', README)
     assert lines, "the README's line of extras"
     brought = set().union(*(names(each) for line in lines for each in line.split(",")))
@@ -154,7 +154,7 @@ def test_no_extra_of_the_readme_brings_a_torch() -> None:
 
 
 def test_the_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`glake replay sample` works anywhere; a file of that name comes first, a folder does not."""
+    """`glake replay sample` works in any folder. A file of that name comes first, but no folder."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "sample").mkdir()

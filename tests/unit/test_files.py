@@ -1,4 +1,4 @@
-"""Files that processes share: whole or not there, locked by one, in a folder of one user's."""
+"""Files that processes share are whole or absent, locked by one, and in one user's folder."""
 
 from __future__ import annotations
 

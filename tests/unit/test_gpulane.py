@@ -67,7 +67,7 @@ def test_a_late_stage_is_killed_with_its_children(run: Any, tmp_path: Path) -> N
     )
     assert found["slow"].status == "timed out" and found["next"].status == "passed"
     assert time.monotonic() - started < 8
-    time.sleep(max(0.0, 8.5 - (time.monotonic() - started)))  # when the child would have written
+    time.sleep(max(0.0, 8.5 - (time.monotonic() - started)))  # by then the child would have written
     assert not mark.exists()
 
 

@@ -1,4 +1,4 @@
-"""glake.headroom: memory that is left to others; devices as anybody names them."""
+"""glake.headroom leaves memory to others. A device may be given in any way that names it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 
 def run(name: str, **variables: str) -> str:
-    """What a program prints on two simulated devices of 256 MiB; fails the test if it does."""
+    """What a program prints on two simulated devices of 256 MiB. The test fails if the program
+    does."""
     settings = {"GLAKE_DRIVER": "sim", "GLAKE_SIM_MEMORY": "256MiB", "GLAKE_SIM_DEVICES": "2"}
     return output(PROGRAMS / name, **settings, GLAKE_SIM_PHANTOM="1", **variables)
 

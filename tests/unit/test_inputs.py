@@ -1,4 +1,4 @@
-"""Traces from pipes and standard input: read as files are, by commands that read twice too."""
+"""Traces from pipes and standard input are read as files are, even by commands that read twice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RMM = b"Thread,Time,Action,Pointer,Size,Stream\n1,0,allocate,0x10,512,0x0\n1,0,f
 
 
 def through_a_pipe(data: bytes, *arguments: object) -> Result:
-    """Runs the command with PIPE among its arguments replaced by a pipe that hands out `data`."""
+    """Runs the command with a pipe that hands out `data` in place of the argument PIPE."""
     reading, writing = os.pipe()
 
     def feed() -> None:
@@ -40,7 +40,7 @@ def through_a_pipe(data: bytes, *arguments: object) -> Result:
         words = [name if each == "PIPE" else str(each) for each in arguments]
         return CliRunner().invoke(main, words)
     finally:
-        os.close(reading)  # a feeder nobody listened to ends, too
+        os.close(reading)  # ends the feeder even if nobody reads the pipe
         feeder.join()
 
 

@@ -1,4 +1,4 @@
-"""Where compiled code is kept: it is executed, so that nobody else may have put it there."""
+"""Where compiled code is kept. It will be executed, so nobody else may have put it there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from glake.errors import AdapterBuildError
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home in which no folder can be made, for root either: ~/.cache is a file."""
+    """A home in which not even root can make a folder, because ~/.cache is a file."""
     home, temporary = tmp_path / "home", tmp_path / "tmp"
     home.mkdir()
     temporary.mkdir()

@@ -1,7 +1,7 @@
-"""A program in a locale whose decimal point is a comma: glake reads and prints what it does in C.
+"""In a locale with a decimal comma glake reads and prints the same as in the C locale.
 
-glibc's file of such a locale is written here, so that no package need be installed; where localedef
-is at hand, the same is done with a whole de_DE.UTF-8.
+The test writes glibc's file of such a locale itself, so that no package need be installed. Where
+localedef is installed, the test also runs in a whole de_DE.UTF-8.
 """
 
 import os
@@ -18,7 +18,7 @@ TRACE = "glake-trace 1\n# job: locale\na 1 3145728 0\na 2 1717986 0\nf 1\nf 2\ns
 
 
 def write_numeric(folder: Path) -> None:
-    """LC_NUMERIC of a locale as glibc keeps it: a magic number, where its parts are, and they."""
+    """glibc's LC_NUMERIC file of a locale: a magic number, the offsets of its parts, the parts."""
     parts = [b",\0", b".\0", b"\3\3\0", struct.pack("<I", ord(",")), struct.pack("<I", ord("."))]
     parts.append(b"UTF-8\0")
     data, places = b"", []

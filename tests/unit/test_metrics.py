@@ -13,7 +13,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 
 def run(name: str) -> None:
-    """A program that must succeed, over two simulated GPUs."""
+    """Runs a program, which must succeed, on simulated GPUs."""
     output(PROGRAMS / name, GLAKE_DRIVER="sim:dgx_a100", GLAKE_SIM_MEMORY="128MiB")
 
 

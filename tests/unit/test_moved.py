@@ -22,7 +22,7 @@ MOVED: dict[str, Any] = tomllib.loads((ROOT / "tests" / "moved.toml").read_text(
 
 
 def names_in(file: str) -> set[str]:
-    """Names of a file's tests: Python's functions, C++ cases by macro or as rows of a table."""
+    """Names of a file's tests: functions in Python, cases in C++ by macro or as rows of a table."""
     text = (ROOT / file).read_text()
     if not file.endswith(".py"):
         return {*CASE.findall(text), *ROW.findall(text)}

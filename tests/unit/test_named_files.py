@@ -1,4 +1,4 @@
-"""tools/named_files.py: which names of files it looks at, and which of them it finds."""
+"""tools/named_files.py: which words it takes for names of files, and which of these exist."""
 
 from __future__ import annotations
 

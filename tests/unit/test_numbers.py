@@ -60,8 +60,8 @@ def outcomes(pairs: list[tuple[str, str]]) -> list[tuple[list[object] | None, li
 
 
 def core_text(name: str, value: object) -> tuple[float, ...] | str:
-    """A core option's value as a number, whichever side shows it."""
-    if isinstance(value, list):  # Python's contiguous
+    """A core option's value as a number, whether C or Python shows it."""
+    if isinstance(value, list):  # how Python shows option contiguous
         return f"{value[0]}:{value[1]}"
     if value is None or isinstance(value, str) and (name == "contiguous" or value == "none"):
         return str(value or "none")
@@ -143,9 +143,9 @@ def test_the_sources_name_nothing_that_follows_the_locale() -> None:
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda path: path.name)
 def test_the_libraries_call_nothing_that_follows_the_locale(library: Path) -> None:
-    """std::to_string(double) is vsnprintf in a library; std::stod is strtod."""
+    """In a library std::to_string(double) shows as vsnprintf, and std::stod as strtod."""
     done = subprocess.run(["nm", "-D", "--undefined-only", library], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     names = {line.split()[-1].split("@")[0] for line in done.stdout.splitlines()}
-    assert "memcpy" in names  # they are names of functions
+    assert "memcpy" in names  # nm did print names of functions
     assert not names & {"strtod", "strtof", "strtold", "atof", "vsnprintf", "__vsnprintf_chk"}

@@ -1,4 +1,4 @@
-"""The C++ tables are made from glake/config.py: an option is added there alone."""
+"""The C++ tables are made from glake/config.py, the one place where an option is added."""
 
 import re
 import subprocess
@@ -59,7 +59,7 @@ def test_kinds_of_options(
     name = "NEW_WAY" if reader == "core" else "SIM_NEW_WAY"
     new = config.Option(name, default, parse, "what", "how", reader)
     monkeypatch.setitem(config.OPTIONS, name, new)
-    if reader == "core" and default == "":  # the core reads its default, which is no value here
+    if reader == "core" and default == "":  # the core parses the default, and "" is no value
         with pytest.raises(SystemExit, match="NEW_WAY"):
             option_table.header()
         return
@@ -87,7 +87,7 @@ def test_a_kind_that_the_core_cannot_read_is_named(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_build_stops_at_the_one_line_that_says_so(tmp_path: Path) -> None:
-    """With a table of a kind that no core reads; the build is not reached."""
+    """The table has an option of a kind that the core cannot read. Nothing is compiled."""
     for name in ("setup.py", "tools/option_table.py", "glake/config.py", "glake/errors.py",
                  "glake/hints.py"):  # fmt: skip
         copy = tmp_path / name
@@ -105,7 +105,7 @@ def test_a_build_stops_at_the_one_line_that_says_so(tmp_path: Path) -> None:
 
 
 def test_it_needs_neither_torch_nor_the_extension(tmp_path: Path) -> None:
-    """As CMake runs it, before either is there; a second run leaves the file as it is."""
+    """CMake runs it before either is there. A second run leaves the file as it is."""
     command = [sys.executable, "-I", "-S", str(ROOT / "tools" / "option_table.py")]
     made = tmp_path / "base" / "option_table.h"
     subprocess.run([*command, str(made)], check=True)

@@ -1,4 +1,4 @@
-"""docs/integrations.md: each letter of the table of packages has a test that another one names."""
+"""docs/integrations.md: for each letter of the table of packages another table names a test."""
 
 import ast
 import functools
@@ -52,7 +52,7 @@ def test_each_letter_has_a_test_and_each_test_a_letter() -> None:
 
 
 def test_the_readme_says_what_was_seen_on_a_gpu() -> None:
-    """Each package by name, with the highest letter that it has anywhere."""
+    """The README names each package under the highest letter that it has anywhere."""
     text = " ".join((ROOT / "README.md").read_text().split())
     said = text[text.index("where each was seen.") :]
     parts = said.split("were seen on a GPU;")
@@ -74,7 +74,7 @@ def test_the_tests_are_there() -> None:
         assert (cell[2] == "G") == file.startswith("tests/gpu/"), (cell, test)
         of_cuda = file.startswith(("tests/real/", "tests/gpu/")) or cell[2] == "C"
         by_cuda = re.search("(REAL|TITAN|CUDA)_PYTHON|real_python", (ROOT / file).read_text())
-        assert of_cuda or by_cuda, (cell, test)  # S is what a CUDA build runs
+        assert of_cuda or by_cuda, (cell, test)  # all letters except C need a CUDA build
 
 
 def test_every_test_that_the_page_names_is_there() -> None:

@@ -1,5 +1,5 @@
-"""What is packaged: the source package is whole, exports are the committed ones, and a wheel's
-torch adapters are found by the build of torch they were compiled for."""
+"""The source package is whole, libraries export the committed names, and each build of torch finds
+its adapter in a wheel."""
 
 import subprocess
 import sys

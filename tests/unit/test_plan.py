@@ -101,11 +101,11 @@ def test_sizes():
 
 @pytest.fixture
 def replayed(monkeypatch):
-    """Plans a trace that was recorded before: no child."""
+    """Plans by a trace that was recorded before, without a child."""
 
     def fake(target, out, **asked):
         recorded = (TRACES / "gpt-varying.trace.gz").read_bytes()
-        if hasattr(out, "fileno"):  # as the child writes to it, by its descriptor
+        if hasattr(out, "fileno"):  # the child opens it by its descriptor
             out = f"/dev/fd/{out.fileno()}"
         Path(out).write_bytes(recorded)
         return dict(FACTS)
@@ -199,17 +199,17 @@ def test_a_plan_that_is_ended_leaves_neither_trace_nor_process(tmp_path, number)
     variables = {**os.environ, "TMPDIR": str(temporary), "TOLD": str(told)}
     plan = subprocess.Popen(command, env=variables, preexec_fn=_default_signals)
     _await(told.exists)
-    # Popen forgets its process where a signal meets it half made; what really records ends with its
-    # parent, which this stand-in does not do.
+    # A signal that interrupts Popen() leaves its process behind. A real recording process then ends
+    # with its parent, but this stand-in does not, so the signal waits for Popen() to return.
     time.sleep(0.5)
-    # It is in use, and has no name: nothing can be left.
+    # The trace is in use and has no name, so it cannot be left behind.
     held = os.readlink(_deleted(plan.pid, temporary))
     assert held.startswith(f"{temporary}/") and held.endswith("(deleted)")
     assert list(temporary.iterdir()) == []
     plan.send_signal(number)
     status = plan.wait(30)
     assert list(temporary.iterdir()) == []
-    if number == signal.SIGKILL:  # what records ends by itself, which this stand-in does not do
+    if number == signal.SIGKILL:  # a real recording process ends by itself
         assert status == -number
         os.kill(int(told.read_text()), signal.SIGKILL)
         return
@@ -239,7 +239,7 @@ def _await(done):
 
 
 def test_the_recording_process_ends_with_the_one_that_started_it(tmp_path):
-    """However that one ends: it is killed here."""
+    """Even if that one is killed, as here."""
     parent = subprocess.Popen([sys.executable, PROGRAMS / "starts_recording.py", tmp_path])
     _await((tmp_path / "started").exists)
     parent.kill()

@@ -20,8 +20,8 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 import docs_pages  # noqa: E402
 
-MODULES = sorted(docs_pages.MODULES.keys() - {"glake.typing"})  # aliases and protocols
-# Objects that calls return. Their attributes are described, not what glake makes them of.
+MODULES = sorted(docs_pages.MODULES.keys() - {"glake.typing"})  # it has aliases and protocols alone
+# Objects that calls return. Their attributes are described, but not how glake makes them.
 RETURNED = {
     "glake.Buffer", "glake.Headroom", "glake.Region", "glake.dryrun.DryRun",
     "glake.dryrun.Refusal", "glake.metrics.Server", "glake.trace.Job",
@@ -36,7 +36,7 @@ RETURNED = {
 
 
 def _in_docs() -> Iterator[tuple[str, str]]:
-    """(module, name) that the pages and examples import of glake, or call of a module imported."""
+    """(module, name) of all that pages and examples import from glake, or call in its modules."""
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.py")]
     for page in pages:
         text = page.read_text(encoding="utf-8")
@@ -63,7 +63,7 @@ def _public() -> Iterator[tuple[str, Any]]:
 def _function(found: Any) -> Callable[..., Any] | None:
     if isinstance(found, property):
         return found.fget
-    found = getattr(found, "__func__", found)  # of a class method
+    found = getattr(found, "__func__", found)  # what a class method wraps
     return found if isinstance(found, types.FunctionType) else None
 
 
@@ -104,7 +104,7 @@ def _section(doc: str, title: str) -> str:
 
 
 def _items(section: str) -> set[str]:
-    """The names before the colons: of "a, b: both" a and b."""
+    """The names before the colons: a and b in "a, b: both"."""
     heads = re.findall(r"^(\w[\w, ]*):", section, re.MULTILINE)
     return {name.strip() for head in heads for name in head.split(",")}
 

@@ -79,7 +79,7 @@ def test_one_that_sees_one_gpu_is_lent_the_others(platform: str) -> None:
     books = Ledger(graph, 2)
     books.join(0, [1], graph.gpus, [1])
     assert {*books.clients[0].relays} == {*range(graph.gpus)} - {1}
-    books.join(1, [0], graph.gpus, [0, 1])  # its contexts: those it sees, two at most
+    books.join(1, [0], graph.gpus, [0, 1])  # it sees both, and relays on these alone
     assert {*books.clients[1].relays} <= {1}
     with pytest.raises(BadMessage, match="cuda:15"):
         books.join(2, [0], graph.gpus, [0, 15])

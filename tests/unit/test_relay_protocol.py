@@ -1,4 +1,4 @@
-"""Messages of the relay service, and the directory it meets its clients in."""
+"""Messages of the relay service, and the directory in which it meets its clients."""
 
 import json
 import os

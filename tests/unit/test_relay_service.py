@@ -64,7 +64,7 @@ def serving(files: directory.Files) -> Iterator[directory.Files]:
 
 
 class Peer:
-    """A client of ours, without an engine."""
+    """A client that a test plays by hand, without an engine."""
 
     def __init__(self, files: directory.Files, gpu: int = 0, **changes: Any) -> None:
         connection = starting.connect(files)
@@ -117,7 +117,7 @@ def test_loans_go_and_come_back(serving: directory.Files) -> None:
     assert len(shared.relays) == 4 and 0 not in shared.relays
     second.close()
     while sum(shared.limits) < len(shared.limits):
-        shared = first.granted(1)  # until all is ours
+        shared = first.granted(1)  # until the other's part has come
     first.close()
 
 
@@ -170,7 +170,7 @@ def test_a_client_that_does_not_read_delays_nobody(serving: directory.Files) -> 
         good.send(Demands(serial, (0,), ((-1, gpu, 0, 0, 1.0),)))
         deaf.send(Demands(serial, (1,), ((-1, 1 - gpu, 1, 0, 1.0),)))
     assert good.granted(299)
-    deaf.granted(299)  # the newest is there when it does
+    deaf.granted(299)  # it then finds the newest grant
     for peer in (deaf, good):
         peer.close()
 
@@ -220,7 +220,7 @@ def test_clients_at_once_start_one(files: directory.Files, monkeypatch: pytest.M
 
 
 def test_stale_socket_and_idle_end(files: directory.Files) -> None:
-    """A killed service's socket is in nobody's way; one without clients ends."""
+    """The socket that a killed service left is replaced. A service without clients ends."""
     stale = socket.socket(socket.AF_UNIX)
     stale.bind(str(files.socket))
     stale.close()
@@ -231,7 +231,7 @@ def test_stale_socket_and_idle_end(files: directory.Files) -> None:
     peer = Peer(files)
     connection.close()
     peer.granted()
-    time.sleep(0.8)  # longer than it waits without clients: it has one
+    time.sleep(0.8)  # longer than it waits without clients; it has one
     answer = starting.ask(files, "status")
     assert answer is not None and len(answer.books["clients"]) == 1
     peer.close()
@@ -252,7 +252,7 @@ def test_a_service_that_cannot_start(
 
 
 def test_other_users_are_refused(files: directory.Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways: what the kernel says of the peer is made up here."""
+    """The service refuses them, and so does a client. The peer that the kernel names is made up."""
     listening = service._listening(files)
     listening.listen()
 
@@ -307,7 +307,7 @@ def test_command(serving: directory.Files) -> None:
     (one,) = books["services"]
     assert one["key"] == serving.key and one["clients"][0]["gpus"] == [3]
     links = [f"{edge.source}>{edge.target}" for edge in TOPOLOGY.platform.edges]
-    # Of links alone: the planner's limits of copies within a GPU are none of the platform's.
+    # The limits shown are those of links, without the planner's own of copies within a GPU.
     assert [name for name, _ in one["limits"]][: len(links)] == links
     assert len(one["limits"]) == len(one["clients"][0]["parts"])
     assert not any(f"g{gpu}>g{gpu}" in str(books) + shown.output for gpu in range(8))
@@ -336,7 +336,7 @@ def test_wrong_use(files: directory.Files, arguments: list[str], named: str) -> 
 
 
 def test_by_hand(files: directory.Files) -> None:
-    """In the foreground, until it is interrupted."""
+    """The service runs in the foreground until it is interrupted."""
     root = str(Path(glake.__file__).resolve().parents[1])
     command = [sys.executable, "-m", "glake", "relayd", "--preset", "dgx_a100"]
     with subprocess.Popen(

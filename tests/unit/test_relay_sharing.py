@@ -1,4 +1,4 @@
-"""The relay service's books: parts of links never add up to more than all, and come back."""
+"""The relay service's books: parts of a link never add up to more than it, and come back."""
 
 import random
 
@@ -12,7 +12,7 @@ from glake.transfer.place import graph_of
 from glake.transfer.relay.link_shares import Ledger
 
 HOST = (-1, -2)
-EVEN = 1e-4  # how near to an even share counts as one
+EVEN = 1e-4  # a part so near an even share counts as one
 
 
 def ledger(platform: str, gpus: list[int], most: int = 4) -> Ledger:
@@ -25,7 +25,7 @@ def ledger(platform: str, gpus: list[int], most: int = 4) -> Ledger:
 
 
 def check(books: Ledger) -> None:
-    """No limit is given away more than once, and nobody is left without."""
+    """No limit is given away more than once, and every client has a part."""
     for i, (name, _) in enumerate(books.limits):
         parts = [client.parts[i] for client in books.clients.values()]
         assert sum(parts) <= 1 + 1e-9, (name, parts)
@@ -60,7 +60,7 @@ def test_equal_demands_get_equal_rates_and_a_death_gives_back(platform: str) -> 
     books.share()
     check(books)
     before = [client.rate for client in books.clients.values()]
-    # Where relays would bring one of them too little, it goes without, and the others have more.
+    # A client to which relays would bring too little has none, and the others have more.
     assert max(before) < (1.25 if platform == "gb200_tray" else 1.02) * min(before)
     shares = sum(books.clients[0].parts)
     books.leave(2)
@@ -87,7 +87,7 @@ def test_one_copy_among_idle_clients_gets_nearly_all() -> None:
 
 
 def test_an_owner_keeps_what_a_plain_copy_would_give_it() -> None:
-    """A slow GPU's neighbours want its fast link's other half; it wants all of it itself."""
+    """GPUs with slow links want a part of GPU 0's fast link, which GPU 0 wants whole."""
     platform = {
         "gpus": 3,
         "sockets": [[0, 1, 2]],
@@ -117,15 +117,15 @@ def test_lent_gpus() -> None:
     books = ledger("dgx_a100", list(range(8)))
     for client in books.clients.values():
         assert len(client.relays) == 4 and not set(client.relays) & set(client.gpus)
-        # One of each of the other uplinks, which two GPUs share, before a second of any.
+        # Two GPUs share an uplink. One GPU of each other uplink comes before a second of any.
         assert {gpu // 2 for gpu in client.relays[:3]} == {0, 1, 2, 3} - {client.gpus[0] // 2}
     assert len({client.relays for client in books.clients.values()}) > 2
     assert ledger("dgx_a100", [0], most=1).clients[0].relays == books.clients[0].relays[:1]
 
 
 def chain(last: str) -> Ledger:
-    """A machine whose GPU 0 has a narrow link, and more only over two GPUs in a row: from GPU 4
-    over GPU 1, which has no more of its own. GPU 1 reaches GPU 0 over `last`."""
+    """A machine whose GPU 0 has a narrow link. More comes only over two GPUs in a row: GPU 4, then
+    GPU 1, whose own link carries no more. GPU 1 reaches GPU 0 over `last`."""
     from glake.platform_file import parse
 
     pairs = [("m0", "s0", 200), ("s0", "u0", 10), ("u0", "g0", 40), ("u0", "g1", 40)]
@@ -138,7 +138,7 @@ def chain(last: str) -> Ledger:
 
 @pytest.mark.parametrize("last", ["NVLink", "one PCIe switch"])
 def test_two_in_a_row_are_lent_together(last: str) -> None:
-    """Neither brings anything without the other."""
+    """One of these relays brings nothing without the other."""
     books = chain(last)
     books.join(0, [0], 5)
     assert books.clients[0].relays == (1, 4)
@@ -151,7 +151,7 @@ def test_two_in_a_row_need_room_for_two() -> None:
     books = chain("NVLink")
     books._most = 1
     books.join(0, [0], 5)
-    assert books.clients[0].relays == (1,)  # for copies with its neighbour
+    assert books.clients[0].relays == (1,)  # for copies between these two
 
 
 def test_gpus_that_come_to_be_used_are_own() -> None:
@@ -167,7 +167,7 @@ def test_demands_stay_within_the_lent_gpus() -> None:
     books = ledger("dgx_a100", [0, 1], most=1)
     books.want(0, [0], [load(0)])
     books.share()
-    uplinks = 2 * 24.0  # its own and one more, about
+    uplinks = 2 * 24.0  # GB/s of its own and one more, about
     assert books.clients[0].rate < 1.2 * uplinks
 
 

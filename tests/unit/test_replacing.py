@@ -1,4 +1,4 @@
-"""What hooks put in packages' places and back, and how versions are found."""
+"""Hooks replace functions of packages and put them back; how versions are found."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_min_capacity_and_never(tiny):
     )
     result = json.loads(ran.stdout)[0]
     assert result["complete_after"] == -1
-    # The first segment is given back for the second: 20 MiB, to 0.1 %.
+    # The first segment is given back for the second: 20 MiB, found to 0.1 %.
     assert 20 * MIB <= result["min_capacity_bytes"] <= 20 * MIB * 1.001
 
 
@@ -178,7 +178,7 @@ def test_a_plot_shows_the_whole_job_and_no_empty_panel(share, steps):
     names = ("glake", "native", "expandable")
     results = [run_replay(trace, name, capacity=capacity) for name in names]
     panels = report._figure(results, [trace]).axes
-    assert len(panels) == (2 if steps else 1)  # those that ran out in set-up have no step to show
+    assert len(panels) == (2 if steps else 1)  # out of memory in set-up: no step to show
     live = panels[0].collections[0].get_paths()[0].get_extents()
     assert live.x0 == 0 and live.x1 > 0.99 * trace.events
     unit = 1 << 30
@@ -258,13 +258,13 @@ def test_a_block_no_device_holds_is_out_of_memory_under_every_policy(tmp_path, t
         for each in results[len(results) // 2 :]:
             assert (each["oom"]["event"], each["oom"]["step"]) == (2, 0), each["policy"]
             assert each["oom"]["message"].startswith("out of memory")
-            if each["policy"] != "bound":  # which speaks of all that is live
+            if each["policy"] != "bound":  # its message tells all live bytes
                 assert f"{shown} asked for" in each["oom"]["message"]
             assert each["peak_physical_bytes"] <= 20 * MIB
 
 
 def test_without_limit_no_policy_holds_more_than_another(tmp_path):
-    """1 TiB is what every policy has; a larger device must be named."""
+    """Every policy has 1 TiB. A larger device must be asked for."""
     path = tmp_path / "large.trace"
     path.write_text(f"a 1 {(1 << 40) - 40 * MIB} 0\na 2 {50 * MIB} 0\n")
     ran = run(str(path), "--policy", POLICIES, "--json")
@@ -292,7 +292,7 @@ def test_a_capacity_no_device_has_is_refused_by_the_library_too(tiny):
 
 
 def test_a_limit_of_address_space_is_enough_for_a_replay():
-    """Login nodes set `ulimit -v`; the device's range is TiBs long, its tables are made by need."""
+    """Login nodes set `ulimit -v`. A device's range is TiBs long, but its tables grow by need."""
     command = f"ulimit -v 6000000; exec {sys.executable} -m glake replay '{FIXED}' --policy glake"
     ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr

@@ -23,7 +23,7 @@ def trace(request):
 @pytest.mark.parametrize("complete_after", [0, 512, NEVER])
 @pytest.mark.parametrize("policy", CORES)
 def test_runs_without_limit_and_keeps_its_books(trace, policy, complete_after):
-    # A violation on the simulator's ledger or a broken book is a ReplayError.
+    # A violation in the simulator's ledger raises ReplayError, and so do books that do not add up.
     result = replay(trace, policy, complete_after=complete_after)
     assert result.oom is None
     assert result.peak_live_bytes == trace.peak_live_bytes
@@ -59,7 +59,7 @@ def test_out_of_memory_is_a_result_and_the_next_replay_starts_fresh(policy):
     assert first.oom.message
     again = replay(trace, policy, capacity=128 * MIB)
     assert again.oom is None
-    assert again.peak_physical_bytes == 96 * MIB  # nothing is grown ahead of need
+    assert again.peak_physical_bytes == 96 * MIB  # it does not grow ahead of need
 
 
 def test_what_is_free_is_used_before_more_is_taken():

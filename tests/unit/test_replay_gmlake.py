@@ -1,8 +1,8 @@
 """The model of GMLake and the lower bound, against results worked out by hand.
 
-A segment is as long as the request it is made for, so that idle blocks of different requests are
-never neighbours: what serves a longer request is stitched. Without a size, requests of 512 MiB or
-more are.
+A segment is as long as the request it is made for. So idle blocks of different requests are never
+neighbours, and only a stitched block can serve a longer request. Policy `gmlake` without a size
+stitches for requests of 512 MiB or more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from glake.trace.replay import NEVER, replay
 
 MIB = 1 << 20
 GIB = 1 << 30
-# Microseconds of one call over one granule, and of each further one (simcuda's table).
+# Microseconds of one call over one granule, by simcuda's table.
 CREATE, MAP, ACCESS, UNMAP, RELEASE, RESERVE = 29, 2, 38, 34, 23, 2
 
 
@@ -55,7 +55,7 @@ def test_size_classes(size, segment):
 
 
 def test_large_requests_are_whole_granules():
-    # Ten to a segment, of which PyTorch's allocator would put nineteen there.
+    # Ten fit into a segment, in which PyTorch's allocator would put nineteen.
     lines = [f"a {i} {MIB + 1} 0" for i in range(11)]
     assert physical(*lines[:10]) == 20
     assert physical(*lines) == 40
@@ -72,7 +72,7 @@ def test_idle_blocks_are_stitched_from_the_limit_on():
     assert physical(*idle(256, 256), alloc(9, 512)) == 512
     assert physical(*idle(256, 256), alloc(9, 510)) == 512 + 510
     assert physical(*idle(256, 256), alloc(9, 510), policy="gmlake:510MiB") == 512
-    # Not enough: all of it is new, for idle blocks are not topped up.
+    # Too little is idle. All 512 MiB are new, as idle blocks are not topped up.
     assert physical(*idle(256, 254), alloc(9, 512)) == 510 + 512
 
 
@@ -80,11 +80,11 @@ def test_one_idle_block_is_split_and_joined_again():
     lines = [*idle(600), alloc(1, 200), alloc(2, 400), "f 1", "f 2", alloc(3, 600)]
     result = run(*lines)
     assert result.peak_physical_bytes == 600 * MIB
-    assert result.driver_calls == 1 + 3 * 300  # of the first block alone
+    assert result.driver_calls == 1 + 3 * 300  # those of the first block alone
 
 
 def test_largest_blocks_are_taken_first_and_the_last_is_cut():
-    # 300 + 212 of 256: 44 and 100 stay.
+    # 512 takes the 300 and 212 of the 256. 44 and 100 stay idle.
     lines = [*idle(300, 256, 100), alloc(9, 512)]
     assert physical(*lines, alloc(8, 44), alloc(7, 100)) == 656
     assert physical(*lines, alloc(8, 144)) == 656 + 144
@@ -108,15 +108,15 @@ def test_an_idle_range_is_used_again_without_a_call():
     once = [*idle(256, 256), alloc(9, 512), "f 9"]
     calls = run(*once).driver_calls
     assert run(*once, alloc(8, 512), "f 8", alloc(7, 512)).driver_calls == calls
-    # A shorter request takes its front (256 of the one block, 104 of the other), even one too
-    # short to be stitched; the rest is idle.
+    # A shorter request takes the front of the range (256 of one block, 104 of the other), even if
+    # it is too short to be stitched for. The rest stays idle.
     again = run(*once, alloc(8, 360), alloc(7, 152))
     assert (again.driver_calls, again.peak_physical_bytes) == (calls, 512 * MIB)
 
 
 def test_best_fit_comes_before_an_idle_range():
     lines = [*idle(256, 256), alloc(9, 512), "f 9", alloc(8, 200)]
-    # 200 came out of one block, so the other is whole.
+    # The 200 came out of one block, so the other is still whole.
     assert physical(*lines, alloc(7, 256)) == 512
 
 
@@ -136,7 +136,7 @@ def test_the_smallest_range_that_fits_is_taken():
     made = [alloc(i, 256) for i in range(4)]
     lines = [*made, "f 0", "f 1", alloc(4, 512), "f 2", "f 3", "f 4", alloc(5, 1024), "f 5"]
     calls = run(*lines).driver_calls
-    # 512 goes to the range of 512; the other half then serves another 512, newly stitched.
+    # The first 512 takes the range of 512. The second is newly stitched of the other half.
     after = run(*lines, alloc(6, 512), alloc(7, 512))
     assert after.driver_calls - calls == 1 + 2 * 256
     assert after.peak_physical_bytes == GIB
@@ -154,7 +154,7 @@ def test_idle_segments_are_given_back_when_growth_fails():
     result = run(*lines, capacity=600 * MIB)
     assert result.oom is None
     assert result.peak_physical_bytes == 512 * MIB
-    # Each attempt creates what there is room for before it is refused.
+    # Each attempt creates as many granules as there is room for, and is then refused.
     refused = 44 + 1 + 44
     grown = 2 * (1 + 3 * 128)
     assert result.driver_calls == grown + refused + 2 * (1 + 128) + 1 + 3 * 150
@@ -162,11 +162,11 @@ def test_idle_segments_are_given_back_when_growth_fails():
 
 def test_a_range_goes_with_the_memory_under_it():
     lines = [*idle(256, 256), alloc(9, 512), "f 9", alloc(8, 300, stream=1), "f 8"]
-    # Were the range still there, it would serve 512 without new memory.
+    # If the range were still there, it would serve 512 without new memory.
     result = run(*lines, alloc(7, 512), capacity=600 * MIB)
     assert result.oom is None
     assert result.peak_physical_bytes == 512 * MIB
-    # Every segment and range was unmapped by one call, and every granule released by one.
+    # One call unmapped each segment and each range, and one released each granule.
     refused = [44, 150]
     calls = 2 * (1 + 3 * 128) + (1 + 2 * 256)
     calls += 2 * refused[0] + 1 + 2 * (1 + 128) + 1 + (1 + 3 * 150)
@@ -175,7 +175,7 @@ def test_a_range_goes_with_the_memory_under_it():
 
 
 def test_a_range_in_use_whose_idle_end_is_given_back_is_not_used_again():
-    # 302 takes 300 + 2 of the range 300 + 112 + 100; the wholly idle 100 go for stream 1's sake.
+    # 302 takes 300 + 2 of the range 300 + 112 + 100. Stream 1 then gets the idle 100 at its end.
     lines = [*idle(300, 112, 100), alloc(9, 512), "f 9", alloc(8, 302), alloc(7, 100, stream=1)]
     lines += ["f 8"]
     before = run(*lines[:-1], capacity=512 * MIB)
@@ -193,7 +193,7 @@ def test_ranges_are_dropped_when_a_thousand_gibibytes_were_stitched():
 
     lines = [*idle(300 * 1024, 300 * 1024), *stitched(9, 500), *stitched(8, 499)]
     within = run(*lines)
-    # The smaller request found the longer range idle: only that was stitched.
+    # The smaller request found the longer range idle, so only one range was stitched.
     assert within.driver_calls == 2 * (1 + 3 * 150 * 1024) + 1 + 2 * 250 * 1024
     more = run(*lines, *stitched(7, 501))
     assert more.driver_calls - within.driver_calls == 1 + 2 * 501 * 512 + 1

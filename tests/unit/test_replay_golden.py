@@ -1,9 +1,9 @@
-"""Figures the models are held to, so that a change of a model is noticed.
+"""Figures that the models must keep, so that a change of a model is noticed.
 
 For the project's own traces the figures are the models' own. For four recorded training jobs they
 come from PyTorch's and GMLake's code run over a book-keeping driver; those traces are not in this
-repository: RECORDED_TRACES names a folder that has them, RESERVED_TRACES one of jobs recorded on
-GPUs; the tests are skipped without.
+repository. RECORDED_TRACES names a folder that has them, and RESERVED_TRACES one with jobs recorded
+on GPUs. The tests without their folder are skipped.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ MIB = 1 << 20
 OWN = Path(__file__).resolve().parents[1] / "traces"
 RECORDED = os.environ.get("RECORDED_TRACES")
 RESERVED = os.environ.get("RESERVED_TRACES")  # traces whose headers have reserved_on_gpu_bytes
-# The peak's and the smallest capacity's: rounding of the figures and the bisection's 0.1 %.
+# How far a peak and a smallest capacity may be off: the figures are rounded, and the bisection ends
+# within 0.1 %.
 NEAR, NEAR_LEAST = 0.0005, 0.0015
-# Here capacities that fit and that do not take turns, and two bisections end at different ones.
+# This job fits some capacities and not some larger ones, so two bisections can end far apart.
 NEAR_LEAST_BUT = {("vicuna-13b-R-fsdp2-w8", "gmlake:64MiB"): 0.02}
 
 # Trace, policy: MiB at peak and calls without limit, MiB of the smallest capacity.
@@ -94,8 +95,8 @@ def test_recorded_jobs(name, policy):
 
 @pytest.mark.skipif(RESERVED is None, reason="RESERVED_TRACES names no folder of recorded jobs")
 def test_native_holds_what_the_gpus_allocator_reserved():
-    """Jobs recorded on CUDA, whose headers say what PyTorch's own allocator reserved of the GPU at
-    the most: the model holds that within 0.5 %."""
+    """The headers of jobs recorded on CUDA say how much PyTorch's own allocator reserved at most.
+    The model holds as much, within 0.5 %."""
     assert RESERVED is not None
     traces = sorted(Path(RESERVED).glob("*.trace.gz"))
     assert traces, f"no traces in {RESERVED}"

@@ -87,7 +87,7 @@ def test_native_segments():
 
 def test_expandable_segments_show_what_is_mapped():
     lines = [f"a {i} {20 * MIB} 0" for i in range(3)]
-    lines += ["f 1", f"a 9 {40 * MIB} 1"]  # the middle goes for stream 1's sake
+    lines += ["f 1", f"a 9 {40 * MIB} 1"]  # stream 1 gets the middle
     result = replay(trace_of(*lines), "expandable", capacity=80 * MIB, layout_at=4)
     assert segments_of(result) == [
         ("large", [(0, 20, "live", 0)]),
@@ -109,7 +109,7 @@ def test_gmlake_shows_a_stitched_block_where_its_memory_is():
 
 @pytest.mark.parametrize("policy", ["glake", "compact"])
 def test_glake_shows_a_stitched_block_once(policy):
-    # Live and idle in turn, then as much as is idle: it fits only in pieces.
+    # Blocks are live and idle in turn. A request for all idle bytes then fits only in pieces.
     lines = [f"a {i} {16 * MIB} 0" for i in range(8)] + [f"f {i}" for i in range(0, 8, 2)]
     result = replay(trace_of(*lines, f"a 9 {64 * MIB} 0"), policy, capacity=128 * MIB, layout_at=12)
     assert result.oom is None
@@ -123,7 +123,7 @@ def test_the_peak_is_the_first_event_of_its_height():
     assert replay(trace_of(*lines), "native").peak_event == 2
     full = replay(trace_of(*lines, f"a 3 {80 * MIB} 0"), "native", capacity=64 * MIB)
     assert full.oom is not None and full.oom.event == 6
-    assert full.peak_event == 5  # the last one replayed
+    assert full.peak_event == 5  # the last event replayed
     assert replay(trace_of("a 0 1 0"), "native", capacity=MIB).peak_event is None
 
 
@@ -149,7 +149,7 @@ def test_the_layout_at_the_peak_is_that_of_its_event_and_changes_no_figure(polic
 
 @pytest.mark.parametrize("policy", PLACING)
 def test_the_layout_at_the_peak_is_what_the_refused_request_left(policy):
-    # The peak, 60 MiB, is served; the 48 MiB fail. The 40 MiB freed before can go back.
+    # The peak of 60 MiB is served, and the 48 MiB fail. The 40 MiB freed before can be given back.
     lines = [f"a {i} {20 * MIB} {i}" for i in range(3)] + [
         "f 1",
         "f 2",
@@ -161,7 +161,7 @@ def test_the_layout_at_the_peak_is_what_the_refused_request_left(policy):
     assert result.oom.event == result.layout.event == 6
     blocks = [block for _, segment in segments_of(result) for block in segment]
     assert sum(size for _, size, state, _ in blocks if state == "live") == 20
-    if policy in ("native", "expandable"):  # they give back before they refuse
+    if policy in ("native", "expandable"):  # these give idle memory back before they refuse
         assert sum(size for _, size, _, _ in blocks) == 20
     first = replay(trace_of(f"a 0 {80 * MIB} 0"), policy, capacity=40 * MIB, layout_at="peak")
     assert first.layout is not None and first.layout.event == 0

@@ -60,8 +60,8 @@ def test_small_and_large_requests_share_segments(policy):
 def test_native_splits_a_large_block_only_above_one_mebibyte():
     first = [f"a 0 {10 * MIB} 0", "f 0"]
     assert physical("native", *first, f"a 1 {8 * MIB} 0", f"a 2 {3 * MIB // 2} 0") == 10 * MIB
-    # Where 1 MiB exactly would be left the block is handed out whole: what is freed behind it finds
-    # nothing to join.
+    # If exactly 1 MiB would be left, the block is handed out whole. So the block that is freed
+    # behind it has no free neighbour to join.
     thirds = [f"a {i} {10 * MIB} 0" for i in (1, 2, 3)]
     lines = [f"a 0 {30 * MIB} 0", "f 0", *thirds, "f 2"]
     whole = [*lines, f"a 4 {9 * MIB} 0", "f 3", f"a 5 {11 * MIB} 0"]
@@ -81,8 +81,8 @@ def test_expandable_grows_what_is_idle_at_its_end():
 
 
 def test_expandable_spares_the_block_that_can_grow():
-    # Idle: 8 MiB at the front, 5 MiB at the growing end. 4 MiB goes to the front though the end
-    # fits better, so that 25 MiB then needs one more handle only.
+    # 8 MiB are idle at the front and 5 MiB at the growing end. The 4 MiB go to the front though the
+    # end fits better, and 25 MiB then need only one more handle.
     lines = [f"a 0 {8 * MIB} 0", f"a 1 {7 * MIB} 0", "f 0", f"a 2 {4 * MIB} 0", f"a 3 {25 * MIB} 0"]
     assert physical("expandable", *lines) == 40 * MIB
 
@@ -124,17 +124,17 @@ def test_native_driver_cost():
     # A segment of 2 MiB is one cudaMalloc.
     small = replay(trace_of("a 0 1 0"), "native")
     assert (small.driver_calls, small.driver_us) == (1, pytest.approx(100))
-    # Of 20 MiB, ten granules: 100 + 9 x 0.8.
+    # One of 20 MiB is ten granules: 100 + 9 x 0.8.
     lines = [f"a 0 {20 * MIB} 0"]
     assert replay(trace_of(*lines), "native").driver_us == pytest.approx(107.2)
-    # Full, another stream asks: also a cudaFree, and the first again.
+    # Memory is full when another stream asks. That adds a cudaFree and the same cudaMalloc again.
     lines += ["f 0", f"a 1 {20 * MIB} 1"]
     full = replay(trace_of(*lines), "native", capacity=20 * MIB)
     assert (full.driver_calls, full.driver_us) == (3, pytest.approx(2 * 107.2 + 84))
 
 
 def test_every_table_prices_the_same_calls():
-    """One replay; by hand from symbols.h, and from kvcached's figures in costs.json."""
+    """One replay gives the prices of symbols.h and of kvcached in costs.json, added by hand."""
     lines = ["s 0", f"a 0 {2 * MIB} 0", f"a 1 {40 * MIB} 0"]
     for policy in ("glake", "expandable", "native"):
         both = replay(trace_of(*lines), policy)
@@ -146,7 +146,7 @@ def test_every_table_prices_the_same_calls():
         assert alone.by_costs == {"a100-kvcached": dear}
         assert alone.steps[0].driver_us == pytest.approx(dear.driver_us)
         assert alone.growth_us_per_step == pytest.approx(dear.growth_us)
-    # Two handles of 20 MiB; kvcached timed none of cudaMalloc, which is priced alike.
+    # Two handles of 20 MiB. kvcached did not time cudaMalloc, so both tables price it alike.
     grown = replay(trace_of(f"a 0 {40 * MIB} 0"), "expandable").by_costs["a100-kvcached"]
     assert grown.driver_us == pytest.approx(19 + 2 * (193 + 9 * 8) + 2 * 1.45 + 36 + 19 * 1.9)
     assert grown.growth_us == pytest.approx(grown.driver_us - 19)
@@ -168,9 +168,10 @@ def test_a_further_mapping_has_a_price_of_its_own(monkeypatch, tmp_path):
         ).driver_us
 
     two = f"a 0 {40 * MIB} 0"
-    # Two handles of 20 MiB: their first granules are the call's and a mapping's.
+    # Two handles of 20 MiB. The first granule has the price of a call, the other handle's first
+    # that of a further mapping.
     assert driver_us("expandable", two) == pytest.approx(20 + 18 * 0.5 + 10)
-    # Twenty granules, each a mapping.
+    # Twenty granules, each a mapping of its own.
     assert driver_us("glake", two) == pytest.approx(20 + 19 * 10)
     grown = replay(trace_of(two), "glake", costs=["gpu"])
     assert grown.growth_us == pytest.approx(grown.driver_us)
@@ -204,7 +205,7 @@ def test_expandable_driver_cost():
     grown = 2 * 39.8 + 2 * 2 + 38 + 19 * 2
     first = replay(trace_of(*lines), "expandable")
     assert (first.driver_calls, first.driver_us) == (6, pytest.approx(2 + grown))
-    # Another stream: reserve, a create refused; unmap and release two handles; then grow.
+    # Another stream asks: reserve, a create that is refused, unmap and release two handles, grow.
     lines += ["f 0", f"a 1 {40 * MIB} 1"]
     full = replay(trace_of(*lines), "expandable", capacity=40 * MIB)
     assert full.driver_calls == 6 + 2 + 4 + 5
@@ -214,7 +215,7 @@ def test_expandable_driver_cost():
 
 
 def test_growth_is_what_brings_memory_to_a_new_height():
-    # Full, another stream asks: what is given back and taken again is no growth.
+    # Memory is full when another stream asks. What is given back and taken again is no growth.
     lines = [f"a 0 {20 * MIB} 0", "s 0", "f 0", f"a 1 {20 * MIB} 1"]
     full = replay(trace_of(*lines), "native", capacity=20 * MIB)
     assert full.growth_us == pytest.approx(107.2) and full.driver_us > 2 * 107.2
@@ -245,7 +246,7 @@ def test_per_step_figures_speak_of_the_second_half():
     lines = ["a 0 1 0"]
     for step in range(5):
         lines += [f"s {step}"]
-        if step in (1, 3):  # one more segment in these steps
+        if step in (1, 3):  # these steps take one more segment
             lines += [f"a {step + 10} {20 * MIB} 0"]
     result = replay(trace_of(*lines), "native")
     assert [each.driver_calls for each in result.steps] == [0, 1, 0, 1, 0]
@@ -332,7 +333,7 @@ def test_control_c_ends_a_bisection_at_once(policy):
     whole = replay(trace, policy)
     once = time.process_time() - start
     interrupt = threading.Timer(once / 4, os.kill, (os.getpid(), signal.SIGINT))
-    # What a shell starts in the background ignores SIGINT, and Python then leaves it so.
+    # A process that a shell starts in the background ignores SIGINT, and Python keeps it so.
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         start = time.process_time()

@@ -53,7 +53,7 @@ def test_chunks_may_be_cut_anywhere(chunk):
         ("a 5 0 0", "bytes"),
         ("a 5 9223372036854775808 0", "bytes"),
         ("a 5 99999999999999999999999 0", "bytes"),
-        ("a 5 9223372036854775807 0", "bytes"),  # alone allowed, but not beside what is live
+        ("a 5 9223372036854775807 0", "bytes"),  # allowed alone, but not beside live bytes
         ("a 5 12.5 0", "bytes"),
         ("a 5 0x10 0", "bytes"),
         ("a 5 512 -1", "stream"),

@@ -70,7 +70,7 @@ def test_trees_of_hostile_tags_stay_small_and_lose_nothing():
 
 
 def segment(name, *blocks):
-    """Blocks as (bytes, state), end to end."""
+    """A segment of blocks, given as (bytes, state), end to end."""
     at, placed = 0, []
     for nbytes, state in blocks:
         placed.append(LayoutBlock(at, nbytes, state, 0))
@@ -99,7 +99,7 @@ def drawn(tape):
 def test_layout_sums_and_holes():
     first = segment("a", (4 * MIB, "live"), (MIB, "free"), (MIB, "free"), (MIB, "pending"))
     second = segment("b", (3 * MIB, "free"), (MIB, "live"))
-    second = dataclasses.replace(second, bytes=second.bytes + 2 * MIB)  # uncovered: free
+    second = dataclasses.replace(second, bytes=second.bytes + 2 * MIB)  # free: no block covers them
     layout = summarise([first, second])
     assert layout.physical == 13 * MIB
     assert (layout.live, layout.pending, layout.free) == (5 * MIB, MIB, 7 * MIB)
@@ -289,7 +289,7 @@ def test_the_projections_weight_is_no_logits(tag):
     weight = (tag, 4 * GIB, 1)
     assert titles(job(peak=tagged(weight))) == titles(job(peak=tagged(weight, lasting=[weight])))
     assert "Chunk the loss" not in titles(job(peak=tagged(weight)))
-    # Beside it, the logits and their gradient alone count.
+    # Beside the weight, only the logits and their gradient count.
     logits = ("forward;module.lm_head;aten.mm", 3 * GIB, 1)
     loss = ("backward;aten._log_softmax_backward_data", 2 * GIB, 1)
     (found,) = advise(job(peak=tagged(weight, logits, loss)))
@@ -318,7 +318,7 @@ def test_four_steps_and_the_end_show_a_leak():
     (found,) = advise(grown(*leak, end=26 * GIB, peak=4 * GIB))
     assert (found.title, found.figure) == ("Memory kept grows with every step", "2.00 GiB a step")
     assert "from 22.00 GiB to 26.00 GiB over 2 steps" in found.text
-    # No growth, one that is not steady (the record may end within a step), or too few steps.
+    # No growth, growth that is not steady (the record may end within a step), or too few steps.
     for end in (24, 23, 33):
         assert "Memory kept grows with every step" not in titles(grown(*leak, end=end * GIB))
     assert titles(grown(*leak[:3], end=24 * GIB)) == []
@@ -365,8 +365,8 @@ def test_no_advice_without_a_number():
         )
     ):
         assert any(digit in each.figure for digit in "123456789"), each
-        assert each.figure in each.text, each  # all that `glake plan` prints
-        assert each.figure not in each.title, each  # which a report prints side by side
+        assert each.figure in each.text, each  # `glake plan` prints the text alone
+        assert each.figure not in each.title, each  # a report prints both side by side
 
 
 def test_a_sharded_job_is_not_told_to_shard():
@@ -377,7 +377,7 @@ def test_a_sharded_job_is_not_told_to_shard():
     (found,) = advise(job(peak=tagged(gradients), header=header))
     assert "Shard gradients" not in found.text
     assert "use more ranks (they are sharded over 8 ranks already)" in found.text
-    # Of a job of the user's own, its tags tell.
+    # In a job of the user's own, a tag shows that it is sharded.
     gathered = ("forward;fsdp.FSDPParamGroup;all_gather", GIB, 1)
     (found,) = advise(job(peak=tagged(gradients, gathered)))
     assert "Shard gradients" not in found.text

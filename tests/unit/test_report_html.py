@@ -122,7 +122,7 @@ def test_each_policy_is_replayed_once(tmp_path, monkeypatch):
     page = Page(out.read_text())
     drawn = [each["name"] for each in page.data[0]["policies"] if each["tape"]]
     assert drawn == names[:3]  # the bound places nothing
-    assert "after the request that was refused, event" in page.text  # native's
+    assert "after the request that was refused, event" in page.text  # native was refused one
 
 
 def test_results_without_a_layout_have_no_map(tmp_path):
@@ -270,14 +270,14 @@ def test_nothing_of_a_trace_becomes_markup(tmp_path):
     tag = f"forward;{NASTY}"
     text = f"# job: {NASTY}\n# {NASTY[:9]}: x\n# model: {NASTY}\ns 0\na 0 {30 * MIB} 0 {tag}\n"
     text += f"a 1 {30 * MIB} 0 {tag}\n"
-    # A path's name holds no slash; the rest of the mischief it can hold.
+    # The name of a file holds no slash. It can hold the rest of NASTY.
     page, _ = page_of(
         tmp_path, text, capacity=40 * MIB, name=NASTY.replace("/", "").replace(" ", "") + ".trace"
     )
     raw = (tmp_path / "out.html").read_text()
     assert "alert(1)</script>" not in raw and "<img" not in raw
     assert len(page.all("script")) == 2
-    # Shown as text: two facts, the tag at the peak and again where memory ran out.
+    # The page shows it as text: in two facts, in the tag at the peak and in that at out of memory.
     assert page.text.count("<img/src=x>&amp") >= 4
     assert page.data[0]["policies"][0]["name"] == "native"
 
@@ -328,7 +328,7 @@ def test_traces_with_next_to_nothing_in_them(tmp_path, text):
     page, results = page_of(tmp_path, text, ",".join(names))
     assert [each["name"] for each in page.data[0]["policies"]] == names
     if f"s {2**64 - 1}" in text:
-        assert page.data[0]["peaks"]["step"] == [str(2**64 - 1)]  # more than a double holds
+        assert page.data[0]["peaks"]["step"] == [str(2**64 - 1)]  # which no double holds exactly
 
 
 @pytest.mark.parametrize("names", ["native", "glake,native,expandable"])
@@ -337,7 +337,7 @@ def test_out_of_memory_in_set_up_at_the_first_event(tmp_path, names):
     assert all(each.oom is not None and each.oom.event == 0 for each in results)
     assert "native: set-up, event 0" in page.text
     assert "Set-up alone does not fit" in page.text
-    assert "60.00 MiB" in page.text  # too much by
+    assert "60.00 MiB" in page.text  # 80 MiB less the capacity of 20
 
 
 def test_write_refuses_results_of_another_trace(tmp_path):
@@ -403,7 +403,7 @@ def test_charts_and_maps_are_drawn_to_the_scale_of_the_data(tmp_path):
     assert found, drawn[-2000:]
     labels = found[1].split(", ")
     assert labels[0] == "0 GiB" and all(each.endswith(" GiB") for each in labels)
-    # The axis ends at the data, and not at 80 GiB.
+    # The axis ends where the data end, not at 80 GiB.
     ticks = re.findall(r">(\d+) GiB</text>", drawn)
     assert ticks and max(map(int, ticks)) <= 21
 

@@ -1,4 +1,4 @@
-"""What memory is: exact sums by role of jobs whose memory is known by arithmetic."""
+"""Roles of memory: exact sums for jobs whose memory is known by arithmetic."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def at(trace, event: int) -> dict[str, int]:
 
 
 def training(*setup: tuple[int, str], steps: int, trained: int) -> list[str]:
-    """Steps of foreach AdamW on `trained` float32 weights: the moments are made in the first, and
-    a temporary of a weight's size lives within each update."""
+    """Steps of foreach AdamW on `trained` float32 weights. The first step makes the moments, and
+    each update has a temporary as large as the weights."""
     lines = [f"a {i} {size} 0 {tag}" for i, (size, tag) in enumerate(setup)]
     for step in range(steps):
         lines += [f"s {step}", "a 100 1000 0 forward;h.0;aten.mm", "f 100"]
@@ -59,7 +59,7 @@ def test_adamw_keeps_two_moments_and_borrows_a_third(step):
 
 
 def test_buckets_of_ddp_are_no_parameters():
-    """A tied weight that set-up makes and drops is neither."""
+    """A tied weight that set-up makes and drops is no parameter either."""
     lines = training(WEIGHTS, (7, "setup;aten.empty"), (4 * GPT2, "setup;aten.empty"),
                      steps=2, trained=GPT2)  # fmt: skip
     lines.insert(3, "f 1")
@@ -91,7 +91,7 @@ def test_a_rank_of_zero3_holds_an_eighth_and_its_bucket():
 
 
 def test_set_up_without_kinds_is_parameters():
-    """Tags of one's own (glake.tag) say no more than the phase."""
+    """A user's own tags (glake.tag) say no more than the phase."""
     trace = parse("a 1 5 0 init;model.layers.0", "a 2 3 0 weights", "s 0", "a 3 2 0 forward;x")
     assert at(trace, 3) == {"parameters and buffers": 8, "activations": 2}
 
@@ -117,7 +117,7 @@ def test_nothing_is_said_of_a_trace_without_tags():
 
 
 def outliving(lines: list[str], event: int) -> Counter[str]:
-    """Bytes live after an event in blocks that a step mark or the trace's end sees, by tag."""
+    """Bytes live after an event, by tag, of blocks that reach a step mark or the trace's end."""
     sums: Counter[str] = Counter()
     for i, line in enumerate(lines[: event + 1]):
         word = line.split()

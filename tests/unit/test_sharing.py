@@ -1,4 +1,4 @@
-"""glake.contiguous, pin, share and the rest: the Python face of memory that others see whole."""
+"""glake.contiguous, pin, share and the rest: Python calls for memory that others see whole."""
 
 import os
 from collections.abc import Callable
@@ -16,7 +16,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 
 def run(name: str, *arguments: str, **variables: str) -> str:
-    """What a program prints on the simulated driver; fails the test if it does."""
+    """What a program prints on the simulated driver. The test fails if the program does."""
     settings = {"GLAKE_DRIVER": "sim", "GLAKE_SIM_MEMORY": "64MiB"}
     return output(PROGRAMS / name, *arguments, **settings, **variables)
 
@@ -37,7 +37,7 @@ def test_option() -> None:
 
 @pytest.mark.parametrize("call", [glake.pin, sharing.unpin, glake.share])
 def test_an_address_is_wanted_not_what_is_there(call: Callable[[Any], Any]) -> None:
-    """A tensor has an address; its repr would read memory, which may be paused."""
+    """The error shows no tensor's repr, as that would read its memory, which may be paused."""
 
     class Tensor:
         def data_ptr(self) -> int:

@@ -1,4 +1,4 @@
-"""The simulator's Python face: links, faults of copies, landings, places of host memory."""
+"""glake.simcuda: links, faults of copies, landings, places of host memory."""
 
 import ctypes
 import os
@@ -55,7 +55,7 @@ def machine() -> Iterator[Machine]:
 
 
 def test_some_options_change_at_any_time(machine: Machine) -> None:
-    """Those that the table says; each takes its own default, or what an example of it is."""
+    """The option table says which. Each is set to its default, or to an example of a value."""
     examples = {"SIM_CALL_US": "cuMemMap=1", "SIM_CALL_DELAY_US": "cuMemMap=0"}
     options = [each for each in config.OPTIONS.values() if each.reader == "simulator"]
     for option in options:
@@ -69,7 +69,7 @@ def test_some_options_change_at_any_time(machine: Machine) -> None:
 
 
 def test_every_option_of_the_simulator_is_a_variable() -> None:
-    """Also those of its own tests: Python, the core and the simulator take the defaults."""
+    """Even options that only its tests use. Python, the core and the simulator take defaults."""
     variables = {
         config.PREFIX + option.name: option.default
         for option in config.OPTIONS.values()
@@ -188,7 +188,7 @@ def _run_full(where: str, kind: int, **variables: str) -> str:
 
 @pytest.mark.parametrize("kind", [0, 1, 2], ids=["granules", "vmm", "legacy"])
 def test_a_full_dev_shm_is_named(kind: int) -> None:
-    """Docker's default is 64 MiB: the error says so and what fits, and blames no other process."""
+    """Docker's default is 64 MiB. The error says so and what fits, and blames no other process."""
     said = _run_full("/dev/shm", kind)
     for words in ("/dev/shm", "has 64 MiB", "--shm-size", f"fits {62 << 20} {62 << 20}"):
         assert words in said
@@ -196,7 +196,7 @@ def test_a_full_dev_shm_is_named(kind: int) -> None:
 
 
 def test_a_full_machine_dir_is_named(tmp_path: Path) -> None:
-    """What it advises is about the folder that is full."""
+    """Its advice is about the folder that is full."""
     said = _run_full(str(tmp_path), 0, GLAKE_SIM_MACHINE_DIR=str(tmp_path))
     for words in (
         f"file system of {tmp_path}/", "has 64 MiB", f"remount,size=8G {tmp_path})",
@@ -207,7 +207,7 @@ def test_a_full_machine_dir_is_named(tmp_path: Path) -> None:
 
 
 def test_a_tables_prices_of_calls_made(machine: Machine) -> None:
-    """Of one call over four mappings of one page, and one over one mapping of four."""
+    """One call over four mappings of one page each, and one over one mapping of four pages."""
     prop = (ctypes.c_int * 8)(1, 0, 1, 0)  # pinned, of device 0; the rest is 0
     access = (ctypes.c_int * 3)(1, 0, 3)
     simcuda.reset_calls()

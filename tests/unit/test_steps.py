@@ -1,4 +1,4 @@
-"""What the Makefile runs on first use: a step says that it runs, and where its output is."""
+"""Steps that the Makefile runs on first use: each says that it runs, and where its output is."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_long_step_says_what_it_is_at(
 
 
 def test_torch_is_the_cpu_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From pip's own sources, then from PyTorch's; never the build without a name."""
+    """It is looked for in pip's own sources, then in PyTorch's, and always as the build `+cpu`."""
     tried: list[list[str]] = []
 
     def refuse(command: list[str]) -> subprocess.CompletedProcess[str]:

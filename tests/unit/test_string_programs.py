@@ -1,5 +1,5 @@
-"""tools/string_programs.py: which texts are programs. Its samples are joined of their lines here,
-as the check would find them in this file too."""
+"""tools/string_programs.py: which texts are programs. The samples are joined from lines here,
+because the check reads this file too."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def found(source: str) -> list[int]:
 
 
 def test_programs_are_found_in_all_kinds_of_strings() -> None:
-    """Plain, with values, joined by + and within calls; a docstring is none."""
+    """Plain ones, with values, joined by +, and within calls. A docstring is no program."""
     program = r"import os\nos.abort({})\n"
     made = program.format("{name}")
     source = [

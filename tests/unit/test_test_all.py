@@ -20,7 +20,7 @@ from test_all import Step  # noqa: E402
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(test_all, "ROOT", tmp_path)
-    monkeypatch.chdir(tmp_path)  # which main() leaves: it is put back
+    monkeypatch.chdir(tmp_path)  # main() leaves it; monkeypatch returns
     monkeypatch.setenv("PY", "")
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(signal, "signal", lambda *_: before)

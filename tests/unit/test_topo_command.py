@@ -1,4 +1,4 @@
-"""`glake topo`, run in this process; one run as its own."""
+"""`glake topo`, run in this process, and once in a process of its own."""
 
 import io
 import json
@@ -154,7 +154,7 @@ def test_a_plan_of_a_copy(tmp_path: Path) -> None:
 
 
 def test_a_probe_says_what_is_measured() -> None:
-    """In a process of its own, as it uses the driver; the simulator's links are as they should."""
+    """It runs in its own process, as it uses the driver. The simulator's links are as believed."""
     command = [sys.executable, "-m", "glake.cli", "topo", "--probe"]
     done = subprocess.run(
         command, env=os.environ | {"GLAKE_DRIVER": "sim:gb200_tray"}, capture_output=True, text=True
@@ -174,7 +174,7 @@ def test_names_with_brackets_are_shown_as_they_are(tmp_path: Path) -> None:
 
 @pytest.fixture
 def no_graphviz(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where it is not installed: matplotlib draws."""
+    """Graphviz seems not to be installed, so matplotlib draws."""
     monkeypatch.setattr(dot, "program", lambda: None)
 
 
@@ -201,7 +201,7 @@ def test_picture(name: str, tmp_path: Path) -> None:
 
 
 def test_a_graph_for_graphviz(tmp_path: Path) -> None:
-    """Each node and link once; Graphviz itself reads it, where it is installed."""
+    """It has each node and link once. Graphviz itself reads it, where it is installed."""
     file = tmp_path / "a.gv"
     (tmp_path / "box.json").write_text(
         run("--preset", "gb200_tray", "--json").stdout.replace("gb200_tray", 'a \\"quoted\\" name')
@@ -227,14 +227,14 @@ def test_a_graph_for_graphviz(tmp_path: Path) -> None:
 def test_graphviz_draws_where_it_is(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A `dot` that writes what it was asked: the graph goes in, its output becomes the file."""
+    """A stand-in for `dot` shows that the graph goes in and that its output becomes the file."""
     monkeypatch.setenv("PATH", f"{PROGRAMS / 'graphviz'}:{os.environ['PATH']}")
     done = run("--preset", name, "--picture", str(tmp_path / "a.SVG"))
     assert done.exit_code == 0, done.output
     run("--preset", name, "--picture", str(tmp_path / "a.gv"))
     graph = (tmp_path / "a.gv").read_text()
     assert (tmp_path / "a.SVG").read_text() == "drawn by -Tsvg\n" + graph
-    # The links among the GPUs of a mesh are not drawn in levels.
+    # Links among the GPUs of a mesh cannot be drawn in levels.
     assert ("layout=neato" in graph) == (name == "dgx1v")
 
     monkeypatch.setenv("DOT_FAILS", "1")

@@ -1,4 +1,4 @@
-"""The probe over glake's driver, on simulated machines whose links are not what is believed."""
+"""The probe over glake's driver, on simulated machines whose links are not as believed."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def rates(platform: dict[str, Any]) -> dict[str, float]:
     ],
 )
 def test_links_of_another_speed_are_found(preset: str, links: list[list[Any]]) -> None:
-    """A slowed uplink, NVLinks, socket links, DRAM: each to 3 %; and engines plan by it."""
+    """Slowed uplinks, NVLinks, socket links and DRAM are found to 3 %, and engines plan by them."""
     out = probed(preset, links=links)
     true = {edge.name: edge.gb_per_s for edge in load_platforms()[preset].edges}
     true |= {f"{a}>{b}": rate for a, b, rate in links}
@@ -60,8 +60,8 @@ def test_links_of_another_speed_are_found(preset: str, links: list[list[Any]]) -
     assert not {f"{a}>{b}" for a, b, _ in links} & set(kept.partition(": ")[2].split(", "))
     assert any(n.startswith("rates measured by a probe on 20") for n in out["platform"]["assumed"])
     assert out["engine"] == out["platform"]
-    assert out["seconds"] < 1.5  # of the GPUs' time
-    assert not out["after_reset"]  # the links are as they were
+    assert out["seconds"] < 1.5  # seconds that it keeps the GPUs
+    assert not out["after_reset"]  # the probe's rates are dropped
 
 
 def test_the_engine_plans_by_what_was_found() -> None:
@@ -79,7 +79,7 @@ def test_the_engine_plans_by_what_was_found() -> None:
 
 
 def test_a_hidden_uplink_is_found(tmp_path: Path) -> None:
-    """Four GPUs that look as if each had a link of its own; pairs share switches nothing shows."""
+    """Four GPUs look as if each had its own link, but pairs share switches that nothing shows."""
     up = [("m0", "s0", 200.0), ("s0", "u0", 30.0), ("s0", "u1", 24.0)]
     links = [*up, *((f"u{g // 2}", f"g{g}", 25.0) for g in range(4))]
     links += [("s0", "g4", 25.0), ("s0", "g5", 25.0)]
@@ -100,7 +100,7 @@ def test_a_hidden_uplink_is_found(tmp_path: Path) -> None:
     assert limits["s0>g0", "s0>g1"] == pytest.approx(30, rel=0.03)
     assert limits["g0>s0", "g1>s0"] == pytest.approx(30, rel=0.03)
     assert limits["s0>g2", "s0>g3"] == pytest.approx(24, rel=0.03)
-    assert rates(out["platform"])["m0>s0"] == 200  # not taken for the limit
+    assert rates(out["platform"])["m0>s0"] == 200  # the memory is not blamed
     assert any(
         "cpu:0/pcie>cuda:2, cpu:0/pcie>cuda:3 share an uplink" in note
         for note in out["platform"]["assumed"]
@@ -116,7 +116,7 @@ def test_no_room_for_buffers_leaves_all_as_it_was() -> None:
 def test_copies_that_stand_still_end_the_probe() -> None:
     out = probed("gb200_tray", links=[["g1", "N", 0]], repaired=[["g1", "N", 100.0]])
     assert out["error"][0] == "BusyTimeout" and "stand still" in out["error"][1]
-    assert out["open"] and not out["kept"] and out["blocks"] == 0  # closed once they are done
+    assert out["open"] and not out["kept"] and out["blocks"] == 0  # freed once copies end
 
 
 def test_host_memory_that_cannot_be_had_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

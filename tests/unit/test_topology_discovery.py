@@ -27,7 +27,7 @@ def found_on(box: Box, root: Path, nvml: bool = True, **environ: str) -> Found:
 
     source = Nvml(box.nvml()) if nvml else Missing()
     found = discover(environ, source, Sysfs(box.sysfs(root)))
-    # What is discovered is a platform any file could hold.
+    # A platforms file can hold what is discovered.
     assert parse(found.platform.as_dict(), "discovered") == found.platform
     return found
 
@@ -59,7 +59,7 @@ def test_structure_is_the_presets(box: Box, preset: str, tmp_path: Path) -> None
     known = load_platforms()[preset]
     found = found_on(box, tmp_path).platform
     assert structure(found) == structure(known)
-    # Rates are estimates by generation, but must not be of another generation.
+    # Rates are estimates by generation, and must be those of the right generation.
     for edge in known.edges:
         guess = found.rate(edge.source, edge.target)
         assert guess == pytest.approx(edge.gb_per_s, rel=0.12), edge
@@ -145,7 +145,7 @@ def test_hidden_sysfs_falls_back_on_nvmls_levels(tmp_path: Path) -> None:
 def test_one_gpu(tmp_path: Path) -> None:
     found = found_on(Box([Card("pci0000:00 00:01.0 01:00.0", -1)], machines.ONE), tmp_path)
     assert structure(found.platform) == (1, ((0,),), {"m0>s0", "s0>m0", "s0>g0", "g0>s0"})
-    assert "NUMA node for some" not in notes(found)  # there is only one
+    assert "NUMA node for some" not in notes(found)  # there is only one node
 
 
 def test_numa_node_unknown(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_numa_node_unknown(tmp_path: Path) -> None:
     found = found_on(box, tmp_path / "all")
     assert found.platform.sockets == ((0, 1, 2, 3), (4, 5, 6, 7))
     assert "names no NUMA node" in notes(found) and "cuda:7 to 1" in notes(found)
-    # A GPU under a root bus whose other GPU is placed goes there, whatever its number.
+    # A GPU goes to the node of another GPU under its root bus, whatever its number.
     cards = [Card("pci0000:80 80:01.0 81:00.0", -1), Card("pci0000:80 80:02.0 82:00.0", 1)]
     found = found_on(Box(cards, machines.TWO), tmp_path / "bus")
     assert found.platform.sockets == ((), (0, 1))
@@ -224,7 +224,7 @@ def test_visible_devices(tmp_path: Path) -> None:
     box = machines.dgx1v()
     found = found_on(box, tmp_path / "a", CUDA_VISIBLE_DEVICES="3,GPU-00000000")
     assert found.addresses == ("0000:0b:00.0", "0000:06:00.0")
-    assert found.platform.rate("g0", "g1") == 48  # old 3 and 0
+    assert found.platform.rate("g0", "g1") == 48  # the box's GPUs 3 and 0
     assert "NVLinks to 0000:07:00.0, no GPU of this process" in notes(found)
     found = found_on(box, tmp_path / "b", CUDA_VISIBLE_DEVICES="0,9,1")
     assert found.platform.gpus == 1 and "ends at '9'" in notes(found)
@@ -249,7 +249,7 @@ def test_peer_access_and_fabric(tmp_path: Path) -> None:
 
 
 def test_old_driver_without_remote_types(tmp_path: Path) -> None:
-    """Then the far end's address tells: a GPU, NVIDIA's bridge, or something unknown."""
+    """Then the address of the far end says what it is: a GPU, NVIDIA's bridge, or unknown."""
 
     class Old(FakeNvml):
         nvmlDeviceGetNvLinkRemoteDeviceType = None
@@ -271,7 +271,7 @@ def test_old_driver_without_remote_types(tmp_path: Path) -> None:
 
 def test_odd_speed_and_power9(tmp_path: Path) -> None:
     box = machines.dgx1v()
-    box.cards[0].link_mb = 25  # not megabytes
+    box.cards[0].link_mb = 25  # as if it were no MB/s
     found = found_on(box, tmp_path / "a")
     assert "0.025 GB/s a link is not NVLink's" in notes(found)
     assert found.platform.rate("g0", "g1") == 24

@@ -1,4 +1,4 @@
-"""Platforms files: what is taken, what is refused and how, and the topology front's sources."""
+"""Platforms files: what is taken, what is refused and how, and where topologies come from."""
 
 import copy
 import json
@@ -198,7 +198,7 @@ def test_plain_routes_are_the_bounds_tables(name: str) -> None:
         if text.startswith("p2p "):
             a, b = text.split()[1].split(">")
             nodes = routes.between(f"g{a}", f"g{b}")
-            # Where peers cannot reach each other plain copies are staged: not what this shows.
+            # Between peers that cannot reach each other plain copies are staged, at other rates.
             if "xsock" not in text or "nvlink" in text:
                 assert routes.rate(f"g{a}", f"g{b}") == row["plain"], (text, nodes)
 

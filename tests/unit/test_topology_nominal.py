@@ -1,4 +1,4 @@
-"""The probe of machines whose links are just what is believed: plans stay. And of others."""
+"""The probe on machines whose links are just as believed, so that plans stay, and on others."""
 
 import json
 from dataclasses import replace
@@ -21,7 +21,7 @@ _LINKS = [
     ("u0", "g1", 18, 16), ("s1", "g2", 26, 22), ("s2", "g3", 12, 10), ("g0", "g1", 60, 60),
     ("g0", "g2", 45, 35), ("g1", "g3", 21, 21),
 ]  # fmt: skip
-# Host memory of socket 0 is only reached over one uplink, which both directions share.
+# One uplink alone leads to socket 0's host memory, and both directions share it.
 ONE_UPLINK = Platform(
     4,
     ((0, 1), (2,), (3,)),
@@ -49,7 +49,7 @@ def _after(believed: Platform, true: Platform) -> Platform:
 
 @pytest.mark.parametrize("which", ["one uplink", "hgx_h20", 2, 5, 10])
 def test_a_machine_as_believed_keeps_its_plans(which: str | int, tmp_path: Path) -> None:
-    """On the simulated driver: nothing found that the platform does not say."""
+    """On the simulated driver the probe finds nothing that the platform does not say."""
     if which == "one uplink":
         platform = ONE_UPLINK
     else:
@@ -63,7 +63,7 @@ def test_a_machine_as_believed_keeps_its_plans(which: str | int, tmp_path: Path)
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_machines_keep_their_plans(seed: int) -> None:
-    """With limits as believed, and with limits nobody knew of."""
+    """The limits are as believed, or nobody knew of them."""
     platform = random_platform(seed)
     plans = _plans(platform)
     assert _plans(_after(platform, platform)) == pytest.approx(plans, rel=0.01)
@@ -71,7 +71,7 @@ def test_random_machines_keep_their_plans(seed: int) -> None:
 
 
 def test_a_limit_nobody_knew_of_is_the_uplinks_alone() -> None:
-    """Not its GPUs' links', nor the memory's behind it: the uplink's explains those."""
+    """The limit of the uplink explains what its GPUs' links and the memory behind it showed."""
     found = probe(replace(ONE_UPLINK, joint=()), KnownCopier(ONE_UPLINK))
     assert {name for joint in found.joint for name, _ in joint.weights} == {"s0>u0", "u0>s0"}
     assert not {"m0>s0", "s0>m0"} & found.rates.keys()
@@ -83,7 +83,7 @@ def test_a_limit_that_is_gone_is_dropped() -> None:
 
 
 def test_limits_of_other_links_stay() -> None:
-    """A limit over two links down is not one over both directions of either."""
+    """A limit over two links one way is not taken for one over both directions of a link."""
     pair = Joint((("s1>g2", 1.0), ("s0>u0", 1.0)), 40.0)
     believed = replace(ONE_UPLINK, joint=(*ONE_UPLINK.joint, pair))
     slower = replace(believed, joint=(replace(ONE_UPLINK.joint[0], gb_per_s=22.0), pair))

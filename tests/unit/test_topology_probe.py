@@ -57,7 +57,7 @@ def wrong(platform: Platform, factor: float) -> Platform:
 
 @pytest.mark.parametrize("name", list(load_platforms()))
 def test_probe_finds_what_copies_can_reach(name: str) -> None:
-    """Started from rates all too low, every plain copy is then predicted as it runs."""
+    """From rates that were all too low it comes to predict each plain copy as it runs."""
     true = load_platforms()[name]
     guess = Topology(name, wrong(true, 0.4), "guess")
     found = probe(guess.platform, KnownCopier(true)).applied(guess).platform
@@ -88,7 +88,7 @@ def test_an_unsaturated_link_keeps_its_estimate() -> None:
     two = topology.first_gpus(true, 2)
     guess = wrong(two, 1.0)
     found = probe(guess, KnownCopier(two))
-    assert "m0>s0" not in found.rates  # two links cannot fill it
+    assert "m0>s0" not in found.rates  # two GPUs' links cannot fill it
     applied = found.applied(Topology("two", guess, "guess")).platform
     assert any("not measured" in note and "cpu:0>cpu:0/pcie" in note for note in applied.assumed)
     assert ESTIMATE + "all of it" in applied.assumed

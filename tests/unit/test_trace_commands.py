@@ -1,4 +1,4 @@
-"""`glake trace`: facts, conversion and exports, by command; the exports held to their formats."""
+"""`glake trace`, by command: facts, conversion, and exports that keep to their formats."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def _cut(archive: bytes) -> bytes:
 
 
 def _flipped(archive: bytes) -> bytes:
-    """What unpacks to garbage, and is caught by the checksum only at the end."""
+    """An archive that unpacks to garbage, which only the checksum at its end shows."""
     return archive[:20000] + bytes([archive[20000] ^ 0x55]) + archive[20001:]
 
 

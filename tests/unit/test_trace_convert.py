@@ -1,4 +1,4 @@
-"""Traces from PyTorch's snapshots and RMM's logs, and that a pickle runs nothing."""
+"""Traces from PyTorch's snapshots and RMM's logs. No pickle is allowed to run anything."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_history_becomes_a_trace(tmp_path):
 def test_blocks_from_before_a_truncated_history_come_first(tmp_path):
     events = [
         *freed(4096, 100),  # its allocation has left the ring buffer
-        entry("free_completed", 8192, 55),  # and here even the request to free it
+        entry("free_completed", 8192, 55),  # here even the request to free it has
         entry("alloc", 4096, 200),
     ]
     held = segment(
@@ -124,7 +124,7 @@ def test_what_a_history_leaves_out_is_said(tmp_path):
         entry("alloc", 0, 10),
         entry("alloc", 512, 20),
         entry("free_requested", 512, 20),
-        entry("alloc", 0, 30),  # the free of what was here is missing
+        entry("alloc", 0, 30),  # the free of the 10 bytes is missing
         entry("free_completed", 512, 20),
         *freed(0, 30),
         entry("free_requested", 0, 30),
@@ -252,7 +252,7 @@ def test_a_malicious_pickle_runs_nothing(tmp_path, protocol):
         convert(path, tmp_path / "t.trace")
     assert "nothing in it was run" in str(caught.value)
     assert not ran.exists()
-    # The pickle does what it is said to where nobody looks.
+    # Python's own reader does run it.
     pickle.loads(path.read_bytes())
     assert ran.exists()
 
@@ -288,7 +288,7 @@ def test_what_the_program_registered_by_number_is_not_found(tmp_path):
     copyreg.add_extension("os", "getcwd", 240)
     try:
         loaded = b"\x80\x02\x82\xf0)R."
-        assert pickle.loads(loaded) == os.getcwd()  # and is in pickle's cache from now on
+        assert pickle.loads(loaded) == os.getcwd()  # pickle now has it in its cache
         path = tmp_path / "s.pickle"
         path.write_bytes(loaded)
         with pytest.raises(RefusedPickle, match="it refers to os.getcwd"):

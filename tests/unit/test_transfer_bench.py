@@ -37,7 +37,7 @@ def _both(edges: list[list[Any]]) -> list[list[Any]]:
     return edges + [[b, a, rate] for a, b, rate in edges]
 
 
-# Three sockets, one without GPUs; a shared switch, one GPU of its own, NVLinks of some pairs only.
+# Three sockets, one without GPUs. Two GPUs share a switch, one has its own link, one pair NVLinks.
 ODD = {
     "gpus": 3,
     "sockets": [[1], [], [0, 2]],
@@ -169,10 +169,10 @@ def test_a_plain_copy_takes_its_latency_its_call_and_its_bytes(rows: list[dict[s
     for platform, rate, latency in (("alone", 30, 0), ("odd [box]", 18, 8)):
         for size in (65536, 4 * MIB, 64 * MIB):
             row = only(rows, platform=platform, transfer="d2h", host="local", size=size)
-            # 2.6 us for the driver call by the cost table.
+            # The driver call takes 2.6 us by the cost table.
             time = latency + 2.6 + size / rate / 1e3
             assert row["us"]["plain"] == pytest.approx(time, rel=1e-3)
-    # From three sockets alike, two of them over 15 GB/s links; whatever lies where at first.
+    # A third comes from each socket, two thirds over 15 GB/s links, wherever pages lie at first.
     for host in ("interleaved", "pages"):
         row = only(rows, platform="odd [box]", transfer="all-h2d", host=host, size=64 * MIB)
         copies = [("cpu", f"cuda:{gpu}") for gpu in range(3)]
@@ -206,7 +206,7 @@ def test_glake_gains_where_there_is_a_gain(preset_rows: list[dict[str, Any]]) ->
 
 
 def test_the_same_each_time() -> None:
-    """Threads that enqueue side by side have no order, so this holds for held streams."""
+    """Threads that enqueue side by side have no order, so this can hold for held streams only."""
     first, again = (
         rows_of("--platform", "dgx_a100", "--sizes", "64MiB", "--order", "held") for _ in range(2)
     )
@@ -244,7 +244,7 @@ def test_a_made_up_machine_is_the_same_for_ever() -> None:
     assert {platform.gpus for platform in made.values()} >= {2, 4, 8, 16}
     assert {len(platform.sockets) for platform in made.values()} == {1, 2, 4}
     text = file_text(made).encode()
-    assert zlib.crc32(text) == CRC_OF_50_MACHINES  # else figures of before say nothing
+    assert zlib.crc32(text) == CRC_OF_50_MACHINES  # else earlier figures do not compare
 
 
 @pytest.mark.parametrize("given", ["made:0", "made:1001", "made:x", "made:"])
@@ -371,7 +371,7 @@ def _row(**changed: Any) -> dict[str, Any]:
         ({"achieved": 75.0, "size": 64 * MIB}, ["equal_split"]),
         ({"core_per_path": 0.31}, ["core_per_path"]),
         ({"core_per_path": 0.31, "order": "held"}, []),
-        ({"core_per_path": 0.31, "size": 16 * MIB}, []),  # calls are more of a short copy's time
+        ({"core_per_path": 0.31, "size": 16 * MIB}, []),  # calls weigh more in a short copy
         ({"achieved": 25.0, "size": 4 * MIB}, ["plain"]),  # no gain yet
         ({"achieved": 25.0, "size": MIB}, []),
         ({"size": 4096, "us": {"achieved": 13.0, "plain": 10.5}}, ["time"]),

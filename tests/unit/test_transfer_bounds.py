@@ -100,7 +100,7 @@ def test_plain_and_equal_shares_equal_the_platforms_file(platform: str) -> None:
             graph, row.copies, host=row.host, scales=row.scales, exclude=row.exclude
         )
         if "(nolink,xsock)" in name and plain > wanted["plain"]:
-            continue  # measured below what any edge of the graph says
+            continue  # measured slower than any edge of the graph
         assert (plain, shares) == pytest.approx(
             (wanted["plain"], wanted["equal_shares"]), rel=CLOSE
         ), name
@@ -120,7 +120,7 @@ def test_plans_come_near_the_bound_and_not_above(platform: str) -> None:
 
 
 def test_interleaved_memory_gives_equal_parts() -> None:
-    # The far socket's half comes over the socket link; the near half could come faster.
+    # The far socket's half comes over the socket link, and the near half has to keep its pace.
     graph = CapacityGraph(
         json.dumps(
             {

@@ -50,7 +50,7 @@ def test_nodes_of_no_socket_and_graphs_that_name_them_wrongly() -> None:
 
     assert graph([[0], [1]]).node_sockets == [0, 1]
     assert graph([]).node_sockets == [0, 1]
-    # The GPUs' own memory is nodes 2 to 4 of such a system, the second socket's the fifth.
+    # On such a system nodes 2 to 4 are the GPUs' own memory, and node 5 is the second socket's.
     assert graph([[0, 1], [5]]).node_sockets == [0, 0, -1, -1, -1, 1]
     for wrong in ([[0]], [[0], []], [[0], [0]], [[0], [-1]], [[0], [1 << 20]]):
         with pytest.raises(InvalidOption, match="numa_nodes"):

@@ -136,7 +136,7 @@ def test_the_simulated_machine_is_the_default(monkeypatch: pytest.MonkeyPatch) -
 
 def test_without_the_solver_only_the_bound_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "highspy", None)
-    planning._way.cache_clear()  # which may know the bound
+    planning._way.cache_clear()  # the cache may hold the bound
     plan = transfer.explain(src="cpu", dst="cuda:0", nbytes=GIB, platform="dgx_a100")
     assert plan.rate == pytest.approx(95)
     assert 'pip install "glake[transfer]"' in str(plan)
@@ -224,8 +224,8 @@ def test_plans_come_near_the_bound_of_made_up_machines(seed: int) -> None:
     graph = _machine(seed)
     planner = planner_of(graph)
     copies = [("cpu:0", "cuda:0"), ("cuda:1", "cpu:0")]
-    # A bound between GPUs counts flow over a common PCIe switch, which no copy can choose where
-    # NVLink joins them.
+    # The bound between GPUs counts flow over a PCIe switch that they share. No copy can choose that
+    # way where NVLink joins them.
     if not any(name.startswith("u") for name in graph.edges()):
         copies.append(("cuda:0", "cuda:1"))
     for src, dst in copies:

@@ -1,4 +1,4 @@
-"""The Python face of watching, without torch: each program in a Python of its own."""
+"""The Python calls of watching, without torch. Each program runs in a Python of its own."""
 
 import subprocess
 from pathlib import Path
@@ -49,7 +49,7 @@ def test_a_forked_child_is_told() -> None:
 
 @pytest.mark.parametrize("before", ["unused", "used"])
 def test_a_forked_child_writes_nothing_into_the_trace(tmp_path: Path, before: str) -> None:
-    # Whether it may use glake itself, as it may before the driver is used, or not.
+    # The child may use glake itself if its parent has not used the driver before.
     path = tmp_path / "trace"
     done = run("tracing_fork.py", str(path), before)
     assert done.returncode == 0, done.stderr
@@ -60,8 +60,8 @@ def test_a_forked_child_writes_nothing_into_the_trace(tmp_path: Path, before: st
 
 
 def test_events_followed_backwards_fit_the_segments() -> None:
-    # memory_viz shows every moment by undoing events from the last; it fails where a segment or
-    # block that an event names is not there.
+    # memory_viz shows a moment by undoing events from the last. It fails if a segment or block that
+    # an event names is not there.
     done = run("events_undone.py", GLAKE_LIMIT="64MiB", GLAKE_POLICY="compact")
     assert done.returncode == 0, done.stderr
     stitched, mapped = map(int, done.stdout.split())

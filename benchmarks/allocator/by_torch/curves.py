@@ -27,7 +27,7 @@ MIB = 1 << 20
 GRANULE = 2 * MIB
 NEVER = -1
 OPERATIONS = 200  # timed at each n
-NEW_TO_THE_PROCESS = 100_000  # live blocks whose records are more than what lay idle before
+NEW_TO_THE_PROCESS = 100_000  # live blocks, whose records need more than idle host memory
 DRIVER = (
     "cuMemAlloc_v2",
     "cuMemFree_v2",
@@ -184,7 +184,7 @@ def host_bytes() -> int:
 def live_blocks(n: int) -> Point:
     dice = random.Random(1)
     sizes = [512 * (1 + dice.randrange(64)) for _ in range(n)]
-    live = [1 << 40] * n  # integers of one size, so that Python's own share is known
+    live = [1 << 40] * n  # integers of one size: Python's own share is known
     live = [each + i for i, each in enumerate(live)]
     before = host_bytes()
     for i, size in enumerate(sizes):
@@ -223,7 +223,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=1500000)
     parser.add_argument("--only", default="")
     options = parser.parse_args()
-    torch.empty(1, device="cuda")  # its context
+    torch.empty(1, device="cuda")  # makes the context
     for name, measure, completes, counts in CURVES:
         for n in counts:
             if options.only not in name or n > options.most:
@@ -237,7 +237,7 @@ def main() -> None:
                 for key, values in found.items():
                     value = getattr(point, key)
                     values.append(value if value is None or math.isfinite(value) else None)
-            found["host_bytes"] = found["host_bytes"][:1]  # of later rounds it is not new
+            found["host_bytes"] = found["host_bytes"][:1]  # in later rounds this memory is not new
             row = {"pattern": "curves", "case": f"{name}: {n}", "subject": "pytorch"}
             print(json.dumps({**row, "rounds": found}), flush=True)
             print(row["case"], file=sys.stderr)

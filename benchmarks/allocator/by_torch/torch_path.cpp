@@ -1,6 +1,6 @@
 // Times a block as PyTorch takes it: from the allocator in force, through DataPtr and StorageImpl.
-// Beside it are other allocators: glake's C interface where that is loaded, else mimalloc and
-// glibc. torch_path.py loads this library into a Python that has torch.
+// Also times other allocators: glake's C interface if it is loaded, else mimalloc and glibc.
+// torch_path.py loads this library into a Python that has torch.
 #include <c10/core/StorageImpl.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -39,7 +39,7 @@ struct OneByte final : c10::Allocator {
   char byte = 0;
 };
 
-// A general heap, whose smallest block is our smallest after scaling.
+// A general heap. Sizes are scaled so that its smallest block stands for our smallest.
 struct ByFunctions {
   using Allocate = void* (*)(size_t);
   static constexpr size_t kScale = 512;
@@ -71,7 +71,7 @@ void hits(const Mix& mix, const std::string& name, double seconds, int64_t cost,
   report.add(mix.name, name, "pair_mean_ns", allocations.mean(cost) + frees.mean(cost));
 }
 
-// How many pairs two threads make in the time that one makes one, each on its own workload.
+// How many pairs two threads make, each on its own workload, while one thread alone makes one.
 template <typename Subject>
 void threads(const Mix& mix, const std::string& name, double seconds, Subject subject,
              Report& report) {

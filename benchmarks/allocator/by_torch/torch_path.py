@@ -1,5 +1,6 @@
-"""torch_path.py NAME SECONDS: compiles torch_path.cpp against this Python's torch, runs one round
-by the allocator in force, and prints its rows.
+"""torch_path.py NAME SECONDS: compiles torch_path.cpp, runs one round, and prints its rows.
+
+It compiles against this Python's torch, and measures the allocator in force.
 """
 
 import ctypes

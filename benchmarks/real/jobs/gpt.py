@@ -67,14 +67,14 @@ class Gpt(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x = self.embedding(tokens)
         if not x.requires_grad:
-            x.requires_grad_()  # what is recomputed starts at a tensor with a gradient
+            x.requires_grad_()  # recomputation needs an input with a gradient
         for block in self.blocks:
             x = checkpoint(block, x, use_reentrant=False)
         return self.head(x)
 
 
 def train(model: Gpt, batches: list, quiet: bool = False) -> None:
-    """Makes a step for each batch: tokens, or a (batch, length) for as many zeros."""
+    """Makes a step for each batch. A batch is tokens, or (batch, length) for as many zeros."""
     weights = [each for each in model.parameters() if each.requires_grad]
     optimizer = torch.optim.AdamW(weights, fused=True)
     for step, batch in enumerate(batches):

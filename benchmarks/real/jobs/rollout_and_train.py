@@ -15,7 +15,7 @@ SEQUENCES, MICRO, TURNS = 32, 4, 3
 
 @torch.no_grad()
 def write(policy: Gpt, prompt: int, answer: int) -> torch.Tensor:
-    """Prompts of a length and as many new tokens, chosen one by one."""
+    """Prompts of length `prompt`, followed by `answer` new tokens, chosen one by one."""
     tokens = torch.randint(32000, (SEQUENCES, prompt))
     caches = [None] * len(policy.blocks)
     x = tokens

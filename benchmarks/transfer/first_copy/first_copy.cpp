@@ -8,7 +8,7 @@
 
 #define SEEN __attribute__((visibility("default")))
 
-// The simulator's own function, under the name that the header does not change.
+// The simulator's own function. The header's macro would change its name.
 #undef cuGetProcAddress
 extern "C" CUresult cuGetProcAddress(const char*, void**, int, cuuint64_t);
 

@@ -7,6 +7,6 @@ extern "C" {
 
 // Makes the next copy the first.
 void first_copy_forget();
-// The time of the first copy's call, in nanoseconds of the steady clock; 0: there was none.
+// The time of the first copy's call, in nanoseconds of the steady clock. 0 if there was none.
 int64_t first_copy_ns();
 }

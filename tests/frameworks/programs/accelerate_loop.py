@@ -1,4 +1,4 @@
-"""A loop of Accelerate's: accelerate_loop.py FOLDER. Prints its losses.
+"""A training loop with Accelerate: accelerate_loop.py FOLDER. Prints its losses.
 
 Gradients are accumulated and clipped, and the state goes to FOLDER and back half-way.
 """

@@ -1,4 +1,4 @@
-"""DeepSpeed's hook installed twice, used, and taken off: deepspeed_on_and_off.py FOLDER."""
+"""Installs DeepSpeed's hook twice, uses it, and takes it out: deepspeed_on_and_off.py FOLDER."""
 
 import json
 import sys
@@ -49,7 +49,7 @@ def main() -> None:
         and not handle.is_pinned(torch.arange(1024.0))
         and first.pin_memory(pinned) is pinned
     )
-    there = torch.randn(1 << 20)  # the emulated GPU's
+    there = torch.randn(1 << 20)  # in the emulated GPU's memory
     file = str(Path(sys.argv[1]) / "tensor.swp")
     empty.copy_(there)
     moved = transfer.stats()

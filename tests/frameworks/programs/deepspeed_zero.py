@@ -63,7 +63,7 @@ def main() -> None:
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
     if "glake" not in sys.modules:
-        os._exit(0)  # gloo's threads abort the interpreter's end now and then
+        os._exit(0)  # gloo's threads sometimes abort the interpreter's end
 
 
 def facts() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""FSDP2 over gloo; the first rank prints its losses, exactly, and what is in single allocations."""
+"""FSDP2 over gloo. The first rank prints its exact losses, and what is in single allocations."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A fit of Lightning's: lightning_fit.py FOLDER. Prints its losses."""
+"""Training by Lightning's Trainer.fit(): lightning_fit.py FOLDER. Prints its losses."""
 
 import json
 import sys

@@ -13,11 +13,11 @@ import torch
 
 LAYERS, WIDTH, HEADS, LENGTH, WORDS, BATCH, MICRO, STEPS = 4, 256, 4, 64, 512, 4, 2, 4
 PINNED = "glake.host.allocated_bytes.current"
-MOVES = ("offloaded", "reloaded")  # figures of the hook
+MOVES = ("offloaded", "reloaded")  # names of the hook's figures
 
 
 def on_cpu() -> None:
-    """Megatron's literal devices become the CPU, before it is imported."""
+    """Turns devices that Megatron names literally into the CPU, before Megatron is imported."""
     torch.cuda.current_device = lambda: "cpu"  # type: ignore[assignment,return-value]
     torch.cuda.synchronize = lambda *_: None  # type: ignore[assignment]
     torch.cuda.set_device = lambda *_: None  # type: ignore[assignment]
@@ -139,14 +139,14 @@ def offloaded() -> dict[str, Any]:
     state = handler.offload(there)
     pinned = glake.stats()[PINNED] - pinned
     back = handler.reload(state)
-    assert isinstance(state, tuple)  # as its callers tell what is away
+    assert isinstance(state, tuple)  # by this its callers know what is away
     figures = glake.stats()
     told = {name: figures[f"glake.integrations.megatron.{name}_bytes"] for name in MOVES}
     return {"back": torch.equal(back, there), "away": state[1].nbytes, "pinned": pinned, **told}
 
 
 def buffers() -> dict[str, Any]:
-    """Asks twice for more than the buffer holds that Megatron keeps for ever."""
+    """Asks twice for more than Megatron's global buffer holds."""
     from megatron.core import parallel_state
 
     import glake
@@ -154,7 +154,7 @@ def buffers() -> dict[str, Any]:
     buffer = parallel_state.get_global_memory_buffer()
     sizes = []
     for count in (1 << 20, 1 << 21, 1 << 20):
-        with glake.region("phase"):  # which the buffer is no part of
+        with glake.region("phase"):  # the buffer must not be in it
             tensor = buffer.get_tensor((count // 16, 16), torch.float32, "test")
         assert tensor.shape == (count // 16, 16)
         del tensor

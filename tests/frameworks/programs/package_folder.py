@@ -1,4 +1,4 @@
-"""The folder of a package (argument: its name)."""
+"""Prints the folder of a package (argument: its name)."""
 
 import importlib.util
 import sys

@@ -1,4 +1,4 @@
-"""Where this Python has its packages."""
+"""Prints the folder of this Python's packages."""
 
 import sysconfig
 

@@ -1,8 +1,7 @@
-"""Lets a fine-tune with the CUDA build rest between its epochs. Without glake's memory it does
-nothing.
+"""Lets a fine-tune with the CUDA build rest between its epochs.
 
 The weights are paused and resumed at their addresses. Then the engine moves them to the host and
-back.
+back. Without glake's memory nothing of this happens.
 """
 
 import contextlib
@@ -24,7 +23,7 @@ def weights() -> Any:
 
 
 def on_gpu(model: torch.nn.Module) -> torch.nn.Module:
-    """The model; where it goes to a GPU its weights are in the region."""
+    """Moves the model to the GPU, if there is one, with its weights in the region."""
     with weights():
         return model.to("cuda") if torch.cuda.is_available() else model
 

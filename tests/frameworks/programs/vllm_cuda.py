@@ -1,8 +1,8 @@
 """vLLM's CUDA package over the simulated GPU, which computes nothing: vllm_cuda.py WAY FOLDER.
 
-WAY is stock (without glake), a sleep backend (cumem, glake) or connector: KV blocks by glake's, the
-cache in single allocations. Prints a line of JSON: each step, with "ok" or what was raised, the
-bytes free asleep and awake, and those in single allocations.
+WAY is stock (without glake), a sleep backend (cumem, glake), or connector (KV blocks by glake's
+connector, and the cache in single allocations). Prints a line of JSON: each step with "ok" or its
+exception, the bytes that are free asleep and awake, and those in single allocations.
 """
 
 import importlib
@@ -81,8 +81,8 @@ def engine(path: str) -> Any:
 
 
 def generated(made: Any, name: str) -> None:
-    """Six steps of a request, which is then given up. Kernels compute nothing, so even the number
-    of tokens is not known."""
+    """Runs six steps of a request, and then gives it up. Kernels compute nothing, so even the
+    number of tokens is not known."""
     import vllm
 
     engine, prompt = made.llm_engine, {"prompt_token_ids": [1, 2, 3]}

@@ -1,9 +1,9 @@
 """vLLM's engine on CPU, its KV blocks offloaded: vllm_engine.py SPEC FOLDER.
 
-SPEC is none, a spec's name, or that of glake's connector; GlakeTieringSpec has a tier of files in
-FOLDER, vLLM's (fs) or ours (GlakeTieringSpec:glake). Two rounds of the same prompts, more of them
-than the KV cache holds; prints the tokens, how many were cached, and how often a request was
-preempted.
+SPEC is none, a spec's name, or that of glake's connector. GlakeTieringSpec has a tier of files in
+FOLDER, which is vLLM's (fs) or glake's (GlakeTieringSpec:glake). Two rounds of the same prompts
+hold more than the KV cache does. Prints the tokens, how many were cached, and how often a request
+was preempted.
 """
 
 import json
@@ -22,7 +22,7 @@ PROMPTS, LENGTH, BLOCK, BLOCKS = 12, 96, 32, 12
 
 
 def model(folder: Path) -> str:
-    """A Llama of two layers, with weights so large that tokens depend on all that was attended."""
+    """A Llama of two layers. Its weights are so large that tokens depend on all attended ones."""
     config = transformers.LlamaConfig(
         vocab_size=512,
         hidden_size=256,
@@ -88,7 +88,7 @@ def registered() -> list[int]:
 
 
 def aborted(engine: Any, sampling: Any) -> None:
-    """A request that its user gives up half-way."""
+    """Runs a request that its user gives up half-way."""
     prompt = {"prompt_token_ids": list(range(1, LENGTH + 1))}
     name = engine.add_request("given up", prompt, sampling)
     for _ in range(3):
@@ -111,7 +111,7 @@ def main() -> None:
         max_model_len=256,
         block_size=BLOCK,
         num_gpu_blocks_override=BLOCKS,
-        max_num_seqs=6,  # more than the cache holds: some are preempted
+        max_num_seqs=6,  # more than the cache holds, so some are preempted
         enable_prefix_caching=True,
         kv_transfer_config=offloading(spec, folder),
         seed=0,

@@ -19,7 +19,7 @@ import psutil
 import vllm
 from vllm_engine import BLOCK, LENGTH, model, offloading
 
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"  # vllm_engine's is 0
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"  # vllm_engine sets it to 0
 PROMPTS = 4
 
 
@@ -97,8 +97,8 @@ def main() -> None:
     engine = made(path, folder)
     serve(engine)
     shut(engine)
-    # vLLM's own file for its workers stays when one is killed. Trainers' states, and machines that
-    # processes share, are other jobs': this one makes neither.
+    # vLLM's own file for its workers stays when one is killed. States of trainers and shared
+    # machines belong to other jobs, as this one makes none.
     new = set(os.listdir("/dev/shm")) - before
     left = {name for name in new if not name.startswith(("glake-trainer", "glake-sim-"))}
     told["left"] = sorted(name for name in left if "glake" in name or "simcuda" in name)

@@ -19,7 +19,7 @@ SIZE = 24 * MIB
 
 
 class Block:
-    """An address as others take arrays (`__cuda_array_interface__`)."""
+    """An address in the form in which others take arrays (`__cuda_array_interface__`)."""
 
     def __init__(self, address: int, size: int) -> None:
         self.__cuda_array_interface__ = {
@@ -35,7 +35,7 @@ def tensor_at(address: int, size: int) -> torch.Tensor:
 
 
 def range_of(address: int) -> tuple[int, int]:
-    """The driver's allocation around an address: where it begins, and its size."""
+    """(begin, size) of the driver's allocation around an address."""
     begin, size = ctypes.c_uint64(), ctypes.c_size_t()
     call("cuMemGetAddressRange_v2", ctypes.byref(begin), ctypes.byref(size),
          ctypes.c_uint64(address))  # fmt: skip
@@ -43,14 +43,14 @@ def range_of(address: int) -> tuple[int, int]:
 
 
 def legacy_ipc(address: int) -> bytes:
-    """cuIpcGetMemHandle's handle. Refused: the driver has none."""
+    """The handle of cuIpcGetMemHandle. Refused if the driver has none."""
     handle = (ctypes.c_ubyte * 64)()
     call("cuIpcGetMemHandle", handle, ctypes.c_uint64(address))
     return bytes(handle)
 
 
 def legacy_capable(address: int) -> bool:
-    """What the driver says before it is asked for a handle."""
+    """Whether the driver says that it has a handle for the address."""
     said = ctypes.c_int(-1)
     call("cuPointerGetAttribute", ctypes.byref(said), LEGACY_IPC_CAPABLE, ctypes.c_uint64(address))
     return bool(said.value)
@@ -75,7 +75,7 @@ def check_legacy_ipc_takes_legacy_memory_alone() -> None:
             tensor = torch.empty(SIZE, dtype=torch.uint8, device=DEVICE)
         assert not legacy_capable(tensor.data_ptr()), kind
         raises(Refused, lambda tensor=tensor: legacy_ipc(tensor.data_ptr()))
-    torch.cuda.synchronize()  # a refusal leaves no error behind
+    torch.cuda.synchronize()  # the refusal must leave no error
     with glake.contiguous("legacy"):
         tensor = torch.empty(SIZE, dtype=torch.uint8, device=DEVICE)
     assert legacy_capable(tensor.data_ptr()) and any(legacy_ipc(tensor.data_ptr()))
@@ -106,7 +106,7 @@ def check_dma_buf_of_the_whole_extent() -> None:
 
 
 def served(texts: list[str], answers: multiprocessing.Queue) -> None:
-    """The other process: opens each text, adds one to its bytes, and closes it."""
+    """Runs in the other process: opens each text, adds one to its bytes, and closes it."""
     try:
         torch.zeros(1, device=DEVICE)
         for text in texts:

@@ -21,13 +21,13 @@ MIB = 2**20
 
 
 class Skip(Exception):
-    """The check does not apply here; the text says why."""
+    """The check does not apply here. The text says why."""
 
 
 def main(program: dict[str, Any]) -> None:
     """Runs the checks named on the command line (default: all)."""
     names = sys.argv[1:] or [name for name in program if name.startswith("check_")]
-    torch.zeros(1, device=DEVICE)  # before it PyTorch has no statistics
+    torch.zeros(1, device=DEVICE)  # PyTorch has no statistics before
     for name in names:
         status, text = "passed", ""
         try:
@@ -44,7 +44,7 @@ def main(program: dict[str, Any]) -> None:
 
 
 def settle() -> None:
-    """All work done, all garbage gone, no cache, no limit."""
+    """Waits for all work, collects garbage, and removes caches and limits."""
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.set_per_process_memory_fraction(1.0)
@@ -52,7 +52,7 @@ def settle() -> None:
 
 
 def raises(kind: type[BaseException], call: Callable[[], Any]) -> BaseException:
-    """The exception `call` raises; AssertionError if none or another."""
+    """The exception that `call` raises. AssertionError if it raises none or another."""
     try:
         call()
     except kind as error:
@@ -96,13 +96,13 @@ def sleep(milliseconds: float) -> None:
 
 
 def numbers(count: int, seed: int = 0) -> torch.Tensor:
-    """Random float32 values on the device, the same for the same seed."""
+    """Random float32 values on the device. A seed always gives the same."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(count, generator=generator).to(DEVICE)
 
 
 def fragmented(pieces: int = 16, mib: int = 24) -> list[torch.Tensor]:
-    """Every second one of many equal tensors, and no room to grow: holes, each too small."""
+    """Every second one of many equal tensors, without room to grow. Between them are holes."""
     settle()
     held = [torch.empty(mib * MIB, dtype=torch.uint8, device=DEVICE) for _ in range(pieces)]
     total = torch.cuda.mem_get_info()[1]
@@ -111,5 +111,5 @@ def fragmented(pieces: int = 16, mib: int = 24) -> list[torch.Tensor]:
 
 
 def stitch_of(pieces: int = 16, mib: int = 24) -> int:
-    """Bytes of a request that all the holes of fragmented() together hold, and no one of them."""
+    """Bytes of a request that fits into all holes of fragmented() together, but not into one."""
     return (pieces // 2 * mib - 4) * MIB

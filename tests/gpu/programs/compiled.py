@@ -1,4 +1,4 @@
-"""torch.compile(mode="reduce-overhead"): cudagraph trees, which save and restore pool states."""
+"""torch.compile(mode="reduce-overhead") makes cudagraph trees, which restore states of pools."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check_training() -> None:
         torch.compiler.cudagraph_mark_step_begin()
         losses = []
         for model, optimizer in ((plain, first), (fast, second)):
-            optimizer.zero_grad()  # to None: a compiled graph's gradients are its own buffers
+            optimizer.zero_grad()  # to None, as a compiled graph owns its gradients
             loss = model(x).square().mean()
             loss.backward()
             optimizer.step()
@@ -46,7 +46,7 @@ def check_training() -> None:
 
 
 def check_branches_of_a_tree() -> None:
-    """Two compiled functions called in changing order: states are saved and restored."""
+    """Two compiled functions are called in changing order, so states are saved and restored."""
     one = torch.compile(lambda x: (x * 2).relu() + 1, mode="reduce-overhead")
     two = torch.compile(lambda x: (x - 3).sigmoid() * x, mode="reduce-overhead")
     with torch.no_grad():

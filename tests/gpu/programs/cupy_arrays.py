@@ -13,7 +13,7 @@ from glake import integrations
 
 
 def cupy() -> ModuleType:
-    """CuPy on glake."""
+    """CuPy, with glake's hook. Skip if it is not installed."""
     if importlib.util.find_spec("cupy") is None:
         raise Skip("CuPy is not installed")
     import cupy
@@ -23,7 +23,7 @@ def cupy() -> ModuleType:
 
 
 def requested() -> int:
-    """Bytes that CuPy has asked glake for, so far."""
+    """How many bytes CuPy has requested from glake so far."""
     return int(glake.stats(0).get("glake.integrations.cupy.requested_bytes", 0))
 
 

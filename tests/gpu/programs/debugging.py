@@ -9,16 +9,16 @@ from checks import DEVICE, MIB, books, main
 from kernels import call, stamp_bytes
 
 ENVIRONMENT = {"GLAKE_DEBUG": "guard,poison,trace"}
-CHECK_BOOKS = False  # each check reads them itself, and may leave a second finding behind
+CHECK_BOOKS = False  # each check reads them itself, and may leave another finding
 CORRUPTED = 11
 
 
 def found() -> str:
-    """What glake_check() says is damaged; it must say something."""
+    """What glake_check() says is damaged. It must find something."""
     torch.cuda.synchronize()
     status, text = books()
     assert status == CORRUPTED, f"glake_check gave {status}: {text}"
-    status, again = books()  # said once
+    status, again = books()  # it is said only once
     assert status == 0, again
     return text
 
@@ -60,7 +60,7 @@ def check_a_write_after_the_free_is_found() -> None:
 
 
 def check_freed_memory_is_filled() -> None:
-    """What a stale pointer reads is no longer what was there."""
+    """A stale pointer no longer reads what was there."""
     tensor = torch.full((3 * MIB,), 7, dtype=torch.uint8, device=DEVICE)
     address = tensor.data_ptr()
     del tensor

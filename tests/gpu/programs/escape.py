@@ -1,4 +1,4 @@
-"""Memory that others must see whole: contiguous kinds, the legacy IPC handle, pins."""
+"""Memory that others must see whole: contiguous kinds, the legacy IPC handle, pinned blocks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def free(at: int) -> None:
 
 
 def extent(at: int) -> tuple[int, int]:
-    """Base and size that the driver says the address belongs to."""
+    """(base, size) of the driver's allocation around the address."""
     base, size = ctypes.c_uint64(), ctypes.c_size_t()
     call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(at))
     return base.value, size.value

@@ -1,4 +1,4 @@
-"""exits.py CASE: ends in its own way with memory still held; must end cleanly and silently."""
+"""exits.py CASE: ends in the way CASE while memory is held. It must end cleanly and silently."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ kept = [torch.ones(1000, device=DEVICE), torch.ones(5 << 20, device=DEVICE)]
 
 
 def tensors() -> None:
-    """The module's own are enough."""
+    """The tensors of the module are enough."""
 
 
 def threads() -> None:

@@ -1,4 +1,4 @@
-// A pluggable allocator that counts: memory straight from the driver, which it looks up itself.
+// A pluggable allocator that counts. It takes memory from the driver, which it looks up itself.
 #include <dlfcn.h>
 #include <stddef.h>
 #include <sys/types.h>

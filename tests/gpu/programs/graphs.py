@@ -1,4 +1,4 @@
-"""CUDA graphs: captured memory is the graph's own, through stitching, reuse and empty_cache."""
+"""CUDA graphs: captured memory stays the graph's own beside stitching, reuse and empty_cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def network() -> nn.Module:
 
 
 def warm(call) -> None:
-    """Runs it on a side stream first, as capture wants."""
+    """Runs the call on a side stream first, as a capture needs."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -33,7 +33,7 @@ def capture(call, **options) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
 
 
 def churn(rounds: int = 20) -> None:
-    """Other memory, allocated, filled with rubbish and freed; then the cache emptied."""
+    """Allocates other memory, fills it with rubbish and frees it. Then empties the cache."""
     for index in range(rounds):
         held = [torch.full((size * MIB,), 255, dtype=torch.uint8, device=DEVICE)
                 for size in (1, 3, 5 + index % 4, 20)]  # fmt: skip
@@ -64,7 +64,7 @@ def check_captured_memory_is_the_graphs_own() -> None:
 
 
 def check_replay_across_stitching() -> None:
-    """Captured blocks stay as they are while all around them is stitched and taken apart."""
+    """Captured blocks stay as they are while all memory around them is stitched and taken apart."""
     x = torch.ones(3 * MIB, device=DEVICE)
     graph, y = capture(lambda: (x * 2 + 1).cumsum(0)[-1] + 0)
     graph.replay()
@@ -84,7 +84,7 @@ def check_replay_across_stitching() -> None:
 
 
 def check_capture_in_fragmented_memory() -> None:
-    """The capture itself needs memory that is there only in pieces."""
+    """The capture itself needs more memory than any hole has."""
     x = torch.ones(1024, device=DEVICE)
     kept = fragmented()
     need = stitch_of() // 4 // 2
@@ -94,7 +94,7 @@ def check_capture_in_fragmented_memory() -> None:
 
     warm(call)
     torch.cuda.synchronize()
-    torch.cuda.set_per_process_memory_fraction(1.0)  # a pool may have to grow: it shares nothing
+    torch.cuda.set_per_process_memory_fraction(1.0)  # a pool shares nothing, so it may have to grow
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         y = call()
@@ -164,7 +164,7 @@ def check_graphed_callables_train() -> None:
     called = torch.cuda.make_graphed_callables(graphed, (sample,))
     for seed in range(3):
         x = numbers(32 * 256, seed).view(32, 256)
-        # Without these the graph's own buffers are the gradients, and the next replay adds to them.
+        # Without these, gradients are the graph's own buffers, to which the next replay adds.
         plain.zero_grad(set_to_none=True)
         graphed.zero_grad(set_to_none=True)
         plain(x).square().mean().backward()

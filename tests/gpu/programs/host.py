@@ -30,7 +30,7 @@ def check_reuse_waits_for_the_copy() -> None:
             sleep(10)
             there = host.to(DEVICE, non_blocking=True)
             del host
-            for _ in range(4):  # one of these may be the same memory, but not before it was read
+            for _ in range(4):  # one may reuse the memory, once it was read
                 torch.empty(size, dtype=torch.uint8, pin_memory=True).fill_(255)
             assert bool((there == 1).all()), f"{size} bytes, turn {turn}"
 

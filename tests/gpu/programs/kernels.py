@@ -1,4 +1,4 @@
-"""The driver by ctypes, and the kernels of tests/conformance/kernels.ptx: no nvcc, no NVRTC."""
+"""The driver by ctypes, and the kernels of tests/conformance/kernels.ptx. It needs no compiler."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PTX = Path(__file__).resolve().parents[2] / "conformance" / "kernels.ptx"
 
 
 class Refused(RuntimeError):
-    """A driver call failed; the text has its name and CUresult."""
+    """A driver call failed. The text has its name and CUresult."""
 
 
 @functools.cache
@@ -21,7 +21,7 @@ def driver() -> ctypes.CDLL:
 
 
 def call(name: str, *arguments: object) -> None:
-    """One driver call. Refused if it fails."""
+    """Makes one driver call. Refused if it fails."""
     code = getattr(driver(), name)(*arguments)
     if code != 0:
         raise Refused(f"{name} returned {code}")
@@ -29,7 +29,7 @@ def call(name: str, *arguments: object) -> None:
 
 @functools.cache
 def function(name: str) -> ctypes.c_void_p:
-    torch.cuda.synchronize()  # a current context
+    torch.cuda.synchronize()  # makes a context current
     module, found = ctypes.c_void_p(), ctypes.c_void_p()
     call("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(PTX.read_bytes()))
     call("cuModuleGetFunction", ctypes.byref(found), module, name.encode())
@@ -37,7 +37,7 @@ def function(name: str) -> ctypes.c_void_p:
 
 
 def stamp_bytes(address: int, first: int, step: int, count: int, value: int) -> None:
-    """A kernel on the current stream: byte address + first + i * step = value, for i < count."""
+    """Runs a kernel on the current stream: byte address + first + i * step = value, i < count."""
     values = [ctypes.c_uint64(each) for each in (address, first, step, count)]
     values.append(ctypes.c_uint32(value))  # type: ignore[arg-type]
     pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(each) for each in values))

@@ -39,7 +39,7 @@ def check_cached_memory_is_used_before_giving_up() -> None:
     held = [torch.empty(30 * MIB, dtype=torch.uint8, device=DEVICE) for _ in range(16)]
     torch.cuda.set_per_process_memory_fraction(torch.cuda.memory_reserved() / total)
     del held
-    whole = torch.empty(460 * MIB, dtype=torch.uint8, device=DEVICE)  # of the 480 that are free
+    whole = torch.empty(460 * MIB, dtype=torch.uint8, device=DEVICE)  # of 480 free MiB
     assert whole.numel() == 460 * MIB
 
 

@@ -1,4 +1,4 @@
-"""torch.cuda.MemPool: glake's own pools, and pools of somebody else's allocator."""
+"""torch.cuda.MemPool: glake's own pools, and pools with another allocator."""
 
 from __future__ import annotations
 

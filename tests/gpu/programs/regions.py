@@ -14,7 +14,7 @@ SIZES = (1000, 3 * MIB + 7, 40 * MIB, 300 * MIB)
 
 
 def free_bytes() -> int:
-    """Of the device, as the driver counts."""
+    """Free bytes of the device, as the driver counts them."""
     torch.cuda.synchronize()
     return torch.cuda.mem_get_info()[0]
 
@@ -34,7 +34,7 @@ def check_addresses_and_bytes_stay() -> None:
         before = free_bytes()
         given = glake.pause("weights")
         assert given >= sum(SIZES) and free_bytes() >= before + given - 2 * MIB
-        # Other work takes the memory meanwhile, and writes it.
+        # Other work takes the memory meanwhile, and writes into it.
         rubbish = [torch.full((64 * MIB,), 255, dtype=torch.uint8, device=DEVICE) for _ in range(8)]
         del rubbish
         assert glake.resume("weights", verify=verify) == given

@@ -12,7 +12,7 @@ SECONDS = 90
 
 
 def serve(orders: Any, answers: Any) -> None:
-    """The other process: does what each order says, until told to end."""
+    """Runs in the other process: does what each order says, until it is told to end."""
     kept: list[torch.Tensor] = []
     while True:
         what, tensor = orders.get()
@@ -38,7 +38,7 @@ def serve(orders: Any, answers: Any) -> None:
 
 
 class Other:
-    """The other process, started at the first use and ended with the program."""
+    """The other process. It starts at the first use, and ends with the program."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")

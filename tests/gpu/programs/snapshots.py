@@ -1,4 +1,4 @@
-"""Snapshots and history of memory, as torch.cuda.memory and its memory_viz read them."""
+"""Snapshots and history of memory, as torch.cuda.memory and memory_viz read them."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def check_record_stream() -> None:
             sleep(20)
             copy = tensor.clone()
             tensor.record_stream(side)
-        del tensor  # its memory must stay as it is until the side stream has read it
+        del tensor  # its memory must not change until the side stream has read it
         rubbish = [torch.full((size,), 255, dtype=torch.uint8, device=DEVICE) for _ in range(4)]
         side.synchronize()
         assert bool((copy == 5).all()), f"{size} bytes were overwritten"
@@ -26,7 +26,7 @@ def check_record_stream() -> None:
 
 
 def check_reuse_after_an_ordered_free() -> None:
-    """Freed on one stream and taken on another without a word: glake must order the two."""
+    """Memory is freed on one stream and taken on another without a wait. glake must order both."""
     first, second = torch.cuda.Stream(), torch.cuda.Stream()
     torch.cuda.synchronize()
     for _ in range(30):
@@ -76,7 +76,7 @@ def check_contents_of_random_work() -> None:
 
 
 def check_neighbours_in_one_granule() -> None:
-    """Small blocks of two streams lie in the same granules: each keeps its own bytes."""
+    """Small blocks of two streams lie in the same granules. Each keeps its own bytes."""
     settle()
     streams = [torch.cuda.Stream(), torch.cuda.Stream()]
     torch.cuda.synchronize()

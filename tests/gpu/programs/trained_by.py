@@ -32,7 +32,7 @@ class Texts(torch.utils.data.Dataset):
 
 
 class Reader(nn.Module):
-    """Predicts each word from itself: enough to learn."""
+    """Predicts each word from itself, which can be learnt."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ WAYS = {
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    torch.use_deterministic_algorithms(True)  # with warn_only attention is not
+    torch.use_deterministic_algorithms(True)  # with warn_only attention would not be
     found = WAYS[sys.argv[1]]()
     peak = torch.cuda.max_memory_allocated()
     ours = None

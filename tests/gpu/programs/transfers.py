@@ -1,4 +1,4 @@
-"""glake.transfer on one GPU: right bytes at every alignment, a stream's order, many blocks."""
+"""glake.transfer on one GPU: right bytes at every alignment, order of a stream, many blocks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def pattern(size: int, seed: int) -> torch.Tensor:
 
 
 def there_and_back(pin: bool) -> None:
-    """Each size at each offset of each end, and nothing beside it written."""
+    """Copies each size at each offset of each end. Nothing beside it may be written."""
     room = max(SIZES) + max(OFFSETS) + 64
     device = torch.empty(room, dtype=torch.uint8, device=DEVICE)
     host = torch.empty(room, dtype=torch.uint8, pin_memory=pin)
@@ -66,8 +66,8 @@ def check_the_order_of_the_current_stream() -> None:
         for turn in range(1, 6):
             sleep(5)
             value.fill_(turn)
-            handle = t.copy(host, value)  # of what the kernel before it wrote
-            value.fill_(200)  # not before the copy has read
+            handle = t.copy(host, value)  # copies what the kernel before it wrote
+            value.fill_(200)  # must wait until the copy has read
             handle.wait()
             assert bool((host == turn).all()), f"{size} bytes, turn {turn}"
 

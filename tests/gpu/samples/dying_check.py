@@ -1,4 +1,4 @@
-"""Checks, one of which ends the process."""
+"""Checks of which one ends the process."""
 
 import json
 import os

@@ -34,7 +34,7 @@ def there(name: str):
 name = sys.argv[1]
 before = there(name)
 glake.enable()
-integrations.uninstall(name)  # where its package was imported it has been hooked
+integrations.uninstall(name)  # it was hooked if its package was imported
 assert there(name) == before
 for _ in range(2):
     integrations.install(name)
@@ -47,7 +47,7 @@ for _ in range(2):
     integrations.uninstall(name)
     assert there(name) == before
 
-# What somebody else has set meanwhile stays.
+# A value that somebody else set meanwhile stays.
 integrations.install(name)
 other = (lambda *_: None) if name == "cupy" else object()
 if name == "cupy":

@@ -1,11 +1,10 @@
 """What a hook costs a job that does not use what it hooks: at_rest.py STEPS NAME...
 
-Steps without the hook and with it, in one process: of DeepSpeed's ZeRO-2 without offload for its
-hook, of Megatron-core's GPT for its own, a request to vLLM's engine where the package is no
-stand-in, steps of a plain model for the others; all so small that
-Python is most of it, as it is of a job on a GPU. Prints one line of JSON: for each, driver calls
-of the simulator. CALLGRIND names a library of `begin` and `end(text)`, where each stretch is to be
-counted by valgrind.
+Runs steps without the hook and with it, in one process. DeepSpeed's hook has ZeRO-2 without
+offload, Megatron-core's a GPT, and vLLM's a request to its engine if the package is no stand-in.
+The others have a plain model. All steps are so small that Python takes most of the time, as it
+does on the host of a GPU. Prints a line of JSON: driver calls of the simulator for each. If
+valgrind counts instructions, CALLGRIND names a library with `begin` and `end(text)` of a stretch.
 """
 
 import ctypes
@@ -24,7 +23,7 @@ import torch
 import glake
 from glake import integrations, simcuda
 
-WARM = 10  # steps before those that are counted: history, caches, states of the optimizer
+WARM = 10  # uncounted steps first, for caches, history and the optimizer's state
 Step = Callable[[], None]
 
 glake.enable()
@@ -53,7 +52,7 @@ def plain() -> Step:
 
 
 def zero() -> Step:
-    """A step of an engine of DeepSpeed's, in one process."""
+    """A step of a DeepSpeed engine, in one process."""
     deepspeed: Any = importlib.import_module("deepspeed")
     one_rank()
     model, inputs = layers()
@@ -82,7 +81,7 @@ def gpt() -> Step:
 
 
 def request() -> Step:
-    """A request to vLLM's engine, of four tokens."""
+    """A request of four tokens to vLLM's engine."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     import vllm
 
@@ -137,7 +136,7 @@ def counted(text: str, step: Step, count: int) -> int:
 def both(name: str, count: int) -> dict[str, int]:
     """Driver calls of the steps without the hook ("off") and with it ("on")."""
     importlib.import_module(importlib.import_module(f"glake.integrations.{name}").PACKAGE)
-    integrations.uninstall(name)  # it was hooked as it was imported
+    integrations.uninstall(name)  # its import hooked it
     step = JOBS.get(name, plain)()
     off = counted(f"{name} off", step, count)
     integrations.install(name)

@@ -1,4 +1,4 @@
-"""glake.transfer.torch_copies(): which of torch's copies it takes, and that all mean the same."""
+"""glake.transfer.torch_copies(): which of torch's copies it takes. All must have equal results."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def taken(work) -> int:
     return carried() - before
 
 
-there = torch.randn(COUNT)  # the emulated GPU's
+there = torch.randn(COUNT)  # in the emulated GPU's memory
 away = transfer.pinned(COUNT, torch.float32)
 pageable = torch.frombuffer(bytearray(4 * COUNT), dtype=torch.float32)
 transfer.default_engine()
@@ -34,7 +34,7 @@ assert taken(lambda: back.view(1024, 1024).copy_(away.view(1024, 1024))) == 4 * 
 assert torch.equal(back, there)
 version = back._version
 taken(lambda: back.copy_(away))
-assert back._version > version  # autograd sees that it was written to
+assert back._version > version  # autograd sees the write
 
 left = {
     "GPU to GPU": lambda: back.copy_(there),
@@ -59,7 +59,7 @@ for name, work in left.items():
 assert torch.equal(pageable, there)
 
 weight = torch.randn(COUNT, requires_grad=True)
-with transfer.torch_copies():  # recorded: torch's
+with transfer.torch_copies():  # autograd records the second, so torch makes it
     away.copy_(weight.detach())
     copied = torch.empty(COUNT).copy_(weight)
 copied.sum().backward()
@@ -67,7 +67,7 @@ assert weight.grad is not None and weight.grad.eq(1).all()
 with transfer.torch_copies(), torch.no_grad():
     weight.copy_(away)
 with pytest.raises(RuntimeError), transfer.torch_copies():
-    weight.copy_(away)  # a leaf, in place
+    weight.copy_(away)  # in place, into a leaf: torch's error
 for wrong in (-1, "many"):
     with pytest.raises(errors.InvalidArgument):
         transfer.torch_copies(wrong)

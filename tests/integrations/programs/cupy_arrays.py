@@ -1,7 +1,7 @@
 """CuPy's own memory classes over glake's blocks.
 
-CuPy's runtime does not start without a GPU: the device and the stream, which it would be asked for,
-are given here.
+CuPy's runtime does not start without a GPU. So the program gives the device and the stream, for
+which CuPy would ask it.
 """
 
 import cupy

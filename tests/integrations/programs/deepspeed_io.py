@@ -44,7 +44,7 @@ def settings() -> None:
 
 def moving() -> None:
     handle = aio.aio_handle(block_size=100_000, queue_depth=4)
-    pageable = torch.arange(300_000, dtype=torch.float32)  # the emulated GPU's
+    pageable = torch.arange(300_000, dtype=torch.float32)  # in the emulated GPU's memory
     locked = handle.new_cpu_locked_tensor(300_000, pageable)
     locked.copy_(pageable)
     assert handle.wait() == 0
@@ -92,7 +92,7 @@ def failing() -> None:
     handle.async_pwrite(tensor, "/dev/full")
     with pytest.raises(errors.FileFailed, match="it has 1000"):
         handle.wait()
-    assert handle.wait() == 0  # all are over, and the handle serves on
+    assert handle.wait() == 0  # all have ended, and the handle still works
     assert Path(file("good")).read_bytes() == bytes(4 << 20)
     handle.async_pwrite(tensor, "/dev/full")
     with pytest.raises(errors.FileFailed, match="No space left"):

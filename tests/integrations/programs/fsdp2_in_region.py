@@ -1,4 +1,4 @@
-"""FSDP2's buffers as single allocations, by a job whose steps are in a region, which then rests."""
+"""FSDP2's buffers are single allocations in a job whose steps are in a region that then rests."""
 
 import torch
 from torch.distributed.fsdp import fully_shard
@@ -19,7 +19,7 @@ with glake.region("step"):
     loss.backward()
 assert glake.stats()["glake.integrations.fsdp2.contiguous_requests"] > 0
 assert glake.pause("step") >= kept.nbytes
-again = model(inputs).square().mean()  # buffers are there while the region rests
+again = model(inputs).square().mean()  # buffers stay while the region rests
 glake.resume("step")
 assert bool((kept == 3).all()) and again.item() == loss.item()
 torch.distributed.destroy_process_group()

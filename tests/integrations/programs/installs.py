@@ -1,4 +1,4 @@
-"""Installs a hook whose package is not there, and one that there is not."""
+"""Installs a hook whose package is missing, and a hook that does not exist."""
 
 import glake
 from glake import integrations

@@ -1,4 +1,4 @@
-"""Whether the package is hooked."""
+"""Prints whether the package is hooked."""
 
 import torch_memory_saver
 

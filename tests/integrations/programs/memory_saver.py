@@ -1,4 +1,4 @@
-"""torch_memory_saver's calls on glake's regions: the package is hooked as it is imported."""
+"""torch_memory_saver's calls act on glake's regions. The package is hooked when it is imported."""
 
 import sys
 import tempfile
@@ -42,7 +42,7 @@ def as_the_regions_say() -> None:
     places = [each.data_ptr() for each in (weights, cache, kept)]
     saver.pause("cache")
     assert paused() == 16 * MIB and (weights == 1).all() and (outside == 2).all()
-    saver.pause("cache")  # nothing of it is in use
+    saver.pause("cache")  # none of its memory is in use
     saver.pause()
     assert paused() == 24 * MIB and (outside == 2).all()
     saver.resume("weights")
@@ -68,7 +68,7 @@ def refused_as_a_whole() -> None:
     saver.resume("a")
     assert (first == 5).all()
     del first, pinned
-    with saver.region("b"):  # to be dropped: not before all others have gone
+    with saver.region("b"):  # it is dropped, but not before all others can pause
         dropped = tensor(7)
     with saver.region("b", enable_cpu_backup=True):
         pinned = tensor(8)
@@ -97,7 +97,7 @@ def put_back() -> None:
     from glake import integrations
 
     assert glake.stats()["glake.integrations.memory_saver.paused_bytes"] == (8 + 16 + 8 + 16) * MIB
-    integrations.install("memory_saver")  # again: nothing
+    integrations.install("memory_saver")  # a second time has no effect
     assert package.torch_memory_saver is saver
     with saver.region("late", enable_cpu_backup=True):
         late = tensor(9)

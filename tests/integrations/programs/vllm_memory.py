@@ -1,4 +1,4 @@
-"""What a vLLM job may name: registered once each, the sleep backend and the KV cache's memory."""
+"""What a vLLM job may name is registered once; the sleep backend and the KV cache's memory work."""
 
 import importlib
 from types import SimpleNamespace as Facts
@@ -17,7 +17,7 @@ hook: Any = importlib.import_module("glake.integrations.vllm")
 
 
 def registered() -> dict[str, Any]:
-    """What each factory of vLLM's knows, by what a job calls it."""
+    """All that vLLM's factories know, by the names that a job gives."""
     found: dict[str, Any] = {}
     for module, factory, *_ in hook._CHOICES:
         found |= getattr(importlib.import_module(module), factory)._registry
@@ -31,7 +31,7 @@ def an_untried_version_is_told_and_left() -> None:
     hook.version = version
     factory: Any = importlib.import_module("vllm.v1.kv_offload.factory").OffloadingSpecFactory
     theirs = factory.register_spec
-    del factory.register_spec  # as a version of vLLM may have renamed it
+    del factory.register_spec  # as if vLLM had renamed it
     with pytest.warns(RuntimeWarning, match=r"vllm 0\.33\.0 is left as it is: .*'register_spec'"):
         hook.register()
     factory.register_spec = theirs
@@ -71,7 +71,7 @@ def the_backend_is_for_glakes_allocator_only() -> None:
     assert weights.data_ptr() == address and bool((weights == 3).all())
     sleeping.resume()
     assert glake.stats()["glake.paused_bytes"] == 0 and cache.nbytes == 8 * MIB
-    cache.fill_(5)  # dropped last, so kept where another tag is refused
+    cache.fill_(5)  # it goes last, so it is kept if another tag is refused
     with regions.use_memory_pool("runtime"):
         state = torch.full((8 * MIB,), 6, dtype=torch.uint8)
     with glake.pin(state.data_ptr()), pytest.raises(glake.RegionRefused, match="pinned"):
@@ -99,7 +99,7 @@ def the_cache_is_in_single_allocations_unless_it_sleeps() -> None:
 
 kind = importlib.import_module("glake.integrations.vllm_memory").GlakeOffloadingConnector
 without = kind(Facts(model_config=Facts(enable_sleep_mode=False)))
-assert without.get_mem_pool_context() is None  # PyTorch's own allocator
+assert without.get_mem_pool_context() is None  # glake does not serve torch yet
 an_untried_version_is_told_and_left()
 each_name_is_known_once()
 the_backend_is_for_glakes_allocator_only()

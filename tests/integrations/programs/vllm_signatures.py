@@ -1,4 +1,4 @@
-"""The hook's functions take what vLLM's take: vllm_signatures.py STORED."""
+"""The hook's functions have the parameters of vLLM's: vllm_signatures.py STORED."""
 
 import inspect
 import sys
@@ -35,6 +35,6 @@ for line in Path(sys.argv[1]).read_text().splitlines()[1:]:
     function = vars(OURS[owner])[name]
     ours = bare(getattr(function, "__wrapped__", getattr(function, "__func__", function)))
     assert ours[: len(theirs)] == theirs, (place, ours, theirs)
-    assert all("=" in each for each in ours[len(theirs) :]), place  # of newer versions
+    assert all("=" in each for each in ours[len(theirs) :]), place  # those of newer versions
     checked += 1
 print(checked)

@@ -1,4 +1,4 @@
-"""Jobs of vLLM's tier of files by glake, and what becomes of half a block: vllm_tier.py FOLDER."""
+"""Jobs of glake's tier of files for vLLM. Half a block is never kept: vllm_tier.py FOLDER."""
 
 import os
 import resource
@@ -35,32 +35,32 @@ jobs = FileJobs(depth=4)
 jobs.store(1, paths, parts(blocks))
 assert over(jobs, 1)
 assert not list(FOLDER.rglob("*.tmp"))
-jobs.store(2, paths[:2], parts(blocks[2:4]))  # there already: left as they are
+jobs.store(2, paths[:2], parts(blocks[2:4]))  # they exist and stay as they are
 assert over(jobs, 2)
 back = np.zeros_like(blocks)
 jobs.load(3, paths, parts(back))
 assert over(jobs, 3) and (back == blocks).all() and jobs.loaded == {}
 assert figures.told()["glake.integrations.vllm.tier_read_bytes"] == 6 * SIZE
-assert not _C.driver_path()  # the scheduler's process needs no driver for it
+assert not _C.driver_path()  # the scheduler's process needs no driver
 
 Path(paths[2]).write_bytes(blocks[2].tobytes()[:1000])  # cut short
 Path(paths[4]).unlink()
 back[:] = 0
 jobs.load(4, paths, parts(back))
 assert not over(jobs, 4) and jobs.loaded == {4: 2} and (back[:2] == blocks[:2]).all()
-assert not Path(paths[2]).exists()  # it is computed and stored anew
+assert not Path(paths[2]).exists()  # vLLM will compute and store it again
 jobs.store(5, paths, parts(blocks))
 assert over(jobs, 5) and Path(paths[2]).read_bytes() == blocks[2].tobytes()
 
 before = resource.getrlimit(resource.RLIMIT_FSIZE)
-resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))  # as a disk that is full
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))  # like a full disk
 more = [str(FOLDER / "more" / f"{at}.bin") for at in range(6)]
 written = figures.told()["glake.integrations.vllm.tier_written_bytes"]
 jobs.store(6, more, parts(blocks))
 assert not over(jobs, 6)
 assert figures.told()["glake.integrations.vllm.tier_written_bytes"] == written
 resource.setrlimit(resource.RLIMIT_FSIZE, before)
-assert list((FOLDER / "more").iterdir()) == []  # no half block, under no name
+assert list((FOLDER / "more").iterdir()) == []  # no half block is left
 jobs.store(7, ["/proc/glake/1.bin"], parts(blocks[:1]))
 assert not over(jobs, 7)
 jobs.store(8, more, parts(blocks))
@@ -69,7 +69,7 @@ assert len(list((FOLDER / "more").iterdir())) == 6
 with pytest.raises(errors.InvalidArgument, match="depth= for both"):
     GlakeTierManager(n_read_threads=4)
 
-# A job has more blocks than a process may have open files; the disk is slow.
+# A job has more blocks than a process may open files. The disk is slow.
 request, opened, many = engine._request, [], 300
 many_paths = [str(FOLDER / "many" / f"{at}.bin") for at in range(many)]
 
@@ -86,13 +86,14 @@ jobs.store(9, many_paths, parts(blocks[[0] * many]))
 assert over(jobs, 9)
 jobs.load(10, many_paths, parts(back[[0] * many]))
 assert over(jobs, 10)
-# An open file is two descriptors; one more lists the folder, in each of the threads.
+# In each thread an open file has two descriptors, and a third one lists the folder.
 assert max(opened) <= before_it + 3 * 4, (before_it, max(opened))
 jobs.shutdown()
-jobs.store(11, more, parts(blocks))  # after its end: failed, like any other
+jobs.store(11, more, parts(blocks))  # after shutdown() a job fails like any other
 assert not over(jobs, 11)
 
-# Killed in the middle: whole blocks have their names, and only those under way are left over.
+# The process is killed in the middle. Files with a block's name are whole, and only those that
+# were being written are left under other names.
 child = os.fork()
 if child == 0:
     FileJobs(depth=4).store(12, [f"{path}.2" for path in many_paths], parts(blocks[[1] * many]))

@@ -1,4 +1,4 @@
-"""KV blocks moved by glake's worker, against a plain account of what should lie where."""
+"""KV blocks moved by glake's worker, checked by a plain account of what should lie where."""
 
 import random
 import sys
@@ -31,7 +31,7 @@ assert vllm.device_allocator.get_mem_allocator_instance() == "vLLM's"
 
 
 class Region:
-    """Memory that processes share: two workers' rows, of which this is the second."""
+    """Memory that two workers share by rows. The second row is this worker's."""
 
     def __init__(self, chunks: int, row: int) -> None:
         self.base_tensor = torch.frombuffer(bytearray(chunks * row), dtype=torch.int8)
@@ -67,7 +67,7 @@ def trial(shared: bool) -> None:
     )
     region = Region(chunks, 2 * per_chunk * sum(pages)) if shared else None
     worker = EngineWorker(caches, per_chunk, chunks, region)
-    expected: dict[tuple[int, int, int], Any] = {}  # by layer's tensor, chunk, place in it
+    expected: dict[tuple[int, int, int], Any] = {}  # by tensor, chunk, place in the chunk
     job = 0
     for _ in range(6):
         sizes = [draw.choice((0, 1, 5, 7)) for _ in layers]
@@ -133,7 +133,7 @@ for _ in range(6):
     trial(shared=False)
     trial(shared=True)
 
-# Memory that is not there: told by the job, and by the array's form.
+# Memory that is not there fails the job, and an array of the wrong form is refused.
 page = torch.zeros(1 << 16, dtype=torch.int8)
 caches = Facts(
     tensors=[Facts(tensor=page, page_size_bytes=1 << 12)],

@@ -1,4 +1,4 @@
-"""Prints its parent's number."""
+"""Prints its parent's process number."""
 
 import os
 

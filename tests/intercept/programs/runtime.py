@@ -1,4 +1,4 @@
-"""Copies through the CUDA runtime, by ctypes; then beside an engine of the program itself."""
+"""Copies through the CUDA runtime, by ctypes, and then beside an engine of the program's own."""
 
 import ctypes
 import sys

@@ -1,4 +1,4 @@
-"""cases/*.py by PyTorch's native allocator, by its expandable segments, and by glake.
+"""Runs cases/*.py by PyTorch's native allocator, by its expandable segments, and by glake.
 
 Every difference is in DIFFERENCES, and explained in docs/pytorch.md ("Differences").
 """
@@ -18,7 +18,7 @@ from forking import JUDGED, Outcome, cases_in, run_cases  # noqa: E402
 FILES = sorted(Path(__file__).with_name("cases").glob("*.py"))
 CASES = [name for file in FILES if file.stem != "common" for name in cases_in(file)]
 OOM, WRONG = "torch.OutOfMemoryError", "AssertionError"
-# (allocator, case): the kind of failure, and a phrase of what it says.
+# (allocator, case): the kind of failure, and a phrase of its text.
 DIFFERENCES: dict[tuple[str, str], tuple[str, str]] = {
     ("expandable", "pools.a_pool_may_lend_when_memory_runs_out"): (OOM, "Tried to allocate"),
     ("glake", "graphs.a_capture_may_reuse_what_it_has_joined"): (WRONG, ""),

@@ -1,4 +1,4 @@
-"""The benchmark of curves measures PyTorch's own allocator, in every case at its smallest n."""
+"""The benchmark of curves measures PyTorch's own allocator. Each case runs at its smallest n."""
 
 import sys
 from pathlib import Path

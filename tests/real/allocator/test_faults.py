@@ -1,5 +1,7 @@
-"""glake does what PyTorch's own allocator does. The CUDA build of PyTorch runs each program over
-the simulated GPU, with both of PyTorch's allocators and with glake.
+"""glake does what PyTorch's own allocators do.
+
+The CUDA build of PyTorch runs each program over the simulated GPU, with both of PyTorch's
+allocators and with glake.
 """
 
 import os
@@ -59,9 +61,9 @@ def test_counts_are_pytorchs(run):
 
 @pytest.mark.parametrize("allocator", ["native", "glake"])
 def test_memory_of_others(run, allocator, tmp_path):
-    """A pool's own allocator counts against the limit; blocks without caching are in no statistic.
+    """A pool's own allocator counts against the limit. Blocks without caching are in no statistic.
 
-    Not with expandable segments, which PyTorch's own pluggable allocators exclude.
+    Expandable segments are left out: PyTorch does not allow pluggable allocators beside them.
     """
     library = tmp_path / "foreign.so"
     subprocess.run(["g++", "-shared", "-fPIC", PROGRAMS / "foreign.cpp", "-o", library], check=True)
@@ -87,7 +89,7 @@ def test_settings_without_effect_are_named_once(run):
     assert warned == ["garbage_collection_threshold"]
 
 
-# Every key that PyTorch 2.14 knows. Honoured is what glake does or says as much.
+# Every key that PyTorch 2.14 knows. glake obeys those in HONOURED, and names those in NAMED.
 HONOURED = {
     "backend": "native",
     "expandable_segments": "True",
@@ -110,12 +112,12 @@ NAMED = {
     "pinned_use_cuda_host_register": "False",
     "throw_on_cudamalloc_oom": "True",
 }
-OF_ROCM = {"release_lock_on_hipmalloc", "pinned_use_hip_host_register"}  # other names of two
+OF_ROCM = {"release_lock_on_hipmalloc", "pinned_use_hip_host_register"}  # ROCm's names of two keys
 
 
 def test_every_key_is_honoured_or_named(run):
     known, common = run("native", "keys.py").stdout.splitlines()
-    pinned = {"max_round_threshold", "max_cached_size"}  # of pinned_..._mb
+    pinned = {"max_round_threshold", "max_cached_size"}  # prefixes are cut off: pinned_..._mb
     assert set(known.split()) - OF_ROCM <= HONOURED.keys() | NAMED.keys()
     assert set(common.split()) - pinned <= HONOURED.keys() | NAMED.keys()
     given = ",".join(f"{key}:{value}" for key, value in (HONOURED | NAMED).items())
@@ -146,7 +148,7 @@ def test_sizes_are_rounded_as_pytorch_does(run, given):
 
 @pytest.mark.parametrize("driver", ["sim", "libsimcuda"])
 def test_emulation_beside_cuda_is_refused(run, driver):
-    """It would leave CUDA tensors with PyTorch's allocator."""
+    """The emulation would leave CUDA tensors with PyTorch's allocator."""
     import glake
 
     if driver == "libsimcuda":

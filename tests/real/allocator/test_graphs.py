@@ -1,4 +1,4 @@
-"""CUDA graphs and backend:cudaMallocAsync by the CUDA build of PyTorch over the stand-ins."""
+"""CUDA graphs and backend:cudaMallocAsync, by PyTorch's CUDA build over the stand-ins."""
 
 import pytest
 

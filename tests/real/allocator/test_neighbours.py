@@ -1,4 +1,4 @@
-"""What other packages ask of GPU memory: legacy IPC, allocator settings, memory that is paused."""
+"""What other packages need of GPU memory: legacy IPC, allocator settings, paused memory."""
 
 from pathlib import Path
 

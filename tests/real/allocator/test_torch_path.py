@@ -17,6 +17,6 @@ def test_a_round_of_a_side(real_python, monkeypatch, side):
     rows = torch_path.by_torch(real_python, side, 0.02)
     pairs = {(row["case"], row["subject"]): row["rounds"]["pair_mean_ns"][0] for row in rows}
     for case in ("512 B - 1 MiB", "1 - 64 MiB", "512 B - 64 MiB"):
-        # An allocator takes time, and its time is not that of the records around it.
+        # An allocator takes more time than the records around it.
         assert pairs[case, side] > pairs[case, "no allocator"] >= 0
         assert ((case, "glake's C interface") in pairs) == (side == "glake")

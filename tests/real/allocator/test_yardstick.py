@@ -1,6 +1,7 @@
-"""The same programs by PyTorch's own allocators and by glake. Our replay models must have the real
-code's reserved bytes, and glake the driver calls of expandable segments, call by call (docs/real.md
-explains each difference).
+"""The same programs by PyTorch's own allocators and by glake.
+
+The replay models must reserve as many bytes as the real code, and glake must make the driver calls
+of expandable segments, call by call. docs/real.md explains each difference.
 """
 
 import json
@@ -43,7 +44,7 @@ def measured(real_python, allocator, *arguments):
 
 @pytest.fixture(scope="session")
 def yardstick(real_python, tmp_path_factory):
-    """{allocator: {job: what the program says}}, and the folder of the jobs' traces."""
+    """({allocator: {job: what the program says}}, the folder of the jobs' traces)."""
     folder = tmp_path_factory.mktemp("traces")
     told = {name: measured(real_python, name) for name in ("native", "expandable")}
     told["glake"] = measured(real_python, "glake", "--trace", folder)

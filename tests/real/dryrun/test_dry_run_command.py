@@ -39,14 +39,14 @@ def test_three_allocators_and_their_figures(dry_run):
     weights = 8 * (2048 * 2048 + 2048) * 4
     for row in rows.values():
         assert row["oom"] is None and row["steps"] == 3 and row["ranks"] == 1
-        # Weights, gradients and two moments live at once; activations besides.
+        # Weights, gradients and two moments are live at once, and activations besides.
         assert 4 * weights < row["peak_allocated_bytes"] < 6 * weights
         assert row["peak_allocated_bytes"] <= row["peak_reserved_bytes"]
         assert row["outside_bytes"] == 616 * MIB
         assert row["driver_calls"] > 10 and row["driver_us"] > 0
         assert row["host_rss_bytes"] < 1 << 30
     calls = {name: row["driver_calls"] for name, row in rows.items()}
-    assert calls["native"] < calls["expandable"]  # one cudaMalloc, or create, map and access
+    assert calls["native"] < calls["expandable"]  # cudaMalloc is one call, not three
 
 
 def test_the_scripts_words_go_to_stderr_with_json(dry_run):
@@ -70,7 +70,7 @@ def test_out_of_memory_is_a_result_that_says_who_holds_what(dry_run, tmp_path):
 
 
 def test_memory_outside_the_allocator_is_deducted(dry_run):
-    """The job needs some 700 MiB: with CUDA's own share it does not fit 1000 MiB, else it does."""
+    """The job needs about 700 MiB. It fits into 1000 MiB only without CUDA's own share."""
     job = ["--json", "--allocator", "native", "--memory", "1000MiB"]
     assert found(dry_run(*job, PROGRAMS / "train.py", 2))["native"]["oom"] is not None
     row = found(dry_run(*job, "--outside", 0, PROGRAMS / "train.py", 2))["native"]
@@ -81,7 +81,7 @@ def test_the_smallest_gpu_runs_the_job_and_a_smaller_one_does_not(dry_run):
     job = ["--json", "--allocator", "glake", "--outside", 0]
     row = found(dry_run(*job, "--capacity-search", PROGRAMS / "train.py", 2))["glake"]
     least = row["smallest_capacity_bytes"]
-    # cuBLAS holds 32 MiB for each of two threads' handles, which no allocator counts.
+    # cuBLAS holds 32 MiB for the handle of each of two threads. No allocator counts these.
     assert row["peak_allocated_bytes"] <= least <= row["peak_reserved_bytes"] * 1.02 + 64 * MIB
     again = found(dry_run(*job, "--memory", least, PROGRAMS / "train.py", 2))["glake"]
     assert again["oom"] is None
@@ -93,7 +93,7 @@ def test_a_refusal_that_the_script_lives_on_from(dry_run):
     job = ["--json", "--allocator", "native", "--memory", "64MiB", "--outside", 0]
     row = found(dry_run(*job, PROGRAMS / "lives_on.py"))["native"]
     assert row["oom"] is None and row["refusals"] >= 1
-    assert row["peak_allocated_bytes"] == 64 * MIB  # the second try, all there is
+    assert row["peak_allocated_bytes"] == 64 * MIB  # the second try takes all
 
 
 def test_snapshots_are_kept_and_become_traces(dry_run, real_python, tmp_path):

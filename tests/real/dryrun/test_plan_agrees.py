@@ -1,6 +1,6 @@
-"""`glake plan` (models, on the CPU build of torch) is held to `glake dry-run` (PyTorch's own code).
+"""`glake plan` (models, on torch's CPU build) must agree with `glake dry-run` (PyTorch's own code).
 
-The same small jobs by both. docs/plan.md says where the two differ, and by how much.
+Both run the same small jobs. docs/plan.md says where the two differ, and by how much.
 """
 
 import json
@@ -13,7 +13,7 @@ import pytest
 PROGRAMS = Path(__file__).parent / "programs"
 STEPS = "4"
 POLICIES = "native,expandable,glake"
-CLOSE_ALLOCATED, CLOSE_RESERVED = 0.01, 0.03  # of what both say
+CLOSE_ALLOCATED, CLOSE_RESERVED = 0.01, 0.03  # how near both are
 
 
 def figures(command, folder):
@@ -24,7 +24,7 @@ def figures(command, folder):
 
 @pytest.fixture
 def both(real_python, tmp_path):
-    """both(kind): of each allocator, what the plan and what the dry run say."""
+    """both(kind): for each allocator, what the plan says and what the dry run says."""
     torch = pytest.importorskip("torch")
     if torch.version.cuda is not None:
         pytest.skip("left out: a plan is recorded by a CPU build of torch, and this is none")

@@ -1,8 +1,8 @@
 """A script that fails on a GPU fails here with the same exception.
 
 The first line of each script's docstring is the exception's class and, after a colon, a regular
-expression for its text; below stands who documents that. What it quotes of the CUDA Runtime API is
-looked for in the headers of the installed toolkit, which have that document's text.
+expression for its text. Below it is the documentation of the error. Its quotes of the CUDA Runtime
+API must be in the headers of the installed toolkit, which have the same text.
 """
 
 import ast

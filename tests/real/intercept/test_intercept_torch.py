@@ -1,5 +1,7 @@
-"""torch's own copies by the CUDA build, carried by the preloaded library: the same results, a share
-carried, and what must not be is left (docs/intercept.md)."""
+"""torch's own copies, by the CUDA build, carried by the preloaded library (docs/intercept.md).
+
+Results are the same, a share is carried, and copies that must not be carried are left.
+"""
 
 import json
 import os
@@ -44,7 +46,7 @@ def test_same_as_without(real_python: str, tmp_path: Path, segments: str) -> Non
 
 
 def test_without(real_python: str) -> None:
-    """The program itself, by PyTorch alone."""
+    """The program runs by PyTorch alone."""
     from glake.dryrun import libraries
 
     kept = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}
@@ -72,7 +74,7 @@ def test_polled(real_python: str, tmp_path: Path) -> None:
 
 
 def test_ranks_that_share_a_node(real_python: str, tmp_path: Path) -> None:
-    """Two ranks as torchrun starts them: the relay service lends each what others do not use."""
+    """Two ranks, as torchrun starts them. The relay service lends each what others do not use."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}
     kept |= {
         "LOCAL_WORLD_SIZE": "2",

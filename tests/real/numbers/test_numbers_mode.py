@@ -15,7 +15,7 @@ ALLOCATORS = ("native", "expandable", "glake")
 
 @pytest.fixture
 def numbers(real_python):
-    """Runs a command line by `glake dry-run --numbers`: its rows and its words."""
+    """Runs a command by `glake dry-run --numbers`. Returns its rows and what it says."""
 
     def run(*command, allocator="native", gpus=1):
         options = ["--memory", "2GiB", "--outside", "0", "--allocator", allocator]
@@ -34,7 +34,7 @@ def numbers(real_python):
 
 @pytest.fixture
 def program(real_python):
-    """Runs a program over the stand-ins, numbers installed first or not; what it printed."""
+    """Runs a program over the stand-ins, with numbers or not. Returns what it printed."""
 
     def run(name, *arguments, install=True, **changes):
         command = [PROGRAMS / "started.py"] if install else []
@@ -61,7 +61,7 @@ def test_a_gpt_learns_as_on_the_cpu_to_the_last_bit(numbers, allocator):
 
 @pytest.mark.parametrize("options", [{"dropout": 0.2}, {"autocast": True}])
 def test_a_gpt_with_dropout_and_by_autocast(program, options):
-    """Dropout draws what the CPU draws, attention's too; autocast is bfloat16."""
+    """Dropout draws what the CPU draws, in attention too. Autocast is bfloat16."""
     assert "equal" in program("gpt.py", json.dumps(options)).split()
 
 
@@ -118,7 +118,7 @@ def test_two_ranks_learn_as_by_gloo(numbers, real_python, tmp_path, monkeypatch,
     rows, _ = numbers("torchrun", *launch, "cuda", tmp_path, gpus=2)
     assert rows[0]["ranks"] == 2 and rows[0]["steps"] == 10
     by_gloo = [real_python, "-m", "torch.distributed.run", *launch, "cpu", str(tmp_path)]
-    preload = libraries.environment(os.environ)  # torch's CUDA build loads nowhere without
+    preload = libraries.environment(os.environ)  # torch's CUDA build needs it to load
     done = subprocess.run(by_gloo, env=preload, timeout=400, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     mine, theirs = (
@@ -135,12 +135,12 @@ def test_without_numbers_what_is_read_back_is_zero(program, memory):
 
 
 def test_regions_pause_between_steps_and_replays(program):
-    """Weights and optimizer that come back are those that went: the losses are the same."""
+    """Weights and optimizer come back as they went, so the losses are the same."""
     glake = {"GLAKE_ALLOCATOR": "1", "GLAKE_STRICT": "1", "GLAKE_DRIVER": "cuda"}
     assert program("regions.py", **glake).strip().endswith("equal")
 
 
 def test_parameters_with_held_gradients_stay(program):
-    """torch drops the node of a parameter that changes its device: ranks would train apart."""
+    """torch drops the node of a parameter that changes its device. Ranks would then train apart."""
     glake = {"GLAKE_ALLOCATOR": "1", "GLAKE_STRICT": "1", "GLAKE_DRIVER": "cuda"}
     assert program("offload_held.py", **glake).strip().endswith("held")

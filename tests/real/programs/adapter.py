@@ -4,7 +4,7 @@ import torch
 
 import glake_autoload
 
-glake_autoload.load()  # what PyTorch calls at import where glake is installed
+glake_autoload.load()  # PyTorch calls this at import if glake is installed
 layer = torch.nn.Linear(256, 256).cuda()
 optimizer = torch.optim.AdamW(layer.parameters())
 for _ in range(3):

@@ -18,7 +18,7 @@ assert torch.equal(back, source), "copies lose bytes"
 assert end.query() and start.elapsed_time(end) > 0
 other = there.to("cuda:1")
 assert other.device.index == 1 and torch.equal(other.cpu(), source)
-rows = there.view(256, 256)[:, :16].cpu()  # a copy of rows, or a kernel: no kernel computes here
+rows = there.view(256, 256)[:, :16].cpu()  # by copies of rows, or a kernel, which computes nothing
 assert rows.shape == (256, 16)
 zeros = torch.zeros(4096, device="cuda:1", dtype=torch.uint8)
 assert torch.cuda.current_device() == 0

@@ -1,5 +1,7 @@
-"""Kernels compiled at run time: by NVRTC, and by Triton where it is installed. Memory mode counts
-them; numbers mode names them."""
+"""Kernels compiled at run time by NVRTC, and by Triton where it is installed.
+
+Memory mode counts them, and numbers mode names them.
+"""
 
 import ctypes
 import importlib.util
@@ -59,7 +61,7 @@ else:
         assert run().shape == (1000,)
         torch.cuda.synchronize()
         assert name in launched(), launched()
-    # PyTorch compiles kernels of its own so.
+    # PyTorch compiles some of its own kernels like this.
     torch.gcd(torch.ones(4, dtype=torch.int32, device="cuda"), 2 + x[:4].int())
     assert "gcd" in launched()
 print(*kernels)

@@ -1,4 +1,4 @@
-"""Whose functions are called by the libraries' names: PyTorch loads installed wheels' too."""
+"""Prints which files the libraries' functions are from, as PyTorch loads installed wheels too."""
 
 import ctypes
 

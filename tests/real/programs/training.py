@@ -1,4 +1,4 @@
-"""Memory mode: every kernel is a launch, no number is computed, all memory is taken and freed."""
+"""Memory mode: kernels are launched but compute nothing, and all memory is taken and freed."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A kernel of Triton's tutorial kind; Triton reads its source from a file."""
+"""A kernel like those of Triton's tutorials. Triton reads its source from a file."""
 
 import triton
 import triton.language as tl

@@ -1,5 +1,5 @@
-"""What a graph keeps alive ends with the last of graph, instance and launch under way; a function
-the stand-ins lack is refused by its name."""
+"""Objects that a graph keeps alive end with the last of graph, instance and running launch. A
+function that the stand-ins lack is refused by its name."""
 
 import ctypes
 

@@ -1,6 +1,6 @@
-"""What CUDA_VISIBLE_DEVICES leaves: the driver's devices by the machine's numbers, as JSON.
+"""Prints the devices that CUDA_VISIBLE_DEVICES leaves, by the machine's numbers, as JSON.
 
-visible.py [INDEX]: with an index, also allocates there and tells NVML's use of each GPU.
+visible.py [INDEX]: with an index, also allocates there, and prints NVML's use of each GPU.
 """
 
 import ctypes

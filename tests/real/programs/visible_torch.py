@@ -1,4 +1,4 @@
-"""How many GPUs PyTorch counts, and the bus numbers of two of them."""
+"""Prints how many GPUs PyTorch counts, and the bus numbers of two of them."""
 
 import torch
 

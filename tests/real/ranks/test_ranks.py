@@ -1,6 +1,6 @@
 """Several ranks of the unmodified CUDA build of PyTorch, over one simulated machine.
 
-REAL_PYTHON names an interpreter that has such a build; without it nothing here is run.
+REAL_PYTHON names an interpreter that has such a build. Without it nothing here is run.
 """
 
 import os
@@ -21,12 +21,12 @@ DIED = -9
 
 @pytest.fixture(autouse=True)
 def python(real_python: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter that run_ranks takes."""
+    """Sets the interpreter that run_ranks takes."""
     monkeypatch.setattr(sys.modules[__name__], "PYTHON", real_python)
 
 
 def rooms() -> list[str]:
-    """What communicators have in shared memory."""
+    """The files that communicators have in shared memory."""
     return [
         name for name in os.listdir("/dev/shm") if name.startswith(f"glake-nccl-{os.geteuid()}")
     ]
@@ -39,7 +39,7 @@ def free_port() -> int:
 
 
 def run_ranks(size: int, program: str, *arguments: str, **variables: str) -> list[tuple[int, str]]:
-    """Each rank's exit status and output; a rank that does not end is killed."""
+    """Each rank's exit status and output. A rank that does not end is killed."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}
     shared = libraries.environment(kept) | {
         "GLAKE_SIM_MACHINE": f"ranks-{uuid.uuid4().hex[:12]}",
@@ -109,7 +109,8 @@ def test_training_in_phantom_memory(how: str, allocator: dict[str, str]) -> None
 
 @pytest.mark.parametrize("how", ["ddp", "fsdp1", "fsdp", "fsdp-offload"])
 def test_training_in_memory_that_rests(how: str) -> None:
-    """Paused, resumed and offloaded between steps: the losses are those of PyTorch's allocator."""
+    """Memory is paused, resumed and offloaded between steps. PyTorch's allocator gives the same
+    losses."""
     losses = []
     for allocator in ({}, GLAKE):
         ends = run_ranks(2, "resting.py", how, **allocator)

@@ -1,4 +1,4 @@
-"""The trainer under `glake dry-run`, by the unmodified CUDA build: memory, and numbers."""
+"""The trainer under `glake dry-run`, by the unmodified CUDA build, in memory and numbers mode."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def text(tmp_path):
 
 @pytest.fixture
 def dry_run(real_python):
-    """Runs `glake dry-run --json`; the rows of its table."""
+    """Runs `glake dry-run --json`, and returns the rows of its table."""
 
     def run(*command):
         done = subprocess.run(
@@ -47,7 +47,7 @@ def dry_run(real_python):
 
 
 def trainer(text, folder):
-    """Its command line."""
+    """The trainer's command line."""
     options = [f"--set={name}={value}" for name, value in TINY.items()]
     run = [f"--data={text}", "--steps=4", f"--folder={folder}"]
     return ["-m", "glake.trainer", "--config=gpt-tiny", *run, *options]
@@ -100,7 +100,7 @@ def test_a_real_runs_folder_is_left_alone_and_every_allocator_does_all_steps(
 
 
 def test_what_is_offloaded_leaves_the_device_under_every_allocator(dry_run):
-    """The engine's handles once kept every activation where it was."""
+    """Once the engine's handles kept every activation on the device."""
     rows = dry_run(
         *("--memory", "24GiB", "--allocator", "native,glake"),
         *(FINETUNE, 8, "--steps", 2, "--size", "llama-3.2-1b"),
@@ -110,7 +110,7 @@ def test_what_is_offloaded_leaves_the_device_under_every_allocator(dry_run):
 
 
 def test_a_rank_whose_last_backward_pass_failed_ends_in_order(dry_run):
-    """It died by a signal: what it had queued was computed when torch's kernels were gone."""
+    """It once died by a signal: queued work was computed after torch's kernels were gone."""
     program = Path(__file__).parent / "programs" / "failed_backward.py"
     options = ["--numbers", "--memory", "2GiB", "--allocator", "native", "--gpus", 2]
     (row,) = dry_run(*options, "torchrun", "--standalone", "--nproc-per-node=2", program)

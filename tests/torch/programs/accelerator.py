@@ -1,6 +1,6 @@
 """The adapter as enable() installs it, seen through torch.accelerator (argument: the stub).
 
-On a CPU build of torch: a library in the place of libc10_cuda, over the simulated GPU.
+It runs on a CPU build of torch. A stand-in for libc10_cuda runs over the simulated GPU.
 """
 
 import ctypes
@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-# Before `import torch`, which asks once whether there are hooks for CUDA and keeps the answer.
+# This comes before `import torch`, which asks once whether there are hooks for CUDA.
 GLOBAL = os.RTLD_GLOBAL | os.RTLD_NOW
 found = importlib.util.find_spec("torch")
 ctypes.CDLL(str(Path(found.origin).parent / "lib/libtorch_cpu.so"), mode=GLOBAL)
@@ -27,8 +27,8 @@ stub.stub_free.argtypes = [ctypes.c_void_p]
 
 adapter.install(config.read())
 stub.stub_initialise()
-torch.cuda._lazy_init = lambda: None  # a CPU build's refuses
-adapter.install(config.read())  # again: nothing to do
+torch.cuda._lazy_init = lambda: None  # a CPU build's own one raises
+adapter.install(config.read())  # a second call does nothing
 
 assert torch.accelerator.current_accelerator().type == "cuda"
 block = stub.stub_allocate(20 * MiB)

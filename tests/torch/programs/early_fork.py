@@ -1,4 +1,4 @@
-"""A fork before the first allocation."""
+"""Forks before the first allocation."""
 
 import os
 

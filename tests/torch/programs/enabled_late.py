@@ -1,4 +1,4 @@
-"""glake.enable() where there are tensors."""
+"""glake.enable() while tensors are live."""
 
 import torch
 
@@ -11,7 +11,7 @@ new = torch.arange(1000.0)
 assert torch.equal(old, new)
 old.resize_(5000)
 assert torch.equal(old[:1000], new)
-assert glake.stats()["requested_bytes.all.current"] == 4000  # the old one keeps its own
+assert glake.stats()["requested_bytes.all.current"] == 4000  # the old tensor keeps its own memory
 del old, new
 assert glake.stats()["requested_bytes.all.current"] == 0
 from glake.allocator import emulation  # noqa: E402

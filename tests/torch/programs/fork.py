@@ -1,4 +1,4 @@
-"""A child forked while glake serves torch; the parent goes on, both check every byte."""
+"""A child is forked while glake serves torch. The parent goes on, and both check every byte."""
 
 import os
 import sys
@@ -28,7 +28,7 @@ def correct(tensors: list[torch.Tensor], first: int) -> bool:
 
 
 def child(tensors: list[torch.Tensor], dropped: torch.Tensor, ready: int, go: int) -> None:
-    assert os.read(go, 1)  # the parent has reused and overwritten what it could by now
+    assert os.read(go, 1)  # by now the parent has reused and overwritten all it could
     assert correct(tensors, 10) and bool((dropped == 5).all())
     for tensor in tensors:
         tensor += 100  # in the child only
@@ -41,7 +41,7 @@ def child(tensors: list[torch.Tensor], dropped: torch.Tensor, ready: int, go: in
     new = [torch.ones(100_000) for _ in range(20)]
     now = emulation.counters()
     assert now.state == "forked" and now.torch_bytes >= 20 * 400_000
-    tensors.pop()  # a free of the parent's block: no effect there
+    tensors.pop()  # frees a block of the parent's, which keeps it
     new += [tensor.resize_(2 * tensor.numel()) for tensor in tensors[:2]]
     model = torch.nn.Linear(100, 100)
     model(torch.ones(5, 100)).sum().backward()
@@ -73,7 +73,7 @@ def main() -> None:
     where = dropped.data_ptr()
     del dropped
     reused = torch.full((2_000_000,), 6)
-    assert reused.data_ptr() == where  # or the child's copy is not put to the test
+    assert reused.data_ptr() == where  # else the child's copy is not tested
     for tensor in tensors:
         tensor += 50
     os.write(go_writing, b"g")

@@ -1,4 +1,4 @@
-"""A fork while a region is paused."""
+"""Forks while a region is paused."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A disk without room leaves the region in use and whole."""
+"""If the disk has no room, the region stays in use and whole."""
 
 import os
 import resource
@@ -28,7 +28,7 @@ with tempfile.TemporaryDirectory() as folder:
             raise AssertionError("8 MiB in a file of 1 MiB")
         assert glake.regions() == before and before[0].state == "in use"
         assert kept.data_ptr() == address and torch.equal(kept, torch.arange(1 << 20))
-    kept += 1  # and it goes on
+    kept += 1  # it can be used
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     glake.pause("weights", to="disk", folder=folder)
     assert os.listdir(folder) == []

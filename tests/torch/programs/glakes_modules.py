@@ -1,4 +1,4 @@
-"""Which modules of glake's `import torch` brings."""
+"""Prints which modules of glake `import torch` brings."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Which tensors lie in glake's memory, and which outside."""
+"""Checks which tensors lie in glake's memory, and which outside."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""The mode glake is in, and the integrations that are left of those asked for."""
+"""Prints glake's mode, and which of the requested integrations are left."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""No device is touched before the first tensor."""
+"""Shows that no device is touched before the first tensor."""
 
 import torch
 

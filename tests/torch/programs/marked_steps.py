@@ -1,4 +1,4 @@
-"""Steps are those of the first optimizer until marked by hand."""
+"""Steps are those of the first optimizer, until the program marks them itself."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""The mode glake is in (arguments: modules that are imported before torch)."""
+"""Prints glake's mode (arguments: modules that are imported before torch)."""
 
 import importlib
 import sys

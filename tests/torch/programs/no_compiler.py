@@ -1,4 +1,4 @@
-"""Where a CUDA build has no adapter, as there is no compiler."""
+"""A CUDA build gets no adapter where there is no compiler."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Writes past the end of a tensor (argument: check, where glake.check() is to find it, or exit)."""
+"""Writes past the end of a tensor (argument: what has to find it, glake.check() or the exit)."""
 
 import ctypes
 import sys

@@ -1,4 +1,4 @@
-"""Copies of paused memory are refused: either end, small and large, batches, files."""
+"""Copies of paused memory are refused: at either end, small and large, in batches, to files."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""Training whose weights are paused between steps, and without pauses: the same losses."""
+"""Training gives the same losses if its weights are paused between steps."""
 
 import tempfile
 

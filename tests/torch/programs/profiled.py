@@ -1,4 +1,4 @@
-"""What torch's profiler sees."""
+"""Prints what torch's profiler sees."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""What is refused names the region."""
+"""A refusal names the region."""
 
 import torch
 
@@ -14,7 +14,7 @@ def fails(kind, text, call):
         raise AssertionError(f"no {kind.__name__}")
 
 
-with glake.region("first"), glake.contiguous():  # the first of all: glake stays on
+with glake.region("first"), glake.contiguous():  # the first refusal leaves glake on
     fails(RuntimeError, "cannot be of region", lambda: torch.ones(1))
 fails(glake.InvalidArgument, "no region 'cache'", lambda: glake.pause("cache"))
 with glake.region("cache", budget="8MiB"):
@@ -53,7 +53,7 @@ del inner
 glake.resume("cache")
 assert bool((kept == 1).all()) and bool((outside == 1).all())
 glake.pause("cache", to="discard")
-del kept  # nothing is left to be resumed
+del kept  # so nothing is left to resume
 for unbounded in (0, "0"):
     with glake.region("cache", budget=unbounded):
         torch.ones(4 << 20)

@@ -1,4 +1,4 @@
-"""Stacks from threads and backward."""
+"""Stacks of allocations by threads and by backward."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Eight threads allocate, stamp, hand over to each other, check and free."""
+"""Eight threads allocate and stamp tensors, hand them to each other, check and free them."""
 
 import queue
 import random

@@ -1,4 +1,4 @@
-"""Trains a small GPT with dropout, checkpointing, AdamW, varying lengths; prints losses exactly."""
+"""Trains a small GPT with dropout, checkpointing, AdamW, varying lengths. Prints exact losses."""
 
 import torch
 from torch import nn

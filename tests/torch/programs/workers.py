@@ -1,4 +1,4 @@
-"""DataLoader workers (argument: fork or spawn) read the parent's tensors; forked ones scribble.
+"""DataLoader workers (argument: fork or spawn) read the parent's tensors. Forked ones overwrite.
 
 Spawned workers get the tensors through shared memory, where torch itself lets writes be seen.
 """
@@ -12,7 +12,7 @@ ROWS, WIDTH = 240, 5000
 
 
 class Stamped(Dataset):
-    """Row i holds i; with `scribble` a worker overwrites each row it has read."""
+    """Row i holds i. With `scribble` a worker overwrites each row that it has read."""
 
     def __init__(self, scribble: bool) -> None:
         self.scribble = scribble
@@ -34,7 +34,7 @@ def main(method: str) -> None:
     data = Stamped(scribble=method == "fork")
     stamp = torch.full((1 << 18,), 42)
     batches = mismatches = 0
-    rounds = 2 if method == "fork" else 1  # each round's workers see the parent's rows anew
+    rounds = 2 if method == "fork" else 1  # a second round shows what the first has changed
     for _ in range(rounds):
         loader = DataLoader(data, batch_size=8, num_workers=2, multiprocessing_context=method)
         for start, batch in zip(range(0, ROWS, 8), loader, strict=True):

@@ -92,7 +92,7 @@ static void record_stream(bool through_base) {
   void* before = ptr.get();
   CUDA(cudaMemsetAsync(before, 0x5A, 8 * kMiB, owner.stream()));
   owner.synchronize();
-  // `user` reads the block; simcuda runs that as late as is legal.
+  // `user` reads the block, which simcuda runs as late as is legal.
   CUDA(cudaMemcpyAsync(result, before, 8 * kMiB, cudaMemcpyDeviceToDevice, user.stream()));
   if (through_base) {
     static_cast<c10::DeviceAllocator*>(allocator())->recordStream(ptr, user.unwrap());
@@ -109,7 +109,7 @@ static void record_stream(bool through_base) {
 TEST(recordStream) { record_stream(false); }
 TEST(recordStream_of_DeviceAllocator) { record_stream(true); }
 
-// The side stream's work is done, so anybody gets the block, although nothing was freed since.
+// The side stream's work is done, so any request gets the block, although nothing was freed since.
 TEST(recordStream_then_synchronised) {
   CUDAStream user = new_stream();
   DataPtr ptr = allocator()->allocate(8 * kMiB);
@@ -134,7 +134,7 @@ TEST(recordStream_on_many) {
   CHECK_EQ(stats.active[0].current, 1);
   CHECK_EQ(stats.active_bytes[0].current, static_cast<int64_t>(active));
   CHECK_EQ(stats.allocation[0].current, 0);
-  CHECK_EQ(stats.segment[0].current, 0);  // every one is expandable
+  CHECK_EQ(stats.segment[0].current, 0);  // all of them are expandable
 }
 
 TEST(recordStream_of_others_memory_is_left_alone) {
@@ -173,7 +173,7 @@ static void copy_between_devices(bool peer_access) {
   std::memset(to.get(), 0, 2 * kMiB);
   if (peer_access) {
     allocator()->enablePeerAccess(0, 1);
-    allocator()->enablePeerAccess(0, 1);  // again: nothing more to do
+    allocator()->enablePeerAccess(0, 1);  // a second call does nothing
   }
   simcuda_reset_calls();
   CUDA(
@@ -207,12 +207,12 @@ TEST(out_of_memory) {
         CHECK_EQ(bytes, asked);
         CHECK_EQ(total, 256 * kMiB);
         CHECK(free <= total);
-        allocator()->snapshot({0, 0}, true);  // as torch's own observer does: no lock is held
+        allocator()->snapshot({0, 0}, true);  // torch's own observer does so: no lock is held
       });
   std::string text = thrown<c10::OutOfMemoryError>([] { allocator()->allocate(300 * kMiB); });
   CHECK(has(text, "CUDA out of memory"));
   CHECK(has(text, "300"));
-  CHECK(has(text, "unallocated. glake:\n  limit "));  // the core's facts, each on its line
+  CHECK(has(text, "unallocated. glake:\n  limit "));  // the core's facts, one a line
   CHECK_EQ(called, 1);
   CHECK_EQ(stats().ooms, 1);
   DataPtr after = allocator()->allocate(kMiB);
@@ -236,7 +236,7 @@ REGISTER_FREE_MEMORY_CALLBACK(give_back, ::GiveBack)
 TEST(out_of_memory_callbacks) {
   DataPtr large = allocator()->allocate(200 * kMiB);
   held = &large;
-  DataPtr next = allocator()->allocate(200 * kMiB);  // has room once the callback gave its back
+  DataPtr next = allocator()->allocate(200 * kMiB);  // fits after the callback's free
   CHECK(!large);
   CHECK(next.get() != nullptr);
   CHECK(!thrown<c10::OutOfMemoryError>([] { allocator()->allocate(200 * kMiB); }).empty());

@@ -1,5 +1,5 @@
-// Checks the tests themselves: lists each virtual function of the two allocators, and the test that
-// must fail when it does nothing. ADAPTER_TEST_EMPTY=<class>.<function> empties one.
+// Checks the tests themselves. Lists each virtual function of the two allocators, with the test
+// that must fail if the function does nothing. ADAPTER_TEST_EMPTY=<class>.<function> empties one.
 #include "emptied.h"
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -20,13 +20,13 @@ struct Function {
   void* nothing;
 };
 
-// What a member function is to its callers: `this` first, whatever is returned made by default.
+// An emptied member function. Its first argument is `this`, and it returns a default value.
 template <typename R, typename Class, typename... A>
 R nothing(Class*, A...) {
   if constexpr (!std::is_void_v<R>) return R{};
 }
 
-// A pointer to a virtual function holds its offset in the table, plus one.
+// A pointer to a virtual function holds the function's offset in the table, plus one.
 template <typename Method>
 size_t slot_of(Method method) {
   uintptr_t words[2];
@@ -130,7 +130,7 @@ void list_functions() {
 bool empty_a_function(const char* name) {
   for (const Function& each : functions()) {
     if (std::strcmp(each.name, name) != 0) continue;
-    constexpr size_t kBefore = 2, kEntries = 80;  // offset and type; more than there are functions
+    constexpr size_t kBefore = 2, kEntries = 80;  // offset and type; enough functions
     void* object = each.host ? static_cast<void*>(at::getHostAllocator(c10::kCUDA))
                              : static_cast<void*>(allocator());
     auto& table = *static_cast<void***>(object);

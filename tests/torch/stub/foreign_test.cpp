@@ -1,9 +1,9 @@
-// Pools with an allocator of their own.
+// Private pools that have their own allocator.
 #include "pools.h"
 
 using namespace testing;
 
-// Gives host memory, and counts. Everything else is glake's answer, never asked here.
+// Gives host memory, and counts its calls. glake never calls its other functions.
 struct Foreign final : native::CUDAAllocator {
   int allocations = 0, frees = 0;
   cudaStream_t asked = nullptr;
@@ -73,7 +73,7 @@ TEST(foreign_pool) {
   void* where = ptr.get();
   CHECK_EQ(foreign->allocations, 1);
   CHECK(foreign->asked == stream.stream());
-  CHECK(glake_block_info(where, nullptr, nullptr, nullptr) != 0);  // none of glake's memory
+  CHECK(glake_block_info(where, nullptr, nullptr, nullptr) != 0);  // not glake's memory
   CHECK_EQ(held_by(kPool), 20 * kMiB);  // a segment, which small requests share
   CHECK_EQ(allocator()->getDeviceStats(0).allocated_bytes[0].current,
            static_cast<int64_t>(3 * kMiB));
@@ -83,7 +83,7 @@ TEST(foreign_pool) {
   CHECK_EQ(foreign->frees, 0);
   CHECK(from_pool(kPool, 3 * kMiB).get() == where);  // kept for the stream
   CHECK(has(thrown<c10::OutOfMemoryError>([] { from_pool(kPool, 200 * kMiB); }), "pool"));
-  allocator()->endAllocateToPool(0, kPool);  // left open by the refused one
+  allocator()->endAllocateToPool(0, kPool);  // the refused request left it open
   allocator()->releasePool(0, kPool);
   DataPtr ours = allocator()->allocate(3 * kMiB);
   CHECK_EQ(foreign->allocations, 1);
@@ -108,13 +108,13 @@ TEST(foreign_pool_limit) {
   CHECK(has(thrown<c10::OutOfMemoryError>([] { allocator()->allocate(10 * kMiB); }),
             "60.00 MiB of the limit taken by other allocators"));
   DataPtr little = allocator()->allocate(4 * kMiB);
-  ptr.clear();  // kept by the pool, which a request of the same pool has go
+  ptr.clear();  // the pool keeps it until a request of the pool needs room
   CHECK_EQ(foreign->frees, 0);
-  OnStream on(new_stream());  // whose the pool's memory is not
+  OnStream on(new_stream());  // a stream without memory of the pool
   DataPtr other = from_pool(kPool, 30 * kMiB);
   CHECK_EQ(foreign->frees, 1);
   CHECK(has(thrown<c10::OutOfMemoryError>([] { from_pool(kPool, 40 * kMiB); }), "limit 64.00 MiB"));
-  allocator()->endAllocateToPool(0, kPool);  // left open by the refused one
+  allocator()->endAllocateToPool(0, kPool);  // the refused request left it open
   other.clear();
   allocator()->emptyCache(kPool);
   DataPtr ours = allocator()->allocate(56 * kMiB);
@@ -158,7 +158,7 @@ TEST(foreign_pool_record_stream) {
   CHECK(again.get() == where);
 }
 
-// Memory goes back to the pool's allocator only outside of captures, as that waits for the device.
+// Memory goes back to the pool's allocator only outside of captures, as this waits for the device.
 TEST(markCapture) {
   auto foreign = std::make_shared<Foreign>();
   allocator()->createOrIncrefPool(0, kPool, foreign);
@@ -182,9 +182,9 @@ TEST(foreign_pool_use_on_oom) {
   CHECK_EQ(foreign->frees, 1);
 }
 
-// Named install_*: not installed before the test.
+// The adapter is not installed before tests named install_*.
 TEST(install_after_initialisation_is_refused) {
-  Foreign torchs_own;  // is initialised
+  Foreign torchs_own;  // counts as initialised
   native::allocator.store(&torchs_own);
   CHECK(has(install(), "CUDA is already initialised"));
   CHECK(allocator() == &torchs_own);

@@ -1,5 +1,5 @@
-// Tests of the CUDA adapter: each in a process of its own, with the adapter installed as Python
-// does it. `PROGRAM --list`; `PROGRAM --functions`;
+// Tests of the CUDA adapter. Each runs in a process of its own, with the adapter installed as
+// Python installs it. Usage: `PROGRAM --list`, `PROGRAM --functions` or
 // `PROGRAM ADAPTER LIBGLAKE TEST`.
 #pragma once
 
@@ -44,7 +44,7 @@
   static const bool added_##name = testing::add(#name, &test_##name); \
   static void test_##name()
 
-// The options of the simulator a test runs with, set before anything uses it.
+// The options of the simulator with which a test runs. They are set before anything uses it.
 #define OPTIONS(name, ...) static const bool with_##name = testing::with(#name, {__VA_ARGS__})
 
 namespace testing {
@@ -65,7 +65,7 @@ std::map<std::string, Test>& tests();
 bool add(const char* name, void (*body)());
 bool with(const char* name, Options options);
 void* adapter_symbol(const char* name);
-std::string install();  // "", or why not
+std::string install();  // "", or why it failed
 extern std::string libglake_path;
 extern std::vector<std::string> command;  // to run this program again: program, adapter, libglake
 
@@ -90,7 +90,7 @@ inline c10::cuda::CUDAStream new_stream(int device = 0) {
   return c10::cuda::getStreamFromPool(false, static_cast<c10::DeviceIndex>(device));
 }
 
-// The current stream of a device, until the end.
+// Makes a stream its device's current one, until the end of the scope.
 class OnStream {
  public:
   explicit OnStream(CUDAStream stream)
@@ -137,7 +137,7 @@ inline bool filled(const void* ptr, unsigned char value, size_t bytes) {
   return true;
 }
 
-// A context that knows where it was made.
+// A context that knows how many were made before it.
 struct Frames : c10::GatheredContext {
   explicit Frames(int number) : number(number) {}
   int number;

@@ -1,4 +1,4 @@
-// Makes a CPU build of torch take CUDA for its accelerator, for Python tests. Not in the C++ ones.
+// Makes a CPU build of torch take CUDA for its accelerator. Python tests use it, C++ tests do not.
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
@@ -26,7 +26,7 @@ extern "C" void stub_initialise() {
   c10::cuda::CUDACachingAllocator::init(c10::cuda::device_count());
 }
 
-// A block held until stub_drop(); its address, or null for a c10::OutOfMemoryError.
+// Allocates a block until stub_free(). Returns its address, or null for a c10::OutOfMemoryError.
 extern "C" void* stub_allocate(size_t bytes) try {
   return c10::GetAllocator(c10::kCUDA)->raw_allocate(bytes);
 } catch (const c10::OutOfMemoryError&) {

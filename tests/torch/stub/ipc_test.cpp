@@ -13,7 +13,7 @@ struct Sent {
   ptrdiff_t offset;
 };
 
-// To and from the other process, a line at a time.
+// Pipes from and to the other process. A message is a line.
 int from_other = -1, to_other = -1;
 
 void say(const std::string& line) {
@@ -60,12 +60,12 @@ bool succeeded(pid_t child) {
   return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-// As a storage keeps what it has sent: when it dies its block waits in limbo for the receivers.
+// Stands for a storage that was sent. When it dies, its block waits in limbo for the receivers.
 struct SentData {
   DataPtr original;
 };
 std::vector<DataPtr> limbo;
-void collect() {  // what was sent twice waits twice
+void collect() {  // a block that was sent twice waits twice
   while (!limbo.empty()) std::exchange(limbo, {}).clear();
 }
 
@@ -89,7 +89,7 @@ void send(const Sent& sent) {
   say(std::to_string(sent.offset));
 }
 
-// A storage of the receiver, and its cache of them by handle and offset, as torch's Python has it.
+// A storage of the receiver, and its cache of storages by handle and offset, as in torch's Python.
 struct Received {
   std::shared_ptr<void> base;
   char* data = nullptr;
@@ -109,8 +109,8 @@ std::shared_ptr<Received> receive(Cache* cache) {
 
 }  // namespace
 
-// The other process of the next test: opens the handle it is given, checks, and answers in the
-// memory itself.
+// The other process of the next test. It opens the handle that it is given, checks the memory, and
+// answers by writing into it.
 TEST(ipc_receiver) {
   connect();
   std::string handle = hear();
@@ -123,7 +123,7 @@ TEST(ipc_receiver) {
     std::memset(ptr.get(), 0x78, 3 * kMiB);
     where = ptr.get();
   }
-  CHECK_EQ(glake_ipc_close(where), static_cast<int>(GLAKE_INVALID_POINTER));  // closed by now
+  CHECK_EQ(glake_ipc_close(where), static_cast<int>(GLAKE_INVALID_POINTER));  // it is closed
   CHECK(has(thrown<c10::Error>([] { allocator()->getIpcDevPtr("\1abc"); }), "GLAKE_ALLOCATOR"));
 }
 
@@ -145,7 +145,7 @@ TEST(ipc_storages_receiver) {
   Cache cache;
   {
     auto first = receive(&cache), again = receive(&cache), second = receive(&cache);
-    CHECK(first == again);  // two tensors of one storage: it is opened once
+    CHECK(first == again);  // two tensors of one storage: opened once
     CHECK(first->data != second->data);
     CHECK(filled(first->data, 0x31, 3 * kMiB) && filled(second->data, 0x32, 5000));
     std::weak_ptr<Received> key = first;
@@ -158,7 +158,7 @@ TEST(ipc_storages_receiver) {
     CHECK(filled(base.get(), 0x31, 3 * kMiB) && filled(second->data, 0x32, 5000));
   }
   say("closed");
-  auto third = receive(&cache);  // where the first was, perhaps: the cache must not know it
+  auto third = receive(&cache);  // may lie where the first was: no cache hit
   CHECK(filled(third->data, 0x33, 3 * kMiB));
   std::memset(third->data, 0x34, 3 * kMiB);
   third.reset();
@@ -186,8 +186,8 @@ TEST(ipc_storages) {
   CHECK_EQ(hear(), std::string("closed"));
   collect();
   Sent next = share(&third);
-  allocator()->recordStream(third, new_stream());  // the sent context is none of ours: left alone
-  CHECK(next.handle != sent.handle);               // never one handle for two blocks
+  allocator()->recordStream(third, new_stream());  // no block of glake's any more: no effect
+  CHECK(next.handle != sent.handle);               // two blocks never share one
   send(next);
   CHECK_EQ(hear(), std::string("answered"));
   CHECK(filled(third.get(), 0x34, 3 * kMiB));

@@ -8,7 +8,7 @@ using namespace testing;
 
 TEST(init) {
   CHECK(!allocator()->initialized());
-  CHECK(allocator()->getDeviceStats(0).allocation[0].current == 0);  // and opens no device
+  CHECK(allocator()->getDeviceStats(0).allocation[0].current == 0);  // opens no device
   CHECK_EQ(std::string(glake_driver_path()), std::string());
   allocator()->init(1);
   CHECK(allocator()->initialized());
@@ -30,20 +30,20 @@ TEST(enable) {
   DataPtr ptr = allocator()->allocate(20 * kMiB);
   allocator()->recordStream(ptr, new_stream());
   CHECK(has(thrown<c10::Error>([&] { allocator()->shareIpcHandle(ptr.get()); }), "caching off"));
-  // Such memory is in no statistic, as it is never cached. The limit holds for it too.
+  // Uncached memory is in no statistic. The limit holds for it too.
   CHECK_EQ(reserved(), before);
   CHECK_EQ(live_bytes(), static_cast<int64_t>(4 * kMiB));
   CHECK(!thrown<c10::OutOfMemoryError>([] { allocator()->allocate(240 * kMiB); }).empty());
   cached.clear();
-  CHECK_EQ(reserved(), before);  // what was cached before is cached still
+  CHECK_EQ(reserved(), before);  // a block from before is still cached
   CUDA(cudaMemcpy(ptr.get(), ptr.get(), 1, cudaMemcpyDeviceToDevice));
   ptr.clear();
-  DataPtr whole = allocator()->allocate(253 * kMiB);  // what is cached makes room for it
+  DataPtr whole = allocator()->allocate(253 * kMiB);  // the cache makes room
   CHECK_EQ(reserved(), 0);
   allocator()->enable(true);
   CHECK(allocator()->isEnabled());
   CHECK(!thrown<c10::OutOfMemoryError>([] { allocator()->allocate(240 * kMiB); }).empty());
-  whole.clear();  // by the driver, whatever caching is now
+  whole.clear();  // the driver frees it, though caching is on again
   DataPtr ours = allocator()->allocate(240 * kMiB);
   CHECK(reserved() >= static_cast<int64_t>(240 * kMiB));
 }
@@ -101,7 +101,7 @@ TEST(getDeviceStats) {
   CHECK_EQ(now.allocated_bytes[2].current, static_cast<int64_t>(3 * kMiB));
   CHECK_EQ(now.requested_bytes[0].allocated, static_cast<int64_t>(3 * kMiB + 700));
   CHECK(now.reserved_bytes[0].current >= static_cast<int64_t>(3 * kMiB));
-  CHECK_EQ(now.segment[0].current, 0);  // every one is expandable
+  CHECK_EQ(now.segment[0].current, 0);  // all of them are expandable
   CHECK(now.num_device_alloc > 0);
   CHECK(now.reserved_bytes_by_private_pools.empty());
 }

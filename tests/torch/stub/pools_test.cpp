@@ -79,7 +79,7 @@ TEST(filters) {
   allocator()->endAllocateToPool(0, kOther);
 }
 
-// One torch.cuda.use_mem_pool() inside another: it holds for the calling thread and the inner pool.
+// In nested torch.cuda.use_mem_pool() the inner pool serves the thread that called.
 TEST(nested_pools) {
   auto of_this_thread = [mine = std::this_thread::get_id()](cudaStream_t) {
     return std::this_thread::get_id() == mine;
@@ -91,7 +91,7 @@ TEST(nested_pools) {
   take();
   allocator()->beginAllocateToPool(0, kOther, of_this_thread);
   take();
-  std::thread(take).join();  // as backward's thread does
+  std::thread(take).join();  // a thread like backward's
   allocator()->endAllocateToPool(0, kOther);
   allocator()->releasePool(0, kOther);
   take();
@@ -103,7 +103,7 @@ TEST(nested_pools) {
   CHECK_EQ(live_of(kNone), 8 * kMiB);
 }
 
-// A torch.cuda.MemPool from its making to its end, with a tensor that outlives it.
+// A torch.cuda.MemPool is made and ends, and a tensor outlives it.
 TEST(mem_pool_lifetime) {
   for (int i = 0; i < 3; ++i) {
     allocator()->createOrIncrefPool(0, kPool);
@@ -121,14 +121,14 @@ TEST(mem_pool_lifetime) {
     outlives.clear();
     allocator()->emptyCache(kPool);
     CHECK_EQ(held_by(kPool), size_t{0});
-    allocator()->emptyCache(kPool);  // of a pool that has ended: nothing
+    allocator()->emptyCache(kPool);  // the pool has ended: no effect
   }
   CHECK_EQ(reserved(), 0);
   CHECK_EQ(glake_check(0), 0);
 }
 
-// A capture as torch.cuda.graph makes it: the stream's memory comes from the graph's pool and
-// stays.
+// A capture as torch.cuda.graph makes it. The stream's memory comes from the graph's pool and stays
+// there.
 TEST(graph_capture) {
   CUDAStream stream = new_stream();
   OnStream on(stream);
@@ -146,7 +146,7 @@ TEST(graph_capture) {
     CUDA(cudaMemsetAsync(where, 1, 8 * kMiB, stream.stream()));
     DataPtr other = allocator()->allocate(100);
   }
-  allocator()->emptyCache();  // ends no capture, and takes nothing of it
+  allocator()->emptyCache();  // the capture goes on and keeps its memory
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   CUDA(cudaStreamIsCapturing(stream.stream(), &status));
   CHECK(status == cudaStreamCaptureStatusActive);
@@ -176,7 +176,7 @@ TEST(emptyCache_of_a_pool) {
   CHECK(held_by(kPool) > 0);
   allocator()->emptyCache(kPool);
   CHECK_EQ(held_by(kPool), size_t{0});
-  CHECK(reserved() >= static_cast<int64_t>(8 * kMiB));  // of the device's own memory
+  CHECK(reserved() >= static_cast<int64_t>(8 * kMiB));  // the device's own memory stays
 }
 
 TEST(reserved_bytes_by_private_pools) {
@@ -230,7 +230,7 @@ TEST(checkPoolLiveAllocations) {
   CHECK(allocator()->checkPoolLiveAllocations(0, kPool, {a.get()}));
 }
 
-// The blocks live at the checkpoint come back at their addresses; later ones go.
+// Blocks that were live at the checkpoint come back at their addresses. Later ones go.
 TEST(checkpoint) {
   allocator()->createOrIncrefPool(0, kPool);
   DataPtr kept = from_pool(kPool, 3 * kMiB), dropped = from_pool(kPool, 5 * kMiB);
@@ -251,7 +251,7 @@ TEST(checkpoint) {
   bool back = false;
   for (auto& each : delta.dataptrs_allocd) back |= each.get() == drops;
   CHECK(back);
-  if (freed(keeps)) (void)kept.release_context();  // its block is in dataptrs_allocd then
+  if (freed(keeps)) (void)kept.release_context();  // dataptrs_allocd then has its block
   CHECK(allocator()->checkPoolLiveAllocations(0, kPool, {keeps, drops}));
   delta.dataptrs_allocd.clear();
   kept.clear();
@@ -262,8 +262,8 @@ TEST(checkpoint) {
          }).empty());
 }
 
-// What torch's Python binding does with a delta, for the storages of an execution being redone.
-// Returns how many blocks had an owner that knew nothing of the change (torch refuses those).
+// Does with a delta what torch's Python binding does, for the storages of a replayed execution.
+// Returns how many freed blocks still had an owner, which torch refuses.
 static size_t take_over(native::CheckpointDelta delta,
                         const std::vector<c10::StorageImpl*>& storages) {
   std::set<void*> again;
@@ -283,8 +283,8 @@ static size_t take_over(native::CheckpointDelta delta,
   return gone;
 }
 
-// torch's cudagraph trees: after a first graph's outputs, a second path is recorded; then the
-// first graph is replayed, one of its outputs dies, and another path starts from there.
+// torch's cudagraph trees. After a first graph's outputs a second path is recorded. Then the first
+// graph is replayed, one of its outputs dies, and another path starts from there.
 TEST(cudagraph_tree) {
   using c10::StorageImpl;
   static constexpr size_t kBytes = 3 * kMiB;
@@ -299,12 +299,12 @@ TEST(cudagraph_tree) {
   auto state = allocator()->getCheckpointState(0, kPool);
   kept.reset();
   dies.reset();
-  auto second = storage_at(from_pool(kPool, 4 * kBytes));  // may be where the first's outputs were
+  auto second = storage_at(from_pool(kPool, 4 * kBytes));  // perhaps where the outputs were
   second.reset();
 
-  kept = storage_at(without_owner(keeps));  // replayed: torch makes its tensors at known addresses
+  kept = storage_at(without_owner(keeps));  // on replay torch knows the addresses
   CHECK_EQ(take_over(allocator()->setCheckpointPoolState(0, state), {kept.get()}), size_t{0});
-  allocator()->raw_delete(dead);  // torch frees what died since
+  allocator()->raw_delete(dead);  // torch frees dead outputs
   CHECK(kept->data_ptr().get_deleter() == allocator()->raw_deleter());
   CHECK(allocator()->checkPoolLiveAllocations(0, kPool, {keeps}));
   auto other = storage_at(from_pool(kPool, 4 * kBytes));
@@ -313,7 +313,7 @@ TEST(cudagraph_tree) {
   CHECK(filled(keeps, 0x21, kBytes));
   other.reset();
 
-  // The same with live outputs: their blocks change owners, and new blocks are gone.
+  // The same again with live outputs. Their blocks change owners, and new blocks are gone.
   (void)kept->mutable_data_ptr().release_context();
   CHECK_EQ(take_over(allocator()->setCheckpointPoolState(0, state), {kept.get()}), size_t{0});
   other = storage_at(from_pool(kPool, 4 * kBytes));

@@ -1,5 +1,5 @@
-// A stand-in for libcudart over simcuda's driver: the calls that the adapter and c10's headers
-// make.
+// A stand-in for libcudart over simcuda's driver. It has the calls that the adapter and c10's
+// headers make.
 #include "runtime.h"
 
 #include <cuda.h>
@@ -11,7 +11,7 @@ thread_local int current = -1;
 thread_local cudaError_t last = cudaSuccess;
 
 cudaError_t seen(CUresult result) {
-  auto status = static_cast<cudaError_t>(result);  // the two share their numbers
+  auto status = static_cast<cudaError_t>(result);  // both have the same numbers
   if (status != cudaSuccess) last = status;
   return status;
 }

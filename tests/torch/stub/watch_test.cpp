@@ -152,7 +152,7 @@ TEST(history_of_empty_cache) {
   CHECK(unmapped > 0);
 }
 
-// torch's own default sets no bound.
+// The default of torch sets no bound.
 TEST(history_without_bound) {
   allocator()->recordHistory(true, &gather, SIZE_MAX / 2, RecordContext::NEVER, true, {});
   for (int i = 0; i < 100; ++i) allocator()->allocate(5 * kMiB);
@@ -243,7 +243,7 @@ TEST(popCompileContext) {
   DataPtr ptr = allocator()->allocate(5 * kMiB);
   CHECK_EQ(allocation_entry().compile_context_, outer);
   allocator()->popCompileContext();
-  allocator()->popCompileContext();  // one too many does nothing
+  allocator()->popCompileContext();  // one call too many does nothing
 }
 
 TEST(setUserMetadata) {

@@ -35,13 +35,13 @@ def block_backward(sharded, net, number, optimizer):
 
 
 def sometimes_used(sharded, net, number, optimizer):
-    """Layers that the first block never uses, the second one at first, and moments remember."""
+    """The first block never uses its spare layer. The second stops, but keeps moments of it."""
     net.blocks[0].used = False
     net.blocks[1].used = number < 3
 
 
 def used_by_one_rank(sharded, net, number, optimizer):
-    """Which fully_shard must be told of."""
+    """One rank alone uses a layer, of which fully_shard must be told."""
     net.blocks[1].used = dist.get_rank() == 1
     for module in net.modules():
         if hasattr(module, "set_reduce_scatter_unused_params"):
@@ -49,7 +49,7 @@ def used_by_one_rank(sharded, net, number, optimizer):
 
 
 def evaluating(sharded, net, number, optimizer):
-    """Passes without gradients in between."""
+    """Passes without gradients come in between."""
     tokens = torch.arange(16).view(2, 8)
     with torch.no_grad():
         sharded(tokens)
@@ -58,8 +58,8 @@ def evaluating(sharded, net, number, optimizer):
 
 
 BF16 = {"compute_dtype": "bfloat16", "reduce_dtype": "float32"}
-# The zoo's gradients are small, and Adam makes whole steps even of the rounding in them: parameters
-# differ by more than elsewhere. At ten times this rate so do the losses, on some processors.
+# The zoo's gradients are small, and Adam makes whole steps even of their rounding. So parameters
+# differ by more than elsewhere. At ten times this rate losses do too, on some processors.
 ZOO = {"lr": 1e-3, "parameters": 5e-4}
 CASES = {
     "plain": {},
@@ -82,7 +82,7 @@ CASES = {
     },
     "moe": {"net": {"kind": nets.MoE}},
     "moe checkpointing": {"net": {"kind": nets.MoE}, "sharding": {"recompute": True}},
-    # Adam makes whole steps of the zoo's small gradients, whatever rounding has left of them.
+    # See ZOO.
     "zoo gpt": {**ZOO, "zoo": "gpt-tiny"},
     "zoo moe": {**ZOO, "zoo": "moe-tiny", "sharding": {"recompute": True}},
     # Both sides give first values to a model on the meta device, by the same seed.
@@ -119,8 +119,8 @@ CASES = {
     "used by one rank": {"net": {"kind": nets.Spare}, "before": used_by_one_rank},
 }
 PARITY = list(CASES)
-# On 1, 2 and 4 ranks. No number of ranks divides the nets' shapes, and of four ranks one has none
-# of a router's three rows. "partial" and "block backward" begin their backward pass at a block.
+# Cases for 1, 2 and 4 ranks. No number of ranks divides the nets' shapes, and one of four ranks has
+# none of a router's three rows. "partial" and "block backward" begin a backward pass at a block.
 EVERYWHERE = [
     *("plain", "kept", "accumulation", "checkpointing", "offload", "bf16", "lora", "moe"),
     *("tied", "twice", "block backward", "partial", "failing", "meta", "together"),
@@ -137,12 +137,12 @@ CASES["put"] = {"net": {"tied": True}, "run": "put"}
 CASES["put offload"] = {"sharding": {"offload": "parameters"}, "run": "put"}
 
 SAVES, LOADS = ([f"{verb} {name}" for name in SAVED] for verb in ("save", "load"))
-# What each number of ranks runs: 2 first, whose checkpoints the others load.
+# What each number of ranks runs. Two ranks come first, as the others load their checkpoints.
 RUNS = {
     2: [*PARITY, *SAVES, "put", "put offload"],
     4: [*EVERYWHERE, "activations", "unused", *LOADS],
     3: [*LOADS, "put"],
     1: [*EVERYWHERE, *LOADS],
 }
-# Of these, what `make test` leaves to `make test-all`: 2 ranks run every case.
+# What `make test` leaves of these to `make test-all`. In both, 2 ranks run every case.
 FULL_WIDTH = {(4, name) for name in [*EVERYWHERE, "unused"] if name not in ("plain", "moe")}

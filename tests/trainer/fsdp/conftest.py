@@ -1,4 +1,4 @@
-"""Ranks as processes: one start runs many cases, since starting torch takes longer than they do."""
+"""Ranks as processes. One start runs many cases, as torch takes longer to start than they do."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def run_ranks(count, names, directory, checkpoints, limit=900):
 
 @pytest.fixture(scope="session")
 def results(tmp_path_factory):
-    """(ranks, case) -> what rank 0 gave; the cases of a number of ranks run in one start."""
+    """(ranks, case) -> what rank 0 gave. All cases of a number of ranks run in one start."""
     known = {}
     checkpoints = tmp_path_factory.mktemp("checkpoints")
 

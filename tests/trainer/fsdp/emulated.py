@@ -1,4 +1,4 @@
-"""Trains with each kind of offload in glake's emulation, and prints what came of it as JSON."""
+"""Trains with each kind of offload in glake's emulation, and prints the results as JSON."""
 
 import copy
 import json
@@ -15,7 +15,7 @@ offload.SMALLEST = 1
 
 
 def copies():
-    """By the engine: small ones are plain, large ones go in chunks."""
+    """How many copies the engine made: small ones are plain, large ones go in chunks."""
     stats = transfer.stats()
     return stats["plain_copies"] + stats["transfers"]
 

@@ -8,7 +8,7 @@ VOCABULARY = 37
 
 
 class Block(nn.Module):
-    """A residual block with a gate; odd shapes."""
+    """A residual block with a gate, of odd shapes."""
 
     def __init__(self, dim=13, hidden=29):
         super().__init__()
@@ -34,7 +34,7 @@ class Spare(Block):
 
 
 class MoE(nn.Module):
-    """Experts of which each token takes the likeliest two; an expert may get no token."""
+    """Each token takes the likeliest two of the experts, so an expert may get no token."""
 
     def __init__(self, dim=13, hidden=17, experts=3):
         super().__init__()
@@ -68,7 +68,7 @@ class LoRA(nn.Module):
 
 
 class Net(nn.Module):
-    """Tokens in, logits out; the blocks of `kind`."""
+    """A model of blocks of class `kind`, which makes logits of tokens."""
 
     def __init__(self, kind=Block, layers=3, dim=13, tied=False, twice=False, frozen=False):
         super().__init__()

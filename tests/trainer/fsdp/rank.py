@@ -1,6 +1,6 @@
 """One rank: runs cases under glake's FSDP and under PyTorch's, and writes what they gave as JSON.
 
-torchrun-like environment; rank.py OUTPUT CASE...
+Usage: rank.py OUTPUT CASE..., in an environment like torchrun's.
 """
 
 import json
@@ -56,7 +56,7 @@ def train(case, side):
     torch.manual_seed(7)
     config = Sharding.Config(fsdp=side, **case.get("sharding", {}))
     if side == "torch":
-        config.activation_offload = False  # refused: it has none
+        config.activation_offload = False  # PyTorch has none and refuses it
     net = net_of(case)
     sharded = config.build(net, device="cpu")
     optimizer = torch.optim.AdamW(
@@ -98,10 +98,10 @@ def backward(case, sharded, net, tokens, targets):
 
 
 def compare(case):
-    """What the two sides gave; whole tensors are there on rank 0 alone."""
+    """What the two sides gave. Only rank 0 has whole tensors."""
     ours, gradients, parameters = train(case, "ours")
     theirs, their_gradients, their_parameters = train(case, "torch")
-    # A bias of keys changes no attention: its gradient is noise, which Adam makes steps of.
+    # A bias of keys changes no attention. Its gradient is noise, of which Adam makes whole steps.
     most = max((float(each.abs().max()) for each in their_gradients.values()), default=0.0)
     noise = {name for name, each in their_gradients.items() if each.abs().max() < 1e-6 * most}
     assert len(noise) <= 2 and all("key" in name for name in noise), noise
@@ -151,7 +151,7 @@ def fresh(case, seed):
 
 
 def save(case):
-    """Three steps, a checkpoint, three more."""
+    """Takes three steps, saves a checkpoint, and takes three more."""
     sharded, optimizer = fresh(case, 7)
     before = [step(sharded, optimizer, number) for number in range(3)]
     dcp.save(sharded.state.tensors(optimizer), checkpoint_id=case_directory(case))
@@ -160,7 +160,7 @@ def save(case):
 
 
 def load(case):
-    """The last three steps, from the checkpoint."""
+    """Takes the last three steps, from the checkpoint."""
     sharded, optimizer = fresh(case, 8)
     saved = dcp.FileSystemReader(case_directory(case)).read_metadata().state_dict_metadata
     state = sharded.state.template(saved)
@@ -170,7 +170,7 @@ def load(case):
 
 
 def put(case):
-    """Whether whole values that are put into shares come back, of each side."""
+    """For each side, whether whole values that were put into shares come back."""
     same = {}
     for side in ("ours", "torch"):
         config = Sharding.Config(fsdp=side, **case.get("sharding", {}))

@@ -1,4 +1,4 @@
-"""One rank without a process group: glake's FSDP equals the model as it is, and refuses misuse."""
+"""On one rank without a process group glake's FSDP equals the bare model, and refuses misuse."""
 
 import copy
 
@@ -212,7 +212,7 @@ def test_a_failed_backward_pass_is_forgotten():
 
 
 def test_gradients_before_a_failed_pass():
-    """Those before a failed forward pass stay; a failed backward pass takes all with it."""
+    """They survive a failed forward pass. A failed backward pass drops all gradients."""
     expected, _ = sharded_of(copy.deepcopy(model := nets.Net()))
     nets.loss_of(expected(TOKENS), TOKENS).backward()
     once = {name: piece.grad.clone() for name, piece in expected.named_parameters()}
@@ -241,7 +241,7 @@ def test_gradients_before_a_failed_pass():
 
 
 def test_parameters_are_whole_within_passes_alone():
-    """Between passes modules hold pieces, so that nothing reads memory that is not there."""
+    """Between passes modules hold pieces, so that nobody reads memory that was given back."""
     sharded, _ = sharded_of(model := nets.Net(), compute_dtype="bfloat16")
     block = model.blocks[0]
     seen = []

@@ -1,4 +1,4 @@
-"""Offload through glake's transfer engine: the emulation, where tensors lie in simulated memory."""
+"""Offload through glake's transfer engine, in the emulation, with tensors in simulated memory."""
 
 import json
 import os

@@ -1,6 +1,7 @@
 """glake's FSDP beside PyTorch's fully_shard, and its saved state, on 1 to 4 ranks.
 
-One file, since one start of some ranks runs all of their cases: a second worker would start anew.
+It is one file, because one start of some ranks runs all their cases. A second worker of pytest
+would start ranks of its own.
 """
 
 import pytest
@@ -8,7 +9,7 @@ from cases import CASES, FULL_WIDTH, LOADS, RUNS
 
 
 def parameters(names):
-    """(ranks, case) for each case of `names`; those of full width are marked so."""
+    """(ranks, case) for each case of `names`. Those of FULL_WIDTH are marked `full`."""
     return [
         pytest.param(
             ranks,
@@ -33,7 +34,7 @@ def test_ten_steps(results, ranks, name):
     assert len(found["ours"]) == 10
     for mine, theirs in zip(found["ours"], found["theirs"], strict=True):
         assert mine == pytest.approx(theirs, rel=tolerance)
-    # A step of Adam divides by gradients, so that parameters are less alike than gradients.
+    # A step of Adam divides by gradients, so parameters are less alike than gradients.
     limit = CASES[name].get("parameters", 10 * tolerance)
     assert found["gradients"] and max(found["gradients"].values()) <= tolerance
     assert found["parameters"] and max(found["parameters"].values()) <= limit

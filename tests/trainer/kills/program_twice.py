@@ -1,4 +1,7 @@
-"""Trains twice in one process, as a search over options does; under torchrun. TEXT PATH=VALUE..."""
+"""Trains twice in one process under torchrun, as a search over options does.
+
+Arguments: TEXT PATH=VALUE...
+"""
 
 from __future__ import annotations
 

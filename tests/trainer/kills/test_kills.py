@@ -1,6 +1,6 @@
 """Ranks killed by SIGKILL under torchrun, and checkpoints read by another number of ranks.
 
-A hundred kills: benchmarks/trainer/kills.py.
+benchmarks/trainer/kills.py makes a hundred kills.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def test_five_kills_change_no_loss(tmp_path: Path) -> None:
     found = kills.trial(tmp_path, 40, kills=5, every=0, ranks=2, seed=1, changes=changes)
     assert found["kills"] == 5 and found["restarts"] >= 1
     assert found["steps_that_differ"] == []
-    assert found["from_memory"] >= found["restarts"] - 1  # one may hit before the first step ends
+    assert found["from_memory"] >= found["restarts"] - 1  # one may come before the first step's end
     lock = (tmp_path / "killed" / ".lock").stat()
     assert not list(Path("/dev/shm").glob(f"glake-trainer-*-{lock.st_ino:x}-{lock.st_mtime_ns:x}"))
     said = (tmp_path / "killed" / "output.txt").read_text()

@@ -1,4 +1,4 @@
-"""Writes three checkpoints; the disk takes no file of the second one's size."""
+"""Writes three checkpoints. The disk takes no file of the second one's size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from glake.trainer.checkpoint import Checkpoint, disk
 
 
 def main() -> None:
-    """Prints what the user was told, and what there is in the end."""
+    """Prints what the user was told, and which files are there in the end."""
     folder = Path(sys.argv[1])
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     said: list[str] = []

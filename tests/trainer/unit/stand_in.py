@@ -1,4 +1,4 @@
-"""A sharded model of three parameters whose values tell the step and their place."""
+"""A sharded model of three parameters whose values encode the step and their place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from glake.trainer.fsdp import Sharding
 
 
 class NoOptimizer:
-    """Keeps nothing."""
+    """An optimizer without state."""
 
     param_groups: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, found again, and what damages them."""
+"""Checkpoints are whole or absent, and found again; what damages them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Run:
         return self
 
     def killed(self) -> None:
-        """As a SIGKILL leaves it, once what was being written is."""
+        """Leaves the run as a SIGKILL does, but waits for what is being written."""
         self.checkpoint.settle()
         self.checkpoint._await_written()
         self.checkpoint.close()
@@ -146,11 +146,11 @@ def test_memory_is_private_and_a_torn_state_is_not_used(tmp_path: Path, shared: 
     assert {each.stat().st_mode & 0o777 for each in folder.glob("0of1.*")} == {0o600}
     files = run.checkpoint._memory.whole()
     assert sorted(files) == [5, 6]
-    files[6].clear()  # killed while it was written
+    files[6].clear()  # as if killed during the write
     again = Run(tmp_path / "run", every=0)
     assert again.at == ("memory", 5)
     again.steps(6, 6).killed()
-    files[6].memory[100] ^= 1  # somebody wrote into it
+    files[6].memory[100] ^= 1  # as if somebody wrote into it
     torn = Run(tmp_path / "run", every=0)
     assert torn.at == ("memory", 5)
     assert "step 6 in memory is damaged" in torn.said[0]
@@ -214,7 +214,7 @@ def test_damaged_checkpoints_do_not_count_among_those_kept(tmp_path: Path) -> No
     again = Run(folder, every=1, keep=2, memory=False)
     assert again.at == ("disk", 2)
     again.steps(3, 3).killed()
-    damaged = [f"step-{step:08d}.damaged-1" for step in (4, 6)]  # nothing is lost
+    damaged = [f"step-{step:08d}.damaged-1" for step in (4, 6)]  # none is deleted
     assert markers(folder) == ["step-00000002", "step-00000003", *damaged]
     last = Run(folder, every=2, memory=False)
     assert last.at == ("disk", 3)
@@ -321,7 +321,7 @@ def test_the_last_state_that_the_disk_refuses_stays_in_memory_until_it_is_writte
     run.checkpoint.close()
     assert len(run.said) == 2 and "it is tried again in 0.01 s" in run.said[0]
     (kept,) = shared.iterdir()
-    assert memory.sweep("another") == [] and kept.exists()  # its process may be gone
+    assert memory.sweep("another") == [] and kept.exists()  # even if its process is gone
     with pytest.raises(CheckpointMismatch):
         Run(tmp_path / "run", every=0, heads="4")
     assert memory.sweep("another") == [] and "kept" in (kept / "owner").read_text()
@@ -365,7 +365,7 @@ def test_a_copy_of_the_folder_is_another_run(tmp_path: Path, shared: Path) -> No
 
 
 def _of_two_ranks(shared: Path) -> list[Path]:
-    """What is kept in memory, as if a job of two ranks had."""
+    """Renames what memory holds, as if a job of two ranks had kept it. The new paths."""
     return [
         path.rename(path.with_name(path.name.replace("of1", "of2")))
         for path in sorted(shared.glob("*/0of1.*"))
@@ -401,7 +401,7 @@ def test_the_only_state_of_another_number_of_ranks_is_not_dropped(
     with pytest.raises(CheckpointMismatch, match="step 5 .* 2 ranks, and this job has 1; .*room"):
         Run(tmp_path / "run", every=0)
     assert all(path.exists() for path in kept)
-    Run(tmp_path / "run", every=0, memory=False).killed()  # the way out that was named
+    Run(tmp_path / "run", every=0, memory=False).killed()  # the error names this way out
     assert not any(path.exists() for path in kept)
 
 
@@ -413,7 +413,7 @@ def test_memory_of_another_number_of_ranks_does_not_come_back(tmp_path: Path, sh
     for path in others:
         path.write_bytes(b"of two ranks")
     again = Run(tmp_path / "run", every=0)
-    assert all(path.exists() for path in others)  # nothing was kept at this number yet
+    assert all(path.exists() for path in others)  # they stay until this job keeps a state
     again.steps(4, 4).killed()
     assert not any(path.exists() for path in others)
 
@@ -425,7 +425,7 @@ def test_where_no_checkpoint_is_whole_nothing_begins_anew_by_itself(tmp_path: Pa
         part.write_bytes(b"")
     with pytest.raises(NoWholeCheckpoint, match=r"none of its 2 .*another checkpoint.folder"):
         Run(folder, memory=False)
-    assert len(markers(folder)) == 2  # nothing is lost
+    assert len(markers(folder)) == 2  # none is deleted
 
 
 def test_another_model_is_refused_by_name(tmp_path: Path) -> None:
@@ -481,7 +481,7 @@ def test_a_second_job_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_full_disk_costs_that_checkpoint_alone(tmp_path: Path) -> None:
-    """A file-size limit refuses the third write, as a full disk does, in a process of its own."""
+    """A file-size limit refuses one write, as a full disk does. It runs in its own process."""
     program = Path(__file__).with_name("program_full_disk.py")
     done = subprocess.run(
         [sys.executable, program, tmp_path / "run"], capture_output=True, text=True, timeout=120
@@ -492,7 +492,7 @@ def test_a_full_disk_costs_that_checkpoint_alone(tmp_path: Path) -> None:
     assert said.startswith("the checkpoint of step 4 could not be written: the file system did not")
     assert said.endswith("The run goes on; older checkpoints are as they were")
     room = re.search(rf"\({tmp_path}/run: it takes (\d+) bytes .*, and (\d+) are free\)", said)
-    assert room and 120_000 <= int(room[1]) < 120_100 < int(room[2])  # not full: files are limited
+    assert room and 120_000 <= int(room[1]) < 120_100 < int(room[2])  # not full: the limit refused
     assert told["markers"] == ["step-00000002", "step-00000006"]
     assert told["partial"] == []
 

@@ -1,4 +1,4 @@
-"""Batches of text: what is in them, and that they depend on nothing but the seed and the step."""
+"""Batches of text: what is in them. They depend on the seed and the step alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from glake.trainer.data.order import IGNORED, Packed, Padded
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Three documents of text, and a file that is none."""
+    """A folder of three documents, and of a file that is no document."""
     for at, size in enumerate((700, 300, 500)):
         text = np.random.default_rng(at).integers(32, 122, size).astype(np.uint8)
         (tmp_path / f"{at}.txt").write_bytes(text.tobytes())
@@ -35,7 +35,7 @@ def data(path: Path, sequences: int = 4, seed: int = 0, **fields: Any) -> Data:
 
 
 def rows(data: Data, step: int, ranks: int, pieces: int = 1) -> list[list[int]]:
-    """The step's sequences without their padding, those of all ranks."""
+    """The step's sequences of all ranks, without padding."""
     found = []
     for rank in range(ranks):
         for batch in data.batch(step, rank, ranks, pieces):
@@ -85,7 +85,7 @@ def test_an_epoch_of_packed_rows_is_the_text(folder: Path) -> None:
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(1, 20))
 def test_targets_are_the_next_token_of_the_same_document(sizes: list[int], length: int) -> None:
-    # Each token tells its document and its place there.
+    # Each token encodes its document and its place there.
     tokens = np.array([d * 1000 + at for d, n in enumerate(sizes) for at in range(n)], np.uint32)
     corpus = Corpus(tokens, np.cumsum([0, *sizes]).astype(np.int64), 1 << 20)
     if len(tokens) > length:
@@ -172,14 +172,14 @@ def test_wrong_input_says_what_to_do(tmp_path: Path, folder: Path) -> None:
 
 def test_no_path_is_no_text_and_many_files_are_read(tmp_path: Path) -> None:
     with pytest.raises(DataMissing, match="no text to train on is named: --data PATH"):
-        read("", "**/*", "", "bytes")  # the current folder was read
+        read("", "**/*", "", "bytes")  # it once read the current folder
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Above the highest that is open: other tests of this process may hold some.
+    # The limit is above the highest open number, as other tests of this process may hold files.
     room = max(map(int, os.listdir("/proc/self/fd"))) + 20
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     for number in range(100):
         (tmp_path / f"{number:03}").write_text(f"one{number:03}\n")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (room, most))  # each was held open
+    resource.setrlimit(resource.RLIMIT_NOFILE, (room, most))  # each file was once held open
     try:
         found = read(str(tmp_path), "**/*", "\n", "bytes")
     finally:
@@ -191,7 +191,7 @@ def test_no_path_is_no_text_and_many_files_are_read(tmp_path: Path) -> None:
 def test_a_file_that_is_cut_short_while_a_run_reads_it_is_an_error(
     tmp_path: Path, arrangement: str
 ) -> None:
-    """Mapped, it ended the process by SIGBUS."""
+    """When files were mapped, this ended the process by SIGBUS."""
     text = tmp_path / "text"
     text.write_text("a line of text\n" * 2000)
     made = data(text, arrangement=arrangement, length=16)

@@ -1,4 +1,4 @@
-"""The search of benchmarks/end_to_end.py, on jobs whose need is known."""
+"""The search of benchmarks/end_to_end.py, on jobs whose need of memory is known."""
 
 from __future__ import annotations
 

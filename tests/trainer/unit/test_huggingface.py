@@ -1,4 +1,4 @@
-"""Checkpoint directories of transformers: read, written, and the same logits on both sides."""
+"""Checkpoint directories of transformers are read and written. Both sides give the same logits."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def theirs(kind: str) -> Any:
     )
     torch.manual_seed(3)
     model = transformers.LlamaForCausalLM(config).eval()
-    with torch.no_grad():  # biases and norms start at zeros and ones: make mix-ups show
+    with torch.no_grad():  # else biases are zeros and norms ones, and hide mix-ups
         for own in model.parameters():
             own.add_(torch.randn_like(own) * 0.05)
     return model
@@ -90,7 +90,7 @@ def test_transformers_reads_what_is_written(kind: str, tmp_path: Path) -> None:
 
 
 def test_the_spelling_of_published_llama_checkpoints_is_read(tmp_path: Path) -> None:
-    """Those of transformers 4 have rope_theta and rope_scaling."""
+    """Checkpoints of transformers 4 have rope_theta and rope_scaling."""
     scaling = {key: value for key, value in LLAMA_3.items() if key != "rope_theta"}
     described = {
         "model_type": "llama",
@@ -156,7 +156,7 @@ def test_bad_directories_are_named(tmp_path: Path) -> None:
 
 
 def test_a_directory_may_be_written_again(tmp_path: Path) -> None:
-    """An index of several files must not outlive the one that took their place."""
+    """The index of several files must not outlive them when one file takes their place."""
     theirs("plain").save_pretrained(tmp_path, max_shard_size="20KB")
     assert (tmp_path / "model.safetensors.index.json").exists()
     model = trained(sizes.llama(2, 32, 4, 64, vocabulary=96))

@@ -1,4 +1,4 @@
-"""The loop on one rank: it learns, goes on to the bit, and says what is wrong."""
+"""On one rank the loop learns, goes on exactly where it stopped, and says what is wrong."""
 
 from __future__ import annotations
 
@@ -143,16 +143,16 @@ def test_a_dry_run_leaves_the_users_states_alone(
     own.mkdir()
     request = {"folder": str(own), "numbers": numbers}
     monkeypatch.setenv("_GLAKE_DRY_RUN", json.dumps(request))
-    for _ in range(2):  # an allocator each
+    for _ in range(2):  # once for each allocator
         config = tiny(text, folder, 6)
         config.set("export", str(export))
         outcome = loop.train(config)
         assert outcome.resumed is None and outcome.steps == 6
     told = "no checkpoint, and exports nothing: checkpoint.folder and export left as they are"
     assert told in capsys.readouterr().err
-    assert config.checkpoint.folder == str(folder) and not export.exists()  # as it was given
+    assert config.checkpoint.folder == str(folder) and not export.exists()  # left as given
     assert {path: path.stat().st_mtime_ns for path in folder.glob("step-*/*")} == before
-    assert ((folder / "log.jsonl").read_bytes() == log) == (not numbers)  # computed ones are true
+    assert ((folder / "log.jsonl").read_bytes() == log) == (not numbers)  # real losses are logged
 
 
 def test_accumulation_gives_the_same_gradients(text: Path, tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_another_models_checkpoint_is_refused(text: Path, tmp_path: Path) -> Non
         TINY["optimizer.lr"] = "0.003"
     with pytest.raises(CheckpointMismatch, match="class is .*AdamW there and .*AGD here"):
         loop.train(other)
-    outcome = loop.train(tiny(text, tmp_path / "run", 4))  # it is as it was
+    outcome = loop.train(tiny(text, tmp_path / "run", 4))  # the checkpoint is as it was
     assert outcome.resumed is not None and outcome.resumed.step == 2
 
 
@@ -316,7 +316,7 @@ def test_a_run_does_not_train_on_what_it_writes(text: Path, tmp_path: Path, opti
     (folder / "text").write_text(text.read_text())
     with pytest.raises(InvalidOption, match=f"{option.replace('__', '.')} = .* lies in data.path"):
         loop.train(tiny(folder, None, 2, **{option: str(folder / "more" / "run")}))
-    loop.train(tiny(folder / "text", folder / "run", 2))  # a file holds none
+    loop.train(tiny(folder / "text", folder / "run", 2))  # nothing lies in a file
 
 
 def test_evaluations_come_when_they_are_asked_for(text: Path, tmp_path: Path) -> None:
@@ -445,11 +445,11 @@ def test_a_checkpoint_of_transformers_is_trained_and_written(text: Path, tmp_pat
     ):
         refused = run(main, ["--config", model, *options, "--export", str(folder)])
         assert refused.exit_code == 1 and re.search(said, refused.stderr)
-        assert "step" not in refused.stderr  # before it has trained
+        assert "step" not in refused.stderr  # refused before it trains
 
 
 def test_in_the_emulation_the_losses_are_the_same_to_the_bit(text: Path, tmp_path: Path) -> None:
-    """State in simulated GPU memory; checkpoints go through the transfer engine."""
+    """State lies in simulated GPU memory, and checkpoints go through the transfer engine."""
     arguments = [f"--set={name}={value}" for name, value in TINY.items()]
     arguments += ["--config=gpt-tiny", f"--data={text}", "--steps=5", "--set=checkpoint.every=2"]
     emulation = {"GLAKE_ALLOCATOR": "1", "GLAKE_DRIVER": "sim", "GLAKE_STRICT": "1"}
@@ -491,7 +491,7 @@ def test_goodput_of_a_log(tmp_path: Path) -> None:
     lines = [
         start(0, 5, 6),
         *(step(n, 6 + n, stall=0.1 if n == 2 else 0.0) for n in range(1, 5)),
-        start(13, 18, 18.5),  # killed at some time from 10 to 13: one step's worth is lost
+        start(13, 18, 18.5),  # killed between 10 and 13, which loses about one step
         step(4, 20, seconds=1.5),
         *(step(n, 16 + n) for n in range(5, 11)),
     ]
@@ -518,7 +518,7 @@ def test_goodput_is_of_the_last_run() -> None:
     found = goodput([start("a", 0), *steps(0), *last])
     assert found.useful == pytest.approx(3) and found.restarts == 0 and found.share == 1
     again = [{"event": "end", "time": 12.0}, start("b", 90) | {"time": 95.0}]
-    assert goodput([*last, *again]).share == 1  # nothing had killed it
+    assert goodput([*last, *again]).share == 1  # it was not killed
 
 
 @pytest.mark.parametrize(
@@ -529,7 +529,7 @@ def test_goodput_is_of_the_last_run() -> None:
         ([0, 4], 4),  # three were killed before they had joined
         ([2], 2),  # two before anything was in the log
         ([0, 1, 0, 2], 4),  # torchrun itself was started again
-        ([None, None], 1),  # a log of before this was told
+        ([None, None], 1),  # an old log, without these numbers
     ],
 )
 def test_restarts_are_counted_as_torchrun_counts_them(
@@ -595,7 +595,7 @@ def test_the_longest_position_that_a_checkpoint_tells_may_change(
     text: Path, tmp_path: Path
 ) -> None:
     rope = {"model__position": "none", "model__block__attention__rotary": "{}"}
-    loop.train(tiny(text, tmp_path / "run", 1, **rope))  # as a state of before it was read
+    loop.train(tiny(text, tmp_path / "run", 1, **rope))  # as before `longest` was read
     rope["model__block__attention__rotary"] = "{longest = 256}"
     assert loop.train(tiny(text, tmp_path / "run", 2, **rope)).resumed is not None
 
@@ -612,7 +612,7 @@ def test_more_sequences_than_fit_are_refused_before_they_are_made(
 def test_the_memory_that_the_losss_backward_pass_takes_is_counted(
     text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where it was not, Linux killed the process, which then could say nothing."""
+    """When it was not counted, Linux killed the process, which could then say nothing."""
     logits = 4 * 256 * 64 * 16  # bytes, of 64 sequences
     monkeypatch.setattr(loop.emulation, "available_memory", lambda: 3 * logits)
     with pytest.raises(InvalidOption, match="take fewer or shorter"):
@@ -636,7 +636,7 @@ def test_a_step_takes_the_memory_of_the_ranks_of_this_machine(
 
 
 def test_padded_documents_take_the_memory_of_their_own_lengths(tmp_path: Path) -> None:
-    """A data.length that cuts no document is no length that a step has."""
+    """A step does not have the length that data.length allows, if no document is so long."""
     path = tmp_path / "text"
     path.write_text("\n\n".join(f"document {n}" for n in range(300)))
     whole = {"data__arrangement": "padded", "data__separator": "\n\n", "data__length": "16000000"}

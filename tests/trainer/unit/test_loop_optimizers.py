@@ -1,4 +1,4 @@
-"""The loop steps with every optimizer, those that ask for gradients twice included."""
+"""The loop steps with every optimizer, even those that ask for gradients twice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from glake.trainer.optimizers import AGD, WSAM, AdamW, Optimizer
 
 
 def loss(optimizer: Optimizer.Config, folder: Path) -> float:
-    """Of the fourth step, over two passes a step."""
+    """The loss of the fourth step, with two passes a step."""
     (folder / "text").write_text("the quick brown fox jumps over the lazy dog\n" * 40)
     config = Experiment.Config(
         model=sizes.llama(1, 32, 2, 48, vocabulary=256),
@@ -32,7 +32,7 @@ def test_agd_and_wsam_train(tmp_path: Path) -> None:
     plain = loss(base, tmp_path)
     assert plain < 5.2
     assert loss(AGD.Config(lr=1e-3), tmp_path) < 5.5
-    # Without weight on sharpness the second gradients are made, and count for nothing.
+    # With gamma 0 the second gradients are made, but do not count.
     assert loss(WSAM.Config(base=base, gamma=0.0), tmp_path) == pytest.approx(plain, abs=1e-6)
     sharp = loss(WSAM.Config(base=base, gamma=0.9), tmp_path)
     assert sharp < 5.5 and sharp != pytest.approx(plain, abs=1e-4)

@@ -19,7 +19,7 @@ from glake.trainer.models.leaf import Leaf
 from glake.trainer.models.lora import LoRA, with_lora
 from glake.trainer.models.position import Rotary, Sequences
 
-# As published: GPT-2's and OPT's papers' checkpoints, and Meta's of Llama.
+# Parameters of published checkpoints: those of GPT-2's and OPT's papers, and Meta's of Llama.
 PUBLISHED = {
     "gpt-small": 124_439_808,
     "gpt-medium": 354_823_168,
@@ -165,7 +165,7 @@ def test_rotary_scores_depend_on_distance_alone() -> None:
 
 
 def plain_mixture(part: MoE, x: torch.Tensor) -> torch.Tensor:
-    """Each token by itself, in a loop."""
+    """The mixture computed plainly: each token by itself, in a loop."""
     out = torch.zeros_like(x)
     for at, token in enumerate(x):
         likes = part.router(token).softmax(-1)
@@ -203,7 +203,7 @@ def test_the_balance_term_is_one_where_experts_are_used_alike() -> None:
     sequences = Sequences.of(tokens(1, 8), None)
     part(torch.randn(8, 4), sequences)
     assert float(sequences.take_terms()["balance"]) == pytest.approx(1.0)
-    part(torch.randn(8, 4), sequences)  # as recomputation does: no term any more
+    part(torch.randn(8, 4), sequences)  # recomputation calls it again: no new term
     assert sequences.take_terms() == {}
 
 
@@ -280,7 +280,7 @@ def test_a_swap_reaches_every_model_of_the_zoo(name: str, swap: str) -> None:
     assert isinstance(model.blocks[0].feed_forward, MoE) or swap != "experts"
     if swap == "rope":
         assert model.position is None
-    # The swap alone changed: parts that it does not name are as they were.
+    # Only the swap changed. Parts that it does not name are as they were.
     touched = ("position", "block.attention.rotary", "block.feed_forward")
     assert all(path.startswith(touched) for path in before.diff(config))
 

@@ -1,4 +1,4 @@
-"""Optimizers: against the papers' formulas in NumPy, and on pieces of parameters."""
+"""Optimizers are checked by the papers' formulas in NumPy, and on pieces of parameters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from glake.trainer.optimizers.base import local_norm
 
 RECIPES: dict[str, Optimizer.Config] = {
     "adamw": AdamW.Config(lr=0.03),
-    "agd": AGD.Config(lr=0.03, delta=1e-2),  # so that the switch is on for some elements
+    "agd": AGD.Config(lr=0.03, delta=1e-2),  # turns the switch on for some elements
     "wsam": WSAM.Config(base=AdamW.Config(lr=0.03), rho=0.1),
     "wsam on agd": WSAM.Config(base=AGD.Config(lr=0.03, delta=1e-2), rho=0.1),
 }
@@ -30,13 +30,13 @@ def start() -> dict[str, torch.Tensor]:
 
 
 def slope(name: str, value: torch.Tensor, step: int) -> torch.Tensor:
-    """The gradient of a bowl with a wave, another one for each element and step."""
+    """The gradient of a bowl with a wave. Each element and step has another one."""
     scale = torch.linspace(0.1, 2.0, value.numel()).view(value.shape) + len(name)
     return scale * value + torch.sin(3 * value + step)
 
 
 def pieces_of(whole: dict[str, torch.Tensor], cuts: list[int]) -> list[tuple[str, nn.Parameter]]:
-    """All values end to end, cut anywhere, as shards are; each piece has one name."""
+    """All values end to end, cut anywhere, as shards are. A piece never crosses two names."""
     found, at = [], 0
     for name, value in whole.items():
         edges = [0, *(cut - at for cut in cuts if 0 < cut - at < value.numel()), value.numel()]
@@ -87,7 +87,7 @@ def test_steps_on_pieces_are_those_of_the_whole(recipe: str, cuts: list[int]) ->
 
 
 def adamw_formula(config: Any) -> Callable[..., np.ndarray]:
-    """Decoupled Adam (arXiv 1711.05101), on one parameter."""
+    """The formula of decoupled Adam (arXiv 1711.05101), for one parameter."""
     mean: Any = 0.0
     square: Any = 0.0
 
@@ -151,7 +151,7 @@ def test_steps_are_the_papers(recipe: str) -> None:
 
 
 def test_agd_switches_to_momentum_where_gradients_hardly_change() -> None:
-    """Below the threshold the divisor is the same for all elements: steps go with the mean."""
+    """Below the threshold the divisor is the same for all elements, so steps follow the mean."""
     own = nn.Parameter(torch.zeros(4))
     optimizer = AGD.Config(lr=0.1, delta=1e3, weight_decay=0).build([("w", own)])
     own.grad = torch.tensor([1.0, 2.0, -4.0, 0.0])
@@ -163,7 +163,7 @@ def test_agd_counts_steps_on_the_cpu_whatever_the_default_device() -> None:
     own = nn.Parameter(torch.ones(2))
     optimizer = AGD.Config().build([("w", own)])
     own.grad = torch.ones(2)
-    with torch.device("meta"):  # reading a count from a GPU would wait for it, at every step
+    with torch.device("meta"):  # a count on a GPU would make each step wait for it
         optimizer.step()
     assert optimizer.state[own]["step"].device.type == "cpu"
 

@@ -31,7 +31,7 @@ HOSTILE: list[Any] = [
 
 
 class Enough(Exception):
-    """A second step begins."""
+    """Ends a run when a second step begins."""
 
 
 def gpt() -> loop.Experiment.Config:
@@ -72,7 +72,7 @@ OPTIONS = list(options())
 
 @pytest.fixture(autouse=True)
 def one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs end before their second step, and leave nothing outside."""
+    """Runs end before their second step, and write into the test's folder alone."""
     (tmp_path / "shm").mkdir()
     (tmp_path / "text").write_text("the quick brown fox\n" * 80)
     monkeypatch.chdir(tmp_path)
@@ -88,7 +88,7 @@ def one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(make: Any, path: str, value: Any) -> None:
-    """One step of the experiment with one option changed. GlakeError for a value it cannot take."""
+    """Runs one step with one option changed. GlakeError if the option refuses the value."""
     config = make()
     for name, plain in (("data.path", "text"), ("data.length", 16), ("sequences", 2), ("steps", 1)):
         config.set(name, plain)
@@ -182,7 +182,7 @@ def test_turned_positions_need_pairs() -> None:
 
 
 def test_leaves_of_different_dtypes_work_together() -> None:
-    """Each computes in its own; torch refused the mix within a step."""
+    """Each computes in its own dtype. Before, torch refused the mix within a step."""
     for path, dtype in (("norm", "bfloat16"), ("block.attention.key", "bfloat16")):
         run(gpt, f"model.{path}.dtype", dtype)
 
@@ -206,7 +206,7 @@ def test_a_base_of_parts_is_refused() -> None:
 
 @pytest.mark.parametrize("text", ["\n\n", "\ndef ", " "])
 def test_white_space_of_a_value_on_the_command_line_is_kept(text: str) -> None:
-    """Stripped, such a separator was no separator, and nothing said so."""
+    """When it was stripped, such a separator was lost without a word."""
     made = configured("gpt-tiny", "text", None, None, (f"data.separator={text}",))
     assert made.data.separator == text
     spaced = configured("gpt-tiny", None, None, None, ("data.path = text ", " steps= 3"))

@@ -43,7 +43,7 @@ def launches() -> int:
 
 @pytest.mark.parametrize(("size", "pinned"), [(16384, True), (4099, True), (16384, False)])
 def test_many_blocks_go_by_kernels(size: int, pinned: bool) -> None:
-    # Odd strides and offsets: no block is aligned like its neighbour, nor like its copy.
+    # Odd strides and offsets make every block aligned unlike its neighbour and unlike its copy.
     count, stride = 1200, size + 37
     memory = numbers(count * stride)
     pool, index = Device(memory.shape).set(memory), np.random.default_rng(3).permutation(count)
@@ -90,13 +90,13 @@ def test_typed_errors() -> None:
     for index in (np.array([1 << 63], np.uint64), np.array([(1 << 64) - 1], np.uint64)):
         with pytest.raises(errors.InvalidArgument, match=f"block {index[0]} of"):
             t.gather(flat[:1], pool, index)
-    missing = t.Blocks(pool.address, 64, 10**6, 64, 0)  # of which there are 8
+    missing = t.Blocks(pool.address, 64, 10**6, 64, 0)  # only 8 blocks are there
     t.gather(flat, missing, [0, 7]).wait()
     with pytest.raises(errors.InvalidPointer):
         t.gather(flat, missing, [7, 999_999])
     with pytest.raises(errors.InvalidPointer):
         t.scatter(missing, flat, [7, 8])
-    host = np.zeros((100, 64), np.uint8)  # pageable: the middle ones are not asked about
+    host = np.zeros((100, 64), np.uint8)  # pageable: the middle blocks are not asked about
     rows = t.Blocks(host.ctypes.data, 64, 1 << 40, 64, -1)
     index = np.arange(100)
     t.gather(Device((100, 64)), rows, index).wait()

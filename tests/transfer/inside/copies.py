@@ -53,7 +53,7 @@ def test_numpys_own_arrays_are_read_as_any_others(given: np.ndarray) -> None:
         dtype, __array_interface__ = given.dtype, given.__array_interface__
 
     other = buffers.buffer_of(Other())
-    quick = buffers.buffer_of(given)  # its dtype has a name by now
+    quick = buffers.buffer_of(given)  # by the name that its dtype now has
     for name in ("address", "shape", "strides", "item", "device", "dtype", "stream", "read_only"):
         assert getattr(quick, name) == getattr(other, name)
     assert (quick.bytes, quick.contiguous) == (given.nbytes, given.flags.c_contiguous)
@@ -101,7 +101,7 @@ def test_buffers_and_dlpack() -> None:
     assert floats.tobytes() == bytes(back)
 
     class Producer:
-        """Of DLPack, before version 1 or after."""
+        """A DLPack producer, from before version 1 or after."""
 
         def __init__(self, value: np.ndarray, old: bool) -> None:
             self.value, self.old = value, old
@@ -259,7 +259,7 @@ def test_items_are_named_as_numpy_names_them() -> None:
 
 
 class Told:
-    """A GPU array known by its interface alone."""
+    """A GPU array that has only __cuda_array_interface__."""
 
     def __init__(self, memory: Device, **facts: object) -> None:
         self.memory, told = memory, memory.__cuda_array_interface__ | facts
@@ -397,7 +397,7 @@ def views(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], list[slice
 
 
 def strided(given: tuple, fill: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(the whole array, laid out in an order of its own; the part)."""
+    """(the whole array, its axes in the given order in memory; the part)."""
     shape, order, slices, _ = given
     memory = fill[: int(np.prod(shape))].reshape([shape[axis] for axis in order])
     whole = memory.transpose(np.argsort(order)) if shape else memory

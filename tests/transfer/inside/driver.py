@@ -1,4 +1,4 @@
-"""Streams of the simulated driver, and work that takes its time."""
+"""Streams of the simulated driver, and streams that a test holds up."""
 
 import ctypes
 
@@ -14,7 +14,7 @@ class Stream:
     """A stream of a GPU, used in its own context."""
 
     def __init__(self, gpu: int) -> None:
-        _C.free(_C.malloc(1, gpu))  # its context is there
+        _C.free(_C.malloc(1, gpu))  # makes the GPU's context
         self.gpu, made = gpu, ctypes.c_void_p()
         with self:
             call("cuStreamCreate", ctypes.byref(made), 1)
@@ -45,7 +45,7 @@ class Stream:
             call("cuStreamBeginCapture_v2", ctypes.c_void_p(self.handle), 2)
 
     def end_capture(self) -> None:
-        """Ends it, and drops the graph."""
+        """Ends the capture, and drops its graph."""
         graph = ctypes.c_void_p()
         with self:
             call("cuStreamEndCapture", ctypes.c_void_p(self.handle), ctypes.byref(graph))
@@ -58,7 +58,7 @@ class Stream:
 
 
 class Stuck(Stream):
-    """One whose later work waits for release()."""
+    """A stream whose work waits for release()."""
 
     def __init__(self, gpu: int, at_once: bool = True) -> None:
         super().__init__(gpu)
@@ -68,7 +68,7 @@ class Stuck(Stream):
             self.hold()
 
     def hold(self) -> None:
-        """Work enqueued from now on waits."""
+        """Makes the work that is enqueued from now on wait."""
         with self:
             call("cuStreamWaitValue32_v2", ctypes.c_void_p(self.handle),
                  ctypes.c_uint64(ctypes.addressof(self.word)), 1, 0)  # fmt: skip

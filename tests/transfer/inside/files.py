@@ -29,7 +29,7 @@ def some(size: int) -> Any:
 
 
 def put(kind: str, data: Any) -> Any:
-    """The bytes in memory of a kind."""
+    """Puts the bytes into memory of a kind."""
     if kind == "gpu":
         block = glake.empty(max(data.size, 1), 0)
         memory = t.Raw(block.ptr, data.size, 0)
@@ -75,7 +75,7 @@ def test_what_is_written_is_read(tmp_path: Path, kind: str, offset: int, size: i
         assert engine.stats() == engine.stats() | {"reads": 1, "writes": 1, "buffer_bytes": 0}
     assert (get(back) == data).all()
     around[offset : offset + size] = data
-    assert file.read_bytes() == around.tobytes()  # and nothing else of the file
+    assert file.read_bytes() == around.tobytes()  # the rest of the file is unchanged
 
 
 def test_a_small_request_of_gpu_memory_pins_no_more_than_it_needs(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_whole_blocks_of_aligned_memory_go_past_the_page_cache(tmp_path: Path) -
         data = put("pinned", some(4 * MIB + 1))
         engine.write(tmp_path / "file", data).wait()
         assert engine.stats() == engine.stats() | {"writes": 1, "written_bytes": 4 * MIB + 1}
-        assert engine.stats()["direct_bytes"] in (4 * MIB, 0)  # 0: a file system that cannot
+        assert engine.stats()["direct_bytes"] in (4 * MIB, 0)  # 0: the file system cannot
         cached.read(tmp_path / "file", data).wait()
         assert cached.stats() == cached.stats() | {"read_bytes": 4 * MIB + 1, "direct_bytes": 0}
     before = files.stats()
@@ -163,7 +163,7 @@ def test_a_file_that_ends_too_early(tmp_path: Path, kind: str) -> None:
             reading.wait()
         assert told.value.filename == str(tmp_path / "file") and reading.done()
         with pytest.raises(errors.FileFailed):
-            reading.wait()  # again
+            reading.wait()  # raises again
         engine.read(tmp_path / "file", put(kind, some(3 * MIB))).wait()
         assert engine.stats()["failed"] == 1 and engine.stats()["reads"] == 1
 
@@ -222,7 +222,7 @@ def test_wrong_use_is_refused_at_once(tmp_path: Path) -> None:
 
 def test_figures_while_engines_come_and_go(tmp_path: Path) -> None:
     class Held:
-        """In a cycle, so that the collector ends its engine, in the middle of some call."""
+        """An object in a cycle, so that the collector ends its engine in the middle of a call."""
 
     before = files.stats()["writes"]
     for _ in range(300):
@@ -269,7 +269,7 @@ def test_timeouts_and_close(tmp_path: Path, monkeypatch: Any) -> None:
         writing.wait(0.01)
     assert not writing.done() and writing.progress() == (0, 100_000)
     threading.Timer(0.05, go.set).start()
-    engine.close()  # waits for it
+    engine.close()  # waits for the write
     assert writing.done() and writing.wait(0).progress()[0] == 100_000
 
 
@@ -280,7 +280,7 @@ def test_many_threads_and_dropped_handles(tmp_path: Path) -> None:
             data = some(300_000 + number)
             engine.write(tmp_path / f"{number}", data).wait()
             for _ in range(10):
-                engine.read(tmp_path / f"{number}", np.empty_like(data))  # dropped
+                engine.read(tmp_path / f"{number}", np.empty_like(data))  # its handle is dropped
                 back = np.empty_like(data)
                 engine.read(tmp_path / f"{number}", back).wait()
                 assert (back == data).all()

@@ -1,4 +1,4 @@
-"""GPUDirect Storage, over a stand-in for kvikio: what goes that way, and what if it fails."""
+"""GPUDirect Storage over a stand-in for kvikio: what goes that way, and what follows a failure."""
 
 import sys
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def test_whole_blocks_go_by_it(engine: t.FileEngine, tmp_path: Path, offset: int
     host = np.zeros(SIZE, "uint8")
     before = list(cufile.asked)
     engine.read(path, host, offset).wait(60)
-    assert (host == data).all() and cufile.asked == before  # host memory does not
+    assert (host == data).all() and cufile.asked == before  # host memory does not go by cuFile
 
 
 @pytest.mark.parametrize("failure", ["open", "read", "write", "short read", "short write"])
@@ -70,7 +70,7 @@ def test_what_cufile_does_not_take_goes_through_buffers(
     assert (back.get() == data).all()
     missed = 2 * MIB if failure == "open" else MIB
     assert engine.stats()["gds_bytes"] == 4 * MIB - missed
-    assert engine.stats()["buffer_bytes"] == 0  # given back when the pieces are done
+    assert engine.stats()["buffer_bytes"] == 0  # buffers are given back after use
 
 
 def test_the_stream_comes_first(engine: t.FileEngine, tmp_path: Path) -> None:

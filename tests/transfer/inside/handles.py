@@ -1,4 +1,4 @@
-"""Handles, and the engine's life."""
+"""Handles of copies, and how the engine begins and ends."""
 
 import asyncio
 import gc
@@ -34,7 +34,7 @@ def test_await() -> None:
 
 def test_a_dropped_handle_keeps_its_memory_until_it_is_done() -> None:
     class Array(np.ndarray):
-        """Of which weak references can be made."""
+        """An array to which weak references can be made."""
 
     block = Device((LARGE,))
     data = numbers(LARGE).view(Array)
@@ -104,7 +104,7 @@ def test_timeouts() -> None:
 
 
 def test_a_copy_behind_a_stream_that_does_not_come() -> None:
-    """The copy waits; a cancelled or closed one lets the stream go."""
+    """The copy waits. Once it is cancelled, the stream goes on."""
     stream = Stuck(0)
     block, data = Device((LARGE,)), numbers(LARGE)
     handle = t.copy(block, data, stream=(0, stream.handle))

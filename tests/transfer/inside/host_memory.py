@@ -16,7 +16,7 @@ from glake import transfer as t
 
 
 class Array(np.ndarray):
-    """Of which weak references can be made."""
+    """An array to which weak references can be made."""
 
 
 def pool_bytes() -> int:
@@ -69,7 +69,7 @@ def test_register_host(background: bool) -> None:
 
 
 def test_several_pieces_and_a_refusal() -> None:
-    """Pieces end at 256 MiB of address; the driver's refusal of the second undoes the first."""
+    """Pieces end at multiples of 256 MiB. If the driver refuses the second, the first is undone."""
     memory = np.empty(300 * MIB, np.uint8)
     to_boundary = -memory.ctypes.data % (256 * MIB)
     if to_boundary > 260 * MIB:
@@ -92,7 +92,7 @@ def test_several_pieces_and_a_refusal() -> None:
     t.register_host(data).unregister()
 
 
-# Of [0, 1): which parts are pinned. A background registration passes through the first.
+# Which parts of [0, 1) are pinned. A registration in the background begins like the first.
 PARTLY = {
     "front": [(0, 0.5)],
     "back": [(0.5, 1)],
@@ -105,7 +105,7 @@ PARTLY = {
 @pytest.mark.parametrize("size", [64 << 10, 3 * MIB, 80 * MIB])
 @pytest.mark.parametrize("pinned", PARTLY.values(), ids=PARTLY)
 def test_partly_pinned_memory_is_copied(size: int, pinned: list[tuple[float, float]]) -> None:
-    """A driver refuses to copy host memory of which only a part is pinned; so does simcuda."""
+    """A driver, and so simcuda, refuses to copy host memory of which only a part is pinned."""
     memory = np.empty(size + 4096, np.uint8)
     data = memory[-memory.ctypes.data % 4096 :][:size]
     data[:] = numbers(size)
@@ -177,7 +177,7 @@ def protect(address: int, size: int, how: int) -> None:
     assert libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(size), how) == 0
 
 
-# Below and above what is asked of the kernel page by page; the last at an odd place.
+# One size below and one above that from which the kernel is asked page by page.
 @pytest.mark.parametrize("size", [80, 40 * MIB + 5])
 def test_protected_memory_is_found_before_it_is_touched(size: int) -> None:
     pages = mmap.mmap(-1, 64 * MIB)

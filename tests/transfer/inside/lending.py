@@ -1,4 +1,4 @@
-"""What an engine does with the GPUs and parts of links it is lent, and what it tells of copies."""
+"""How an engine uses the GPUs and parts of links that it is lent, and what it says of copies."""
 
 import itertools
 import os
@@ -25,7 +25,7 @@ def all_again() -> object:
 
 
 def relays_of(gpu: int) -> set[str]:
-    """The GPUs that a copy to a GPU went over; it arrives whole."""
+    """The relays that a copy to a GPU went over. The copy must arrive whole."""
     data, block = t.pinned((SIZE,), "uint8"), Device((SIZE,), gpu=gpu)
     data[:] = numbers(SIZE)
     result = t.copy(block, data).result()
@@ -34,7 +34,7 @@ def relays_of(gpu: int) -> set[str]:
 
 
 def parts(**given: float) -> list[float]:
-    """All of every limit, but for these edges: u0_g0 is u0>g0."""
+    """The whole of every limit, except for the named edges: u0_g0 is u0>g0."""
     named = {name.replace("_", ">"): part for name, part in given.items()}
     return [named.get(NAMES[i], 1.0) if i < len(NAMES) else 1.0 for i in range(COUNT)]
 
@@ -99,12 +99,12 @@ def test_demands() -> None:
     handle.wait()
     assert _C.transfer_demands()["demands"] == []
     readable(event)
-    t.copy(Device((64,), gpu=3), np.zeros(64, np.uint8)).wait()  # plain: nothing to arbitrate
+    t.copy(Device((64,), gpu=3), np.zeros(64, np.uint8)).wait()  # a plain copy demands nothing
     assert not readable(event)
 
 
 def test_loans_that_change_under_a_copy() -> None:
-    """Each byte lands, whatever is taken away and given back meanwhile."""
+    """Each byte lands, whatever GPUs are taken away and given back meanwhile."""
     block = Device((2 * SIZE,), gpu=1)
     for round in range(3):
         data = numbers(2 * SIZE, round)

@@ -1,4 +1,4 @@
-"""Memory of the simulated GPUs as tests want it."""
+"""Memory of the simulated GPUs, as tests use it."""
 
 import ctypes
 from typing import Any
@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 class Device:
-    """An array in a simulated GPU's memory, as CuPy shows its own: by its interface."""
+    """An array in a simulated GPU's memory, with the interface that CuPy's arrays have."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any = "uint8", gpu: int = 0) -> None:
         self.dtype, self.shape, self.gpu = np.dtype(dtype), shape, gpu
@@ -45,7 +45,7 @@ class Device:
         }
 
     def like(self, view: np.ndarray, whole: np.ndarray) -> "Device":
-        """The part of this array that `view` is of `whole`, which has this array's shape."""
+        """The same part of this array as `view` is of `whole`, which has this array's shape."""
         part = Device.__new__(Device)
         part.dtype, part.gpu, part.read_only, part.base = view.dtype, self.gpu, False, self
         part.address, part.shape, part.strides = self.address, view.shape, view.strides
@@ -53,7 +53,7 @@ class Device:
         return part
 
     def set(self, value: np.ndarray) -> "Device":
-        """Writes all of it, without the engine: device memory is memory here."""
+        """Writes all of it without the engine. Simulated device memory can be written directly."""
         value = np.ascontiguousarray(value, self.dtype)
         assert value.nbytes == self.bytes
         ctypes.memmove(self.address, value.ctypes.data, self.bytes)
@@ -71,5 +71,5 @@ class Device:
 
 
 def numbers(count: int, seed: int = 0) -> np.ndarray:
-    """Bytes that no two places have alike for long."""
+    """Random bytes, so that no two places look alike."""
     return np.random.default_rng(seed).integers(0, 256, count, dtype=np.uint8)

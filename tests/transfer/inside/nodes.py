@@ -1,4 +1,4 @@
-"""Two processes stand for two nodes, each with GPUs of its own; TCP on loopback between them."""
+"""Two processes stand for two nodes, each with its own GPUs, joined by TCP on loopback."""
 
 import ctypes
 import json
@@ -54,14 +54,14 @@ class Other:
         return line[3:].strip()
 
     def do(self, code: str) -> str:
-        """What the code is worth there."""
+        """The value of the code in the other process."""
         assert self.process.stdin is not None
         self.process.stdin.write(code + "\n")
         self.process.stdin.flush()
         return self.line()
 
     def expose(self, name: str, size: int, gpu: int | None, seed: int, writable: bool) -> None:
-        """Random bytes on one of its GPUs, or in its host memory."""
+        """Exposes random bytes on one of its GPUs, or in its host memory."""
         made = f"np.random.default_rng({seed}).integers(0, 256, {size}, 'uint8')"
         if gpu is not None:
             made = f"Device(({size},), gpu={gpu}).set({made})"
@@ -101,7 +101,7 @@ def node() -> Iterator[t.Node]:
 
 
 def settled(node: t.Node, **expected: int) -> dict[str, int]:
-    """Its statistics, once they are so: what ends, ends on threads."""
+    """The node's statistics, once they are as expected: threads end its work a little later."""
     end = time.monotonic() + 10
     while True:
         found = node.stats()
@@ -167,7 +167,7 @@ def test_tensors_of_torch(other: Other, node: t.Node) -> None:
 
 
 def test_many_at_once_both_ways(other: Other, node: t.Node) -> None:
-    """Two connections, and threads on each, over three buffers."""
+    """Two connections, each used by several threads, share three buffers."""
     size = MIB
     other.expose("source", size, 3, 5, False)
     for i in range(8):
@@ -188,7 +188,7 @@ def test_many_at_once_both_ways(other: Other, node: t.Node) -> None:
 
 
 def test_both_legs_at_once(other: Other, node: t.Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a piece is copied from its buffer to the GPU, another comes by the network."""
+    """While one piece is copied from its buffer to the GPU, another comes over the network."""
     size = 32 * MIB
     legs = {"fetch": 0, "copy": 0}
     counting = threading.Lock()
@@ -202,7 +202,7 @@ def test_both_legs_at_once(other: Other, node: t.Node, monkeypatch: pytest.Monke
                 first = legs[name] == 1
             if name == "fetch" and copying.is_set():
                 fetched_meanwhile.set()
-            if name == "copy" and first:  # it ends only when a fetch has begun beside it
+            if name == "copy" and first:  # it ends only after a fetch began beside it
                 copying.set()
                 assert fetched_meanwhile.wait(60)
             leg(*arguments, **named)
@@ -217,7 +217,7 @@ def test_both_legs_at_once(other: Other, node: t.Node, monkeypatch: pytest.Monke
 
 
 def test_nodes_that_wait_for_one_another(other: Other) -> None:
-    """Each reads from the other with all its buffers: those it serves by are others."""
+    """Each reads from the other with all its buffers, and serves the other with separate ones."""
     size = 4 * MIB
     other.expose("theirs", size, 0, 7, False)
     with t.Node(**SETTINGS, listen="127.0.0.1:0") as node:
@@ -283,7 +283,7 @@ def test_a_killed_peer_ends_transfers(doomed: Other, node: t.Node) -> None:
         peer.read("large", np.zeros(1, "uint8"))
     peer.close()
     again = Other()
-    try:  # the node and its buffers are as good as before
+    try:  # the node and its buffers still work
         again.expose("large", MIB, 0, 11, False)
         into = np.zeros(MIB, "uint8")
         with node.connect(again.address) as peer:
@@ -299,7 +299,7 @@ def test_a_peer_that_stands_still(doomed: Other) -> None:
         stand_still(doomed, node)
 
         memory = node._carrier._memory
-    # The engine has ended with the node: nothing that still comes is written.
+    # The engine ended with the node, so nothing that still comes is written.
     ctypes.memset(memory, 0x5A, len(memory))
     if doomed.process.poll() is None:
         os.kill(doomed.process.pid, signal.SIGCONT)
@@ -321,7 +321,7 @@ def stand_still(doomed: Other, node: t.Node) -> None:
         peer.close()
         settled(node, peers=0, under_way=0)
     finally:
-        if BACKEND == "mooncake":  # whose reads are waited for by close()
+        if BACKEND == "mooncake":  # its close() waits for reads
             doomed.process.kill()
 
 
@@ -350,7 +350,7 @@ def test_a_killed_client_leaves_nothing(node: t.Node) -> None:
 
 
 def test_a_late_read_never_lands(node: t.Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A buffer of a read that does not end is not used again before it has."""
+    """The buffer of a read that does not end is not used again until the read has ended."""
 
     class Late(NetworkRead):
         done = False
@@ -439,7 +439,7 @@ def test_who_is_let_in(other: Other, tmp_path: Path) -> None:
 
 
 def test_strangers_do_no_harm(other: Other, node: t.Node) -> None:
-    """Another version, noise, silence, and messages without a MAC by the secret."""
+    """Strangers have another version, send noise or nothing, or no MAC made with the secret."""
     host, port = other.address.split(":")
 
     def say(*parts: bytes) -> bytes:
@@ -481,7 +481,7 @@ def test_another_version_is_refused(other: Other, monkeypatch: pytest.MonkeyPatc
 
 
 def test_connecting_again(other: Other, node: t.Node) -> None:
-    """The engine forgets a peer, and knows it again."""
+    """The engine forgets a peer, and learns to know it again."""
     other.expose("again", MIB, 2, 21, False)
     for _ in range(3):
         into = np.zeros(MIB, "uint8")

@@ -39,7 +39,7 @@ def test_a_module_leaves_and_comes_back() -> None:
     assert offloader.used == move.bytes >= 4 * 256 * 257 * 4
     assert before - gpu_bytes() >= move.bytes
     assert all(away(one) for one in [*net.parameters(), *net.buffers()])
-    assert offloader.offload(net).bytes == 0  # is away already
+    assert offloader.offload(net).bytes == 0  # it is away already
     offloader.prefetch(net)
     offloader.offload(net)
     offloader.prefetch(net).wait()
@@ -96,8 +96,8 @@ def test_a_pool_that_is_too_small() -> None:
         caught.value
     )
     assert [away(one) for one in tensors] == [True, True, True, False, False]
-    held = [tensors[0].data]  # as another thread may, for a moment
-    offloader.prefetch(tensors[0])  # not waited for: the pool waits until its block is back
+    held = [tensors[0].data]  # as another thread may hold it for a moment
+    offloader.prefetch(tensors[0])  # no wait: the pool waits for its block
     threading.Timer(0.05, held.clear).start()
     offloader.offload([tensors[3], tensors[4]]).wait()
     assert offloader.used == 1 << 20
@@ -200,14 +200,14 @@ def test_a_gradient_through_frozen_layers_is_refused(frozen: bool) -> None:
         for wrong in ((x.clone().requires_grad_(), plain), (x, {"all": scale})):
             with pytest.raises(errors.InvalidArgument, match="backward pass"):
                 net(wrong[0], scales=wrong[1])
-        expected = net(x, scales=plain)  # nothing to record
+        expected = net(x, scales=plain)  # autograd has nothing to record
         with torch.no_grad():
             assert torch.equal(net(x, scales={"all": scale}), expected)
 
 
 def test_frozen_modules_are_never_copied_back() -> None:
     net, offloader = model().eval(), t.Offloader("8MiB")
-    net[1].weight = net[0].weight  # shared by two of them
+    net[1].weight = net[0].weight  # two layers share it
     x, size = torch.randn(2, 256), 256 * 257 * 4
     with torch.no_grad():
         expected, most = net(x), 0
@@ -218,10 +218,10 @@ def test_frozen_modules_are_never_copied_back() -> None:
                 most = max(most, gpu_bytes() - start)
             after = t.stats()
             moved = sum(after[each] - carried[each] for each in ("bytes", "plain_bytes"))
-            assert 9 * size <= moved <= 15 * size  # to the GPU alone
+            assert 9 * size <= moved <= 15 * size  # none back to the host
         assert all(away(one) for one in net.parameters())
         assert most < 3 * size
-        assert torch.equal(net(x), expected)  # the host's copies, computed in place
+        assert torch.equal(net(x), expected)  # computed on the host's copies
     offloader.prefetch(net).wait()
     assert torch.equal(net(x), expected)
     with pytest.raises(errors.InvalidArgument, match="frozen"):  # noqa: SIM117
@@ -234,7 +234,7 @@ def test_frozen_modules_are_never_copied_back() -> None:
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_modules_stay_between_watermarks(frozen: bool) -> None:
-    """Of eight layers five have room: most of them are copied once, not once a pass."""
+    """Five of eight layers have room. Most of these are copied once, not in every pass."""
     torch.manual_seed(0)
     net = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(8)])
     x, size, offloader = torch.randn(2, 256), 256 * 257 * 4, t.Offloader("8MiB")
@@ -243,22 +243,22 @@ def test_modules_stay_between_watermarks(frozen: bool) -> None:
         with offloader.alternate(net, frozen, watermarks=(4 * size, 5 * size)):
             start = gpu_bytes()
             for turn in range(5):
-                if turn == 1:  # those that stay are there by now
+                if turn == 1:  # by now the layers that stay are there
                     carried = t.stats()
                 assert torch.equal(net(x), expected)
                 most = max(most, gpu_bytes() - start)
             after = t.stats()
             moved = sum(after[each] - carried[each] for each in ("bytes", "plain_bytes"))
             ways = 1 if frozen else 2
-            assert ways * 4 * 3 * size <= moved <= ways * 4 * 6 * size  # of 8 layers a pass
-        assert 3 * size <= most <= (5 if frozen else 7) * size + (64 << 10)  # activations too
+            assert ways * 4 * 3 * size <= moved <= ways * 4 * 6 * size  # 3 to 6 of 8 layers a pass
+        assert 3 * size <= most <= (5 if frozen else 7) * size + (64 << 10)  # with activations
         assert all(away(one) for one in net.parameters())
     offloader.prefetch(net).wait()
     assert torch.equal(net(x), expected)
 
 
 def watch(net: torch.nn.Sequential) -> list[bool]:
-    """Whether each layer that computes has its weights on the GPU."""
+    """A list that gets, for each layer that computes, whether its weights are on the GPU."""
     seen: list[bool] = []
     for layer in net:
         layer.register_forward_pre_hook(
@@ -305,7 +305,7 @@ def test_a_pass_that_ends_early_passes_no_watermark(frozen: bool) -> None:
         expected = net(x)
         with offloader.alternate(net, frozen, watermarks=(3 * size, 4 * size)):
             start = gpu_bytes()
-            gc.freeze()  # of torch's own objects, so that a hundred collections take no minute
+            gc.freeze()  # leaves torch's objects out, else a hundred collections take a minute
             for layer in net:
                 layer.register_forward_pre_hook(stop)
             for at in range(8):
@@ -313,7 +313,7 @@ def test_a_pass_that_ends_early_passes_no_watermark(frozen: bool) -> None:
                     net(x)
                 stopped, at = at, -1
                 assert torch.equal(net(x), expected), stopped
-        # What is copied back is there until it is; activations are some KiB.
+        # A layer that is copied back is there until the copy ends. Activations are some KiB.
         assert most <= (4 if frozen else 6) * size + (64 << 10)
     assert all(away(one) for one in net.parameters())
 
@@ -354,7 +354,7 @@ def test_what_a_module_gains_inside_and_other_threads() -> None:
             net(x)
             handle.remove()
             assert len(refused) == 1 and "one thread's forward passes" in str(refused[0])
-            meanwhile()  # when none is under way, another thread may
+            meanwhile()  # allowed when no pass is under way
             assert len(refused) == 1
 
 
@@ -403,7 +403,7 @@ def test_what_cannot_be_kept_away_is_refused() -> None:
             each.offload_optimizer(optimizer)
     end()
     again = other.offload_optimizer(optimizer)
-    end()  # which has ended: nothing of the other's
+    end()  # has ended already, and must not end the other's
     with pytest.raises(errors.InvalidArgument, match="already"):
         offloader.offload_optimizer(optimizer)
     again()

@@ -1,5 +1,7 @@
-"""Order: a copy comes after its streams' work, and later work after the copy. simcuda runs work as
-late as is legal, so that anything out of order reads or writes the wrong bytes."""
+"""A copy comes after its streams' work, and later work comes after the copy.
+
+simcuda runs work as late as is legal, so work out of order reads or writes the wrong bytes.
+"""
 
 import numpy as np
 import pytest
@@ -33,7 +35,7 @@ def test_one_stream(size: int) -> None:
     array, back = made(size, 1), t.pinned(size)
     array.stream.fill(array.address, 5, size)
     handle = t.copy(back, array)
-    array.stream.fill(array.address, 6, size)  # behind the copy
+    array.stream.fill(array.address, 6, size)  # ordered behind the copy
     handle.wait()
     assert (back == 5).all()
     array.stream.synchronize()
@@ -58,7 +60,7 @@ def test_two_gpus_with_a_stream_each(size: int) -> None:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("late", [0, 1])
 def test_neither_gpus_work_is_overtaken(size: int, late: int) -> None:
-    """With one of the streams held up, nothing is copied."""
+    """While one of the streams is held up, nothing is copied."""
     source, target = made(size, 0), made(size, 3)
     source.set(np.full(size, 5, np.uint8))
     target.set(np.full(size, 9, np.uint8))

@@ -1,5 +1,7 @@
-"""torch's CPU tensors, and .to(): in the emulation, where torch's own are in simulated GPU memory
-and those of from_numpy are in the host's."""
+"""torch's CPU tensors, and .to(), in the emulation.
+
+There torch's own tensors lie in simulated GPU memory, and those of from_numpy in host memory.
+"""
 
 import numpy as np
 import pytest
@@ -22,7 +24,7 @@ def host(*shape: int, dtype: str = "float32") -> torch.Tensor:
 
 
 def moved(tensor: torch.Tensor) -> torch.Tensor:
-    """As to() would to a GPU: from the host's memory into torch's own, which is the GPU's here."""
+    """Copies a tensor as to() does to a GPU: from host memory into torch's own, here a GPU's."""
     out = tensors._copied(t.default_engine(), tensor, CPU, False)
     assert _C.place_of(out.untyped_storage().data_ptr()) == (0, True)
     return out

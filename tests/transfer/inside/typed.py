@@ -14,7 +14,7 @@ from glake.typing import Snapshot, TransferStats
 
 
 def _misfits(value: Any, hint: Any, place: str = "") -> list[str]:
-    """Where a value is not of a type: TypedDicts by their keys, lists and dicts by each item."""
+    """Where a value does not fit a type. Checks TypedDicts by key, lists and dicts by item."""
     origin, inner = get_origin(hint), get_args(hint)
     if typing.is_typeddict(hint):
         hints = typing.get_type_hints(hint)

@@ -1,4 +1,4 @@
-"""Copies of a block by its owner and by a child that opens it (argument: its text)."""
+"""The owner of a block and a child that opens it both copy it (argument: the block's text)."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ def opened(text: str) -> None:
 
 
 def owned() -> None:
-    """In the owner: writes, has a child open the block, and reads what that wrote."""
+    """In the owner: writes, has a child open the block, and reads what the child wrote."""
     block = _C.malloc(SIZE, 1)
     mine = t.Raw(block, SIZE, 1)
     t.copy(mine, np.full(SIZE, 7, np.uint8)).wait()

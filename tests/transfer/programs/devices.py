@@ -1,4 +1,4 @@
-"""Asks for devices."""
+"""Asks how many devices there are."""
 
 from glake import _C
 

@@ -1,4 +1,4 @@
-"""Exits while a copy runs (arguments: its bytes; held, if its handle is kept)."""
+"""Exits while a copy runs (arguments: its bytes, and `held` if its handle is kept)."""
 
 import sys
 

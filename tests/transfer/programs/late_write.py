@@ -1,4 +1,4 @@
-"""Writes a file, and another as the interpreter ends (arguments: both)."""
+"""Writes a file, and another one as the interpreter ends (arguments: both files)."""
 
 import atexit
 import sys

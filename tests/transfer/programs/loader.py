@@ -1,4 +1,4 @@
-"""Loads once it is told to, and says from when to when."""
+"""Loads data once it is told to, and prints when it began and ended."""
 
 import json
 import sys

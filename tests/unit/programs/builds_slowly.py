@@ -1,4 +1,4 @@
-"""Says what it builds, and goes on."""
+"""Prints what it builds, and takes a while."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Kinds of blocks, nested and of several threads."""
+"""Kinds of blocks are chosen in nested contexts, and by each thread for itself."""
 
 import threading
 

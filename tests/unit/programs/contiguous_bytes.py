@@ -1,4 +1,4 @@
-"""The bytes of contiguous blocks that an option makes of a large one."""
+"""Allocates 8 MiB; prints how many bytes the option made contiguous."""
 
 from glake import _C
 

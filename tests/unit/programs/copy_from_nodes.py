@@ -1,4 +1,4 @@
-"""Copies 128 MiB to GPU 0 from host memory whose stretches are on the given nodes, in turn."""
+"""Copies 128 MiB of host memory to GPU 0. Its stretches lie on the given NUMA nodes, in turn."""
 
 import json
 import sys

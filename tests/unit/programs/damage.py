@@ -1,4 +1,4 @@
-"""Writes past a block's end and after its free: what is found."""
+"""Writes past a block's end and after a free, and prints what is found."""
 
 import ctypes
 

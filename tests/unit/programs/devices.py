@@ -1,4 +1,4 @@
-"""The number of devices."""
+"""Prints the number of devices."""
 
 from glake import _C
 

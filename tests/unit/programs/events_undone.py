@@ -1,4 +1,4 @@
-"""All events undone from the last, as memory_viz does it: what they name must be there."""
+"""Undoes all events from the last, as memory_viz does. What each event names must be there."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Every method of a parent's handle, called by its forked child."""
+"""A forked child calls every method of its parent's handle."""
 
 import asyncio
 import os

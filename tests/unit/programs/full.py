@@ -1,4 +1,4 @@
-"""Allocates where the file system behind it is full (argument: the kind of blocks)."""
+"""Allocates where the file system of the simulator is full (argument: the kind of blocks)."""
 
 import re
 import sys

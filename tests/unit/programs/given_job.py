@@ -1,4 +1,4 @@
-"""Targets of a plan: of a function with and without a job, and none."""
+"""Targets of a plan: a function that takes a job, one that takes none, and no function."""
 
 number = 3
 

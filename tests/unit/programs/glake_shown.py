@@ -1,4 +1,4 @@
-"""What a child imports and is told."""
+"""Prints which modules a child imports, and its arguments."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Whether blocks fit beside the headroom of the option."""
+"""Prints whether blocks fit beside the headroom that the option sets."""
 
 import glake
 from glake import _C

@@ -1,4 +1,4 @@
-"""A headroom is set, restored and given back, of one device and of all."""
+"""The headroom of one device, and that of all, is set, restored and given back."""
 
 import glake
 from glake import _C

@@ -28,5 +28,5 @@ for device in (2, -1, "cuda:2", "cpu", "gpu0", 1.0):
         continue
     raise AssertionError(device)
 assert _C.headroom(0) == _C.headroom(-1) == 2 << 20
-glake.headroom("0")  # as 0
+glake.headroom("0")  # the same as 0
 assert _C.headroom(0) == _C.headroom(-1) == 0

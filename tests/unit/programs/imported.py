@@ -1,4 +1,4 @@
-"""Which modules an import brings (arguments: what is imported, then those to look for)."""
+"""Prints which modules an import brings (arguments: the import, then the modules to look for)."""
 
 import importlib
 import sys

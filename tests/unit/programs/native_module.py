@@ -1,4 +1,4 @@
-"""Whether the native module has opened a driver."""
+"""Prints whether the native module has opened a driver."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Opens the block whose text is read from the standard input."""
+"""Opens the shared block whose text it reads from the standard input."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Pinned blocks outlive their free; host memory."""
+"""Pinned blocks outlive their free. Host memory is given back."""
 
 import glake
 from glake import _C

@@ -1,4 +1,4 @@
-"""An engine without links: plans between GPUs that are there and not."""
+"""An engine without links plans between GPUs that are there, and names those that are not."""
 
 from glake import _C, errors
 

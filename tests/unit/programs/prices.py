@@ -1,4 +1,4 @@
-"""The simulator's prices of calls (arguments: its library, the calls)."""
+"""Prints the simulator's prices of calls (arguments: its library, the calls)."""
 
 import ctypes
 import sys

@@ -1,4 +1,4 @@
-"""Records until its parent ends (arguments: that one's number, a folder for what came of it)."""
+"""Records until its parent ends (arguments: the parent's number, a folder for marks of both)."""
 
 import sys
 import time

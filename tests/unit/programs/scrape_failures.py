@@ -1,4 +1,4 @@
-"""Paths that fail."""
+"""A scrape shows the paths that fail."""
 
 from unittest import mock
 

@@ -1,4 +1,4 @@
-"""The values are those of the statistics."""
+"""The values of a scrape are those of the statistics."""
 
 import numpy as np
 from scraping import scrape

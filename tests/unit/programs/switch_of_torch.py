@@ -1,4 +1,4 @@
-"""The switch of torch takes the glake beside it (argument: the folder it lies in)."""
+"""glake_autoload imports the glake of its own folder (argument: that folder)."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The topology follows the driver (argument: what opens it, driver or engine)."""
+"""The topology in force is that of the driver (argument: what opens it, driver or engine)."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What a forked child cannot read is told."""
+"""Metrics say what a forked child cannot read."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Commands where no package has metadata (argument: a page to write)."""
+"""Commands run where no package has metadata (argument: a page to write)."""
 
 import importlib.metadata
 import sys

@@ -1,4 +1,4 @@
-"""Writes a file after some seconds (arguments: it, the seconds)."""
+"""Writes a file after some seconds (arguments: the file, the seconds)."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""What glake's hook finds of the package: its one object and the function beside it."""
+"""All that glake's hook uses of the package: its one object and the function beside it."""
 
 torch_memory_saver = object()
 

@@ -1,1 +1,1 @@
-"""A stand-in: what the hook for vLLM takes from it, without behaviour."""
+"""A stand-in. It has what the hook for vLLM takes from the package, without behaviour."""

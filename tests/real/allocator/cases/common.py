@@ -1,4 +1,4 @@
-"""Shared by the cases. No kernel runs where they run, so all contents come and go by copies."""
+"""What the cases share. No kernel runs under them, so all contents come and go by copies."""
 
 import contextlib
 import gc
@@ -33,7 +33,7 @@ def stat(name: str) -> int:
 
 
 def refused(size: int) -> bool:
-    """Whether `size` bytes are out of memory; if not, they are taken and freed."""
+    """Whether `size` bytes are out of memory. If not, they are taken and freed."""
     try:
         u8(size)
     except torch.OutOfMemoryError:
@@ -92,7 +92,7 @@ def live_blocks(pool: tuple[int, int]) -> int:
 
 
 def counting_library() -> str:
-    """counting.cpp, compiled."""
+    """Compiles counting.cpp, and returns the library's path."""
     library = str(Path(tempfile.mkdtemp()) / "counting.so")
     source = Path(__file__).with_name("counting.cpp")
     subprocess.run(["g++", "-shared", "-fPIC", source, "-o", library], check=True)

@@ -1,4 +1,5 @@
-// A pluggable allocator that counts: `taken` or `managed`, and `given`; `made` and `freed`.
+// A pluggable allocator that counts its calls in `made` and `freed`. `taken` or `managed`
+// allocates, and `given` frees.
 #include <cstddef>
 
 extern "C" {

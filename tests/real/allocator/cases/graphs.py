@@ -1,4 +1,4 @@
-"""CUDA graphs: their pools, what they hold, what they give back; cudagraph trees' checkpoints."""
+"""CUDA graphs: their pools, what they hold and give back, and checkpoints of cudagraph trees."""
 
 import gc
 
@@ -161,7 +161,7 @@ def case_recorded_in_a_capture_is_not_reused_in_it():
 
 
 def case_a_capture_may_reuse_what_it_has_joined():
-    """graph_capture_record_stream_reuse: after the join the block is free again in the capture."""
+    """By graph_capture_record_stream_reuse a block is free in the capture again after the join."""
     torch.cuda.memory._set_allocator_settings("graph_capture_record_stream_reuse:True")
     first, second = torch.cuda.Stream(), torch.cuda.Stream()
     graph = torch.cuda.CUDAGraph(keep_graph=True)

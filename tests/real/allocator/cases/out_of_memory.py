@@ -104,7 +104,7 @@ def case_cached_memory_makes_room_under_a_limit():
 
 
 def case_other_streams_blocks_are_had_before_it_is_refused():
-    """A request waits for a block that waits for another stream."""
+    """Before it is refused, a request waits for a block that another stream still uses."""
     side, size = torch.cuda.Stream(), GIB // 2
     block = u8(size)
     block.record_stream(side)

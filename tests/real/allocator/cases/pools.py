@@ -294,8 +294,8 @@ def case_what_is_idle_goes_to_a_pools_allocator_that_is_refused():
     pool = torch.cuda.MemPool(counting.allocator())
     take = counting.library.taken
     take.restype, take.argtypes = ctypes.c_void_p, [ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p]
-    assert take(400 * MIB, 0, None) is not None  # which no allocator of torch's knows of
-    u8(torch.cuda.mem_get_info()[0] - 64 * MIB)  # idle from here on
+    assert take(400 * MIB, 0, None) is not None  # unknown to torch's allocators
+    u8(torch.cuda.mem_get_info()[0] - 64 * MIB)  # freed at once, so idle
     assert torch.cuda.mem_get_info()[0] < 200 * MIB
     with torch.cuda.use_mem_pool(pool):
         assert u8(200 * MIB).is_cuda
@@ -355,7 +355,7 @@ def case_blocks_of_an_unsplit_pools_allocator_stay_whole():
 
 
 def case_many_blocks_of_a_pools_allocator_are_found_fast():
-    """Twelve times the blocks take some twelve times the CPU time, not a hundred times."""
+    """Twelve times as many blocks take about twelve times the CPU time, not a hundred times."""
     pool = torch.cuda.MemPool(Counting().allocator())
 
     def taken(count):

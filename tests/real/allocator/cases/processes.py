@@ -23,7 +23,7 @@ def read_and_write(tensors, answers):
 
 
 def case_a_tensor_is_read_and_written_by_another_process():
-    os.environ["GLAKE_SIM_MACHINE"] = f"cases-{os.getpid()}"  # both: one machine
+    os.environ["GLAKE_SIM_MACHINE"] = f"cases-{os.getpid()}"  # one machine for both
     spawn = torch.multiprocessing.get_context("spawn")
     tensors, answers = spawn.SimpleQueue(), spawn.SimpleQueue()
     process = spawn.Process(target=read_and_write, args=(tensors, answers))
@@ -91,7 +91,7 @@ ENDS = (
 
 
 def case_processes_end_in_peace():
-    """As programs end: what Python has at exit, then static destructors."""
+    """They end as programs do: Python's exit handlers run, then static destructors."""
     for end in ENDS:
         child = os.fork()
         if child == 0:

@@ -17,7 +17,7 @@ def made_here():
 
 
 def case_stacks_are_kept_as_asked():
-    """context: None, "state", "alloc", "all"."""
+    """Option `context` is None, "state", "alloc" or "all"."""
     kept = {}
     for context in (None, "state", "alloc", "all"):
         emptied()
@@ -74,7 +74,7 @@ def case_every_event_has_its_place():
 
 
 def case_a_block_that_waits_is_freed_twice():
-    """free_requested when its tensor goes, free_completed when the other stream is done."""
+    """free_requested comes when its tensor goes, free_completed when the other stream is done."""
     side = torch.cuda.Stream()
     with history():
         block = u8(3 * MIB)
@@ -202,7 +202,7 @@ def case_the_profiler_sees_memory():
 
 
 def case_hooks_of_the_gpu_trace_are_told():
-    """torch.cuda._sanitizer learns of memory."""
+    """torch.cuda._sanitizer learns of memory by these hooks."""
     told = []
     _gpu_trace.register_callback_for_memory_allocation(lambda at: told.append(("allocated", at)))
     _gpu_trace.register_callback_for_memory_deallocation(lambda at: told.append(("freed", at)))

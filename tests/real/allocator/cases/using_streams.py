@@ -1,4 +1,4 @@
-"""Blocks that other streams use are never given away too early, and serve again afterwards."""
+"""Blocks that other streams use are never handed out too early, and are used again afterwards."""
 
 import torch
 from common import MIB, holds, marked, stat, u8

@@ -1,4 +1,4 @@
-"""The allocator that PyTorch has."""
+"""Prints which allocator PyTorch has."""
 
 import torch
 

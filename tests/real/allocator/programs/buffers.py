@@ -34,7 +34,7 @@ with glake.empty(2 * MIB, stream=side) as buffer, torch.cuda.stream(side):
     assert taken.data_ptr() == buffer.ptr
     taken.fill_(0)
     del taken
-    torch.from_dlpack(buffer)  # on its own stream: nothing waits
+    torch.from_dlpack(buffer)  # no wait on its own stream
     gc.collect()
 other = torch.cuda.Stream()
 buffer = glake.empty(2 * MIB, stream=side)

@@ -1,4 +1,4 @@
-"""Counts of synchronisations and of pinned memory's driver calls: printed, to be compared."""
+"""Prints counts of synchronisations and of pinned memory's driver calls, to be compared."""
 
 import torch
 
@@ -27,7 +27,7 @@ try:
 except torch.OutOfMemoryError:
     show("out of memory")
 torch.cuda.synchronize()
-show("synchronised")  # by the caller: not counted
+show("synchronised")  # the caller's own is not counted
 blocks = [torch.empty(MIB * k, dtype=torch.uint8).pin_memory() for k in (1, 2, 3)]
 show("three pinned")
 del blocks

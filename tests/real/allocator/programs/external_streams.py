@@ -1,6 +1,6 @@
-"""Streams that PyTorch did not make are destroyed without a word, with memory of theirs still live.
+"""Streams that PyTorch did not make are destroyed without a word, while their memory is live.
 
-On a GPU a driver that is asked about one of them crashes; the simulator notes it.
+On a GPU a driver that is asked about such a stream crashes. The simulator notes the question.
 """
 
 import ctypes
@@ -33,7 +33,7 @@ for turn in range(6):
         kept[0][: 4 * MIB].copy_(host, non_blocking=True)
         freed = u8(20 * MIB)
         del freed
-        if turn == 3:  # a capture on it, after which nothing more is allocated there
+        if turn == 3:  # its last use is a capture
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, stream=stream):
                 inside = kept[0] + 1

@@ -36,7 +36,7 @@ graph.instantiate()
 for value in (3, 8):
     assert bool((replay(graph, value) == value).all()), f"replay of {value}: {back[:4]}"
 
-# A second graph in the first one's pool; its memory is its own until both are gone.
+# A second graph in the first one's pool. Its memory is its own until both are gone.
 again = torch.cuda.CUDAGraph()
 with torch.cuda.graph(again, pool=graph.pool()):
     inner = there.clone()
@@ -45,7 +45,7 @@ again.replay()
 torch.cuda.synchronize()
 assert inner.is_cuda
 
-# A wait inside a capture is PyTorch's error, and the capture's end.
+# A wait inside a capture is PyTorch's error, and ends the capture.
 broken = torch.cuda.CUDAGraph()
 try:
     with torch.cuda.graph(broken):

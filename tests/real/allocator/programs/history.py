@@ -1,4 +1,4 @@
-"""Events of a recorded history: snapshots, emptied caches, and after it was switched on again."""
+"""Events of a recorded history: snapshots, emptied caches, and a history that is begun again."""
 
 import torch
 
@@ -21,7 +21,7 @@ u8(1)
 torch.cuda.memory._record_memory_history(stacks="python")
 kept = u8(3 * MIB)
 del kept
-assert actions().count("snapshot") == 0  # its own event comes after it
+assert actions().count("snapshot") == 0  # a snapshot's event is in the next
 torch.cuda.memory_stats()
 assert actions().count("snapshot") == 1
 assert actions().count("snapshot") == 2

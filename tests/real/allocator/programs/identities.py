@@ -1,6 +1,7 @@
-"""The identities of statistics and snapshot, as PyTorch's own tests state them, in every state that
-a block can be in: live, freed, pending on few and many streams, freed in a capture, in pools of
-every kind, taken with caching off.
+"""Statistics and snapshot agree as PyTorch's own tests demand, in every state of a block.
+
+Blocks are live, freed, pending on few and many streams, freed in a capture, in pools of every kind,
+or taken with caching off.
 """
 
 import collections
@@ -16,7 +17,7 @@ def u8(size):
 
 
 def check(where):
-    """Sums of the snapshot are the statistics, for all memory and each pool of sizes."""
+    """Sums over the snapshot equal the statistics, for all memory and for each pool of sizes."""
     sums = collections.Counter()
 
     def add(name, pool, amount):

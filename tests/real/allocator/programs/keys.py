@@ -1,4 +1,4 @@
-"""The keys of PYTORCH_CUDA_ALLOC_CONF that PyTorch's own headers name."""
+"""Prints the keys of PYTORCH_CUDA_ALLOC_CONF that PyTorch's own headers name."""
 
 import pathlib
 import re

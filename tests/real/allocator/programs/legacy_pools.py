@@ -1,4 +1,4 @@
-"""Private pools by GLAKE_PRIVATE_POOLS: legacy ones are cudaMalloc's, which legacy IPC takes."""
+"""Private pools by GLAKE_PRIVATE_POOLS. Legacy ones come from cudaMalloc, and allow legacy IPC."""
 
 import ctypes
 import os
@@ -32,7 +32,7 @@ for value in (3, 8):
     source.fill_(value)
     graph.replay()
     assert bool((kept.cpu() == value).all())
-first = min(small, key=torch.Tensor.data_ptr)  # at its segment's base, as IPC asks for
+first = min(small, key=torch.Tensor.data_ptr)  # IPC wants a segment's base
 assert has_ipc_handle(kept) == legacy and has_ipc_handle(first) == legacy
 assert not has_ipc_handle(torch.empty(4 * MIB, dtype=torch.uint8, device="cuda"))
 pool = torch.cuda.MemPool()

@@ -1,4 +1,4 @@
-"""Does what packages do that look for expandable_segments:True, with glake instead of these."""
+"""Does what packages do that look for expandable_segments:True, but with glake."""
 
 import os
 import sys
@@ -19,10 +19,10 @@ assert settings["PYTORCH_CUDA_ALLOC_CONF"].startswith(conf), settings
 assert "balanced" in settings["PYTORCH_CUDA_ALLOC_CONF"] and settings["expandable_segments"]
 assert settings["garbage_collection_threshold"] == 0.75
 
-# Megatron-LM asks for the one or the other.
+# Megatron-LM asks that one of the two holds.
 assert "expandable_segments:True" not in conf or os.environ["NCCL_GRAPH_REGISTER"] == "0"
 
-# vLLM's sleep mode, as of its versions that switch the segments off around its pool.
+# vLLM's sleep mode, in its versions that switch the segments off around its pool.
 own = torch.cuda.memory.CUDAPluggableAllocator(counting_library(), "taken", "given")
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")

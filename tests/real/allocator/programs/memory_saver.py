@@ -1,4 +1,4 @@
-"""The torch_memory_saver package itself, hooked: its signatures, regions, and a graph's memory."""
+"""The real torch_memory_saver with glake's hook: its signatures, regions, and a graph's memory."""
 
 import gc
 import inspect
@@ -55,7 +55,7 @@ assert before - torch.cuda.memory_reserved() >= 16 * MIB
 stats = glake.stats()
 assert stats["glake.paused_bytes"] == before - torch.cuda.memory_reserved()
 assert stats["glake.integrations.memory_saver.paused_bytes"] == stats["glake.paused_bytes"]
-assert stats["glake.host.allocated_bytes.current"] >= 24 * MIB  # the source, and what is paused
+assert stats["glake.host.allocated_bytes.current"] >= 24 * MIB  # the source, and paused memory
 assert bool((outside.cpu() == 8).all())
 filler = torch.empty(before - torch.cuda.memory_reserved(), dtype=torch.uint8, device="cuda")
 del filler
@@ -84,7 +84,7 @@ for paused in (False, True):
         inside.copy_(source, non_blocking=True)
     torch.cuda.synchronize()
 
-# Out of memory on resume: what does not fit stays paused, and its bytes with it.
+# Memory runs out on resume. What does not fit stays paused and keeps its bytes.
 saver.pause("weights")
 torch.cuda.empty_cache()
 free, total = torch.cuda.mem_get_info()

@@ -1,4 +1,4 @@
-"""Memory that is not the allocator's own: a pool's own allocator, and caching switched off."""
+"""Memory from outside the allocator: by a pool's own allocator, and with caching off."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A block recorded on a side stream is reused once that stream's work is done, whoever frees what.
+"""A block recorded on a side stream is used again once that stream's work is done.
 
 It prints the bytes reserved after a hundred more rounds.
 """

@@ -1,4 +1,4 @@
-"""Makes settings (argument) after CUDA is in use, and prints what PyTorch says."""
+"""Makes settings (argument) while CUDA is in use already, and prints what PyTorch says."""
 
 import sys
 import warnings

@@ -1,4 +1,4 @@
-"""The fraction of memory that the environment sets, and whether it holds."""
+"""Prints the fraction of memory that the environment sets, and whether it is kept."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Makes the calls of vLLM's worker for sleeping memory to glake's allocator, without vLLM."""
+"""Makes, without vLLM, the calls to glake's allocator by which vLLM's worker lets memory sleep."""
 
 import torch
 
@@ -65,11 +65,11 @@ before = free()
 allocator.sleep(offload_tags=("weights", "runtime", "cudagraph"))
 assert free() - before >= 4 * 32 * MIB, free() - before
 assert allocator.get_current_usage() == 0
-allocator.sleep(offload_tags=("weights",))  # again: it sleeps as it did
+allocator.sleep(offload_tags=("weights",))  # it sleeps already: no change
 assert holds(outside, 10)
 refused(asleep, RuntimeError, "paused")
 
-# First weights, then the KV cache; what has another tag wakes with either.
+# First weights wake, then the KV cache. Memory of another tag wakes with either.
 allocator.wake_up(["weights"])
 assert holds(weights, 7) and 64 * MIB <= allocator.get_current_usage() < 96 * MIB
 allocator.wake_up(["kv_cache"])
@@ -89,7 +89,7 @@ allocator.wake_up()
 weights.copy_(host(13))
 assert holds(weights, 13)
 
-# Without room to wake up the allocator says so, stays asleep, and wakes up later.
+# If there is no room to wake up, the allocator says so, stays asleep, and wakes up later.
 allocator.sleep("weights")
 free_bytes = free()
 neighbour = torch.empty(free_bytes - 16 * MIB, dtype=torch.uint8, device="cuda")

@@ -94,7 +94,7 @@ def side_streams():
 
 @job()
 def side_streams_late():
-    """The host waits for nothing, as a trace has nothing about the host's waits."""
+    """The host waits for nothing, because a trace does not record its waits."""
     yield from copies_on_a_side_stream(synchronize=False)
 
 
@@ -197,7 +197,7 @@ def main():
         simcuda.configure("complete_after", "-1" if late else "0")
         torch.manual_seed(0)
         clean()
-        # Held memory is compared, so the trace is that of the job with memory to spare.
+        # With --trace the job has memory to spare, as held memory is compared.
         little = capacity_mib is not None and options.trace is None
         ballast = Ballast(capacity_mib * MIB) if little else None
         with recorded(options.trace and options.trace / f"{name}.trace"):

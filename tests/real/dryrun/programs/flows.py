@@ -1,4 +1,4 @@
-"""Memory mode: what scripts decide by comes out as on a GPU, or as any data would have it."""
+"""Memory mode: values by which scripts decide are as on a GPU, or as some data would make them."""
 
 import torch
 from torch import nn
@@ -6,7 +6,7 @@ from torch.nn import functional
 
 DEVICE = "cuda"
 
-# A gradient scaler finds nothing infinite where nobody knows the gradients.
+# A gradient scaler finds nothing infinite in gradients that nobody knows.
 layer = nn.Linear(8, 8).to(DEVICE)
 for optimizer in (
     torch.optim.SGD(layer.parameters(), lr=0.1),
@@ -36,7 +36,7 @@ assert torch.randn(3, 40000, device=DEVICE).argmax(-1).tolist() == [0, 0, 0]  # 
 known = torch.tensor([[1.0, 3.0, 2.0]], device=DEVICE)
 assert known.topk(2).indices.tolist() == [[1, 2]] and known.argmax().item() == 1
 
-# Indices of the host; parts of what is not known.
+# Indices that come from the host, and parts of unknown values.
 ids = torch.tensor([3, 1, 2], device=DEVICE)
 assert ids[torch.tensor([0, 2])].tolist() == [3, 2]
 order = torch.empty_like(ids).random_()
@@ -50,14 +50,14 @@ assert drawn[torch.tensor([1, 2], device=DEVICE)].tolist() == [0, 6]
 half = torch.tensor([True, True, False, False], device=DEVICE)
 others = torch.tensor([7, 8, 9, 9], device=DEVICE)
 assert torch.where(half, drawn, others).tolist() == [5, 0, 9, 9]
-drawn.scatter_(0, torch.tensor([0], device=DEVICE), 3)  # a value of the host is not followed there
+drawn.scatter_(0, torch.tensor([0], device=DEVICE), 3)  # a host's number is not followed here
 assert drawn.tolist() == [0, 0, 0, 0]
 packed = nn.utils.rnn.pack_padded_sequence(
     torch.randn(3, 6, 4, device=DEVICE), torch.tensor([2, 6, 3]), True, enforce_sorted=False
 )
 assert [each.shape[0] for each in nn.utils.rnn.unpack_sequence(packed)] == [2, 6, 3]
 
-# Graphs of torch.compile copy their inputs into buffers that nobody knew before.
+# Graphs of torch.compile copy their inputs into buffers of unknown values.
 product = torch.compile(lambda x, w: (x @ w).relu(), backend="cudagraphs")
 double = torch.compile(lambda x: x * 2, backend="cudagraphs")
 weight = torch.randn(4, 4, device=DEVICE)
@@ -68,7 +68,7 @@ for _ in range(4):
     torch.compiler.cudagraph_mark_step_begin()
     assert double(ids).tolist() == [6, 2, 4]
 
-# A parametrization made by geqrf, lengths nobody knows the sum of.
+# A parametrization made by geqrf, and lengths whose sum nobody knows.
 orthogonal = nn.utils.parametrizations.orthogonal(nn.Linear(4, 4).to(DEVICE))
 assert orthogonal(torch.randn(2, 4, device=DEVICE)).shape == (2, 4)
 values = torch.randn(4, device=DEVICE)

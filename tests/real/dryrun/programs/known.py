@@ -1,4 +1,4 @@
-"""Memory mode: small values that come from the host are followed through the ops."""
+"""Memory mode: small values from the host are followed through PyTorch's operators."""
 
 import torch
 
@@ -26,7 +26,7 @@ big = torch.zeros(1 << 20, device="cuda")
 big[7:9] = torch.tensor([1.0, 2.0], device="cuda")
 assert big[6:10].tolist() == [0, 1, 2, 0]
 
-# In a graph, again at each replay.
+# In a graph they are followed at each replay.
 captured, out = torch.cuda.CUDAGraph(), torch.zeros(3, dtype=torch.long, device="cuda")
 with torch.cuda.graph(captured):
     out.copy_(x * 2)
@@ -36,7 +36,7 @@ x.copy_(torch.tensor([5, 5, 5]))
 captured.replay()
 assert out.tolist() == [10, 10, 10]
 
-# What is computed of data is zero, and shapes follow that; nothing known goes with it.
+# What is computed of data is zero, and shapes follow that. Known values stay known beside it.
 weight = torch.randn(4096, 4096, device="cuda")
 product = weight @ weight
 assert product.sum().item() == 0.0 and x.tolist() == [5, 5, 5]
@@ -54,7 +54,7 @@ ends = torch.zeros(1 << 26, device="cuda")  # views far apart in one storage
 torch._foreach_add_([ends[:2], ends[-2:]], [torch.ones(2, device="cuda")] * 2)
 assert ends[-3:].tolist() == [0.0] * 3
 
-# A known mask of data, writes beside what is known, parts of a whole.
+# A known mask over data, writes beside known values, parts of a whole.
 hidden = torch.randn(8, 4096, 16, device="cuda")
 assert hidden[labels != -100].shape == (800, 16)
 assert hidden.masked_select((labels != -100)[..., None]).shape == (800 * 16,)
@@ -71,7 +71,7 @@ assert torch.equal(product, product.clone()) is False  # nothing is known of the
 exponential = torch.linalg.matrix_exp(torch.randn(2, 2, device="cuda"))
 assert exponential.tolist() == [[0.0, 0.0], [0.0, 0.0]]
 
-# No stand-in has cuSOLVER: the results are allocated.
+# No stand-in has cuSOLVER, but the results are allocated.
 matrix = torch.randn(256, 256, device="cuda")
 values, vectors = torch.linalg.eigh(matrix @ matrix.T)
 assert values.shape == (256,) and vectors.shape == (256, 256) and vectors.is_cuda
@@ -84,7 +84,7 @@ least = torch.linalg.lstsq(tall, torch.randn(5, 256, 3, device="cuda"))
 assert [each.shape for each in least] == [(5, 8, 3), (5, 3), (0,), (0,)]
 assert torch.linalg.lstsq(matrix, matrix[0]).solution.shape == (256,)
 
-# What is not read need not be known; sizes that are known need no bytes of this machine.
+# Values that are not read need not be known. Large known sizes take no memory of this machine.
 pair = torch.tensor([[1.0, 2.0], [3.0, 4.0]], device="cuda")
 ones = torch.ones(2, device="cuda")
 assert (pair @ ones).tolist() == torch.mv(pair, ones).tolist() == [3.0, 7.0]
@@ -99,7 +99,7 @@ lengths = torch.randint(0, 3, (1 << 20,), device="cuda")  # too many to be follo
 assert torch.repeat_interleave(lengths).shape == (0,)
 assert torch.repeat_interleave(lengths, output_size=5).shape == (5,)
 
-# Checks pass, where what they ask for is not known.
+# Checks of unknown values pass.
 assert torch.isfinite(product[0]).all() and not torch.isfinite(ones / 0).any()
 torch.distributions.Normal(product[0], product[1]).sample()
 large = torch.empty(20 << 20, device="cuda").normal_()  # so large that no answer is kept
@@ -108,7 +108,7 @@ finite = torch.isfinite(large)
 finite[5] = False
 assert not finite.all() and not (large > 0).all()
 
-# Sparse tensors keep all that is not known to be at one place.
+# Sparse tensors keep entries apart unless their places are known to be the same.
 places = torch.randint(0, 100, (1, 300), device="cuda")
 rows = torch.sparse_coo_tensor(places, torch.randn(300, 64, device="cuda"), (100, 64))
 assert rows.coalesce()._nnz() == 300 and rows.coalesce().is_coalesced()
@@ -120,7 +120,7 @@ table(torch.tensor([3, 5, 3], device="cuda")).sum().backward()
 assert table.weight.grad.coalesce()._nnz() == 2
 torch.optim.SparseAdam(table.parameters()).step()
 
-# What the CUDA kernel takes besides its result.
+# The CUDA kernel takes memory besides its result.
 torch.cuda.reset_peak_memory_stats()
 before = torch.cuda.memory_allocated()
 unique = torch.unique(torch.arange(1 << 18, device="cuda"))

@@ -1,4 +1,4 @@
-"""Memory mode on several ranks: what they tell each other through the GPUs arrives."""
+"""Memory mode on several ranks: known values that they send through the GPUs arrive."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ length = torch.tensor([rank * 10 + 7], device="cuda")
 dist.all_reduce(length, op=dist.ReduceOp.MAX)
 assert length.item() == 17
 
-# What one rank knows and the other does not stays so.
+# Values that one rank knows and the other does not stay so.
 mine = torch.ones(2, device="cuda") if rank == 0 else torch.randn(2, device="cuda")
 gathered = torch.empty(4, device="cuda")
 dist.all_gather_into_tensor(gathered, mine)

@@ -1,4 +1,4 @@
-"""Halves its batch until it fits, as large-batch finders do."""
+"""Halves its batch until it fits, as searches for the largest batch do."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""A small training job, unaware of glake: train.py STEPS [LAST_BATCH]."""
+"""A small training job that knows nothing of glake: train.py STEPS [LAST_BATCH]."""
 
 import sys
 
@@ -28,4 +28,4 @@ for step in range(steps):
     optimizer.step()
     optimizer.zero_grad()
     print("step", step, "loss", loss.item())
-torch.cuda.reset_peak_memory_stats()  # what a script forgets, the dry run does not
+torch.cuda.reset_peak_memory_stats()  # the dry run keeps the peak all the same

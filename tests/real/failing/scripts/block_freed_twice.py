@@ -2,7 +2,7 @@
 
 PyTorch, torch.cuda.caching_allocator_delete: "Delete memory allocated using the CUDA memory
 allocator." (https://docs.pytorch.org/docs/stable/generated/torch.cuda.memory.caching_allocator_delete.html)
-What is freed already is an "invalid device pointer".
+A block that is freed already is an "invalid device pointer".
 """
 
 import torch

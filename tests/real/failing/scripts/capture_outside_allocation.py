@@ -1,6 +1,6 @@
 """torch.AcceleratorError: captur
 
-Allocation of the driver's, not of the graph's pool. CUDA Runtime API,
+It allocates from the driver, not from the graph's pool. CUDA Runtime API,
 cudaThreadExchangeStreamCaptureMode: in a capture that is not relaxed, "this thread is prohibited
 from potentially unsafe API calls"; cudaMalloc is one (CUDA C++ Programming Guide, "Prohibited and
 Unhandled Operations").

@@ -1,4 +1,4 @@
-"""torch's copies, each checked; prints what must be the same with and without glake."""
+"""Makes and checks torch's copies. Prints what must be the same with and without glake."""
 
 import sys
 import threading
@@ -32,7 +32,7 @@ def default_stream() -> None:
 def pageable() -> None:
     source = numbers(2)
     there = source.to("cuda", non_blocking=True)
-    source.zero_()  # torch has read it
+    source.zero_()  # torch has read it by now
     assert torch.equal(back(there), numbers(2))
     there.copy_(numbers(3))
     assert torch.equal(back(there), numbers(3))
@@ -59,8 +59,8 @@ def streams_and_events() -> None:
     home.copy_(there, non_blocking=True)  # the default stream
     torch.cuda.current_stream().synchronize()
     assert torch.equal(home, numbers(4))
-    # Freed behind its copies, and its memory given to another: PyTorch's own pinned pool goes by an
-    # event, its GPU pool by the stream.
+    # Memory is freed behind its copies and handed out again. PyTorch's pinned pool orders this by
+    # an event, and its GPU pool by the stream.
     for seed in range(5, 10):
         source = numbers(seed).pin_memory()
         with torch.cuda.stream(side):

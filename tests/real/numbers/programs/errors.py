@@ -1,4 +1,4 @@
-"""Programs that fail in numbers mode, each as on a GPU or by naming what cannot be computed."""
+"""Programs that fail in numbers mode as on a GPU, or with the name of what cannot be computed."""
 
 import ctypes
 import os
@@ -8,10 +8,10 @@ import torch
 
 
 class Foreign:
-    """Device memory of the script's own, as other libraries hand it to PyTorch."""
+    """Device memory that the script made itself, as other libraries hand it to PyTorch."""
 
     def __init__(self, count: int) -> None:
-        torch.zeros(1, device="cuda")  # a context is current
+        torch.zeros(1, device="cuda")  # makes a context current
         self.address, self._driver = ctypes.c_uint64(), ctypes.CDLL("libcuda.so.1")
         assert (
             self._driver.cuMemAlloc_v2(ctypes.byref(self.address), ctypes.c_size_t(4 * count)) == 0
@@ -39,7 +39,7 @@ def unmapped() -> None:
         raise AssertionError(f"no error; {y}")
     try:
         torch.ones(1, device="cuda")
-    except torch.AcceleratorError as error:  # it lasts
+    except torch.AcceleratorError as error:  # the error stays
         assert "an illegal memory access was encountered" in str(error), error
     print("unmapped ok")
 
@@ -66,7 +66,7 @@ def op_without_a_cpu_kernel() -> None:
     x = torch.ones(2, 4, 8, 8, device="cuda")
     grid = torch.zeros(2, 8, 8, 2, device="cuda")
     try:
-        torch.cudnn_grid_sampler(x, grid)  # the line that is named
+        torch.cudnn_grid_sampler(x, grid)  # the error names this line
     except NotImplementedError as error:
         assert "aten::cudnn_grid_sampler" in str(error) and "errors.py:69" in str(error), error
         print("op_without_a_cpu_kernel ok")

@@ -1,4 +1,4 @@
-"""What numbers mode promises beyond a training loop; each argument names one function."""
+"""What numbers mode promises beyond a training loop. Each argument names one function."""
 
 import sys
 import threading
@@ -230,11 +230,11 @@ def scaler() -> None:
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
-    assert weight.tolist() == [-1.0] * 4 and scaler.get_scale() == 2.0  # the second was skipped
+    assert weight.tolist() == [-1.0] * 4 and scaler.get_scale() == 2.0  # it skipped the second
 
 
 def recurrent() -> None:
-    """By products and cells, as on the CPU: cuDNN's kernels are nobody's to compute."""
+    """They are computed by products and cells, as on the CPU, because cuDNN's kernels cannot be."""
     torch.manual_seed(0)
     x = torch.randn(5, 3, 8)
     packed = nn.utils.rnn.pack_padded_sequence(x, [5, 3, 2])

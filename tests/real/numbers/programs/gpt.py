@@ -1,4 +1,4 @@
-"""A small GPT: its losses on a device, and on the CPU, to the last bit."""
+"""A small GPT: its losses on a device and on the CPU are equal to the last bit."""
 
 import json
 import sys

@@ -1,11 +1,11 @@
-"""Memory mode: what is read back is zero, and shapes that depend on data follow that."""
+"""Memory mode: data read back are zeros, and shapes that depend on data follow that."""
 
 import sys
 
 import torch
 
 phantom = sys.argv[1] == "phantom"
-noise = [torch.full((1 << 18,), 7.0) for _ in range(8)]  # the host's heap holds no zeros
+noise = [torch.full((1 << 18,), 7.0) for _ in range(8)]  # fills the host's heap with sevens
 del noise
 x = torch.full((1 << 18,), 3.0, device="cuda")
 assert x.cpu().count_nonzero() == 0  # small copies and large ones

@@ -1,4 +1,4 @@
-"""Parameters under DistributedDataParallel or FSDP stay on their GPU; others leave and return."""
+"""Parameters under DistributedDataParallel or FSDP stay on their GPU. Others leave and return."""
 
 import gc
 from typing import Any
@@ -43,7 +43,7 @@ def moves(module: nn.Module) -> None:
 
 net = nn.Linear(64, 64).cuda()
 moves(net)
-net.bias.register_post_accumulate_grad_hook(lambda _: None)  # of the tensor, which keeps it
+net.bias.register_post_accumulate_grad_hook(lambda _: None)  # the tensor keeps its hook
 moves(net)
 loss = net(torch.ones(1, 64, device="cuda")).sum()
 loss.backward()
@@ -53,12 +53,12 @@ dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
 moves(net)
 assert walks == [0]
 loss = net(torch.ones(1, 64, device="cuda")).sum()
-moves(net)  # which holds both gradients: all objects are looked through once
+moves(net)  # the loss holds both gradients, so all objects are searched once
 assert walks == [1]
 
 
 class Wrapper(nn.parallel.DistributedDataParallel):
-    """Jobs have such."""
+    """Jobs have subclasses like this one."""
 
 
 wrapped = Wrapper(net)

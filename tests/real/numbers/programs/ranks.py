@@ -1,4 +1,4 @@
-"""DDP or FSDP2 on several ranks: losses on simulated GPUs, or on the CPU by gloo. Under torchrun.
+"""DDP or FSDP2 under torchrun: losses on simulated GPUs, or on the CPU by gloo.
 
 Arguments: ddp or fsdp, cuda or cpu, and a folder for rank 0's losses.
 """
@@ -51,8 +51,8 @@ def main(kind: str, device_type: str, folder: str) -> None:
         Path(folder, f"{kind}-{device_type}.json").write_text(json.dumps(losses))
     dist.destroy_process_group()
     if device_type == "cpu":
-        # A thread of gloo's may still let go of a tensor, and takes the interpreter's lock for it:
-        # while the interpreter ends, that aborts the process (1 run in 50 on a busy machine).
+        # A thread of gloo's may still drop a tensor, for which it takes the interpreter's lock.
+        # While the interpreter ends, that aborts the process (1 run in 50 on a busy machine).
         os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""A GPT, weights and optimizer paused between steps; and a graph replayed after a resume."""
+"""A GPT whose weights and optimizer are paused between steps; a graph replayed after a resume."""
 
 import runpy
 import sys
@@ -86,7 +86,7 @@ def replay() -> None:
 
 
 def copies() -> None:
-    """What glake copies of a paused region is refused before the GPU sees the address."""
+    """glake refuses to copy memory of a paused region before the GPU sees the address."""
     with glake.region("weights"):
         large, small = (torch.ones(count, device="cuda") for count in (1 << 20, 16))
     other, pool = torch.zeros(1 << 20, device="cuda"), transfer.Offloader("64MiB")

@@ -1,4 +1,4 @@
-"""Installs numbers, then runs a program (arguments: it and its own)."""
+"""Switches numbers on, then runs a program (arguments: the program and its own arguments)."""
 
 import runpy
 import sys

@@ -1,4 +1,4 @@
-"""PyTorch's own samples of its operators, computed on the simulated GPU and on the CPU: prints what
+"""Computes PyTorch's own samples of its operators on the simulated GPU and on the CPU. Prints what
 differs or cannot be computed. Arguments: names of operators (none: all of them)."""
 
 import json
@@ -17,14 +17,14 @@ sys.modules.setdefault("expecttest", types.SimpleNamespace(TestCase=object))  # 
 from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
 
 SECONDS, SAMPLES = 60, 4
-# What they return is of no value to compare: memory nobody wrote.
+# They return memory that nobody wrote, so there is nothing to compare.
 FREE = ("empty", "new_empty", "empty_strided", "new_empty_strided", "empty_like", "empty_permuted")
-# Statistics of an evaluation, which the CPU's kernels do not return and CUDA's do.
+# CUDA's kernels also return statistics in an evaluation, and the CPU's do not.
 FIRST_ONLY = ("native_batch_norm", "_native_batch_norm_legit")
-# What a kind of answer begins with. Whatever is none of these is a fault.
+# How answers of a kind begin. Any other answer is a fault.
 REFUSED = "NotImplementedError: numbers cannot be computed: "
 ON_A_GPU = (
-    "NotImplementedError: Could not run 'aten::",  # PyTorch has no CUDA kernel of it
+    "NotImplementedError: Could not run 'aten::",  # PyTorch has no CUDA kernel for it
     "RuntimeError: torch.linalg.lstsq: `driver` other than `gels` is not supported on CUDA",
 )
 
@@ -38,13 +38,13 @@ def tensors(value: object) -> list[torch.Tensor]:
 
 
 def moved_whole(view: torch.Tensor, device: str) -> torch.Tensor:
-    """On the device with all of its storage, beside which as_strided looks."""
+    """The view on the device with all of its storage, as as_strided looks beyond the view."""
     whole = torch.empty(0, dtype=view.dtype).set_(view.detach().untyped_storage()).to(device)
     return whole.as_strided(view.size(), view.stride(), view.storage_offset())
 
 
 def outcome(op, sample, device: str) -> list[torch.Tensor]:
-    """Results and gradients, on the CPU."""
+    """Results and gradients, moved to the CPU."""
     moved = sample.transform(
         lambda x: (
             x.detach().to(device).requires_grad_(x.requires_grad)
@@ -60,7 +60,7 @@ def outcome(op, sample, device: str) -> list[torch.Tensor]:
         kwargs["device"] = device
     if name_of(op) == "as_strided.partial_views":
         moved.input = moved_whole(sample.input, device)
-    if op.name == "tensor_split":  # where it is split is the host's to know
+    if op.name == "tensor_split":  # places to split at are read by the host
         moved.args = [x.cpu() if isinstance(x, torch.Tensor) else x for x in moved.args]
     results = tensors(op(moved.input, *moved.args, **kwargs))
     if op.name in FIRST_ONLY:
@@ -110,7 +110,7 @@ def said_of(op) -> str:
 
 
 def jiterated(op) -> str:
-    """Of these there is no CPU kernel: the kernel is compiled at run time, and must be named."""
+    """These have no CPU kernel. Their kernel is compiled at run time, and must be named."""
     sample = next(iter(op.sample_inputs("cuda", torch.float32)))
     try:
         op(sample.input, *sample.args, **sample.kwargs)
@@ -152,7 +152,7 @@ def main() -> None:
         if said == "ok":
             continue
         print(f"{name_of(op)}: {kind_of(said)}: {' '.join(said.split())[:300]}", flush=True)
-        if broken():  # as a GPU is after an error: a new process goes on
+        if broken():  # like a GPU after an error, so a new process goes on
             os.environ["SWEEP"] = json.dumps({"at": at + 1, "kinds": kinds})
             os.execv(sys.executable, [sys.executable, *sys.argv])
     print(f"torch {torch.__version__}, {len(chosen)} operators: {dict(kinds)}")

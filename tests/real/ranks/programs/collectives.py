@@ -1,6 +1,6 @@
-"""Every collective of torch.distributed moves the right bytes, in stream order. A rank's process.
+"""One rank: every collective of torch.distributed moves the right bytes, in stream order.
 
-Values are made on the host: kernels are not run. Prints "right" at the end.
+Values are made on the host, because kernels are not run. Prints "right" at the end.
 """
 
 import os
@@ -79,7 +79,7 @@ if eager:
     dist.all_reduce(x, group=half)
     check("split_group", x, [size // 2])
 
-side = torch.cuda.Stream()  # what a late copy writes is what is reduced
+side = torch.cuda.Stream()  # the reduction sees what a late copy writes
 with torch.cuda.stream(side):
     late = torch.empty(1 << 18, device="cuda")
     late.copy_(torch.full((1 << 18,), rank + 1.0).pin_memory(), non_blocking=True)

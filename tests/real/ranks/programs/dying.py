@@ -1,4 +1,4 @@
-"""Rank 1 is killed inside a job; rank 0 is told by NCCL which rank it was, and soon."""
+"""Rank 1 is killed inside a job. NCCL soon tells rank 0 which rank it was."""
 
 import os
 import signal

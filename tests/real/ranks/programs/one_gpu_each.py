@@ -1,4 +1,4 @@
-"""A rank that sees its own GPU alone, as launchers set it up. Prints "right"."""
+"""A rank that sees only its own GPU, as launchers set it up. Prints "right"."""
 
 import os
 

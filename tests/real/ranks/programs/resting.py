@@ -89,15 +89,15 @@ for step in range(5):
     mean = loss.detach().clone()
     dist.all_reduce(mean)
     losses.append(mean.item() / dist.get_world_size())
-    if IN_GLAKE and how != "fsdp-offload":  # there both are in host memory already
+    if IN_GLAKE and how != "fsdp-offload":  # which keeps both in host memory
         from glake import transfer
 
-        if pool is None:  # from the first step on there is a state
+        if pool is None:  # the first step makes the state
             pause_and_resume(model, ("weights", "optimizer"))
             pool = transfer.Offloader("64MiB")
             pool.offload_optimizer(optimizer)
         else:
-            assert pool.used > 0  # until the next step
+            assert pool.used > 0  # until the next step needs it
             pause_and_resume(model, ("weights",))
 torch.cuda.synchronize()
 if IN_GLAKE:

@@ -1,4 +1,4 @@
-"""A few steps of training by DDP or FSDP2. A rank's process; kernels are counted, not run.
+"""One rank of a few steps of training by DDP or FSDP2. Kernels are counted, not run.
 
     training.py ddp|fsdp
 

@@ -1,4 +1,4 @@
-"""A rank whose last backward pass fails: what that had queued is still queued when it ends."""
+"""A rank whose last backward pass fails. Work of that pass is still queued when the rank ends."""
 
 import os
 import sys

@@ -1,2 +1,4 @@
-"""A stand-in for kvikio on simulated GPUs, whose memory is memory. Its signatures are kvikio's, as
-tests/integrations/stored/kvikio.txt has them."""
+"""A stand-in for kvikio on simulated GPUs, whose memory can be read and written directly.
+
+Its signatures are kvikio's, as in tests/integrations/stored/kvikio.txt.
+"""

@@ -1,4 +1,4 @@
-"""Its file, which notes what it was asked for in `asked`, and fails as `failing` says."""
+"""The file of the stand-in. It notes its requests in `asked`, and fails as `failing` says."""
 
 import ctypes
 import os
@@ -6,7 +6,7 @@ from typing import Any
 
 asked: list[tuple[str, int, int]] = []
 opened: list["CuFile"] = []
-failing: dict[str, int] = {}  # by what fails, how often
+failing: dict[str, int] = {}  # what fails: how often
 
 
 def _fails(what: str) -> bool:
