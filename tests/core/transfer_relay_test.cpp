@@ -95,11 +95,11 @@ class Client {
     return got == Got::kPacket;
   }
   void order(Order order) {
-    order.ticket = ++ticket_;
+    order.order_id = ++order_id_;
     send(&order, sizeof order);
   }
   bool ask(Order order, Answer* answer, int descriptor = -1) {
-    order.ticket = ++ticket_;
+    order.order_id = ++order_id_;
     send(&order, sizeof order, descriptor);
     return hear(answer);
   }
@@ -109,18 +109,18 @@ class Client {
     Answer answer;
     return ask(hello, &answer) && answer.failed == 0;
   }
-  uint32_t ticket() const { return ticket_; }
+  uint32_t ticket() const { return order_id_; }
   // Refused with a text that has `words`; the service goes on with this client.
   void refused(const Order& order, const char* words, int descriptor = -1) {
     Answer answer;
     CHECK_TEXT(ask(order, &answer, descriptor), words);
-    CHECK_TEXT(answer.failed != 0 && answer.ticket == ticket_, words);
+    CHECK_TEXT(answer.failed != 0 && answer.order_id == order_id_, words);
     CHECK_TEXT(std::string(answer.why).find(words) != std::string::npos, answer.why);
   }
   void granted(const Order& order, int descriptor = -1) {
     Answer answer;
     CHECK(ask(order, &answer, descriptor));
-    CHECK_TEXT(answer.failed == 0 && answer.ticket == ticket_, answer.why);
+    CHECK_TEXT(answer.failed == 0 && answer.order_id == order_id_, answer.why);
   }
   // The service hangs up, at most one answer before.
   void sent_away() {
@@ -130,7 +130,7 @@ class Client {
 
  private:
   Descriptor socket_;
-  uint32_t ticket_ = 0;
+  uint32_t order_id_ = 0;
 };
 
 Order order_of(Order::Kind kind, int gpu = 0, uint64_t memory = 0, uint64_t at = 0, uint64_t to = 0,
@@ -371,9 +371,9 @@ TEST(copies_end_before_the_goodbye) {
   for (int i = 0; i < 50; ++i) client.order(order_of(Order::kOut, 0, 1, 0, 0, kBytes));
   std::thread ends([&] { service.end(); });
   Answer answer;
-  while (client.hear(&answer) && answer.ticket != 0) {
+  while (client.hear(&answer) && answer.order_id != 0) {
   }
-  CHECK(answer.ticket == 0 && std::string(answer.why) == "it has ended");
+  CHECK(answer.order_id == 0 && std::string(answer.why) == "it has ended");
   std::memset(memory, 9, kBytes);
   ends.join();
   for (size_t i = 0; i < kBytes; ++i) CHECK(memory[i] == 9);
@@ -394,7 +394,7 @@ TEST(a_gpu_is_lost) {
   CHECK(service.wait_for_loss().find("start it again") != std::string::npos);
   for (Client* each : {&first, &second}) {
     Answer goodbye;
-    CHECK(each->hear(&goodbye) && goodbye.ticket == 0);
+    CHECK(each->hear(&goodbye) && goodbye.order_id == 0);
   }
 }
 
@@ -416,7 +416,7 @@ TEST(random_orders) {
     for (int i = 0; i < 60 && there; ++i) {
       Order order;
       order.kind = static_cast<uint32_t>(dice.chance(98) ? dice(1, 6) : dice(0, 9));
-      order.ticket = ++asked;
+      order.order_id = ++asked;
       order.gpu = static_cast<int32_t>(dice.chance(90) ? dice(0, kGpus - 1) : dice(0, 99)) - 1 +
                   static_cast<int32_t>(dice.chance(95));
       order.peer = static_cast<int32_t>(dice(0, kGpus));
@@ -428,8 +428,8 @@ TEST(random_orders) {
       for (Answer answer; there && asked - answered > dice(0, 20); ++answered) {
         there = client.hear(&answer);
         // Each order has one answer, in any order. One for ticket 0 says why the service hangs up.
-        CHECK(!there || answer.ticket <= asked);
-        if (there && answer.ticket == 0) CHECK(answer.failed != 0);
+        CHECK(!there || answer.order_id <= asked);
+        if (there && answer.order_id == 0) CHECK(answer.failed != 0);
       }
     }
   }

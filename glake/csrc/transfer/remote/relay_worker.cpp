@@ -72,7 +72,7 @@ void RelayWorker::obey(const Order& order, Descriptor descriptor) {
       bad("another version of glake: the service's is " + std::to_string(kWireVersion));
     }
     greeted_ = true;
-    return answer(order.ticket, "");
+    return answer(order.order_id, "");
   }
   try {
     switch (order.kind) {
@@ -83,12 +83,12 @@ void RelayWorker::obey(const Order& order, Descriptor descriptor) {
         if (shared_.count(order.memory) != 0) bad("host memory that is there");
         shared_[order.memory] = std::make_unique<SharedMemory>(driver_, gpus_.any(), order.bytes,
                                                                std::move(descriptor));
-        return answer(order.ticket, "");
+        return answer(order.order_id, "");
       }
       case Order::kForget: {
         drain();
         shared_.erase(order.memory);
-        return answer(order.ticket, "");
+        return answer(order.order_id, "");
       }
       case Order::kIn:
       case Order::kOut:
@@ -98,7 +98,7 @@ void RelayWorker::obey(const Order& order, Descriptor descriptor) {
         break;
     }
   } catch (const Error& e) {
-    return answer(order.ticket, e.what());
+    return answer(order.order_id, e.what());
   }
   bad("an order of kind " + std::to_string(order.kind));
 }
@@ -121,7 +121,7 @@ void RelayWorker::open(const Order& order) {
     }
   }
   const Descriptor descriptor = gpu.buffer->exported();
-  answer(order.ticket, "", TransferTuning::kClientBuffer, descriptor.get());
+  answer(order.order_id, "", TransferTuning::kClientBuffer, descriptor.get());
 }
 
 RelayWorker::Gpu& RelayWorker::known(int gpu) {
@@ -177,7 +177,7 @@ void RelayWorker::copy(const Order& order) {
   const bool begun = s.ok();
   if (begun) s = driver_.record(order.gpu, event, stream);
   if (s.ok()) {
-    flights_.push_back({order.ticket, order.gpu, event});
+    flights_.push_back({order.order_id, order.gpu, event});
     return;
   }
   gpus_.note(order.gpu, s);
@@ -198,16 +198,16 @@ void RelayWorker::look() {
     gpus_.note(flight.gpu, s);
     if (!s.ok()) drain();  // nothing may use the buffers when the client is told
     open_.at(flight.gpu).spare.push_back(flight.event);
-    answer(flight.ticket, s.ok() ? "" : driver_.describe(s));
+    answer(flight.order_id, s.ok() ? "" : driver_.describe(s));
     return true;
   };
   flights_.erase(std::remove_if(flights_.begin(), flights_.end(), done), flights_.end());
 }
 
 // A client that reads no answers counts as gone.
-void RelayWorker::answer(uint32_t ticket, const std::string& why, Bytes bytes, int descriptor) {
+void RelayWorker::answer(uint32_t order_id, const std::string& why, Bytes bytes, int descriptor) {
   Answer answer;
-  answer.ticket = ticket;
+  answer.order_id = order_id;
   answer.failed = why.empty() ? 0 : 1;
   answer.bytes = bytes;
   why.copy(answer.why, sizeof answer.why - 1);

@@ -34,7 +34,7 @@ class RelayWorker {
     std::vector<EventId> spare;
   };
   struct Flight {
-    uint32_t ticket;
+    uint32_t order_id;
     int gpu;
     EventId event;
   };
@@ -50,7 +50,7 @@ class RelayWorker {
   Address in_shared(const Order& order);
   EventId event_on(Gpu* gpu, int number);
   void look();
-  void answer(uint32_t ticket, const std::string& why, Bytes bytes = 0, int descriptor = -1);
+  void answer(uint32_t order_id, const std::string& why, Bytes bytes = 0, int descriptor = -1);
   void drain();
   void release();
 

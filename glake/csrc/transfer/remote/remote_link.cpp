@@ -34,33 +34,33 @@ RemoteLink::~RemoteLink() {
 uint32_t RemoteLink::send(Order order, int descriptor) {
   Lock lock(mutex_);
   if (broken_.empty()) {
-    order.ticket = ++last_;
-    tickets_[order.ticket];
-    if (send_packet(socket_.get(), &order, sizeof order, descriptor)) return order.ticket;
-    tickets_.erase(order.ticket);
+    order.order_id = ++last_;
+    awaited_[order.order_id];
+    if (send_packet(socket_.get(), &order, sizeof order, descriptor)) return order.order_id;
+    awaited_.erase(order.order_id);
     broken_ = "it has ended, or takes no orders";
   }
   refuse_order(broken_);
 }
 
 // Waits for the answer to an order that is no copy. Other threads may receive the answer meanwhile.
-RemoteLink::Ticket RemoteLink::await(uint32_t ticket) {
+RemoteLink::Awaited RemoteLink::await(uint32_t order_id) {
   const auto end = std::chrono::steady_clock::now() + TransferTuning::kPatience;
   for (;;) {
     {
       Lock lock(mutex_);
       pump();
-      const auto found = tickets_.find(ticket);
+      const auto found = awaited_.find(order_id);
       if (found->second.over) {
-        Ticket answer = std::move(found->second);
-        tickets_.erase(found);
+        Awaited answer = std::move(found->second);
+        awaited_.erase(found);
         if (answer.why.empty()) return answer;
         refuse_order(answer.why);
       }
       // If the service answers later, nobody uses the result.
       const bool late = std::chrono::steady_clock::now() > end;
       if (late || !broken_.empty()) {
-        tickets_.erase(found);
+        awaited_.erase(found);
         refuse_order(late ? "it does not answer" : broken_);
       }
     }
@@ -75,9 +75,9 @@ void RemoteLink::pump() {
   take_answers();
   if (!hung_up_ || (!let_go_ && process_ && !has_ended(process_.get()))) return;
   let_go_ = true;
-  for (auto& [number, ticket] : tickets_) {
-    if (std::exchange(ticket.over, true)) continue;
-    ticket.why = broken_;
+  for (auto& [id, each] : awaited_) {
+    if (std::exchange(each.over, true)) continue;
+    each.why = broken_;
   }
 }
 
@@ -88,14 +88,14 @@ void RemoteLink::take_answers() {
     const Got got = take_packet(socket_.get(), &answer, sizeof answer, &descriptor, false);
     if (got == Got::kNone) return;
     answer.why[sizeof answer.why - 1] = 0;
-    hung_up_ = got == Got::kGone || answer.ticket == 0;
+    hung_up_ = got == Got::kGone || answer.order_id == 0;
     if (hung_up_) {
       let_go_ = got != Got::kGone;
       broken_ = let_go_ ? answer.why : "it has ended";
       return;
     }
-    const auto found = tickets_.find(answer.ticket);
-    if (found == tickets_.end()) continue;  // an answer about shared memory, for which nobody waits
+    const auto found = awaited_.find(answer.order_id);
+    if (found == awaited_.end()) continue;  // an answer about shared memory, for which nobody waits
     found->second.over = true;
     found->second.bytes = answer.bytes;
     found->second.descriptor = std::move(descriptor);
@@ -108,7 +108,7 @@ void RemoteLink::open(int gpu, int there, bool near) {
   Order order;
   order.kind = Order::kOpen;
   order.gpu = there;
-  const Ticket answer = await(send(order));
+  const Awaited answer = await(send(order));
   Buffer buffer;
   buffer.there = there;
   buffer.bytes = answer.bytes;
@@ -220,9 +220,9 @@ void RemoteLink::share(uint64_t id, const SharedMemory& memory) {
   order.kind = Order::kShare;
   order.memory = id;
   order.bytes = memory.bytes();
-  const uint32_t ticket = send(order, memory.descriptor());
+  const uint32_t order_id = send(order, memory.descriptor());
   Lock lock(mutex_);
-  tickets_.erase(ticket);
+  awaited_.erase(order_id);
 }
 
 void RemoteLink::forget(uint64_t id) {
@@ -273,11 +273,11 @@ RemoteCopy RemoteLink::across(int gpu, Address from, int peer, Address to, Bytes
 RemoteCopy::State RemoteLink::state(RemoteCopy copy, std::string* why) {
   Lock lock(mutex_);
   pump();
-  const auto found = tickets_.find(copy.ticket);
-  if (found == tickets_.end()) return RemoteCopy::State::kDone;
+  const auto found = awaited_.find(copy.order_id);
+  if (found == awaited_.end()) return RemoteCopy::State::kDone;
   if (!found->second.over) return RemoteCopy::State::kUnderWay;
   *why = found->second.why;
-  tickets_.erase(found);
+  awaited_.erase(found);
   return why->empty() ? RemoteCopy::State::kDone : RemoteCopy::State::kFailed;
 }
 

@@ -16,7 +16,7 @@ namespace glake::transfer {
 
 // A copy that was ordered from the service.
 struct RemoteCopy {
-  uint32_t ticket = 0;
+  uint32_t order_id = 0;
   enum class State { kUnderWay, kDone, kFailed };
 };
 
@@ -62,7 +62,7 @@ class RemoteLink {
     bool mapped = false;
     std::set<std::pair<Bytes, Bytes>> lent;  // from, until
   };
-  struct Ticket {
+  struct Awaited {
     bool over = false;
     std::string why;  // empty unless it failed
     Bytes bytes = 0;
@@ -71,7 +71,7 @@ class RemoteLink {
   using Lock = std::unique_lock<std::mutex>;
 
   uint32_t send(Order order, int descriptor = -1);
-  Ticket await(uint32_t ticket);
+  Awaited await(uint32_t order_id);
   // Called under the lock. It takes the answers that have come, and looks which begun copies have
   // ended.
   void pump();
@@ -90,7 +90,7 @@ class RemoteLink {
   bool hung_up_ = false;  // it does not answer any more either
   bool let_go_ = false;   // and none of its copies is under way
   uint32_t last_ = 0;
-  std::map<uint32_t, Ticket> tickets_;
+  std::map<uint32_t, Awaited> awaited_;
   std::map<int, Buffer> buffers_;
 };
 

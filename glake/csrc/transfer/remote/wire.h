@@ -24,13 +24,13 @@ struct Order {
     kAcross,  // from the buffer on `gpu` at `at` to the one on `peer` at `to`
   };
   uint32_t kind = kHello;
-  uint32_t ticket = 0;  // the answer has the same one
+  uint32_t order_id = 0;  // the answer has the same one
   int32_t gpu = 0, peer = 0;
   uint64_t memory = 0, at = 0, to = 0, bytes = 0;
 };
 
 struct Answer {
-  uint32_t ticket = 0;
+  uint32_t order_id = 0;
   int32_t failed = 0;  // 0: the order is done
   uint64_t bytes = 0;  // the size of a buffer
   char why[112] = {};  // the reason of a failure
