@@ -110,7 +110,9 @@ def measure(size: int, rounds: int, cuda: bool) -> list[dict[str, Any]]:
         timed = cases(size, device, cuda)
         rates: dict[tuple[str, str], list[float]] = {key: [] for key in timed}
         for turn in range(rounds + 2):
-            for key, run in timed.items():
+            # Each round begins with another case, as what a case leaves behind may slow the next.
+            first = turn % len(timed)
+            for key, run in [*timed.items()][first:] + [*timed.items()][:first]:
                 begin = time.perf_counter()
                 run()
                 seconds = time.perf_counter() - begin
