@@ -10,7 +10,7 @@
 
 #define MIB ((size_t)1 << 20)
 #define BYTES (32 * MIB)
-#define PIECE MIB /* small enough never to be carried */
+#define PIECE MIB /* so small that glake never carries it */
 
 #define CHECK(what)                                                        \
   do {                                                                     \
@@ -55,7 +55,8 @@ static CUstream stream(unsigned flags) {
   CU(cu.cuStreamCreate(&made, flags));
   return made;
 }
-/* Whether device memory has what `seed` puts there, read by copies that are the driver's. */
+/* Whether device memory has the bytes that `seed` stands for. They are read by the driver's own
+   copies. */
 static int device_holds(CUdeviceptr at, unsigned seed) {
   unsigned char* back = malloc(BYTES);
   for (size_t i = 0; i < BYTES; i += PIECE) CU(cu.cuMemcpyDtoH(back + i, at + i, PIECE));
@@ -72,7 +73,7 @@ static void use(int number) {
   CU(cu.cuCtxSetCurrent(context));
 }
 
-/* memset, copy, memset, copy back: each sees the one before it. */
+/* Each of memset, copy, memset and copy back sees the result of the one before it. */
 static void chain(CUstream s, unsigned seed) {
   unsigned char *from = pinned(), *to = pinned(), *again = pinned();
   CUdeviceptr a = device();
@@ -98,7 +99,7 @@ static void chains(void) {
   chain(stream(CU_STREAM_DEFAULT), 2);
 }
 
-/* An event behind a carried copy, in another stream and on the host; a query. */
+/* Another stream, the host and a query see an event that was recorded behind a carried copy. */
 static void events(void) {
   CUstream s = stream(CU_STREAM_NON_BLOCKING), other = stream(CU_STREAM_NON_BLOCKING);
   unsigned char *from = pinned(), *to = pinned();
@@ -132,7 +133,7 @@ static void events(void) {
   CHECK(holds(to, 3));
 }
 
-/* The legacy stream waits for blocking streams, and they for it. */
+/* The legacy stream waits for blocking streams, and these wait for it. */
 static void legacy(void) {
   CUstream s = stream(CU_STREAM_DEFAULT), other = stream(CU_STREAM_NON_BLOCKING);
   unsigned char *from = pinned(), *to = pinned(), *held = pinned();
@@ -166,7 +167,7 @@ static void legacy(void) {
   CHECK(holds(to, 9));
 }
 
-/* Memory and streams that are given up at once. */
+/* Memory is freed and streams are destroyed right after the copy was begun. */
 static void frees(void) {
   unsigned char *from = pinned(), *to = pinned();
   for (int round = 0; round < 4; ++round) {
@@ -197,14 +198,14 @@ static void frees(void) {
   }
 }
 
-/* What must stay the driver's. */
+/* Copies that glake must leave to the driver. */
 static void left(void) {
   CUstream s = stream(CU_STREAM_NON_BLOCKING);
   unsigned char *from = pinned(), *to = pinned(), *pageable = malloc(BYTES);
   CUdeviceptr a = device(), pool = 0, managed = 0;
   fill(pageable, 60);
   CU(cu.cuMemcpyHtoDAsync(a, pageable, BYTES, s));
-  memset(pageable, 0, BYTES); /* it was read before the call returned */
+  memset(pageable, 0, BYTES); /* the driver read it before the call returned */
   CU(cu.cuStreamSynchronize(s));
   CHECK(device_holds(a, 60));
   fill(from, 61);
@@ -223,7 +224,7 @@ static void left(void) {
   CHECK(device_holds(a, 61));
   for (size_t i = 0; i < BYTES; i += PIECE) CU(cu.cuMemcpyHtoDAsync(a + i, from + i, PIECE, s));
   CU(cu.cuStreamSynchronize(s));
-  /* Half of it pinned: the driver refuses such a copy, or reads all of it before it returns. */
+  /* Half of it is pinned: the driver refuses such a copy, or reads all of it before it returns. */
   unsigned char* half =
       mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   CU(cu.cuMemHostRegister(half, BYTES / 2, 0));
@@ -238,7 +239,7 @@ static void left(void) {
   CHECK(device_holds(b, 62));
 }
 
-/* A copy in a graph: captured, replayed with other contents. */
+/* A copy is captured in a graph, which is then launched with other contents. */
 static void graphs(void) {
   CUstream s = stream(CU_STREAM_NON_BLOCKING), other = stream(CU_STREAM_NON_BLOCKING);
   unsigned char *from = pinned(), *to = pinned();
@@ -249,7 +250,7 @@ static void graphs(void) {
   CU(cu.cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
   CU(cu.cuMemcpyHtoDAsync(a, from, BYTES, s));
   CU(cu.cuMemcpyDtoHAsync(to, a, BYTES, s));
-  CU(cu.cuMemcpyHtoDAsync(b, from, BYTES, other)); /* beside the capture, which it must not break */
+  CU(cu.cuMemcpyHtoDAsync(b, from, BYTES, other)); /* it must not break the capture beside it */
   CU(cu.cuStreamEndCapture(s, &graph));
   CU(cu.cuGraphInstantiate(&ready, graph, 0));
   for (unsigned round = 0; round < 3; ++round) {
@@ -271,7 +272,7 @@ static void* one_thread(void* number) {
   return NULL;
 }
 
-/* Copies in streams of their own, beside frees and host allocations of the others. */
+/* Threads copy in streams of their own, while others free memory and allocate host memory. */
 static void threads(void) {
   pthread_t all[4];
   for (intptr_t i = 0; i < 4; ++i) CHECK(pthread_create(&all[i], NULL, one_thread, (void*)i) == 0);
@@ -296,7 +297,7 @@ static void forks(void) {
   CU(cu.cuStreamSynchronize(s));
 }
 
-/* A context of the program's own. */
+/* The program makes a context of its own. */
 static void contexts(void) {
   CUcontext own;
   CUdevice gpu;
@@ -306,12 +307,12 @@ static void contexts(void) {
   chain(stream(CU_STREAM_NON_BLOCKING), 95);
 }
 
-/* Memory of another process, which keeps it until this one has ended. */
+/* The memory is another process's, which keeps it until this process has ended. */
 static void other_process(void) {
   int ends[2];
   CUipcMemHandle handle;
   CHECK(pipe(ends) == 0);
-  pid_t child = fork(); /* before either has CUDA */
+  pid_t child = fork(); /* before either process has opened CUDA */
   CU(cu.cuInit(0));
   use(0);
   if (child != 0) {
@@ -337,7 +338,7 @@ static void other_process(void) {
 
 typedef int (*fail_copy)(const char*, const char*, int64_t, int, int64_t);
 
-/* Copies fail, by the simulator's word (docs/real.md); `times`: once, or for good. */
+/* The simulator makes copies fail (docs/real.md). `times` says whether once or for good. */
 static void faults(int64_t times) {
   fail_copy fail = (fail_copy)dlsym(RTLD_DEFAULT, "simcuda_fail_copy");
   CHECK(fail != NULL);
