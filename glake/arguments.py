@@ -12,6 +12,13 @@ from typing import Any
 from glake import config
 from glake.errors import InvalidArgument, InvalidDevice, WrongType
 
+# A unit behind a number. Options are stricter, as C++ reads them too.
+_UNIT = re.compile(r"(?<=\d) ?([kmgt])ib$", re.IGNORECASE)
+
+
+def _as_written(unit: re.Match[str]) -> str:
+    return unit[1].upper() + "iB"
+
 
 def whole(value: Any) -> int | None:
     """A whole number as an int, also of NumPy or torch. None for True, False and anything else."""
@@ -41,7 +48,7 @@ def flag(name: str, value: Any) -> bool:
 
 
 def size(name: str, value: Any, least: int = 0) -> int:
-    """Bytes, `least` or more, from a whole number or a text such as "4GiB".
+    """Bytes, `least` or more, from a whole number or a text such as "4GiB", "4 GiB" or "4gib".
 
     Raises:
         WrongType: neither.
@@ -49,7 +56,7 @@ def size(name: str, value: Any, least: int = 0) -> int:
     """
     if isinstance(value, str):
         try:
-            return config.parse_bytes(value, zero=least == 0)
+            return config.parse_bytes(_UNIT.sub(_as_written, value.strip()), zero=least == 0)
         except ValueError as error:
             raise InvalidArgument(f"{name} {value!r}: {error}") from None
     bytes_ = whole(value)

@@ -212,6 +212,17 @@ def _json(read: Callable[[ctypes.Array[ctypes.c_char], int], int]) -> Any:
         room = length + (1 << 12)
 
 
+def _place(end: Any) -> Any:
+    """A place of copies in the simulator's terms: "g3" for "cuda:3", "host" for "cpu"."""
+    if isinstance(end, str):
+        kind, _, number = end.partition(":")
+        if kind == "cuda" and number.isdigit():
+            return f"g{number}"
+        if end == "cpu":
+            return "host"
+    return end
+
+
 def _check(code: int, what: str) -> None:
     if code == 0:
         return
@@ -416,8 +427,8 @@ def fail_copy(
     Who waits for the copy's event or stream is given the code. The context is well.
 
     Args:
-        source: "g3", "m0" (host memory of socket 0), "host" or "*"; None: no copy fails or stalls
-            any more.
+        source: "cuda:3" (or "g3"), "cpu" (or "host"), "m0" for host memory of socket 0, or "*";
+            None: no copy fails or stalls any more.
         target: likewise.
         k: which copy from now on, from 1.
         code: the CUresult.
@@ -426,7 +437,7 @@ def fail_copy(
     Raises:
         InvalidOption: no such place or number, or no device was used yet.
     """
-    result = _call("fail_copy", source, target, k, code, times)
+    result = _call("fail_copy", _place(source), _place(target), k, code, times)
     _check(result, f"to fail copy {k} from {source} to {target}")
 
 
@@ -442,7 +453,7 @@ def stall_copy(source: str, target: str, k: int, ns: int) -> None:
     Raises:
         InvalidOption: as of fail_copy().
     """
-    result = _call("stall_copy", source, target, k, ns)
+    result = _call("stall_copy", _place(source), _place(target), k, ns)
     _check(result, f"to stall copy {k} from {source} to {target} by {ns} ns")
 
 
@@ -458,7 +469,7 @@ def corrupt_copy(source: str, target: str, k: int = 1, times: int = 1) -> None:
     Raises:
         InvalidOption: as of fail_copy().
     """
-    result = _call("corrupt_copy", source, target, k, times)
+    result = _call("corrupt_copy", _place(source), _place(target), k, times)
     _check(result, f"to corrupt copy {k} from {source} to {target}")
 
 

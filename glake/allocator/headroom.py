@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from glake import _C
-from glake.arguments import device_number, size
+from glake.arguments import count, device_number, size
 
 if TYPE_CHECKING:
     from glake.typing import Device
@@ -24,6 +24,7 @@ class Headroom:
     """
 
     def __init__(self, nbytes: int, device: int) -> None:
+        nbytes, device = size("a headroom", nbytes), count("device", device)
         devices = range(_C.device_count()) if device == _ALL else [device]
         self.bytes = nbytes
         self._device = device

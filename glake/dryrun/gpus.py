@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from glake import outside
-from glake.config import GRANULE, parse_bytes
-from glake.errors import DryRunError
+from glake import arguments, outside
+from glake.config import GRANULE
+from glake.errors import DryRunError, InvalidArgument
 from glake.platform_file import load_platforms
 
 GIB = 1 << 30
@@ -93,10 +93,9 @@ def machine(gpus: str = "1", memory: str | int | None = None) -> Machine:
 def parse_size(given: str | int, what: str) -> int:
     """Bytes from a whole number or a text such as "62.6GiB". DryRunError names what was given."""
     try:
-        value = parse_bytes(str(given)) if given not in (0, "0") else 0
-    except ValueError as error:
-        raise DryRunError(f'{what} {given!r}: {error}; give bytes or "62.6GiB"') from None
-    return value
+        return arguments.size(what, given)
+    except InvalidArgument as error:
+        raise DryRunError(f'{error}; give bytes or "62.6GiB"') from None
 
 
 def outside_bytes(given: str | int | None, ranks: int) -> int:

@@ -111,8 +111,7 @@ class TraceWriter:
         TraceError: what the format forbids: a size below one byte, an id that is live already or
             not at all, a step that does not follow the last, a tag with blanks.
         WrongType: a path, a header, a number or a text of another type.
-        FileFailed: the file cannot be made.
-        OSError: it cannot be written.
+        FileFailed: the file cannot be made or written.
     """
 
     def __init__(
@@ -128,7 +127,8 @@ class TraceWriter:
         self.peak_live_bytes = 0
         self._live: dict[int, int] = {}
         self._step = -1
-        self._file: IO[bytes] = _opened(name, "wb")
+        self._path = name
+        self._file: IO[bytes] = opened(name, "wb")
         self._packed: gzip.GzipFile | None = None
         out: Any = self._file
         if name.endswith(".gz") if packed is None else packed:
@@ -164,7 +164,7 @@ class TraceWriter:
             raise WrongType(f"tag {tag!r}: a text")
         if id in self._live:
             raise TraceError(f"id {id} is allocated already and not yet freed")
-        self._text.write(f"a {id} {nbytes} {stream}{_tag_field(tag)}\n")
+        self._write(f"a {id} {nbytes} {stream}{_tag_field(tag)}\n")
         self._live[id] = nbytes
         self.live_bytes += nbytes
         self.peak_live_bytes = max(self.peak_live_bytes, self.live_bytes)
@@ -176,7 +176,7 @@ class TraceWriter:
             id: the block's.
         """
         self._check_live(id)
-        self._text.write(f"f {id}\n")
+        self._write(f"f {id}\n")
         self.live_bytes -= self._live.pop(id)
 
     def record_stream(self, id: int, stream: int) -> None:
@@ -188,7 +188,7 @@ class TraceWriter:
         """
         self._check_live(id)
         _check("stream", stream, 0, MAX_STREAM)
-        self._text.write(f"r {id} {stream}\n")
+        self._write(f"r {id} {stream}\n")
 
     def step(self, n: int) -> None:
         """A step begins.
@@ -197,7 +197,7 @@ class TraceWriter:
             n: its number, above that of the last.
         """
         _check("step", n, self._step + 1, MAX_ID)
-        self._text.write(f"s {n}\n")
+        self._write(f"s {n}\n")
         self._step = n
 
     def fact(self, key: str, value: object) -> None:
@@ -229,13 +229,26 @@ class TraceWriter:
         self._write_line(f"# {text}")
 
     def close(self) -> None:
-        """Ends the file. A second call does nothing."""
+        """Ends the file. A second call does nothing.
+
+        Raises:
+            FileFailed: what was written last cannot be kept.
+        """
         try:
-            self._text.close()
-        finally:
-            if self._packed is not None:
-                self._packed.close()
-            self._file.close()
+            try:
+                self._text.close()
+            finally:
+                if self._packed is not None:
+                    self._packed.close()
+                self._file.close()
+        except OSError as error:
+            raise _failed(error, self._path) from None
+
+    def _write(self, text: str) -> None:
+        try:
+            self._text.write(text)
+        except OSError as error:
+            raise _failed(error, self._path) from None
 
     def __enter__(self) -> TraceWriter:
         return self
@@ -256,19 +269,24 @@ class TraceWriter:
     def _write_line(self, line: str) -> None:
         if len(line.encode("utf-8", "replace")) > MAX_LINE:
             raise TraceError(f"{line[:80]!r}...: a line is at most {MAX_LINE} bytes")
-        self._text.write(line + "\n")
+        self._write(line + "\n")
 
 
 def _native() -> Any:
     return importlib.import_module("glake._C")
 
 
-def _opened(path: str | os.PathLike[str], mode: str) -> IO[bytes]:
+def opened(path: str | os.PathLike[str], mode: str) -> IO[bytes]:
+    """The file, opened; the caller closes it. FileFailed."""
     try:
-        return open(path, mode)  # its user closes it
+        return open(path, mode)
     except (OSError, ValueError) as error:  # a ValueError: no file has such a name
-        number, why = getattr(error, "errno", None), getattr(error, "strerror", None)
-        raise FileFailed(number, why or str(error), os.fspath(path)) from None
+        raise _failed(error, path) from None
+
+
+def _failed(error: OSError | ValueError, path: str | os.PathLike[str]) -> FileFailed:
+    number, why = getattr(error, "errno", None), getattr(error, "strerror", None)
+    return FileFailed(number, why or str(error), os.fspath(path))
 
 
 class Chunks(Iterator[bytes]):
@@ -286,7 +304,7 @@ class Chunks(Iterator[bytes]):
         return next(self._chunks)
 
     def _read(self, path: str | os.PathLike[str], size: int) -> Iterator[bytes]:
-        with _opened(path, "rb") as raw:
+        with opened(path, "rb") as raw:
             magic = raw.read(len(_GZIP_MAGIC))
             whole: Any = _Prefixed(magic, raw)
             self.packed = magic == _GZIP_MAGIC

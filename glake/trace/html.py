@@ -30,6 +30,7 @@ from glake.trace.digest import (
     facts,
     shorten,
 )
+from glake.trace.format import opened
 from glake.trace.memory_map import UNIT, MemoryMap
 from glake.trace.policies import named
 from glake.trace.replay import ReplayResult, require_trace
@@ -80,6 +81,23 @@ def available() -> bool:
 def absent(option: str = "an HTML report") -> str:
     """The sentence for a Python in which `available` is false."""
     return extras.missing(option, "Jinja2", "report")
+
+
+def require_place(path: str | os.PathLike[str]) -> str:
+    """The path of a report that can be written there, before the work of making one.
+
+    Raises:
+        PackageMissing: Jinja2 is not installed.
+        WrongType: no path.
+        FileFailed: no file can be made there.
+    """
+    place = arguments.path("a report", path)
+    extras.needed("jinja2", "an HTML report", "Jinja2", "report")
+    was_there = os.path.lexists(place) if "\0" not in place else True
+    opened(place, "ab").close()
+    if not was_there:
+        os.unlink(place)
+    return place
 
 
 def write(

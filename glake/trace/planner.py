@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from glake import arguments, config, outside
-from glake.errors import PlanError
+from glake import arguments, outside
+from glake.errors import InvalidArgument, PlanError
 from glake.trace.holders import Holder, fold
 from glake.trace.record import record
-from glake.trace.replay import MAX_CAPACITY, ReplayResult, load_trace, replay, require_policy
+from glake.trace.replay import MAX_CAPACITY, NEVER, ReplayResult, load_trace, replay, require_policy
 from glake.trace.roles import by_role
 from glake.units import size
 
@@ -155,8 +155,10 @@ def plan(
 
     Raises:
         BadTarget, PlanError, AdapterBuildError: see glake.trace.record.record. PlanError also for
-            an unknown policy, sizes that are none, and set-up alone larger than the device.
+            no or an unknown policy, sizes that are none, and set-up alone larger than the device.
         WrongType: an argument of another type.
+        FileFailed: the trace or the report cannot be written; known before anything is recorded.
+        PackageMissing: the report needs a package that is not installed.
     """
     arguments.text("a target", target)
     arguments.text_list("policies", policies)
@@ -170,8 +172,16 @@ def plan(
             f"gpu {gpu}: nothing is left of it once the context takes {size(set_aside)}; "
             "give a larger gpu or a smaller context"
         )
+    if not policies:
+        raise PlanError("policies is empty: name one or more of glake.trace.replay.policies()")
     for name in policies:
         _require(name)
+    if arguments.count("complete_after", complete_after) < NEVER:
+        raise PlanError(f"complete_after {complete_after}: events, or {NEVER} for never")
+    if html is not None:
+        from glake.trace import html as report
+
+        html = report.require_place(html)
     tell = progress or (lambda share, doing: None)
     with contextlib.ExitStack() as stack:
         file: Any = out
@@ -197,8 +207,6 @@ def plan(
         device = {"capacity": capacity, "complete_after": complete_after}
         results = _replays(trace, policies, tell, find_min_capacity=find_min_capacity, **device)
         if html is not None:
-            from glake.trace import html as report
-
             tell(0.99, "report")
             report.write(html, trace, results)
         advice = _advice(trace, results)
@@ -230,12 +238,10 @@ def _replays(
 
 def parse_size(name: str, value: int | str, least: int = _LEAST) -> int:
     """Bytes from 85899345920, "80GiB" or "80 GiB". Raises PlanError, which names the limit."""
-    text = str(value).replace(" ", "")
-    text = re.sub(r"(?i)(\d)([kmgt])ib$", lambda found: f"{found[1]}{found[2].upper()}iB", text)
     try:
-        found = 0 if re.fullmatch(r"0+(\.0+)?([KMGT]iB)?", text) else config.parse_bytes(text)
-    except ValueError as bad:
-        raise PlanError(f'{name} {value!r}: {bad}; give bytes or a size such as "80GiB"') from bad
+        found = arguments.size(name, value)
+    except InvalidArgument as bad:
+        raise PlanError(f'{bad}; give bytes or a size such as "80GiB"') from bad
     if found < least:
         raise PlanError(f"{name} {value!r}: less than {size(least)}")
     if found > MAX_CAPACITY:

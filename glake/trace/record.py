@@ -19,6 +19,7 @@ from typing import IO, Any
 
 from glake import arguments, children, errors
 from glake.errors import AdapterBuildError, BadTarget, PlanError
+from glake.trace.format import opened
 from glake.trace.job import ATTENTION, SCRATCH
 
 MOST_STEPS = 10_000
@@ -88,16 +89,15 @@ def record(
         AdapterBuildError: no torch, or no compiler for the fake device.
         PlanError: a bad value, or what the job itself raised, with the user's own frames.
         WrongType: a value of another type.
-        OSError: `out` cannot be written.
+        FileFailed: `out` cannot be written.
     """
     arguments.text("python", python)
     arguments.function("progress", progress)
     if not isinstance(out, str | os.PathLike):
         asked = Request(target=target, out=f"/dev/fd/{out.fileno()}", **request)
         return _listen(asked, python, progress, out.fileno())
-    asked = Request(target=target, out=os.path.abspath(os.fspath(out)), **request)
-    with open(asked.out, "wb"):  # refused here, not after a minute
-        pass
+    asked = Request(target=target, out=os.path.abspath(arguments.path("a trace", out)), **request)
+    opened(asked.out, "wb").close()  # refused here, not after a minute
     try:
         return _listen(asked, python, progress)
     except BaseException:

@@ -20,6 +20,7 @@ from glake.errors import (
     InvalidArgument,
     InvalidDevice,
     TransferClosed,
+    WrongType,
 )
 from glake.transfer import completion_watcher, timeouts
 
@@ -105,7 +106,9 @@ class Transfer:
         ordered: bool = False,
         made_contiguous: bool = False,
     ) -> None:
-        """Takes over the engine's `ids`. `keep` must live until they are done."""
+        """Takes over the engine's `ids`. `keep` must live until they are done. WrongType."""
+        if type(ids) is not list and type(ids) is not tuple:
+            raise WrongType(f"a Transfer is what copy() returns, and not made of {ids!r}")
         self._ids = tuple(ids)
         self._keep = keep
         self._over = not self._ids

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from glake import _C
-from glake.errors import BusyTimeout
+from glake.errors import BusyTimeout, WrongType
 from glake.transfer import handle, timeouts
 from glake.transfer.buffers import Buffer
 
@@ -22,7 +22,9 @@ class Registration:
     """
 
     def __init__(self, memory: Buffer, background: bool) -> None:
-        """Begins to pin."""
+        """Begins to pin. WrongType."""
+        if not isinstance(memory, Buffer):
+            raise WrongType(f"a Registration is what register_host() returns, not of {memory!r}")
         self._memory = memory  # keeps it alive while it is pinned
         self._open = self._pinned = False
         self._family = handle.family()

@@ -70,6 +70,11 @@ def _gather(index: Any, stride: int = 4096) -> None:
         transfer.gather(to, blocks, index).wait()
 
 
+def _connect(address: Any) -> None:
+    with transfer.Node() as node:
+        node.connect(address)
+
+
 def _trace() -> Any:
     return _C.parse_trace("two events", [b"a 1 512 0\nf 1\n"])
 
@@ -152,6 +157,19 @@ CALLS: list[tuple[Callable[[Any], object], tuple[Any, ...], type[GlakeError]]] =
     (lambda registry: serve_prometheus(0, registry=registry), (3, "x"), WrongType),
     (glake.empty, (0, -1, "x"), InvalidArgument),
     (lambda names: glake.dry_run("x.py", allocators=names), (None, 5, "glake", [1]), WrongType),
+    (lambda out: glake_plan("train-tiny", out=out), ("/no/such/x", "/", "a\0b"), FileFailed),
+    (lambda page: glake_plan("train-tiny", html=page), ("/no/such/x", "/", "a\0b"), FileFailed),
+    (lambda names: glake_plan("train-tiny", policies=names), ([], ["none"]), PlanError),
+    (lambda events: glake_plan("train-tiny", complete_after=events), (-2,), PlanError),
+    (lambda events: glake_plan("train-tiny", complete_after=events), (None, "x"), WrongType),
+    (lambda event: _trace().holders(event), (-1, 10**12, 10**30), InvalidArgument),
+    (lambda event: _trace().lasting(event), (None, "x", 1.5), WrongType),
+    (lambda points: _trace().live_timeline(points), (0, -1, 10**30), InvalidArgument),
+    (lambda address: transfer.Node(listen=address), ("unix:/tmp/a\0b",), InvalidArgument),
+    (_connect, ("unix:/tmp/a\0b",), InvalidArgument),
+    (lambda size: glake.Headroom(size, 0), (None, [], 1.5), WrongType),
+    (lambda ids: transfer.Transfer(ids, 1, None), ("x", None, 3), WrongType),
+    (lambda memory: transfer.Registration(memory, False), (None, 3, "x"), WrongType),
     (lambda value: Job(world=value), (None, "2", 1.5), WrongType),
     (lambda value: Job(world=value), (0, -1), InvalidArgument),
     (lambda value: Job(rank=value), (1, -1), InvalidArgument),

@@ -125,7 +125,9 @@ def _lacks(name: str, doc: str | None, arguments: set[str], raised: set[str]) ->
     told = _items(_section(doc, "Args"))
     wrong = [f"{name}: Args lacks {each}" for each in sorted(arguments - told)]
     wrong += [f"{name}: Args has {each}, no argument" for each in sorted(told - arguments)]
-    kinds = [getattr(errors, each, None) or OSError for each in _items(_section(doc, "Raises"))]
+    said = _items(_section(doc, "Raises"))
+    wrong += [f"{name}: Raises has {each}, no error of glake's" for each in said - {*dir(errors)}]
+    kinds = [getattr(errors, each) for each in said if hasattr(errors, each)]
     for each in sorted(raised):
         if not any(issubclass(getattr(errors, each), kind) for kind in kinds):
             wrong.append(f"{name}: Raises lacks {each}")

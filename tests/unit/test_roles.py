@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from random_traces import events, lines_of
 
 from glake import _C
-from glake.errors import PlanError
+from glake.errors import InvalidArgument, PlanError
 from glake.trace import roles
 from glake.trace.kinds import kind
 
@@ -150,7 +150,7 @@ def test_a_slot_used_again_within_the_step_says_nothing_of_the_block_before():
     trace = parse("a 1 5 0 x", "s 0", "f 1", "a 2 7 0 y", "f 2", "s 1")
     assert trace.lasting(1) == [("x", 5, 1)]
     assert trace.lasting(3) == []
-    with pytest.raises(IndexError, match="events 0 to 5"):
+    with pytest.raises(InvalidArgument, match="events 0 to 5"):
         trace.lasting(6)
 
 

@@ -126,7 +126,7 @@ def test_links_change_speed(machine: Machine) -> None:
 
 def test_copies_fail_and_land_nothing(machine: Machine) -> None:
     simcuda.watch_landings(machine.to, 2 * MIB)
-    simcuda.fail_copy("host", "g0", k=2, code=999)
+    simcuda.fail_copy("cpu", "cuda:0", k=2, code=999)
     simcuda.stall_copy("m0", "g0", 3, 5_000_000)
     assert [machine.copy(MIB), machine.copy(MIB, MIB)] == [0, 999]
     before = simcuda.now_ns()

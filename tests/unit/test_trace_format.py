@@ -133,7 +133,7 @@ def test_holders_sizes_and_timeline():
     assert trace.holders(5) == [("x", 50, 1), ("", 37, 2), ("y", 30, 1)]
     assert trace.peak_live_event == 2
     for bad in (-1, 6):
-        with pytest.raises(IndexError, match="events 0 to 5"):
+        with pytest.raises(errors.InvalidArgument, match="events 0 to 5"):
             trace.holders(bad)
     assert trace.sizes() == [(7, 1), (30, 2), (50, 1), (100, 1)]
     assert trace.live_timeline(3) == [(0, 130), (2, 180), (4, 117)]
@@ -257,3 +257,14 @@ def test_live_recording_writes_tags_and_steps(tmp_path):
     assert tags[1].startswith("layers_0;größe_xxx") and len(tags[1].encode()) == MAX_TAG
     assert tags[2] == tags[4] == ""
     assert tags[3] == "b" * 1023 + "_"
+
+
+def test_a_full_disk_is_an_error_of_glakes():
+    # The first lines stay in a buffer, which the end of the file writes.
+    writer = TraceWriter("/dev/full", packed=False)
+    with pytest.raises(errors.FileFailed, match="No space left"):
+        writer.close()
+    writer = TraceWriter("/dev/full", packed=False)
+    long = {"a text of more than a buffer": "x" * 60_000}
+    with pytest.raises(errors.FileFailed, match="No space left"):
+        writer.fact("long", long)

@@ -48,6 +48,9 @@ struct TransferTuning {
   // that costs at most kThinLoss of the rate, and any other path if it costs at most kOtherLoss.
   static constexpr double kThinPath = 0.03, kThinLoss = 0.02, kOtherLoss = 0.002;
   static constexpr double kPlanFull = 1 - 1e-3;  // a refusal calls a limit full from this part on
+  // A simplex run ends after kPivots pivots, and kPivotsARow more for each row and column. That
+  // only costs rate. A guess: none has come near.
+  static constexpr int kPivots = 50, kPivotsARow = 10;
   static constexpr size_t kPlansKnown = 1024;  // answers that are kept; when full, all are dropped
   // Refusals that are named for one demand; more explain nothing.
   static constexpr size_t kMostRefusals = 24;
@@ -63,6 +66,14 @@ struct TransferTuning {
   // time of glake's own buffers for 1 to 16 MiB (2026-11-27, benchmarks/gpu/results).
   static constexpr Bytes kPlainPageable = 32 * kMiB;
 
+  // Of a copy of many pageable blocks, this many of the first and of the last ones are looked at. A
+  // guess.
+  static constexpr size_t kBlocksLooked = 16;
+  // Each thread that touches pages before they are pinned has at least this many bytes. A guess.
+  static constexpr Bytes kTouched = 16 * kMiB;
+  // How long the engine's end sleeps between looks for calls that still run. A guess.
+  static constexpr uint64_t kCloseSleepNs = 50'000;
+
   // Events of each GPU that are kept for later plain copies. More are seldom under way. A guess.
   static constexpr size_t kSpareEvents = 64;
 
@@ -72,6 +83,9 @@ struct TransferTuning {
   // If a copy takes at least this many ns, several ways to deal it out are compared. Each takes
   // some 20 us of the caller's time, which no simulated clock shows. A guess.
   static constexpr double kWorthAsking = 1'000'000;
+  // A run whose planned rate changes by less than this part keeps what its hops have measured. A
+  // guess.
+  static constexpr double kPaceKept = 0.05;
   // A run that reaches this part of its plan's rate clears its edges of suspicion: a guess.
   static constexpr double kRunsWell = 0.85;
   // Copies that together need this part of a limit wait for each other: a guess.

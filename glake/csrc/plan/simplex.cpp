@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/transfer_tuning.h"
+
 namespace glake::transfer {
 namespace {
 
@@ -114,7 +116,8 @@ void Simplex::pivot(int entering, int row, double reward) {
 
 void Simplex::solve() {
   // Every step keeps the limits, so an early end costs rate and never correctness.
-  const int most = 50 + 10 * static_cast<int>(rows_ + columns_.size());
+  const int most = TransferTuning::kPivots +
+                   TransferTuning::kPivotsARow * static_cast<int>(rows_ + columns_.size());
   for (; pivots_ < most; ++pivots_) {
     double reward = 0;
     const int in = entering(&reward);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <thread>
 
+#include "base/transfer_tuning.h"
 #include "debug/debug_device.h"
 #include "heap/paused_heap.h"
 #include "heap/region_book.h"
@@ -95,7 +96,9 @@ void TransferHost::close() {
   in_use_.store(nullptr);
   try {
     engine_->end_all();  // ends the calls that wait for a transfer
-    while (users_.load() != 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    while (users_.load() != 0) {
+      std::this_thread::sleep_for(std::chrono::nanoseconds(TransferTuning::kCloseSleepNs));
+    }
     engine_->close();
   } catch (const Error&) {
     in_use_.store(engine_.get());

@@ -15,6 +15,7 @@ namespace {
 
 constexpr const char* kLetters[] = {"a", "f", "r", "s"};
 constexpr size_t kTagsKept = 4096;
+constexpr uint64_t kMostPoints = uint64_t{1} << 32;
 
 py::object text(std::string_view utf8) {
   PyObject* decoded =
@@ -151,12 +152,24 @@ py::list step_spans_of(const Trace& trace) {
   return spans;
 }
 
-uint64_t events_until(const Trace& trace, int64_t event) {
-  if (event < 0 || static_cast<uint64_t>(event) >= trace.events.size()) {
-    throw py::index_error("event " + std::to_string(event) + ": the trace has events 0 to " +
-                          std::to_string(trace.events.size() - 1));
-  }
-  return static_cast<uint64_t>(event) + 1;
+// A whole number up to `most`, from Python. Raises WrongType, or InvalidArgument with `limit`.
+uint64_t whole(const char* name, const py::object& value, uint64_t least, uint64_t most,
+               const std::string& limit) {
+  const py::object number = py::module_::import("glake.arguments").attr("count")(name, value);
+  const bool fits =
+      number.attr("__ge__")(least).cast<bool>() && number.attr("__le__")(most).cast<bool>();
+  if (fits) return number.cast<uint64_t>();
+  const py::object kind = py::module_::import("glake.errors").attr("InvalidArgument");
+  const std::string text = std::string(name) + " " + py::str(number).cast<std::string>() + limit;
+  py::set_error(kind, text.c_str());
+  throw py::error_already_set();
+}
+
+uint64_t events_until(const Trace& trace, const py::object& event) {
+  const uint64_t count = trace.events.size();
+  if (count == 0) return 0;
+  return 1 + whole("event", event, 0, count - 1,
+                   ": the trace has events 0 to " + std::to_string(count - 1));
 }
 
 py::list named(const Trace& trace, const std::vector<Holder>& holders) {
@@ -167,12 +180,16 @@ py::list named(const Trace& trace, const std::vector<Holder>& holders) {
   return out;
 }
 
-py::list holders_at(const Trace& trace, int64_t event) {
+py::list holders_at(const Trace& trace, const py::object& event) {
   return named(trace, trace.holders_after(events_until(trace, event)));
 }
 
-py::list lasting_at(const Trace& trace, int64_t event) {
+py::list lasting_at(const Trace& trace, const py::object& event) {
   return named(trace, trace.lasting_after(events_until(trace, event)));
+}
+
+auto live_timeline_of(const Trace& trace, const py::object& points) {
+  return trace.live_timeline(whole("points", points, 1, kMostPoints, ": 1 to 2^32"));
 }
 
 py::dict scan_trace(const std::string& name, const py::iterable& chunks) {
@@ -249,7 +266,7 @@ void bind_trace(py::module_& module) {
            "[(tag, bytes, blocks), ...] of what is live after an event (from 0), largest first.")
       .def("lasting", &lasting_at, py::arg("event"),
            "The part of holders(event) in blocks that outlive their step.")
-      .def("live_timeline", &Trace::live_timeline, py::arg("points"),
+      .def("live_timeline", &live_timeline_of, py::arg("points"),
            "[(event, live bytes), ...]: most live bytes of at most `points` runs of events.")
       .def("step_spans", &step_spans_of, "Live bytes of set-up and of each step (replay/steps.h).")
       .def("sizes", &Trace::sizes, "[(bytes, allocations), ...], smallest size first.");

@@ -30,9 +30,11 @@ class Address:
         only."""
         if isinstance(text, str) and text.startswith("unix:"):
             path = text.removeprefix("unix:")
-            if not path.startswith("/") or len(os.fsencode(path)) > LONGEST_PATH:
+            whole = path.startswith("/") and "\0" not in path  # C would end it at the NUL
+            if not whole or len(os.fsencode(path)) > LONGEST_PATH:
                 raise InvalidArgument(
-                    f"address {text!r}: an absolute path of at most {LONGEST_PATH} bytes"
+                    f"address {text!r}: an absolute path of at most {LONGEST_PATH} bytes, none of "
+                    "them NUL"
                 )
             return cls("", 0, path)
         host, _, port = text.rpartition(":") if isinstance(text, str) else ("", "", "")

@@ -22,7 +22,7 @@ void populate(Address begin, Address end) {
   end = round_up(end, page);
   const unsigned count = std::min<unsigned>(
       {TransferTuning::kMostTouching, std::max(1u, std::thread::hardware_concurrency()),
-       static_cast<unsigned>(1 + (end - begin) / (16 * kMiB))});
+       static_cast<unsigned>(1 + (end - begin) / TransferTuning::kTouched)});
   const Bytes share = round_up((end - begin) / count + 1, page);
   std::vector<std::thread> threads;
   auto touch = [&](Address from) {

@@ -91,9 +91,11 @@ class Ends {
       end.pinned = end.pinned && found.pinned;
       // The driver knows nothing of pageable blocks. The first and the last ones stand for all of
       // them.
-      if (found.pinned || i < 16 || given.count <= 32 || i >= given.count - 17) continue;
+      constexpr size_t kLooked = TransferTuning::kBlocksLooked;
+      const bool few = given.count <= 2 * kLooked;
+      if (found.pinned || i < kLooked || few || i >= given.count - kLooked - 1) continue;
       if (checked_) check_access(given);
-      i = given.count - 17;
+      i = given.count - kLooked - 1;
     }
     return end;
   }

@@ -1,6 +1,7 @@
 #include "transfer/run/path_run.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/transfer_tuning.h"
 
@@ -48,7 +49,8 @@ Rate PathRun::pace() const {
 
 void PathRun::replan(const PlannedPath& path) {
   if (withdrawn) closed = withdrawn = false;
-  const bool same = planned.rate > 0.95 * path.rate && planned.rate < 1.05 * path.rate;
+  const double change = std::abs(planned.rate - path.rate);
+  const bool same = change < TransferTuning::kPaceKept * path.rate;
   planned.rate = path.rate;
   if (same) return;
   watch.stop();
