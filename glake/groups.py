@@ -1,4 +1,4 @@
-"""Groups of subcommands whose help shows whole sentences."""
+"""What all commands share: groups whose help shows whole sentences, and what ends a command."""
 
 from __future__ import annotations
 
@@ -18,3 +18,10 @@ class Group(click.Group):
         """Lists the commands for `--help`. click calls it."""
         with formatter.section("Commands"):
             formatter.write_dl(sorted(self.help_rows(ctx)))
+
+
+class BadInput(click.ClickException):
+    """An option, file or machine that a command cannot use. Its exit status is 2, as of usage
+    errors."""
+
+    exit_code = 2

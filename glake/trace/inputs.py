@@ -14,17 +14,12 @@ from typing import Any
 
 import click
 
+from glake.groups import BadInput
 from glake.units import printable
 
 STDIN = "/dev/stdin"
 SAMPLE = "sample"
 _COPY = 1 << 20
-
-
-class BadInput(click.ClickException):
-    """A file that cannot be read, or that is not what it should be."""
-
-    exit_code = 2
 
 
 class InputFile(click.Path):

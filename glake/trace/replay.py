@@ -30,7 +30,7 @@ __all__ = [
     "Layout",
     "LayoutBlock",
     "LayoutSegment",
-    "OutOfMemory",
+    "Exhaustion",
     "ReplayResult",
     "StepCost",
     "Timeline",
@@ -137,7 +137,7 @@ class Holder:
 
 
 @dataclass(frozen=True)
-class OutOfMemory:
+class Exhaustion:
     """Where a replay ran out of memory, and why.
 
     Attributes:
@@ -276,7 +276,7 @@ class ReplayResult:
     stream_waits_per_step: float | None
     host_ns_alloc: float | None
     host_ns_free: float | None
-    oom: OutOfMemory | None
+    oom: Exhaustion | None
     complete_after: int
     events: int
     trace_peak_live_bytes: int
@@ -408,8 +408,8 @@ def _mean_of_second_half(values: list[float]) -> float | None:
     return sum(half) / len(half) if half else None
 
 
-def _out_of_memory(raw: dict[str, Any]) -> OutOfMemory:
-    return OutOfMemory(**{**raw, "holders": [Holder(*each) for each in raw["holders"]]})
+def _out_of_memory(raw: dict[str, Any]) -> Exhaustion:
+    return Exhaustion(**{**raw, "holders": [Holder(*each) for each in raw["holders"]]})
 
 
 def _driver_time(whole: dict[str, float], steps: list[dict[str, float]]) -> DriverTime:

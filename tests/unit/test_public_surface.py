@@ -27,7 +27,7 @@ RETURNED = {
     "glake.dryrun.Refusal", "glake.metrics.Server", "glake.trace.Job",
     "glake.trace.Plan", "glake.trace.replay.DriverTime", "glake.trace.replay.Holder",
     "glake.trace.replay.Layout", "glake.trace.replay.LayoutBlock",
-    "glake.trace.replay.LayoutSegment", "glake.trace.replay.OutOfMemory",
+    "glake.trace.replay.LayoutSegment", "glake.trace.replay.Exhaustion",
     "glake.trace.replay.ReplayResult", "glake.trace.replay.StepCost",
     "glake.trace.replay.Timeline", "glake.trainer.Outcome", "glake.transfer.FileTransfer",
     "glake.transfer.NodeTransfer", "glake.transfer.Peer", "glake.transfer.Plan",

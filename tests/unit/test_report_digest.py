@@ -12,9 +12,9 @@ from glake.trace.digest import Digest, Moment, PolicyDigest, Span
 from glake.trace.memory_map import FREE, LIVE, MIXED, UNIT, summarise
 from glake.trace.replay import (
     DriverTime,
+    Exhaustion,
     LayoutBlock,
     LayoutSegment,
-    OutOfMemory,
     ReplayResult,
     StepCost,
     Timeline,
@@ -231,14 +231,14 @@ def test_set_up_alone_above_the_capacity():
 
 
 def test_more_live_than_capacity_blames_no_allocator():
-    oom = OutOfMemory(40, 0, "out of memory")
+    oom = Exhaustion(40, 0, "out of memory")
     found = advise(job(result("native", oom=oom), capacity=50 * GIB))
     assert [each.figure for each in found] == ["10.00 GiB"]
     assert "no allocator can fit this" in found[0].title
 
 
 def test_running_out_with_memory_to_spare_names_what_was_free():
-    oom = OutOfMemory(40, 0, "out of memory")
+    oom = Exhaustion(40, 0, "out of memory")
     found = advise(job(result("glake"), result("native", oom=oom)))
     assert found[0].title == "native runs out of memory with memory not in use"
     assert found[0].figure == "30.00 GiB" and "30.00 GiB are not" in found[0].text
@@ -359,7 +359,7 @@ def test_no_advice_without_a_number():
                 min_capacity_bytes=76 * GIB,
                 driver_us_per_step=9e4,
             ),
-            result("gmlake:64MiB", oom=OutOfMemory(40, None, "no")),
+            result("gmlake:64MiB", oom=Exhaustion(40, None, "no")),
             peak=tagged(("forward;lm_head", 30 * GIB, 1), ("backward;x", 20 * GIB, 1)),
             sizes=[(8 * GIB, 1)],
         )
@@ -414,13 +414,13 @@ def test_with_room_under_the_default_nothing_needs_to_change():
     assert {each.level for each in found} == {"note"}
     assert not any("GLAKE_ALLOCATOR" in each.text for each in found)
     # Where the default does not run the job, the choice matters.
-    fails = result("native", oom=OutOfMemory(40, 0, "out of memory"))
+    fails = result("native", oom=Exhaustion(40, 0, "out of memory"))
     titles_then = titles(job(ours, fails, capacity=160 * GIB))
     assert not any("nothing needs to change" in each for each in titles_then)
 
 
 def test_the_cheapest_way_out_of_an_out_of_memory_comes_first():
-    fails = result("native", oom=OutOfMemory(40, 0, "out of memory"))
+    fails = result("native", oom=Exhaustion(40, 0, "out of memory"))
     ours, theirs = (
         result("glake", driver_us_per_step=9600.0),
         result("expandable", driver_us_per_step=1300.0),

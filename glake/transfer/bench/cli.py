@@ -11,18 +11,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from glake.errors import BenchFailed, GlakeError
-from glake.groups import Group
+from glake.groups import BadInput, Group
 from glake.platforms import Platform
 from glake.transfer.bench import run
 from glake.transfer.bench import worlds as two_worlds
 
 _TABLE_WIDTH = 118
-
-
-class BadInput(click.ClickException):
-    """A platform, size or file that cannot be used."""
-
-    exit_code = 2
 
 
 @click.group(cls=Group)

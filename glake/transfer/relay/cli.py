@@ -11,11 +11,11 @@ import click
 from rich.console import Console
 
 from glake.errors import BadMessage, GlakeError, RelayRefused, RelayUnavailable
+from glake.groups import BadInput
 from glake.transfer import topology as topologies
 from glake.transfer.relay import directory, starting
 from glake.transfer.relay.directory import Files
 from glake.transfer.topology import Topology
-from glake.transfer.topology.cli import BadInput
 
 _WIDTH = 110
 

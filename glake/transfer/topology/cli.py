@@ -10,6 +10,7 @@ from rich.console import Console
 
 from glake.config import parse_bytes
 from glake.errors import GlakeError
+from glake.groups import BadInput
 from glake.platform_file import load_platforms
 from glake.transfer import topology as topologies
 from glake.transfer.place import HOSTS
@@ -17,12 +18,6 @@ from glake.transfer.topology import dot
 from glake.transfer.topology.topology import Topology
 
 _TABLE_WIDTH = 118
-
-
-class BadInput(click.ClickException):
-    """An option, file or machine that gives no topology."""
-
-    exit_code = 2
 
 
 @click.command()
