@@ -94,12 +94,13 @@ struct Tuning {
   // Requests remembered, and how many must agree before a sequence is followed: guesses.
   static constexpr uint64_t kRemembered = 1 << 16;
   static constexpr uint64_t kAgreeing = 16;
-  // While a sequence is followed, one request of kIndexed is entered in the index. The last
+  // While a sequence is followed, one request in kIndexed is entered in the index. The last
   // kCompared requests are compared, because different requests may have one hash. Guesses.
   static constexpr uint64_t kIndexed = 4;
   static constexpr uint64_t kCompared = 4;
 
-  // A thread's cache: shelves, and blocks of one size and stream in each: guesses.
+  // A thread's cache: how many shelves it has, and how many blocks of one size and stream a shelf
+  // holds. Guesses.
   static constexpr int kCacheShelves = 256;
   static constexpr int kCacheDepth = 14;
   // The most that a thread's cache keeps, as a part of the limit: in small blocks, and in large
