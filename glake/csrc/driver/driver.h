@@ -18,13 +18,14 @@ using Handle = uint64_t;    // one granule of physical memory
 using EventId = uintptr_t;  // a driver event
 using StreamHandle = uintptr_t;
 
-// A thread's own default stream (CU_STREAM_PER_THREAD). Glake gives each thread's a name of its
-// own, because the driver's one handle means another stream on each thread.
+// A thread's own default stream (CU_STREAM_PER_THREAD). The driver has one handle for it, which
+// means another stream on each thread. So glake gives the stream of each thread a name of its own.
 constexpr StreamHandle kThreadStream = StreamHandle{1} << 62;
 constexpr bool is_thread_stream(StreamHandle s) { return (s & kThreadStream) != 0; }
 StreamHandle this_thread_stream();
-// Translate a stream's name between the callers' and the driver's, and glake's. The legacy stream
-// has one name, 0.
+// given_name() translates glake's name of a stream into the one that callers and the driver use.
+// default_stream() translates the other way, for a default stream. The legacy stream has one name,
+// 0.
 constexpr StreamHandle kLegacyHandle = 1, kPerThreadHandle = 2;
 inline StreamHandle given_name(StreamHandle s) {
   return is_thread_stream(s) ? kPerThreadHandle : s;
