@@ -38,8 +38,8 @@ class PastPlacements {
   static uint64_t key(Bytes size, StreamId stream) {
     return (size / kAlignment) * kMaxStreams + stream + 1;
   }
-  // The index has a request's number modulo this. That is the bits that number the remembered
-  // requests, and one bit more, which tells these from most of the forgotten ones.
+  // The index has a request's number modulo this. The number has one bit more than the remembered
+  // requests need. That bit tells them from most of the forgotten requests.
   static constexpr uint64_t kNumbered = 2 * Tuning::kRemembered;
   static uint32_t high_bits(uint32_t bits) { return bits & ~static_cast<uint32_t>(kNumbered - 1); }
   static constexpr uint64_t power(uint64_t n) { return n == 0 ? 1 : kBase * power(n - 1); }
