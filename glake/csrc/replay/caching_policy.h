@@ -126,8 +126,8 @@ class CachingPolicy : public Policy {
   void delete_block(Block* block);
   // Cuts `block`, which is in no pool, after `front_bytes`. Returns the new block behind the cut.
   Block* split_off(Block* block, uint64_t front_bytes);
-  // Joins `other` into `block`, which is in no pool, if both are idle and both are mapped or both
-  // not.
+  // Joins `other` into `block`, which is in no pool, if both are idle, and both are mapped or
+  // neither is.
   void merge(Pool& pool, Block* block, Block* other);
   void wait_for_stream();
   Pool& pool_of(const Block* block) { return block->small ? small_ : large_; }
