@@ -21,7 +21,7 @@ Timekeeper::Timekeeper(std::mutex* mutex, const SharedLinks* shared, const Pendi
       timeline_(timeline),
       thread_([this] { keep_time(); }) {}
 
-// In real time.
+// The real time until the next look.
 std::chrono::nanoseconds Timekeeper::rest() const {
   const uint64_t now = shared_->now_ns();
   const uint64_t next = std::min(turns_->next_deadline(), flows_->next_look());
