@@ -222,8 +222,8 @@ struct TransferTuning {
   // Once the ranges of this many copies are kept, the ranges of finished copies are dropped. A
   // guess.
   static constexpr size_t kLiveRanges = 16;
-  // The pages of a buffer that are asked for their socket, and how many per cent of them may be on
-  // another socket than the one that glake then names: guesses.
+  // How many pages of a buffer are asked for their socket, and how many per cent of them may be on
+  // another socket than the rest. Guesses.
   static constexpr size_t kNodeSamples = 64, kForeignPercent = 10;
   // The kernel is asked to provide pages of host memory for at most this many bytes, in at most
   // this many calls. For more it is quicker to read the list of the process's mappings: measured by

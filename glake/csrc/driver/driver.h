@@ -53,8 +53,8 @@ struct Status {
   bool invalid_value() const;
 };
 
-// Properties of a device's physical memory that are fixed when it is created: whether it can be
-// exported as a file descriptor, and whether a network card can reach it (GPUDirect RDMA).
+// Properties of a device's physical memory that are fixed when it is created. They say whether it
+// can be exported as a file descriptor, and whether a network card can reach it (GPUDirect RDMA).
 struct MemoryTraits {
   bool shareable = false;
   bool rdma_capable = false;
@@ -127,8 +127,9 @@ class Driver {
   // Devices. Each attach() retains the primary context once; detach() releases it once.
   Status attach(int device);
   Status detach(int device);
-  // The device of the calling thread's context, or else the first device whose primary context is
-  // alive, or else 0. Work that any device could do then makes no new context if there is one.
+  // The device of the calling thread's context. Without one it is the first device whose primary
+  // context is alive, and without that 0. Work that any device could do then makes no new context
+  // if there is one.
   int device_in_use();
   Status total_memory(int device, Bytes* bytes);
   Status granularity(int device, Bytes* bytes);

@@ -2,7 +2,7 @@
 // asks for the same sizes in the same order as the step before. If its placement is repeated
 // exactly, a repeated step needs no driver call. The result is only a guess: the caller checks that
 // the place is free now, and falls back to searching. (The idea of planning from a recorded step is
-// STAlloc's, arXiv 2507.16274; here it is automatic and needs no marks.)
+// STAlloc's, arXiv 2507.16274. Here it is automatic and needs no marks.)
 #pragma once
 
 #include <cstdint>
