@@ -108,8 +108,9 @@ class Scheduler {
   // The next plans take these into account.
   void apply(const std::vector<Lesson>& lessons);
 
-  // `relays`: the GPUs that may relay besides those this process copies to or from, one bit each.
-  // `factors`: this process's part of each limit of the topology. Throws Error.
+  // `relays` has a bit for each GPU that may relay. The GPUs that this process copies to or from
+  // may relay in any case. `factors`: this process's part of each limit of the topology. Throws
+  // Error.
   void lend(uint32_t relays, std::vector<double> factors);
   // GPUs that the driver does not show may relay too. `remote` has one bit for each.
   void add_relays(uint32_t remote);
