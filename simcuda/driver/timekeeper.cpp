@@ -5,8 +5,8 @@
 namespace simcuda {
 namespace {
 
-// The real time between two looks: for words that the host writes, and for copies of other
-// processes that end and leave more of a link to this one's.
+// The real time between two looks. A look finds words that the host has written. It also finds
+// copies of other processes that have ended and left more of a link to this process.
 constexpr std::chrono::nanoseconds kPacedLook{5'000'000}, kPacedShortest{20'000};
 
 }  // namespace
