@@ -82,7 +82,7 @@ CUresult Backing::reserve(size_t bytes, size_t alignment, CUdeviceptr hint, CUde
 }
 
 CUresult Backing::reserve_phantom(size_t bytes, size_t alignment, CUdeviceptr* address) {
-  // Best fit. Of the ranges that are long enough, it takes the first that still is when aligned.
+  // Best fit. It takes the shortest range that is long enough and still is when it is aligned.
   for (auto fit = sizes_.lower_bound({bytes, 0}); fit != sizes_.end(); ++fit) {
     const auto [size, start] = *fit;
     const CUdeviceptr aligned = (start + alignment - 1) / alignment * alignment;

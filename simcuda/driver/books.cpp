@@ -40,8 +40,8 @@ bool all_known(const std::vector<glake::CallTime>& times) {
 
 const char* symbol_name(Symbol symbol) { return kRows[static_cast<unsigned>(symbol)].base; }
 
-// A table, because a replay asks for counts after every event. Of rows with the same name the first
-// counts. It is never destroyed, like the books.
+// Looks into a table, because a replay asks for counts after every event. If rows have the same
+// name, the first one counts. The table is never destroyed, like the books.
 int find_symbol(std::string_view name) {
   using Names = std::unordered_map<std::string_view, int>;
   static const Names* const names = [] {

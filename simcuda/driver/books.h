@@ -60,13 +60,14 @@ class Books {
     entry.further_mappings += mappings - 1;
   }
 
-  // Of each call: the first page, each further one (default 0) and each further mapping (default:
-  // as a further page). False, and nothing is set: there is no such call.
+  // Sets the costs of calls: of the first page, of each further page (default 0) and of each
+  // further mapping (default: as a further page). If there is no such call, returns false and sets
+  // nothing.
   bool configure_costs(const std::vector<glake::CallTime>& costs);
   // Replaces the published table by these, except for costs that configure_costs() has set.
   void use_costs(const std::vector<CallCost>& costs);
   CallCost price(int symbol) const;
-  bool configure_delays(const std::vector<glake::CallTime>& delays);  // false: likewise
+  bool configure_delays(const std::vector<glake::CallTime>& delays);  // false: no such call
   int arm(const char* symbol, int64_t k, int code, int64_t times);
   int64_t calls(const char* symbol) const;  // -1: no such symbol
   double cost_us(const char* symbol) const;

@@ -17,7 +17,7 @@ class Captures {
   CUresult begin(Stream* stream, CUstreamCaptureMode mode);
   CUresult end(Stream* stream, CUgraph* graph);
   void abandon(const Stream& stream);  // the stream is destroyed
-  void abandon(uint64_t context);      // the context and all its streams are
+  void abandon(uint64_t context);      // the context and all its streams are destroyed
 
   // A call that would break a capture under way returns an error and makes the capture invalid.
   CUresult check_unsafe();                           // for calls that no capture allows
@@ -25,7 +25,7 @@ class Captures {
   CUresult take(Stream* stream, bool* taken);        // for work: *taken if it goes into a capture,
   void add_node(Stream* stream, GraphNode node);     // which this call then adds it to
   CUresult refuse(Stream* stream, const char* why);  // makes the stream's capture invalid
-  // A legacy stream, while a blocking stream is captured.
+  // True for a legacy stream while a blocking stream is captured.
   bool implicated(const Stream& stream) const;
   CUresult join(Stream* stream, const Event& event, bool* taken);
 

@@ -28,7 +28,7 @@ class Contexts {
   // context_memory).
   void start(int devices, Machine* machine, const VisibleGpus* gpus, uint64_t memory);
   Context* primary(int device) { return find(primary_[static_cast<size_t>(device)]); }
-  bool has_primary();  // whether that of some device is active
+  bool has_primary();  // whether some device's primary context is active
   Context* find(uint64_t id) { return table_.find(id); }
   Context* find(CUcontext handle) { return find(reinterpret_cast<uint64_t>(handle)); }
   uint64_t create(int device, unsigned flags);

@@ -6,9 +6,10 @@
 // cuMemFreeHost beside collectives (NCCL, issue 48).
 //
 // The kind of each call was measured on one H200 with driver 580.159.04, and on no other GPU or
-// driver (benchmarks/gpu/results/2026-11-27-NVIDIA-H200-1.json, "driver lock"). Not measured:
-// contexts, peers and cuIpcCloseMemHandle; that a call waits for the work of every device and not
-// only of its own; and calls with another name for the same thing, such as cuMemAllocHost.
+// driver (benchmarks/gpu/results/2026-11-27-NVIDIA-H200-1.json, "driver lock"). Contexts, peers and
+// cuIpcCloseMemHandle were not measured. Calls with another name for the same thing, such as
+// cuMemAllocHost, were not measured either. It is assumed that a call waits for the work of every
+// device, and not only of its own.
 #pragma once
 
 #include "scheduler.h"

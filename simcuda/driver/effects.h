@@ -50,8 +50,8 @@ class Effects {
   LostContexts* const lost_;
 };
 
-// Work that is a function: a host function, or a kernel that somebody else computes. It runs
-// without the driver's mutex.
+// True for work that calls a function, which is a host function or a kernel that somebody else
+// computes. It runs without the driver's mutex.
 bool is_function(const Op& op);
 CUresult call_function(const Op& op);
 

@@ -232,7 +232,7 @@ CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache) {
   return on_function(CALL(cuFuncSetCacheConfig), function, [] { return CUDA_SUCCESS; });
 }
 
-// As many blocks as there are threads for. Other bounds are not known.
+// Returns as many blocks as a multiprocessor has threads for. Other bounds are not known.
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int threads,
                                                      size_t) {
   constexpr int kThreadsOfAMultiprocessor = 2048;

@@ -24,7 +24,8 @@ struct Kernel {
   uint64_t times = 0;
 };
 
-// By the name's address, because launches are many. Names are few, and live as long as the process.
+// Counts launches by the address of the kernel's name, because launches are many. Names are few,
+// and live as long as the process.
 struct RuntimeBooks {
   std::mutex mutex;
   std::unordered_map<const char*, Kernel> kernels;

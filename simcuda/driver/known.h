@@ -21,7 +21,7 @@ class Known {
 
   // `device` is the memory's device.
   void write(int device, uint64_t address, const void* from, size_t bytes);
-  // Something wrote here whose bytes are not known.
+  // Something wrote bytes here that are not known.
   void forget(uint64_t address, size_t bytes);
   // A kernel may have written anywhere on its GPU, and nothing is known of it.
   void forget_all(int device);

@@ -54,7 +54,7 @@ class Links {
   };
   struct Carried {
     double bytes = 0, peak = 0;  // GB/s
-    double load = 0;             // the most of its rate at that time that was in use
+    double load = 0;             // the largest part of its rate that was ever in use
   };
   void restart();  // the counts of what was carried
 

@@ -62,8 +62,8 @@ struct Op {
   };
   int (*compute)(void* data) = nullptr;
   std::vector<Touched> touched;
-  // In phantom memory, in place of `touched`: when the written bytes are known, by what is known of
-  // the read ones.
+  // In phantom memory this stands in place of `touched`. It says when the written bytes are known,
+  // by what is known of the bytes that are read.
   enum class Computes { kNothing, kOfAll, kOfAny };
   struct Followed {
     uint64_t address = 0;

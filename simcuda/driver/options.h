@@ -12,7 +12,7 @@ namespace simcuda {
 
 constexpr int64_t kAuto = INT64_MIN;
 
-// What an option means stands in glake/config.py, from which the build makes the fields.
+// glake/config.py says what each option means. The build makes the fields from it.
 struct Options : glake::SimulatorValues {
   bool threaded() const { return schedule == glake::ScheduleKind::kThreaded; }
   bool polled() const { return completion == glake::CompletionKind::kPolled; }

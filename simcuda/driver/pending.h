@@ -23,7 +23,7 @@ class PendingWork {
   std::vector<OpPtr> all(int device = -1) const;
   // The work that is timed, up to a number.
   std::vector<OpPtr> timed(uint64_t last = UINT64_MAX) const;
-  // The piece of work before which half of the work was enqueued.
+  // The piece of work in the middle. Half of the work was enqueued before it.
   OpPtr middle() const;
   // The work that is timed and writes into the word.
   std::vector<OpPtr> writers(const Op& word) const;

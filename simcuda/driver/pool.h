@@ -4,10 +4,9 @@
 //
 // A stream may take the memory that was freed in it at once. Another stream may take it when the
 // free is known to be done. Before an allocation fails, it waits for another stream's free if the
-// pool permits that (CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES). Not modelled: a stream
-// that has waited by an event for another stream's free does not get that memory earlier; "used"
-// falls at the call, and not when the stream reaches the free.
-// stream comes to the free.
+// pool permits that (CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES). This differs from a GPU in
+// two ways. A stream that has waited by an event for another stream's free does not get that memory
+// earlier. "Used" falls at the call, and not when the stream reaches the free.
 #pragma once
 
 #include <array>

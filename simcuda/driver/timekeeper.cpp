@@ -5,8 +5,8 @@
 namespace simcuda {
 namespace {
 
-// The real time between two looks: for words that the host writes, and for copies of other
-// processes that end and leave more of a link to this one's.
+// The real time between two looks. A look finds words that the host has written. It also finds
+// copies of other processes that have ended and left more of a link to this process.
 constexpr std::chrono::nanoseconds kPacedLook{5'000'000}, kPacedShortest{20'000};
 
 }  // namespace
@@ -21,7 +21,7 @@ Timekeeper::Timekeeper(std::mutex* mutex, const SharedLinks* shared, const Pendi
       timeline_(timeline),
       thread_([this] { keep_time(); }) {}
 
-// In real time.
+// The real time until the next look.
 std::chrono::nanoseconds Timekeeper::rest() const {
   const uint64_t now = shared_->now_ns();
   const uint64_t next = std::min(turns_->next_deadline(), flows_->next_look());

@@ -1,5 +1,6 @@
-// Decides which thread goes on. It knows the threads at work, for each of which time stands still,
-// and those inside a blocking call, in the order in which they leave it.
+// Decides which thread goes on. It knows the threads at work. Time stands still until all of them
+// wait in the driver. It also knows the threads inside a blocking call, in the order in which they
+// leave it.
 #pragma once
 
 #include <chrono>
@@ -14,8 +15,8 @@
 
 namespace simcuda {
 
-// A thread inside a blocking call. `released`: what it waits for has happened. A thread that is at
-// work otherwise then goes on in its turn.
+// A thread inside a blocking call. `released`: what it waits for has happened. If the thread counts
+// as at work outside this call, it then goes on in its turn.
 struct Waiter {
   std::vector<OpPtr> ops;  // any of these
   uint64_t deadline_ns = UINT64_MAX;
@@ -32,7 +33,8 @@ class Turns {
   bool joined() const;
   void expect(int threads);  // that many will join; negative: they will not after all
   bool expecting() const { return expected_ > 0; }
-  // The calling thread waits outside the driver, if it is at work.
+  // Says that the calling thread waits outside the driver from now on, or no longer. It does
+  // nothing for a thread that has not joined.
   void step_aside(bool away);
   // Says that the thread is inside a call that lets others go on, or no longer.
   void inside(bool in) { inside_ += in ? 1 : -1; }

@@ -42,8 +42,8 @@ class Waits {
   void await_end(Lock* lock, const OpPtr& op);
   void sleep(Lock* lock, uint64_t ns);
   bool polled() const { return polled_ && !clock_->threaded(); }
-  // Returns CUDA_SUCCESS with effects made, or CUDA_ERROR_NOT_READY after moving time: by the
-  // call's cost if completion is polled, else to the next event.
+  // Returns CUDA_SUCCESS with effects made, or CUDA_ERROR_NOT_READY after moving time. If
+  // completion is polled, time moves by the call's cost. Otherwise it moves to the next event.
   CUresult query(Lock* lock, const OpPtr& op);
   // For a launch, which waits on a GPU as well if very many are queued. Completes the older half of
   // the work, as far as possible without the host.

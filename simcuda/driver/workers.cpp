@@ -58,7 +58,8 @@ void Workers::run(Lock* lock, Op* op) {
   if (result != CUDA_SUCCESS) error_ = result;
 }
 
-// Stalls and dead links, in real time, because there is no other time here.
+// Holds a copy up for a stall or a dead link. It does so in real time, because there is no other
+// time here.
 void Workers::hold_up(Lock* lock, Op* op) {
   if (op->kind != Op::Kind::kCopy) return;
   const uint64_t start = clock_->now_ns();

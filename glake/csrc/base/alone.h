@@ -7,8 +7,8 @@
 
 namespace glake {
 
-// While it exists, the thread counts as inside or as outside glake. Glake counts it as outside
-// while it calls a caller's function, with no lock held. A function that enters glake makes this
+// While it exists, the thread counts as inside or as outside glake. The thread counts as outside
+// while glake calls a caller's function, with no lock held. A function that enters glake makes this
 // its first local, so that it outlives all others.
 class Alone {
  public:
@@ -17,7 +17,7 @@ class Alone {
   Alone(const Alone&) = delete;
   Alone& operator=(const Alone&) = delete;
   static bool now() { return inside_; }
-  // For a state that another function ends, as at a fork. The fences tell the compiler to keep
+  // Sets a state that another function ends, as at a fork. The fences tell the compiler to keep
   // every lock and unlock on its side of the change.
   static void set(bool inside) {
     std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -26,8 +26,8 @@ class Alone {
   }
 
  private:
-  // It is in the static TLS block, so that reading it allocates nothing, in a signal handler
-  // either.
+  // It is in the static TLS block, so a read of it allocates nothing. A signal handler may read it,
+  // too.
   static __attribute__((tls_model("initial-exec"))) __thread bool inside_;
   bool before_;
 };

@@ -120,7 +120,7 @@ class JsonParser {
   double number() {
     const char* start = text_.data() + at_;
     const size_t sign = peek() == '-' ? 1 : 0;
-    // Not "inf" and "nan", which from_chars takes.
+    // Refuses "inf" and "nan", which from_chars takes.
     if (at_ + sign == text_.size() || !glake::is_digit(start[sign])) error("not a value");
     double value = 0;
     const auto read = std::from_chars(start, text_.data() + text_.size(), value);

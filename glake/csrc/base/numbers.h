@@ -67,7 +67,8 @@ inline std::optional<int64_t> parse_whole(std::string_view text, int64_t low, in
   return value < low || value > high ? std::nullopt : std::optional<int64_t>(value);
 }
 
-// Reads bytes as in "4096", "512MiB" or "1.5GiB", rounded down: from 1 to kMostSize.
+// Reads a size such as "4096", "512MiB" or "1.5GiB", and rounds it down. It must be from 1 to
+// kMostSize.
 inline std::optional<uint64_t> parse_size(std::string_view text) {
   const std::optional<double> number = take_decimal(&text);
   if (!number) return std::nullopt;

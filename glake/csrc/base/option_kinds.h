@@ -25,7 +25,7 @@ struct Limit {
 };
 
 struct Contiguous {
-  // Larger blocks, and those of this size, are one driver allocation each; 0: none are.
+  // Each block of at least this size is one driver allocation; 0: no block is.
   Bytes from = 0;
   int kind = GLAKE_CONTIGUOUS_VMM;
 };
@@ -77,7 +77,8 @@ struct WholeOrWord {
   std::vector<std::string> words;
 };
 
-// A name of at most `most` letters, digits, _, - and ., which is not hidden; or none.
+// A name of at most `most` letters, digits, _, - and ., which does not begin with a point. It may
+// be empty.
 struct FileName {
   size_t most;
 };
@@ -130,7 +131,7 @@ Switches read_option(const OptionRow& row, const Modes<Switches>& kind, const st
   return switches;
 }
 
-// Reads `text` into a field of an option's. Throws Error.
+// Reads `text` into an option's field. Throws Error.
 template <typename Value, typename Kind>
 void read_option_into(const OptionRow& row, const Kind& kind, const std::string& text,
                       Value* value) {

@@ -70,8 +70,9 @@ struct PoolStat {
   }
 };
 
-// What a thread's cache did since it last published: the counts of the small pool, and how far the
-// thread's own balance rose above its start, so that one thread's peak is exact.
+// What a thread's cache has counted since it last published. These are the counts of the small
+// pool. It also notes how far the thread's own balance rose above its start, so that one thread's
+// peak is exact.
 struct StatDelta {
   int64_t allocations = 0, frees = 0;
   int64_t bytes_allocated = 0, bytes_freed = 0;
@@ -94,7 +95,7 @@ struct StatDelta {
 };
 
 // These count as PyTorch's do. A block is allocated until its free. It is active, with its
-// requested bytes, until that free has completed: a freed block may still wait for recorded streams
+// requested bytes, until that free has completed. A freed block may still wait for recorded streams
 // or for the end of a capture. As in PyTorch, expandable segments count in no segment or split
 // statistic. All of glake's memory but contiguous blocks is expandable in this sense.
 struct Stats {

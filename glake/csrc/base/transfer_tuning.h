@@ -119,16 +119,17 @@ struct TransferTuning {
   // A chunk flows at least this many times as long as a copy takes to start. So the starts of the
   // chunks beside it are hidden.
   static constexpr double kCoverage = 2;
-  // The time in chunks for which a slow hop stands idle: until the hop before it has filled its
-  // buffers, and after its last chunk. Two of the chunks are on a hop at once.
+  // For how many chunks' time a slow hop stands idle. It is idle until the hop before it has filled
+  // its buffers, and again after its last chunk. Two of the chunks are on a hop at once.
   static constexpr double kFill = 3;
   // What a caller's time costs, as a part of a copy's time. The first counts where no other copy
   // waits for the calls, the second where others may. Guesses.
   static constexpr double kBlocked = 0.1, kBlockedUnknown = 1;
   // A hop counts as slow if it is at most this much faster than the slowest one.
   static constexpr double kNearlySlowest = 1.5;
-  // A chunk of a path with one slow hop is at most a kWhole-th of the path's bytes, and of what is
-  // left of them. Where other copies wait for the calls, it may be a kWholeInHaste-th.
+  // A chunk of a path with one slow hop is at most a kWhole-th of the path's bytes, and at most a
+  // kWhole-th of the bytes that are left. Where other copies wait for the calls, it may be a
+  // kWholeInHaste-th.
   static constexpr double kWhole = 4, kWholeInHaste = 2;
   static constexpr Bytes kLongestChunk = 16 * kMiB;  // on a relayed path
   // The buffers that a relay has for one transfer, and about how many bytes they have together.
@@ -169,7 +170,7 @@ struct TransferTuning {
   // of them the starts cost more than they hide.
   static constexpr unsigned kLeastFlows = 2, kMostFlows = 6;
   // How many copies of a run go over one hop at once, and how many more wait there on a slow link.
-  // With more of them, two copies that each wait for another one would begin and end together for
+  // If there were more, two copies that each wait for another one would begin and end together for
   // ever.
   static constexpr unsigned kGoing = 2, kQueued = 1;
   // A run is expected to carry at most this many times its planned rate.
@@ -186,7 +187,7 @@ struct TransferTuning {
   static constexpr double kSlow = 0.7;          // a run is slow below this part of its plan
   static constexpr double kMemory = 0.75;       // weight of older measurements at each completion
   static constexpr unsigned kMostFailures = 3;  // failures after which a transfer gives a run up
-  // How long a path that has failed rests: after its first failure, and at most.
+  // How long a path rests after its first failure, and the longest rest.
   static constexpr uint64_t kFirstRest = 2'000'000, kLongestRest = 10'000'000'000;
   static constexpr uint64_t kGoodChunks = 64;     // successes in a row that halve the next rest
   static constexpr uint64_t kGrace = 10'000'000;  // a copy may be this late, whatever was expected
@@ -196,8 +197,8 @@ struct TransferTuning {
   static constexpr uint64_t kLastChance = 2'000'000'000;
   // When a submitter ends, it waits at most this long for lost copies.
   static constexpr uint64_t kFarewell = 5'000'000'000;
-  // When the engine closes, it waits at most this long for plain copies, for work in callers'
-  // streams, and for enqueued transfers, each.
+  // When the engine closes, it waits for plain copies, for work in callers' streams, and for
+  // enqueued transfers. It waits at most this long for each of the three.
   static constexpr uint64_t kHoldUp = 5'000'000'000;
   // The longest wait for bytes that are read back from a GPU.
   static constexpr uint64_t kMostWait = 2'000'000'000;
@@ -215,8 +216,8 @@ struct TransferTuning {
   // These are for the thread that waits for a plain copy. In a virtual machine with an H200 a
   // thread that slept was late by tens of us (2026-11-27, benchmarks/gpu/results: 16 MiB took 421
   // us, and 358 us where the driver waited without a sleep). So a thread polls for a copy of up to
-  // kShortCopyNs from its begin on. For a longer copy it begins kWakeNs and a kSpunPart-th of the
-  // copy's time before the end. It polls for as long again after the expected end, up to
+  // kShortCopyNs from the copy's start on. For a longer copy it begins kWakeNs and a kSpunPart-th
+  // of the copy's time before the end. It polls for as long again after the expected end, up to
   // kMostSpinNs, and then sleeps. It polls kUnknownCopyNs for a copy of which nothing is known.
   static constexpr uint64_t kShortCopyNs = 400'000, kWakeNs = 60'000, kSpunPart = 10;
   static constexpr uint64_t kUnknownCopyNs = 100'000, kMostSpinNs = 10'000'000;
@@ -232,11 +233,11 @@ struct TransferTuning {
   // The number of places of host memory that are asked for their socket, the bytes of each stripe
   // that are asked about, and the shortest stripe of one socket. These and kTrusted are guesses.
   static constexpr Bytes kLooks = 8, kProbe = 16 * kKiB, kLeastStripe = kMiB;
-  // How many copies' ranges of memory are kept before those of copies that are done are dropped. A
+  // Once the ranges of this many copies are kept, the ranges of finished copies are dropped. A
   // guess.
   static constexpr size_t kLiveRanges = 16;
-  // The pages of a buffer that are asked for their socket, and how many per cent of them may be on
-  // another socket than the one that glake then names: guesses.
+  // How many pages of a buffer are asked for their socket, and how many per cent of them may be on
+  // another socket than the rest. Guesses.
   static constexpr size_t kNodeSamples = 64, kForeignPercent = 10;
   // The kernel is asked to provide pages of host memory for at most this many bytes, in at most
   // this many calls. For more it is quicker to read the list of the process's mappings: measured by

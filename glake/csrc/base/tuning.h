@@ -57,8 +57,9 @@ struct Tuning {
 
   // Views. A view is extended if it has at least this part of the granules needed: a guess.
   static constexpr uint64_t kLeastReuse = 8;
-  // Granules that are unmapped in the time in which one is mapped, and granules that are mapped in
-  // the time of one unmapping call: the published prices (simcuda/driver/symbols.h).
+  // How many granules are unmapped in the time in which one is mapped, and how many are mapped in
+  // the time of one unmapping call. They follow from the published prices
+  // (simcuda/driver/symbols.h).
   static constexpr uint64_t kUnmapped = 4;
   static constexpr uint64_t kUnmapCall = 8;
 
@@ -94,12 +95,13 @@ struct Tuning {
   // Requests remembered, and how many must agree before a sequence is followed: guesses.
   static constexpr uint64_t kRemembered = 1 << 16;
   static constexpr uint64_t kAgreeing = 16;
-  // While a sequence is followed, one request of kIndexed is entered in the index. The last
+  // While a sequence is followed, one request in kIndexed is entered in the index. The last
   // kCompared requests are compared, because different requests may have one hash. Guesses.
   static constexpr uint64_t kIndexed = 4;
   static constexpr uint64_t kCompared = 4;
 
-  // A thread's cache: shelves, and blocks of one size and stream in each: guesses.
+  // A thread's cache: how many shelves it has, and how many blocks of one size and stream a shelf
+  // holds. Guesses.
   static constexpr int kCacheShelves = 256;
   static constexpr int kCacheDepth = 14;
   // The most that a thread's cache keeps, as a part of the limit: in small blocks, and in large
@@ -129,8 +131,9 @@ struct Tuning {
   static constexpr size_t kHoldersDescribed = 64;
   static constexpr size_t kHoldersNamed = 3;
 
-  // Memory of other processes, in ms: the wait for a process that is stopped or busy, and the time
-  // until the next try when the system has no descriptor for a connection. Guesses.
+  // Memory of other processes, in ms. The first is the longest wait for a process that is stopped
+  // or busy. The second is the time until the next try, when the system has no descriptor for a
+  // connection. Guesses.
   static constexpr int kIpcPatienceMs = 30000;
   static constexpr int kIpcRetryMs = 100;
 

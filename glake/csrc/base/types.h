@@ -35,7 +35,7 @@ constexpr Bytes kGiB = 1024 * kMiB;
 constexpr Bytes kAlignment = 512;     // of every block; PyTorch's allocator has the same
 constexpr Bytes kGranule = 2 * kMiB;  // the driver's mapping granularity on every GPU so far
 constexpr Bytes kSmallLimit = kMiB;   // blocks up to this size live in the small arena
-// Of reserved ranges, because it is the page of the pointer map.
+// The alignment of reserved ranges. A page of the pointer map has this size.
 constexpr Bytes kRangeAlign = kGiB;
 constexpr Bytes kMaxRequest = kMostSize;
 

@@ -30,7 +30,7 @@ int fail(int code, const char* text) noexcept {
 int fail_reentered() noexcept { return last_code = GLAKE_REENTERED; }
 
 void refuse_size(size_t bytes) {
-  // PyTorch's text from this size on, which other software reads.
+  // From this size on the text is PyTorch's own, because other software reads it.
   constexpr size_t kExbibyte = size_t{1} << 60;
   throw Error(GLAKE_INVALID_ARGUMENT,
               (bytes >= kExbibyte ? std::string("Tried to allocate more than 1EB memory: ")

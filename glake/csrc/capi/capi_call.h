@@ -19,8 +19,8 @@ int fail(int code, const char* text) noexcept;
 // The code is in the static TLS block. Every call clears it, so access must cost nothing.
 extern __thread int last_code __attribute__((tls_model("initial-exec")));
 
-// Runs `body`. What it throws becomes the thread's last error. The hot path uses it, because
-// Process::plain() makes the checks of api_call() for it.
+// Runs `body`. What `body` throws becomes the thread's last error. The hot path calls this instead
+// of api_call(), because Process::plain() has made the checks of api_call().
 template <typename Body>
 int caught(Body&& body) noexcept {
   try {

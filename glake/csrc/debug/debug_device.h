@@ -42,8 +42,8 @@ class DebugDevice final : public DebugHooks {
   // Checks and frees a block that take() gave.
   void free(Block* block, const HoldingPtr& holding, const ContextRef& context, ThreadCache& cache);
 
-  // The first byte of the block itself, for a caller's pointer. It is the same if the block is not
-  // one of these. Throws what refuse_guard() throws.
+  // The first byte of the block itself, for a caller's pointer. A pointer of no block of this
+  // device is returned as it is. Throws what refuse_guard() throws.
   Address inner(Address ptr);
   // Throws Error if a live block has its front guard at `ptr`. The block begins there, but no
   // caller has that pointer.

@@ -30,7 +30,7 @@ class PendingChecks {
   struct Batch {
     EventId event = 0;  // 0: it could not be recorded; read only after a synchronisation
     std::vector<Copy> copies;
-    bool repairs = false;  // it repairs what it finds damaged, so that it is not found twice
+    bool repairs = false;  // damage is repaired, so that it is found only once
   };
 
   // `guard_byte` is the content of guards. `sync`: every batch is waited for.

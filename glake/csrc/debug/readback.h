@@ -1,5 +1,6 @@
-// Pinned host memory for the bytes to be checked. Many small copies share a slab. It is used again
-// once all of them have been read. It is not thread-safe: the caller holds the device's debug lock.
+// Pinned host memory for the bytes to be checked. Many small copies share a slab. A slab is used
+// again once all of its copies have been read. This class is not thread-safe: the caller holds the
+// device's debug lock.
 #pragma once
 
 #include <memory>

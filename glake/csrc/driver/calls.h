@@ -1,4 +1,4 @@
-// Things that the files that call the driver share.
+// Shared by the files that call the driver.
 #pragma once
 
 #include "driver/driver.h"

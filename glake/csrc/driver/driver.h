@@ -18,13 +18,14 @@ using Handle = uint64_t;    // one granule of physical memory
 using EventId = uintptr_t;  // a driver event
 using StreamHandle = uintptr_t;
 
-// A thread's own default stream (CU_STREAM_PER_THREAD). Glake gives each thread's a name of its
-// own, because the driver's one handle means another stream on each thread.
+// A thread's own default stream (CU_STREAM_PER_THREAD). The driver has one handle for it, which
+// means another stream on each thread. So glake gives the stream of each thread a name of its own.
 constexpr StreamHandle kThreadStream = StreamHandle{1} << 62;
 constexpr bool is_thread_stream(StreamHandle s) { return (s & kThreadStream) != 0; }
 StreamHandle this_thread_stream();
-// Translate a stream's name between the callers' and the driver's, and glake's. The legacy stream
-// has one name, 0.
+// given_name() translates glake's name of a stream into the one that callers and the driver use.
+// default_stream() translates the other way, for a default stream. The legacy stream has one name,
+// 0.
 constexpr StreamHandle kLegacyHandle = 1, kPerThreadHandle = 2;
 inline StreamHandle given_name(StreamHandle s) {
   return is_thread_stream(s) ? kPerThreadHandle : s;
@@ -52,8 +53,8 @@ struct Status {
   bool invalid_value() const;
 };
 
-// Properties of a device's physical memory that are fixed when it is created: whether it can be
-// exported as a file descriptor, and whether a network card can reach it (GPUDirect RDMA).
+// Properties of a device's physical memory that are fixed when it is created. They say whether it
+// can be exported as a file descriptor, and whether a network card can reach it (GPUDirect RDMA).
 struct MemoryTraits {
   bool shareable = false;
   bool rdma_capable = false;
@@ -126,8 +127,9 @@ class Driver {
   // Devices. Each attach() retains the primary context once; detach() releases it once.
   Status attach(int device);
   Status detach(int device);
-  // The device of the calling thread's context, or else the first device whose primary context is
-  // alive, or else 0. Work that any device could do then makes no new context if there is one.
+  // The device of the calling thread's context. Without one it is the first device whose primary
+  // context is alive, and without that 0. Work that any device could do then makes no new context
+  // if there is one.
   int device_in_use();
   Status total_memory(int device, Bytes* bytes);
   Status granularity(int device, Bytes* bytes);

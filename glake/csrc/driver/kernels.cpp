@@ -6,7 +6,7 @@ namespace {
 
 CUmodule module_of(const Kernel& kernel) { return reinterpret_cast<CUmodule>(kernel.module); }
 
-// The driver will never take this text for this GPU.
+// True if the driver will never take this text for this GPU.
 bool refused(CUresult result) {
   return result == CUDA_ERROR_INVALID_IMAGE || result == CUDA_ERROR_INVALID_PTX ||
          result == CUDA_ERROR_UNSUPPORTED_PTX_VERSION || result == CUDA_ERROR_NO_BINARY_FOR_GPU ||

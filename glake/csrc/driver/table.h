@@ -89,8 +89,8 @@ struct BatchAttributes {
   unsigned flags;
 };
 // cuMemcpyBatchAsync as CUDA 12.8 has it. It is written out because CUDA 13.0 changed what the name
-// means in the header. Drivers from 13.0 on still give this one to callers that ask for that of
-// 12.8.
+// means in the header. Drivers from 13.0 on still give this function to callers that ask for the
+// one of 12.8.
 using CopyBatch = CUresult (*)(CUdeviceptr*, CUdeviceptr*, size_t*, size_t, BatchAttributes*,
                                size_t*, size_t, size_t*, CUstream);
 constexpr int kCopyBatchVersion = 12080;

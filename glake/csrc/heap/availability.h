@@ -28,9 +28,9 @@ class Availability {
   bool wait_for_range(const Span* from, Address begin, const Request& r);
   bool wait_for_stretch(const View& view, Bytes offset, const Request& r);
 
-  // A granule of which a view's block has only a part is shared with blocks of the same stream
-  // only. edge_allows(): whether a range at home may begin and end where it does. edge_usable():
-  // whether a view may use a granule.
+  // If a view's block has only a part of a granule, the rest of the granule serves only blocks of
+  // the same stream. edge_allows(): whether a range at home may begin and end where it does.
+  // edge_usable(): whether a view may use a granule.
   bool edge_allows(const Arena& arena, Address begin, Bytes size, StreamId s) const;
   bool edge_usable(Arena& arena, uint64_t g, StreamId s) const;
 

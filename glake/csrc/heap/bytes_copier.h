@@ -27,7 +27,7 @@ class BytesCopier {
   // Waits for the first transfer that has not been waited for, if there is one.
   virtual void finish_oldest() = 0;
   virtual void finish() = 0;  // submits what was started, and waits for all
-  // Called before host memory of the pool is given up that copies may still use.
+  // Called before host memory that copies may still use goes back to the host pool.
   virtual void record(void* host) = 0;
 };
 

@@ -66,7 +66,7 @@ RestoreLog Checkpoints::restore(const Checkpoint& then) {
   for (size_t i = 0; i < then.size(); ++i) {
     const SavedBlock& s = then[i];
     heap_.make_block({s.size, s.requested, s.stream_id}, taken[i], s.stream);
-    // The graph may use the block, as one that is allocated in the capture.
+    // The graph may use the block like one that was allocated during the capture.
     if (device_.clock.capturing(s.stream_id)) heap_.rule.capture();
   }
   log.allocated = then;

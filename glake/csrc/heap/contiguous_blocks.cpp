@@ -52,8 +52,9 @@ Block* ContiguousBlocks::allocate(Bytes bytes, StreamHandle stream, const Asked&
   return hand_out(c, r, stream);
 }
 
-// Makes an allocation a live block. Its record lists its own stream as a recorded one: a free then
-// passes Frees::free(), never a thread's cache, which would give it to ordinary requests.
+// Makes an allocation a live block. Its record lists its own stream as a recorded one. So its free
+// goes to Frees::free() and not to a thread's cache, which would give the block to ordinary
+// requests.
 Block* ContiguousBlocks::hand_out(Allocation* allocation, const Request& r, StreamHandle stream) {
   Block* b = allocation->block;
   b->ptr.store(allocation->base, std::memory_order_relaxed);

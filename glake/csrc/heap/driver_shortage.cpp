@@ -8,7 +8,8 @@ void DriverShortage::forget(Granules given) {
   view_said_.clear();
 }
 
-// The driver gives less than it reports. The difference counts until it has taken memory back.
+// The driver gives less than it reports. The difference counts until the driver has taken memory
+// back.
 void DriverShortage::refuse_growth(Granules reported, Granules had, bool at_most,
                                    const std::string& said) {
   Granules withheld = had < reported ? reported - had : Granules{0};

@@ -119,8 +119,8 @@ Extend::Plan Extend::plan(const Request& r, Granules growth) {
   return plan;
 }
 
-// Stitching makes at least as much, except with pinned blocks: a view already has pinned granules
-// side by side.
+// Stitching makes requests that are at least as long, unless blocks are pinned. Pinned granules
+// cannot be stitched, but a view may already have them side by side.
 Granules Extend::most_extended(const Request& r, Granules growth, Granules least) {
   if (heap_.pins.granules() == 0) return {0};
   for (Granules need = heap_.whole_free() + growth; least < need;) {

@@ -19,8 +19,8 @@ class Extend {
   // The longest request above `least` that extend_view() makes now, if the arenas may grow by
   // `growth`; 0: none.
   Granules most_extended(const Request& r, Granules growth, Granules least);
-  // The longest end of a view's free stretch that r's stream has without a wait. extend_view()
-  // finds it where it need not map anything.
+  // The longest end of a view's free stretch that r's stream may have without a wait. extend_view()
+  // uses it where it need not map anything.
   Granules longest_reuse(const Request& r);
 
  private:

@@ -15,7 +15,8 @@ class Growth {
 
   // Extends the free extent that needs the fewest new granules, most often the arena's end.
   Found grow(const Request& r, HotGuard& hot);
-  // How many granules grow() would take. If there is no place, it is more than there are.
+  // How many granules grow() would take. If there is no place, the result is larger than any number
+  // of granules.
   Granules fewest(const Request& r);
   // Adds one granule to the small arena.
   Found grow_small(const Request& r, HotGuard& hot);

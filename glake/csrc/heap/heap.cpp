@@ -75,7 +75,8 @@ Block* Heap::make_block(const Request& r, const Found& found, StreamHandle strea
 }
 
 void Heap::free(Block* block, ThreadCache& cache) {
-  // A small block that had to go to the large arena is counted there, and no cache counts it.
+  // A small block that had to go to the large arena counts in the large pool. A cache counts its
+  // small blocks in the small pool, so it does not keep such a block.
   bool cached = block->small() ? block->small_pool : device.keeping.now() || device.hot.contended();
   if (cached && block->recorded.empty() && cache.heap() == this && cache.put(block)) {
     return;
@@ -164,7 +165,7 @@ bool Heap::order_after_recorded(Block* block) {
 
 Granules Heap::room() const { return std::min(device.memory.room(), budget_room()); }
 
-// Both are of the device's own memory alone.
+// Only the device's own memory has contiguous blocks and guards.
 Bytes Heap::contiguous_from() const { return pool == nullptr ? device.options.contiguous.from : 0; }
 
 Bytes Heap::guard_bytes() const {

@@ -66,7 +66,7 @@ Bytes LargestFit::longest_stretch(const Arena& arena, const Request& r) {
     };
     consider(begin, low);
     if (high < end && ready(high)) consider(high, end);
-    // Without the granule at an end, which a view's block of another stream may share.
+    // The same without the granules at the ends, which view blocks of other streams may share.
     consider(begin, round_down(low, kGranule));
     Address inner = round_up(high, kGranule);
     if (inner < end && ready(inner)) consider(inner, end);

@@ -10,8 +10,8 @@
 
 namespace glake {
 
-// By how much memory could grow, in granules: `limit` by the limit alone, `driver` by what the
-// driver has, `now` by both.
+// By how many granules memory could grow. `limit` looks at the limit alone, `driver` at what the
+// driver has, and `now` at both.
 struct GrowthRoom {
   Granules limit, driver, now;
   Granules withheld;  // reported free by the driver, but refused

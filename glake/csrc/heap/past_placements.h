@@ -2,7 +2,7 @@
 // asks for the same sizes in the same order as the step before. If its placement is repeated
 // exactly, a repeated step needs no driver call. The result is only a guess: the caller checks that
 // the place is free now, and falls back to searching. (The idea of planning from a recorded step is
-// STAlloc's, arXiv 2507.16274; here it is automatic and needs no marks.)
+// STAlloc's, arXiv 2507.16274. Here it is automatic and needs no marks.)
 #pragma once
 
 #include <cstdint>
@@ -38,8 +38,8 @@ class PastPlacements {
   static uint64_t key(Bytes size, StreamId stream) {
     return (size / kAlignment) * kMaxStreams + stream + 1;
   }
-  // The index has a request's number modulo this. That is the bits that number the remembered
-  // requests, and one bit more, which tells these from most of the forgotten ones.
+  // The index has a request's number modulo this. The number has one bit more than the remembered
+  // requests need. That bit tells them from most of the forgotten requests.
   static constexpr uint64_t kNumbered = 2 * Tuning::kRemembered;
   static uint32_t high_bits(uint32_t bits) { return bits & ~static_cast<uint32_t>(kNumbered - 1); }
   static constexpr uint64_t power(uint64_t n) { return n == 0 ? 1 : kBase * power(n - 1); }

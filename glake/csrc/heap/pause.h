@@ -1,5 +1,5 @@
-// A heap's part in pausing: what is mapped goes to the driver and comes back to the same addresses,
-// as far as the driver lets it. Callers hold the slow lock.
+// A heap's part in pausing. Its granules go back to the driver, as far as the driver takes them.
+// Later, granules are mapped at the same addresses again. Callers hold the slow lock.
 #pragma once
 
 #include <string>
@@ -25,11 +25,12 @@ class Pause {
 
   // Notes all that the heap has mapped.
   void list_homes();
-  // The part of it that is to be saved.
+  // The part of all that is mapped whose bytes must be saved.
   std::vector<SavedPart> bytes_to_save();
   // Driver calls, with hot not held. True if nothing is mapped any more.
   bool unmap_homes();
-  // Maps it again, from where the last refusal stopped. Driver calls, with hot not held.
+  // Maps all of it again, and begins where the last refusal stopped it. Driver calls, with hot not
+  // held.
   Status map_homes();
   // Gives back what a paused heap still has, as far as the driver takes it.
   void give_homes(HotGuard& hot);
@@ -39,8 +40,8 @@ class Pause {
   // Tells those who follow events that memory is unmapped, blocks in views included, or that it is
   // mapped again.
   void tell(bool paused);
-  // Forgets memory that was freed while the heap was paused: it need not come back. Under both
-  // locks, because other users of the granules' books do not hold hot.
+  // Forgets memory that was freed while the heap was paused, because it need not come back. Callers
+  // hold both locks, because other users of the granules' books do not hold hot.
   void drop_freed();
   // Adds to `places` the saved bytes of memory that was freed while the heap was paused. The caller
   // forgets them. Callers hold the hot lock.

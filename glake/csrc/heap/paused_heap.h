@@ -19,7 +19,7 @@ struct PausedHeap {
   ~PausedHeap() { some_.fetch_sub(1, std::memory_order_relaxed); }
   PausedHeap(const PausedHeap&) = delete;
   PausedHeap& operator=(const PausedHeap&) = delete;
-  // Whether the process has any. While it has none, a copy looks no further.
+  // Whether any heap of the process is paused. While none is, a copy looks no further.
   static bool any() { return some_.load(std::memory_order_relaxed) != 0; }
 
   // How many of the first granules are held from the driver, and how many are mapped. Those that
@@ -49,8 +49,8 @@ struct PausedHeap {
   std::vector<Seen> views;
   std::unique_ptr<SavedBytes> saved;
   bool pending = false;  // copies that failed may still write there, until the device is waited for
-  bool whole = false;    // all bytes are saved, whoever's they are
-  Granules missing{0};   // granules() - held(), for those who have only hot
+  bool whole = false;    // all bytes are saved, and not only those of live blocks
+  Granules missing{0};   // granules() - held(), for callers that hold only hot
 
  private:
   inline static std::atomic<int> some_{0};

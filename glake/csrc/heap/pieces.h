@@ -1,6 +1,6 @@
-// Takes free bytes of a heap into use, and frees them again. It updates all that counts them:
-// shared edges, the views that reach them, statistics and events. Callers hold the hot lock. It
-// makes no driver call.
+// Takes free bytes of a heap into use, and frees them again. It also updates shared edges, the
+// views that reach the bytes, statistics and events. Callers hold the hot lock. It makes no driver
+// call.
 #pragma once
 
 #include <vector>
@@ -13,7 +13,8 @@ class Pieces {
  public:
   explicit Pieces(Heap& heap) : heap_(heap), device_(heap.device) {}
 
-  // These take r's bytes: in the extent at `head` from `begin` on, or in a view from `offset` on.
+  // at_home() takes r's bytes from `begin` on in the extent at `head`. on_view() takes them from
+  // `offset` on in a view.
   Found at_home(Arena& arena, Span* head, Address begin, const Request& r);
   Found on_view(View* view, Bytes offset, const Request& r);
   // Frees a block's bytes after the work of the tickets. The caller keeps the block's record.
@@ -21,8 +22,9 @@ class Pieces {
   // Frees found bytes that no block has had.
   void give(Span* pieces, const Tickets& tickets);
 
-  // These add `step`, 1 or -1, to the users of the granules of which these pieces hold only a part,
-  // or to the aliases of each granule of the runs.
+  // use_edges() adds `step`, which is 1 or -1, to the number of users of each granule that the
+  // pieces hold only in part. add_aliases() adds it to the number of aliases of each granule of the
+  // runs.
   void use_edges(Span* pieces, StreamId s, int step);
   void add_aliases(const std::vector<Run>& runs, int step);
   // Tells those who follow events and statistics that the bytes of a stitched block leave their

@@ -28,8 +28,8 @@ void PinTable::pin(const Block& block, Address ptr, const std::vector<Arena*>& a
       next.granules.emplace_back(arena, g);
   }
   Pin& pin = pins_[ptr];
-  // Most often there is nothing yet, or the same block again. For a later block at its address,
-  // what is new is added.
+  // Most often the pointer has no pin yet, or pins the same block again. If it is the pointer of a
+  // later block, only the granules that are not in the pin yet are added.
   std::vector<std::pair<Arena*, uint64_t>> fresh;
   std::sort(next.granules.begin(), next.granules.end());
   std::set_difference(next.granules.begin(), next.granules.end(), pin.granules.begin(),

@@ -15,7 +15,7 @@ namespace glake {
 // Made by glake_pin(), or by another process that opened the block.
 enum class PinOwner { kCaller, kProcess };
 
-// All pins made through one pointer. They are of several blocks if it was given out again
+// All pins made through one pointer. They are of several blocks if the pointer was given out again
 // meanwhile.
 struct Pin {
   uint64_t counts[2] = {0, 0};  // by owner

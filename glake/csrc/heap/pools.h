@@ -27,7 +27,7 @@ class Pools {
   // Ends pools that have no users, no blocks and no memory, so that their heaps can serve other
   // pools. Callers hold both locks.
   void end_unused();
-  // Takes the users from all pools. It is called before the device is closed.
+  // Makes all pools count as unused. It is called before the device is closed.
   void abandon();
 
  private:

@@ -21,11 +21,11 @@ class Reclaim {
   void give_back(HotGuard& hot);
   // The same as far as possible, without an error.
   void give_back_idle(HotGuard& hot);
-  // Throws Error if the driver keeps memory that it was to take back. The caller for whom room was
-  // made must know, because the memory may not be there for its next request.
+  // Throws Error if the driver has refused to take memory back. The caller wanted that memory to be
+  // free, so it must know that its next request may fail.
   void require_all_given();
-  // Idle granules that the driver refused to unmap. Two views may have the same one, so the result
-  // is bounded by the number of granules.
+  // Idle granules that the driver refused to unmap. A granule that is in two views may be counted
+  // twice, so the result is at most the number of idle granules.
   Granules kept_mapped();
 
  private:

@@ -26,7 +26,8 @@ struct Found {
   explicit operator bool() const { return pieces != nullptr; }
 };
 
-// Whether a stream may wait for others' work. kSure: only where it is sure that it may.
+// Whether a stream may wait for the work of other streams. kSure: only for work for which a wait
+// will succeed (StreamClock::can_wait).
 enum class Wait { kNo, kAllowed, kSure };
 
 }  // namespace glake

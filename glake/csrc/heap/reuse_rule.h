@@ -1,8 +1,8 @@
 // What may be done with a heap's memory, and which freed memory a stream may have again.
 //
-// The rule follows from three things, which only this class looks at: whether the heap is the
-// device's own or a private pool's, whether a CUDA graph may use its memory (then it is captured),
-// and the pool's flags (GLAKE_POOL_*).
+// The rule follows from three things, which only this class looks at. One is whether the heap is
+// the device's own or a private pool's. Another is whether a CUDA graph may use its memory, in
+// which case it is captured. The third is the pool's flags (GLAKE_POOL_*).
 //
 // From an open heap a stream may have memory whose past work is complete, is ordered before the
 // stream's next work, or can be waited for. From a captured heap a stream may have only what it

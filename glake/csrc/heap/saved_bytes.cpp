@@ -103,7 +103,7 @@ void SavedBytes::add(Address at, Bytes bytes, bool block) {
     total_ += here;
     bytes -= here;
   }
-  // The alignment of blocks, so that neighbours stay neighbours.
+  // Parts are aligned as blocks are, so that neighbours stay neighbours.
   total_ = round_up(total_, kAlignment);
 }
 

@@ -26,8 +26,9 @@ class SavedBytes {
   SavedBytes(const SavedBytes&) = delete;
   SavedBytes& operator=(const SavedBytes&) = delete;
 
-  // Where one portion lies: memory of the host pool, or a stretch of the file if this is null. It
-  // is given up with its last copy, which must not happen under the allocator's locks.
+  // Where one portion lies. That is memory of the host pool, or a stretch of the file if this is
+  // null. The last copy of this pointer gives the place up, which must not happen under the
+  // allocator's locks.
   using Place = std::shared_ptr<char>;
 
   int to() const { return to_; }
@@ -37,8 +38,8 @@ class SavedBytes {
   void add(Address at, Bytes bytes, bool block);
   void save(BytesCopier& copier);  // throws Error
   // Writes the saved bytes of the parts for which keep(address) holds. With `verify` it reads them
-  // again and compares. Throws Error, with GLAKE_CORRUPTED if the saved bytes, or those that
-  // arrived, differ from what was read first.
+  // again and compares. Throws Error. Its code is GLAKE_CORRUPTED if the saved bytes, or the bytes
+  // that arrived, differ from those that were read first.
   template <typename Keep>
   void load(BytesCopier& copier, bool verify, Keep&& keep) {
     std::vector<SavedPart> wanted;
@@ -47,7 +48,8 @@ class SavedBytes {
     }
     write_back(copier, verify, wanted);
   }
-  // Drops the portions without a part for which keep(address) holds. The caller gets their places.
+  // Drops each portion in which keep(address) holds for no part. The caller gets the places of
+  // these portions.
   template <typename Keep>
   void drop(std::vector<Place>& places, Keep&& keep) {
     for (size_t i = 0; i < portions_.size(); ++i) {

@@ -8,8 +8,8 @@
 
 namespace glake {
 
-// Granules that are taken out of their arenas while hot is released, and given back at the scope's
-// end.
+// Marks granules as busy in their arenas, so that no other thread takes them while the hot lock is
+// not held. The end of the scope frees them again.
 class TakenGranules {
  public:
   TakenGranules(Heap& heap, StreamId stream) : heap_(heap), stream_(stream) {}

@@ -41,9 +41,10 @@ class alignas(64) ThreadCache {
   // Keeps a freed block. False if it has no room: then the block stays the caller's.
   bool put(Block* block);
 
-  // For the device, under its lock. Gives the blocks to free, and the counts since the last call.
+  // The device calls drain() and collect() under its lock. drain() hands over the blocks to free.
+  // collect() adds the counts since the last call to `stats`.
   void drain(bool small_too, std::vector<Block*>& out);
-  // The same for glake_check(), which holds the locks of all caches at once.
+  // For callers that hold the locks of all caches at once, such as glake_check().
   SpinLock& lock() { return lock_; }
   void publish_locked(Stats& stats);
   void collect(Stats& stats) {

@@ -199,12 +199,12 @@ void Carrier::account_for(uint64_t id) {
     all->bytes[path->name] += path->bytes;
     all->relayed = all->relayed || path->relayed != 0;
   });
-  // The copy is over in both cases.
+  // The copy is over even if glake does not know its paths any more.
   if (!known) seen.bytes["not told"] = 0;
   account_.ended(seen.bytes, seen.relayed);
 }
 
-// Handles the end of a flight that is over. With `wait` it first waits until that.
+// Handles the end of a flight that is over. With `wait` it first waits until the flight is over.
 void Carrier::settle(const FlightPtr& flight, bool wait) {
   std::unique_lock<std::mutex> own(flight->mutex, std::defer_lock);
   if (wait) {

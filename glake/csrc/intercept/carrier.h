@@ -33,8 +33,8 @@ class Carrier {
   enum class Wait { kStream, kContext, kNone };
   // Called before the driver waits. The wait does not concern copies that start later.
   uint64_t latest() const { return sequence_.load(); }
-  // Called after the wait has succeeded. Returns the wait's result, which differs if one of those
-  // copies has failed.
+  // Called after the wait has succeeded. Returns the result of the wait. That is an error if one of
+  // the copies that it waited for has failed.
   CUresult waited(Wait which, CUstream stream, uint64_t latest);
 
   // These stand around a call that waits for all work. No carried copy is in flight meanwhile, and

@@ -13,7 +13,7 @@ struct Copy {
   CUstream stream = nullptr;
   bool waits = false;  // the call returns when the copy is done
 
-  // Set by judge(): the device of the context, and those of the ends, where -1 is the host.
+  // judge() sets the device of the context, and the device of each end. -1 is the host.
   int device = -1, dst_device = -1, src_device = -1;
   bool legacy() const { return stream == nullptr || stream == CU_STREAM_LEGACY; }
 };

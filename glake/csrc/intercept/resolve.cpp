@@ -82,8 +82,9 @@ void* hooked(int row, void* function) {
 }
 
 // The hook for what cuGetProcAddress gave for a name and a version. It is the one whose own version
-// gives the same function. A newer or older signature is left alone. So is a function for which a
-// null stream is the thread's own: asked without flags, the driver gives another one.
+// gives the same function. A newer or older signature is left alone. A function for which a null
+// stream is the thread's own is left alone too, because the driver gives another function when it
+// is asked without flags.
 void* hooked_by_name(GetProc get, const char* base, void* function) {
   for (int row = 0; row < kCount; ++row) {
     if (std::strcmp(kRows[row].base, base) != 0) continue;

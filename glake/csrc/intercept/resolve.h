@@ -8,8 +8,8 @@
 
 namespace glake::intercept {
 
-// The driver's own function. It is the one that the program found first, or that of the library to
-// which it is linked. nullptr: there is none.
+// The driver's own function. It is the function that the program found first, or the one of the
+// library that the program is linked to. nullptr: there is none.
 void* real(Name name);
 
 // The functions that the carrier itself needs of the program's driver. They are looked up once.

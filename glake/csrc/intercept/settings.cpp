@@ -24,7 +24,7 @@ std::string refused(const OptionRow& row) {
 }
 
 // Chooses as glake/transfer/relay/modes.py does. Only Python asks the service that lends GPUs.
-// Where that would be asked, copies go over the GPUs at their ends.
+// Where the service would be asked, copies go over the GPUs at their ends.
 bool only_own() {
   const std::string relays = variable("GLAKE_RELAYS"), ranks = variable("LOCAL_WORLD_SIZE");
   if (!relays.empty()) return relays != "all";

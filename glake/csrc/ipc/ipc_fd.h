@@ -1,6 +1,6 @@
-// A descriptor between processes that share memory, which is closed at the scope's end. A registry
-// knows all of them, so that a forked child closes its copies. Thus a connection ends when its own
-// process closes it.
+// A descriptor for a connection between processes that share memory. It is closed at the scope's
+// end. A registry knows all such descriptors, so that a forked child closes its copies. Thus a
+// connection ends when its own process closes it.
 #pragma once
 
 #include <cstddef>

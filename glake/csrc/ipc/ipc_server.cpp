@@ -101,7 +101,8 @@ bool IpcServer::is_mine(const IpcHandle& handle) const {
   return running_ && handle.pid == pid_ && handle.socket == name_;
 }
 
-// Nothing may leave the thread. An exception (no host memory left) ends every connection.
+// No exception may leave the thread. If there is one (no host memory left), it ends every
+// connection.
 void IpcServer::run() {
   try {
     serve();

@@ -34,9 +34,10 @@ class Arena {
 
   // Makes [begin, begin + size) of the extent at `head` one busy span.
   Span* take(Span* head, Address begin, Bytes size);
-  // Frees a busy span and merges it with its neighbours. If `completion` is given, a neighbour of
-  // another stream is merged only if its work is as far along. Otherwise one span's ticket would
-  // hold back memory that was freed long before it.
+  // Frees a busy span and merges it with its neighbours. If `completion` is given, two spans are
+  // merged only if their tickets are equal or the work of both is complete. Otherwise the later
+  // ticket would hold back memory whose own work was complete long before. Without `completion`,
+  // tickets of the same streams are enough.
   void give(Span* s, const Tickets& tickets, const Completion* completion = nullptr);
 
   // Absent ranges are where granules can be put. claim() makes a part of one busy while the driver
@@ -57,8 +58,8 @@ class Arena {
   // Free bytes at a granule's start and end; a whole free granule has both at 2 MiB.
   Bytes free_prefix(uint64_t g) const { return whole_.has(g) ? kGranule : edges_[g].prefix; }
   Bytes free_suffix(uint64_t g) const { return whole_.has(g) ? kGranule : edges_[g].suffix; }
-  // The free span that covers `a`. There a free granule begins, or the free prefix or suffix of
-  // one.
+  // The free span that covers `a`. A free granule, or the free prefix or suffix of a granule, must
+  // begin at `a`.
   Span* free_span_at(Address a) const;
   // The extent that holds granule g's free start or end; g must have one.
   Span* extent_at_prefix(uint64_t g) const;

@@ -21,7 +21,8 @@ struct DeferredRelease {
   std::vector<Handle> handles;
   std::function<void()> settled;
   // Another way to settle it. It takes what is still mapped into use again, and returns the number
-  // of those granules, whose handles are the first ones. Null: it cannot be used again.
+  // of granules taken. Their handles are the first ones of `handles`. Null: they cannot be used
+  // again.
   std::function<Granules()> keep;
 };
 

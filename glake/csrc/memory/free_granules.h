@@ -1,5 +1,6 @@
-// Which of an arena's granules are wholly free. There is a bit for each granule, and a bit for each
-// word of those that is full, so that long runs are crossed in few steps.
+// Which of an arena's granules are wholly free. There is a bit for each granule. A second set has a
+// bit for each word of the first, which says that the word is full, so that long runs are crossed
+// in few steps.
 #pragma once
 
 #include <cstdint>

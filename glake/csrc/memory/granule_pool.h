@@ -26,10 +26,10 @@ class GranulePool {
   void add(const Arena& arena);
 
   // Maps granules at home: first those that are owed to the driver, then new ones. It does all or
-  // nothing. What is left after a refusal is undone, or owed. If it is owed, `settled` runs once it
-  // is not owed any more. Or `kept` runs: the first granules, as many as its argument, could not be
-  // unmapped and are in use instead. It makes driver calls, so it is called with slow held and hot
-  // released.
+  // nothing. After a refusal it undoes what it has done; what cannot be undone is owed. `settled`
+  // runs once nothing of that is owed any more. `kept` runs if the first of the granules stay
+  // mapped and are used instead; its argument is their number. It makes driver calls, so it is
+  // called with slow held and hot released.
   Status back(const Arena& arena, Address begin, Granules n, const std::function<void()>& settled,
               const std::function<void(Granules)>& kept);
   // How many granules the driver had when it last refused back(), which was fewer than it was asked

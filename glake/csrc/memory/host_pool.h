@@ -1,7 +1,7 @@
 // Pinned host memory that every device can reach. It is cached by size class, and reused once the
 // work recorded on it is complete. The cached memory is bounded by what was ever live, because a
-// job whose sizes change from step to step would else keep them all. No driver call is made under
-// the pool's lock.
+// job whose sizes change from step to step would otherwise keep memory of all these sizes. No
+// driver call is made under the pool's lock.
 #pragma once
 
 #include <deque>
@@ -75,8 +75,8 @@ class HostPool {
   Status release(const std::vector<HostBlock*>& going);
 
   Driver& driver_;
-  // Held, driver calls included, by the one thread that moves waiting blocks on or gives memory
-  // back.
+  // Held by the one thread that moves waiting blocks on or gives memory back, also during driver
+  // calls.
   std::mutex progress_;
   std::mutex mutex_;  // guards everything below
   std::unordered_map<void*, std::unique_ptr<HostBlock>> blocks_;

@@ -20,7 +20,7 @@ struct Span {
   StreamId stream = 0;         // busy: the stream whose work uses it
   Span* piece_next = nullptr;  // busy: the next span of the same block, which has several on a view
 
-  // At the two ends of a free extent, the other end. The head also has the extent's size and its
+  // At each end of a free extent this is the other end. The head also has the extent's size and its
   // place in the index. In an absent span these are its neighbours in the list of absent spans.
   Span* mate = nullptr;
   Bytes extent = 0;

@@ -120,7 +120,7 @@ StreamId StreamClock::turn(StreamId id) {
   StreamHandle handle = streams_[id].handle;
   ++turns_;
   polls_ = 0;
-  // Also if it is the only stream. A stream that is gone counts as not captured.
+  // This is done even if there is only one stream. A stream that is gone counts as not captured.
   if (streams_[id].gone) {
     id = revive(id, handle);
   } else if (driver_.streams().ending(handle)) {

@@ -1,7 +1,7 @@
-// One clock for each device. It knows which work is complete, and which is ordered before which
-// stream. Frees on a stream fall into epochs. An epoch is closed by recording one event (a mark)
-// once somebody wants memory of it, and never by a free. While each stream reuses its own memory,
-// no call is made.
+// One clock for each device. It knows which work is complete, and which work is ordered before a
+// stream's next work. Frees on a stream fall into epochs. An epoch is closed by recording one event
+// (a mark) once somebody wants memory of it, and never by a free. While each stream reuses its own
+// memory, no call is made.
 #pragma once
 
 #include <unordered_map>

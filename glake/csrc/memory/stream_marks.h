@@ -23,8 +23,8 @@ class StreamMarks {
   const Mark* covering(uint64_t epoch) const;
 
   void add(const Mark& mark, std::vector<EventId>& spare);
-  // Asks the driver which events have happened. The last epoch before one of those is then
-  // complete.
+  // Asks the driver which events have happened. *completed becomes the epoch of the last one of
+  // these.
   void poll(Driver& driver, uint64_t* completed, std::vector<EventId>& spare);
   // Drops the events of epochs up to this one.
   void drop(uint64_t epoch, std::vector<EventId>& spare);

@@ -77,9 +77,9 @@ class ViewIndex {
       if (visit(view)) return;
     }
   }
-  // The views used longest ago, the oldest first. It has as many as a search looks at, and none
-  // that blocks use now. Views in use are moved to the front, so that later calls need not pass
-  // over them.
+  // The views used longest ago, the oldest first. It looks at as many views as a search does, and
+  // leaves out those that blocks use now. Views in use are moved to the front, so that later calls
+  // need not pass over them.
   std::vector<View*> oldest();
 
   size_t count() const { return order_.size(); }
@@ -131,8 +131,9 @@ struct FreeStretch {
   uint64_t busy = 0;
 };
 
-// Calls visit(stretch) with the free stretch known so far wherever one of the view's runs ends, and
-// before each busy stretch. There its length may be 0. Stops when visit returns true.
+// Calls visit(stretch) at the end of each of the view's runs, and before each busy stretch. It
+// gives the free stretch that is known so far, whose length may be 0. Stops when visit returns
+// true.
 template <typename Visit>
 void each_free_stretch(const View& view, Visit&& visit) {
   FreeStretch found;

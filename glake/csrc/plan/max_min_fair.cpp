@@ -22,8 +22,9 @@ double alone(const Topology& topology, const Candidate& path) {
   return most;
 }
 
-// For each path: the most that it may carry, and whether that holds it. If negative, the most is
-// minus the highest load times what the path could carry alone.
+// What each path may carry at most. That is `fixed` if it is not negative. Otherwise it is the
+// highest load of all paths times `alone`, which is what the path could carry alone. `tight` says
+// whether the path is held to the most.
 struct Evenness {
   std::vector<double> fixed, alone;
   std::vector<bool> tight;
@@ -52,8 +53,9 @@ class Program {
     }
   }
 
-  // `settled` is the total of each demand, negative if it may still grow. Returns the rate for unit
-  // weight of those that may. `held` says which of them cannot have more.
+  // `settled` is the total of each demand; it is negative if the demand may still grow. Returns the
+  // rate that a growing demand of weight 1 gets. `held` says which growing demands cannot have
+  // more.
   double solve(const std::vector<double>& settled, std::vector<Party>* answer,
                std::vector<bool>* held = nullptr, Evenness* even = nullptr) {
     std::vector<double> room = room_;

@@ -30,7 +30,7 @@ bool keep_fattest(size_t most, std::vector<Party>* parties);
 void prune(const topology::Topology& topology, std::vector<Party>* parties);
 
 // Evens out the load of the paths and keeps the totals. A path's load is its rate as a part of what
-// it could carry alone; the highest loads are made as low as the totals allow. Then links have
+// it could carry alone. The highest loads are made as low as the totals allow. Then links have
 // room, and a path that fell behind can catch up. The direct path is not held back.
 void even_out(const topology::Topology& topology, std::vector<Party>* parties);
 

@@ -60,9 +60,9 @@ class Finder {
     way.push_back(next);
     return way;
   }
-  // Whether a copy between the two is worth a hop: to and from the host, and between GPUs by NVLink
-  // or under one PCIe switch. Through a root complex, staging in host memory is no slower, and
-  // works everywhere.
+  // Whether a copy between the two is worth a hop. It is to and from the host, and between GPUs by
+  // NVLink or under one PCIe switch. Through a root complex, staging in host memory is no slower,
+  // and works everywhere.
   bool reaches(const Place& from, const Place& to) const {
     if (from.host() && to.host()) return false;
     if (from.host() || to.host() || topology_.linked(from.gpu, to.gpu)) return true;

@@ -23,9 +23,9 @@ struct Candidates {
   std::vector<Refusal> refusals;  // relays that cannot help on this machine
 };
 
-// Returns all useful paths with at most `relays` GPUs in a row. A path is left out if one with no
-// more hops loads no limit that it does not load, and none more than it does. Either end may be
-// host memory. If both are, the only path is the direct one.
+// Returns all useful paths with at most `relays` GPUs in a row. A path is left out if another path
+// has no more hops and loads no limit more than this one does. Either end may be host memory. If
+// both are, the only path is the direct one.
 Candidates find_candidates(const topology::Topology& topology, const Place& src, const Place& dst,
                            int relays);
 

@@ -54,9 +54,9 @@ class Planner {
   // Whether the GPU may relay. Without that it still sends and receives for itself. Throws
   // PlanError if there is no such GPU.
   void set_relay(int gpu, bool usable);
-  // `factors` are the parts of the topology's limits that this process may use: edges first, in
-  // order; empty: all of every limit. They multiply the factors of set_scale(), which stay as they
-  // are.
+  // `factors` are the parts of the topology's limits that this process may use, in the order of the
+  // limits. If it is empty, the process may use all of every limit. They multiply the factors of
+  // set_scale(), which stay as they are.
   void lend(std::vector<double> factors);
   size_t limits() const { return nominal_.limits().size(); }
 

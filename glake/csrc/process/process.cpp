@@ -76,7 +76,7 @@ void Process::Fork::in_child() {
   process.hooks_.set(kTraced, false);  // the file is the parent's
   if (process.driver_used_) {
     process.forked_.store(true, std::memory_order_relaxed);
-    // So that the plain path is not taken, and calls say why nothing works here.
+    // Keeps calls off the plain path, so that they say why nothing works here.
     process.hooks_.clear();
   }
   const bool inside = inside_before_fork;

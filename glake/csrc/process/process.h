@@ -26,14 +26,14 @@ class Process {
     return process != nullptr ? *process : start();
   }
 
-  // The process, if allocations and frees have nothing else to do; else null. It is the one check
-  // of the hot path.
+  // The process, or null if an allocation or free has more to do than the plain one. The hot path
+  // makes no other check.
   static Process* plain() {
     Process* process = instance_.load(std::memory_order_acquire);
     return process != nullptr && !process->hooks_.any() ? process : nullptr;
   }
-  // Whether calls from signal handlers are refused. They are with the option `debug`, and until it
-  // is read.
+  // Whether calls from signal handlers are refused. They are refused with the option `debug`, and
+  // as long as the options have not been read.
   static bool checked() {
     Process* process = instance_.load(std::memory_order_acquire);
     return process == nullptr || process->hooks_.has(kDebug) || process->hooks_.has(kUnread);
@@ -50,8 +50,8 @@ class Process {
     }
     return open_cache(device);
   }
-  // The block that a caller holds at `ptr`. With `take` it must start there, and is moved from live
-  // to freed. Throws Error.
+  // The block that a caller holds at `ptr`. With `take` the block must start there, and it goes
+  // from live to freed. Throws Error.
   Block& block(const void* ptr, bool take);
   // The bytes that the caller of the live block at `ptr` asked for, without its guards.
   Bytes requested(const void* ptr, const Block& b) const;
@@ -79,16 +79,18 @@ class Process {
   // Ends a caller's pin; the block may be gone. Throws Error if `ptr` has none.
   void unpin(void* ptr);
   Driver& driver();  // opened at first use
-  // A stream of the caller's ends now, or may end at any time. This opens no device.
+  // A caller's stream ends now, or may end at any time. This opens no device.
   void stream_ends(int device, StreamHandle stream, StreamEnd when);
   HostPool& host();
   Ipc& ipc();
-  void settle_ipc();  // settles what the driver refused to take back of other processes' blocks
+  // Tries again to give other processes' blocks back, where the driver has refused to take them.
+  void settle_ipc();
   TransferHost& transfer() { return transfer_; }
 
   ThreadKinds& kinds() { return kinds_; }
 
-  // For one device, or for all that are or will be in use, as in DeviceAllocator. They throw Error.
+  // These do what the same methods of DeviceAllocator do, for one device or for all devices that
+  // are or will be in use. They throw Error.
   static constexpr int kAllDevices = -1;
   Bytes set_headroom(int device, Bytes bytes);
   Bytes headroom(int device);
@@ -127,7 +129,7 @@ class Process {
   Options options_;
   std::string driver_path_;
   std::unique_ptr<Driver> driver_;
-  bool driver_used_ = false;  // at any time: then a forked child can use no driver
+  bool driver_used_ = false;  // true from its first use on; a forked child can then use none
   std::unique_ptr<DeviceAllocator> devices_[kMaxDevices];
   TraceWriter trace_;
   std::unique_ptr<HostPool> host_;

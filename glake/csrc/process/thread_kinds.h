@@ -16,8 +16,9 @@ class ThreadKinds {
   // `mutex` is the process's. It guards the process's options and this.
   ThreadKinds(std::mutex& mutex, HookFlags& hooks) : mutex_(mutex), hooks_(hooks) {}
 
-  // The kind of an allocation by the calling thread: its own kind if it has set one, else that of
-  // the option `contiguous` (then `by_size`). set_kind() returns the former kind.
+  // The kind of an allocation by the calling thread. It is the thread's own kind, if the thread has
+  // set one. Otherwise the option `contiguous` decides, and `by_size` is set. set_kind() returns
+  // the former kind.
   int kind_of(Bytes bytes, bool* by_size) const;
   int set_kind(int kind);
   // The source of the calling thread's later blocks: a private pool, or {0, 0}. set_pool() returns

@@ -1,5 +1,5 @@
-// Shared by all bindings: they check Python's ints and make them the arguments of the C interface,
-// and raise its statuses as glake.errors.
+// Shared by all bindings. They check Python's ints and pass them to the C interface. They raise its
+// statuses as glake.errors.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,6 +1,6 @@
 // The common part of the models of PyTorch's caching allocator: size classes, the pools of free
-// blocks, best fit, splitting, coalescing, and blocks that wait for recorded streams. How a pool
-// grows and what it can give back differ: that is in NativePolicy and ExpandablePolicy.
+// blocks, best fit, splitting, coalescing, and blocks that wait for recorded streams. NativePolicy
+// and ExpandablePolicy add how a pool grows and what it can give back.
 //
 // Source: c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.x, read for its rules; all code here is
 // our own. Known differences: there is one thread, there are no CUDA graphs or private pools,
@@ -44,8 +44,8 @@ struct Block {
   Block* prev = nullptr;
   Block* next = nullptr;
   Segment* segment = nullptr;  // expandable segments only
-  // For stitching only: the range that holds the caller's addresses, and the caller's block of
-  // which this stretch of memory is a piece.
+  // For stitching only. `range` holds the caller's addresses. `part_of` is the caller's block that
+  // this stretch of memory is a piece of.
   StitchedRange* range = nullptr;
   const Block* part_of = nullptr;
 
@@ -126,8 +126,8 @@ class CachingPolicy : public Policy {
   void delete_block(Block* block);
   // Cuts `block`, which is in no pool, after `front_bytes`. Returns the new block behind the cut.
   Block* split_off(Block* block, uint64_t front_bytes);
-  // Joins `other` into `block`, which is in no pool, if both are idle and both are mapped or both
-  // not.
+  // Joins `other` into `block`, which is in no pool, if both are idle, and both are mapped or
+  // neither is.
   void merge(Pool& pool, Block* block, Block* other);
   void wait_for_stream();
   Pool& pool_of(const Block* block) { return block->small ? small_ : large_; }

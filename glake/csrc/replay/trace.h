@@ -44,8 +44,8 @@ struct Trace {
 
   // Who holds what after the first `events` events. The holder of most comes first.
   std::vector<Holder> holders_after(uint64_t events) const;
-  // The part of that in blocks that outlive their step. They were allocated before the present step
-  // began, or are not freed before the next one begins or the trace ends.
+  // The same for the blocks that outlive their step. They were allocated before the present step
+  // began, or they are not freed before the next step begins or the trace ends.
   std::vector<Holder> lasting_after(uint64_t events) const;
   // Cuts the events into at most `points` equal runs. Returns each run's first event and most live
   // bytes.

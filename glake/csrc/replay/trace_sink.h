@@ -9,7 +9,7 @@ namespace glake::replay {
 enum class Op : uint8_t { kAlloc, kFree, kRecordStream, kStep };
 
 // `index` numbers the live blocks without gaps. The index freed last is used first. It means
-// nothing in a step.
+// nothing in the event of a step.
 struct ParsedEvent {
   Op op = Op::kStep;
   uint64_t id = 0;     // of the block, or the step's number

@@ -4,9 +4,10 @@
 //
 // Each op's CUDA kernel is wrapped. The wrapper calls the kernel as it is: it allocates, launches
 // and copies. The simulator counts and orders all of that and moves no byte (Cover). Then the op
-// itself becomes work of the stream: the CPU's kernel of the same name, on CPU tensors that alias
-// the arguments' and the results' device memory. So memory behaves as on a GPU. Whoever waits for
-// the stream, or replays a graph, gets right numbers, in every thread and without a mode of Python.
+// itself becomes work of the stream. This work calls the CPU's kernel of the same name, on CPU
+// tensors that alias the arguments' and the results' device memory. So memory behaves as on a GPU.
+// Whoever waits for the stream, or replays a graph, gets right numbers, in every thread and without
+// a mode of Python.
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 

@@ -107,8 +107,8 @@ uint64_t Engine::begin(const glake_copy_request& given) {
   return begin_joined(std::move(request));
 }
 
-// For two streams and one copy. A copy between two GPUs begins after the work of both streams, and
-// both wait for it.
+// Begins one copy in the order of two streams. A copy between two GPUs begins after the work of
+// both streams, and both wait for it.
 uint64_t Engine::begin_joined(Request request) {
   const int device = request.stream_device, other = request.also_device;
   const StreamHandle stream = request.stream, also = request.also_stream;
@@ -271,8 +271,8 @@ uint64_t Engine::start_here(Request request, Rate plain_rate) {
   return id;
 }
 
-// `rate` is the planned rate; 0: there is no plan. `why` is the reason for a plain copy, if that is
-// not the copy itself.
+// `rate` is the planned rate; 0: there is no plan. `why` says why the copy is a plain one, where
+// the copy itself does not show it.
 uint64_t Engine::plain(const Request& request, bool captured, Rate rate, const char* why) {
   const int device = request.stream_device;
   const StreamHandle stream = plain_.stream_for(request);

@@ -2,11 +2,12 @@
 //
 //   request    what a caller wants copied, checked
 //   copy       what the caller then waits for: plain, tracked or routed (copy.h)
-//   enqueued   a transfer all of whose copies are the driver's at once (option copy_order)
-//   transfer   one that threads carry; a run: one path of it, with its accounts
+//   enqueued   a transfer that gives all its copies to the driver at once (option copy_order)
+//   transfer   a transfer that threads carry
+//   run        one path of such a transfer, with its accounts
 //   gate       what keeps a caller's stream waiting until the threads are done
 //   scheduler  which paths a transfer takes; runner: how transfers begin and end
-//   state      those under way, with all that is known of their paths, and the lock of both
+//   state      the transfers under way, what is known of their paths, and the lock of both
 //   submitter  a thread per worker GPU, which claims chunks of runs and copies them
 //   slot       a relay buffer, from glake's own memory
 #pragma once

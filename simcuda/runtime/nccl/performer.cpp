@@ -75,7 +75,7 @@ bool Performer::advance(Operation* operation) {
 }
 
 // A send is over when the other side has the bytes, as in NVIDIA's documentation: "blocking for the
-// GPU". Calls that must go on at the same time belong into one group.
+// GPU". Calls that must go on at the same time belong in one group.
 bool Performer::advance_send(const Operation& operation, Operation::Piece* piece) {
   Mail& mail = seat_.page().mail[seat_.rank][piece->part.root];
   if (piece->state == Operation::Piece::kWaiting) {

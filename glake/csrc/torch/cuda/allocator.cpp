@@ -144,7 +144,7 @@ void CudaAllocator::emptyCache(MempoolId_t pool) {
   memory_.empty_cache(pool);
 }
 
-// cuDNN sizes its workspaces by it.
+// cuDNN sizes its workspaces by the result.
 void CudaAllocator::cacheInfo(DeviceIndex device, size_t* largest) {
   *largest = memory_.largest(device, *largest);
 }

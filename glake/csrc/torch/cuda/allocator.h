@@ -1,7 +1,7 @@
-// glake as torch's CUDA allocator. It is a true CUDAAllocator, so it has all that torch builds on
-// one: statistics, snapshots, pools, CUDA graphs, and tensors that are sent between processes. It
-// adds no policy. Each function translates what torch asks into glake's terms, and a part of this
-// class does it.
+// glake as torch's CUDA allocator. It is a true CUDAAllocator. So torch's statistics, snapshots,
+// pools and CUDA graphs work with it, and tensors can be sent between processes. It adds no policy.
+// Each function translates what torch asks into glake's terms. One of the parts of this class then
+// does the work.
 #pragma once
 
 #include <atomic>

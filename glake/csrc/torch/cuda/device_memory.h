@@ -24,8 +24,8 @@ class DeviceMemory {
   size_t largest(c10::DeviceIndex device, size_t at_least);
   std::vector<native::StreamSegmentSize> segment_sizes(c10::DeviceIndex device) const;
 
-  // Gives cached memory back to the driver, on every device: that of one pool, or with kNoPool that
-  // of all pools that are not in use.
+  // Gives a pool's cached memory back to the driver, on every device. kNoPool stands for all pools
+  // that are not in use.
   void empty_cache(c10::MempoolId_t pool);
   // In torch's direction: work on `device` can then reach memory of `to`.
   void enable_peer_access(c10::DeviceIndex device, c10::DeviceIndex to);

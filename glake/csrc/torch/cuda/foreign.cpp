@@ -212,8 +212,9 @@ constexpr c10::CachingAllocator::StatArray Stats::* kSummed[] = {
     &Stats::requested_bytes};
 }  // namespace
 
-// The highest sum is glake's own peak plus the foreign memory at that time. That is so if the peak
-// is new since the last change of foreign memory, or is seen after such a change.
+// It is called before and after each change of foreign memory. In between only glake's own memory
+// changes. So the highest sum in between is glake's new peak, if it has one, plus the foreign
+// memory. Right after a change the sum of both may be the highest.
 void ForeignPools::observe(const Stats& own, int device, bool before) {
   const Stats& foreign = blocks_.stats(device);
   Peaks& peaks = peaks_[device];

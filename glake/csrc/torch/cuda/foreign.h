@@ -1,8 +1,8 @@
 // Pools with memory of another allocator (torch.cuda.MemPool(allocator): NCCL's, a symmetric heap).
-// Blocks share its segments as in PyTorch's own allocator. The segments go back to it when the pool
-// is emptied. None of this memory is glake's, but all of it counts against glake's limit. With the
-// option private_pools=legacy every private pool is a foreign one, and its allocator is the
-// driver's cudaMalloc. Legacy IPC and NCCL's graph registration need that.
+// Blocks share that allocator's segments, as in PyTorch's own allocator. The segments go back when
+// the pool is emptied. None of this memory is glake's, but all of it counts against glake's limit.
+// With the option private_pools=legacy every private pool is a foreign one, and its allocator is
+// the driver's cudaMalloc. Legacy IPC and NCCL's graph registration need that.
 #pragma once
 
 #include <array>
@@ -42,9 +42,10 @@ class ForeignPools {
   bool record_stream(void* ptr, cudaStream_t stream);
   bool describe(const void* ptr, ForeignBlock* out);
 
-  // Waits for the device's work and gives idle segments back to their allocators: those of one
-  // pool, with kNoPool those of the pools without a user, with `for_oom` those of pools that allow
-  // it. Returns the bytes.
+  // Waits for the device's work, and gives idle segments back to their allocators. Without
+  // `for_oom` these are the segments of `pool`; kNoPool stands for all pools without a user. With
+  // `for_oom` they are the segments of all pools that have no user or were set to use_on_oom.
+  // Returns how many bytes were given back.
   size_t empty(int device, c10::MempoolId_t pool, bool for_oom = false);
 
   template <typename OnSegment, typename OnBlock>
@@ -70,7 +71,8 @@ class ForeignPools {
   Pool* find(int device, c10::MempoolId_t pool);
   const Pool* find(int device, c10::MempoolId_t pool) const;
 
-  // Stands around a change of foreign memory. It keeps the peaks of both kinds of memory together.
+  // It must live while foreign memory changes. It looks at the statistics before and after the
+  // change, because a peak is the highest sum of glake's own and foreign memory.
   class Observed {
    public:
     Observed(ForeignPools& pools, int device);

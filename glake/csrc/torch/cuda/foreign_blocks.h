@@ -68,8 +68,8 @@ class ForeignBlocks {
   // Frees blocks whose awaited work is complete. `wait`: waits for the work.
   void settle(bool wait = false);
 
-  // Takes out and returns the segments without a block in use, for those pools for which
-  // `of(device, pool)` is true.
+  // Takes out and returns the segments without a block in use, if `of(device, pool)` is true for
+  // their pool.
   template <typename Of>
   std::vector<ForeignSegment> remove_idle(Of&& of);
   bool any(int device, c10::MempoolId_t pool) const;
@@ -117,7 +117,8 @@ class ForeignBlocks {
   std::map<int, Stats> stats_;
 };
 
-// Visits the kinds of a statistic in which a block or segment counts: the one for all, and its own.
+// Visits the two kinds of a statistic in which a block or segment counts. These are the kind for
+// all memory and its own kind.
 template <typename Act>
 void for_kinds(c10::CachingAllocator::StatArray& array, bool large, Act&& act) {
   act(array[0]);

@@ -47,8 +47,9 @@ class History {
   void set_metadata(int device, const std::string& metadata);
   std::string metadata(int device) const;
 
-  // While it lives, the calling thread frees, and stacks are wanted less often then. Without a
-  // history no stacks are wanted, and a free need not look for its thread's depth.
+  // While it lives, the calling thread is inside a free. Stacks of frees are wanted less often than
+  // stacks of allocations. Without a history no stacks are wanted, so a free does not count its
+  // thread's depth.
   class Freeing {
    public:
     explicit Freeing(const History& history) : counts_(history.enabled()) {

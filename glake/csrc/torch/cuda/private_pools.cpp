@@ -35,7 +35,8 @@ int PrivatePools::uses(DeviceIndex device, MempoolId_t pool) const {
   return uses;
 }
 
-// The pool has one more user until its owner releases it, because torch pairs begin with release.
+// The pool has one more user until its owner releases it, because torch pairs this call with a
+// release.
 void PrivatePools::begin(DeviceIndex device, MempoolId_t pool,
                          std::function<bool(cudaStream_t)> filter) {
   TORCH_CHECK(pool != kNoPool, "glake: (0, 0) names no private pool");
@@ -66,7 +67,7 @@ void PrivatePools::capture_ends(DeviceIndex device) {
 
 bool PrivatePools::capturing(int device) const {
   if (captures_[static_cast<size_t>(device)].load() > 0) return true;
-  if (!foreign_.any()) return false;  // no code asks further
+  if (!foreign_.any()) return false;  // only foreign pools need a closer look
   auto stream = c10::cuda::getCurrentCUDAStream(static_cast<DeviceIndex>(device)).stream();
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   C10_CUDA_CHECK(cudaStreamIsCapturing(stream, &status));

@@ -1,6 +1,6 @@
 // Which pool an allocation goes to. A device has a list of the pools in use, each with torch's
-// question "is this stream's memory yours?". Of those that say yes, the one begun last gets it, so
-// that pools nest.
+// question "is this stream's memory yours?". If several say yes, the allocation goes to the one
+// that was begun last, so that pools nest.
 #pragma once
 
 #include <atomic>
@@ -61,8 +61,8 @@ class Routes {
   std::vector<std::pair<c10::MempoolId_t, Filter>> routes_[kMaxDevices];
 };
 
-// c10's number of its own stream is odd. For a stream of other code it is the handle, which is
-// even.
+// c10's id of one of its own streams is odd. The id of a stream of other code is the handle, which
+// is even.
 inline bool of_others(const c10::cuda::CUDAStream& stream) {
   return stream.id() != 0 && (stream.id() & 1) == 0;
 }

@@ -49,7 +49,7 @@ class TorchBlocks {
  private:
   void* attempt(size_t bytes, int device, cudaStream_t stream, c10::MempoolId_t pool);
   void* recover(size_t bytes, int device, cudaStream_t stream, c10::MempoolId_t pool);
-  // For the case that others must be told, or that the memory may be another allocator's.
+  // give_back() uses this if others must be told, or if the memory may be another allocator's.
   C10_NOINLINE bool give_back_known(void* ptr, bool heard);
   bool make_room(int device, c10::MempoolId_t pool);
   bool describe(const void* ptr, KnownBlock* out);

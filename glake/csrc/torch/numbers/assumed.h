@@ -1,5 +1,5 @@
-// Memory mode: what an op is assumed to make of unknown values, where zeros would take a script to
-// a place that no data does.
+// Memory mode. Says what an op is assumed to make of unknown values, where zeros would take a
+// script to code that no real data reaches.
 #pragma once
 
 #include <algorithm>
@@ -65,7 +65,8 @@ class AllTrue {
   size_t next_ = 0;
 };
 
-// Places along `dim`, out of `from`: each row takes the places after the row before.
+// Places along `dim`, each less than `from`. Each row takes the places that follow those of the row
+// before.
 Assumed in_turn(const at::Tensor& result, int64_t dim, int64_t from) {
   const Plain plain;
   const int64_t each = result.size(dim);

@@ -73,7 +73,7 @@ class Twin {
 
 class Twins {
  public:
-  // The generator from which an op draws that is issued now. Call drawn() after the CUDA kernel has
+  // The generator from which an op that is issued now draws. Call drawn() after the CUDA kernel has
   // moved on.
   std::shared_ptr<at::Generator> before(const at::Generator& generator, bool capturing) {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -87,7 +87,7 @@ class Twins {
     std::lock_guard<std::mutex> lock(mutex_);
     of(generator).drawn(position(generator));
   }
-  // After torch.manual_seed: the CPU's generator begins again, and all follow it.
+  // Called after torch.manual_seed. The CPU's generator begins again, and all generators follow it.
   void reseeded() {
     std::lock_guard<std::mutex> lock(mutex_);
     for (auto& [impl, pair] : twins_) pair.second.forget();

@@ -1,4 +1,4 @@
-// How each op is handled. What an op is not listed for here follows from its schema.
+// How each op is handled. Where no list here has an op, its schema says how.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@ namespace glake::numbers {
 
 using Names = std::unordered_set<std::string>;  // without "aten::" and overload
 
-// Ops that keep CUDA's own kernel, and whose copies are the driver's: metadata, allocation, and ops
-// made of others.
+// Ops that keep CUDA's own kernel, and whose copies the driver makes. They are metadata,
+// allocation, and ops made of other ops.
 inline const Names kNative = {
     "as_strided",
     "view",
@@ -69,8 +69,8 @@ inline const std::unordered_map<std::string, std::string> kKeeps = {
     {"_amp_foreach_non_finite_check_and_unscale_", "found_inf"},
 };
 
-// Memory mode: ops that move bytes to or from places that the named arguments say. What is known of
-// a part stays known.
+// Memory mode: ops that move bytes to or from places that the named arguments give. Known bytes
+// stay known when they are moved.
 inline const std::unordered_map<std::string, std::string> kMoves = {
     {"cat", ""},
     {"scatter", "index"},
@@ -100,8 +100,8 @@ inline const Names kShapes = {
 // Ops that take masks as indices.
 inline const Names kMasks = {"index", "index_put_", "_index_put_impl_"};
 
-// Ops whose CPU kernels do not check their indices. No backward pass is followed either: those do
-// not check indices, and no fact goes through one.
+// Ops whose CPU kernels do not check their indices. No backward pass is followed either, because
+// backward passes do not check indices, and no fact goes through one.
 inline const Names kTrusting = {
     "_ctc_loss",    "segment_reduce", "_embedding_bag",  "_embedding_bag_forward_only",
     "max_unpool2d", "max_unpool3d",   "grid_sampler_2d", "grid_sampler_3d",

@@ -67,8 +67,8 @@ std::vector<size_t> bring(Known* known) {
   return found;
 }
 
-// Marks the known bytes of a piece in their places: those that do not depend on what was there
-// before.
+// Marks the known bytes of a piece in their places. The driver writes only known bytes, so a byte
+// is known if it comes out the same over two different fillings.
 void mark(Known* known, size_t which) {
   const simcuda_followed& piece = known->pieces[which];
   std::vector<char> other(piece.bytes, 1);
@@ -252,8 +252,9 @@ void follow(const Wrapped& op, const Stack& arguments, const Stack& results, boo
   enqueue_known(std::move(known), stream);
 }
 
-// Makes the CUDA kernel allocate what it needs besides its results, as if nothing were known. That
-// of repeat_interleave allocates little, and takes zeros for negative numbers of repeats.
+// Makes the CUDA kernel allocate what it needs besides its results, as if nothing were known. The
+// kernel of repeat_interleave is left out. It allocates little, and its check takes the zeros that
+// it reads for negative numbers of repeats.
 void take_workspace(const Wrapped& op, c10::DispatchKeySet keys, const Stack& arguments) {
   const auto& schema = op.op.schema().arguments();
   if (!op.shapes || op.name == "repeat_interleave") return;

@@ -1,5 +1,5 @@
-// What replaces an op: its CUDA kernel, which is called for everything but its numbers, and the
-// CPU's kernel, which is enqueued.
+// What replaces an op. Its CUDA kernel is called for everything but its numbers. The CPU's kernel,
+// which computes the numbers, is enqueued.
 #pragma once
 
 #include <ATen/ATen.h>

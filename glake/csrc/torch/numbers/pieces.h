@@ -11,7 +11,8 @@ namespace {
 
 constexpr size_t kMostRuns = 4096;  // of one tensor: a guess
 
-// How an op that moves bytes reads a piece: it moves these bytes, or they say where the others go.
+// What a piece is to an op that moves bytes and reads the piece. kMoved: the op moves these bytes.
+// kPlaces: they say where the moved bytes go.
 constexpr int kMoved = 1, kPlaces = 2;
 
 // What an op reads and writes: the stretches of memory with its tensors' elements.

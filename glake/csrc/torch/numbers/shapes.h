@@ -12,7 +12,7 @@ namespace {
 // Results with more elements than this are data. Only their size is computed.
 constexpr int64_t kMostElements = int64_t{1} << 19;
 
-// Computes the op at the top of the stack if its result is small. Else makes as many elements
+// Computes the op at the top of the stack if its result is small. Else makes `elements` elements
 // without bytes.
 void made_or_sized(Stack* stack, int64_t elements, at::Tensor (*make)(const Stack&)) {
   at::Tensor made =

@@ -145,8 +145,8 @@ inline Stack results_of(const Work& work) {
   return stack;
 }
 
-// `first`: this is the main result. Of the others, which are kept for the backward pass, the CPU
-// may make one where CUDA makes none, or the reverse (statistics of an evaluation).
+// `first`: this is the main result. The other results are kept for the backward pass. The CPU may
+// make one of them where CUDA makes none, or the reverse (statistics of an evaluation).
 inline void land(const at::Tensor& target, const at::Tensor& result, bool first) {
   if (!target.defined() || !result.defined() || target.numel() == 0) return;
   if (!first && result.numel() == 0) {

@@ -45,8 +45,8 @@ bool mapped(Address at, Bytes bytes) {
   return true;
 }
 
-// Whether the kernel has provided all pages for this use. If not, the kernel may also be too old,
-// or the memory not consist of pages.
+// Whether the kernel has provided all pages for this use. False may also mean that the kernel is
+// too old, or that the memory does not consist of pages.
 bool HostAccess::provide(Address at, Bytes bytes) {
   if (calls_ == TransferTuning::kMostCalls || bytes > TransferTuning::kMostProvided - provided_)
     return false;

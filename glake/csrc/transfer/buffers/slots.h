@@ -30,8 +30,8 @@ class Slots {
   Slots(const Slots&) = delete;
   Slots& operator=(const Slots&) = delete;
 
-  // Lends a buffer of at least `bytes` and at least `least`, a power of two, which no stream uses.
-  // Throws Error (GLAKE_OUT_OF_MEMORY...).
+  // Lends a buffer that no stream uses. Its size is a power of two, at least `bytes` and at least
+  // `least`, which is a power of two itself. Throws Error (GLAKE_OUT_OF_MEMORY...).
   Slot lend(Place place, Bytes bytes, Bytes least = TransferTuning::kLeastChunk);
   // Lends `count` such buffers. If new ones are needed on a GPU, they are waited for together.
   std::vector<Slot> lend_several(Place place, Bytes bytes, size_t count);
@@ -46,8 +46,8 @@ class Slots {
   void close();
 
  private:
-  // The place and the size. The place is a GPU, -1 for host memory on any socket, or below that one
-  // socket.
+  // The place and the size. The place is a GPU's number, or -1 for host memory on any socket. Each
+  // number below -1 stands for one socket.
   using Key = std::pair<int, Bytes>;
   static constexpr int kAnyHost = -1, kSharedHost = -1000;
   int place_of(const Place& place) const;

@@ -1,5 +1,5 @@
-// Ids of copies. The highest four bits of an id say of which kind the copy is: bit 63 is set for a
-// plain copy. Otherwise the four bits are 1 for a tracked one, 2 for an enqueued one and 0 for a
+// Ids of copies. The highest four bits of an id say of which kind the copy is. For a plain copy bit
+// 63 is set. Otherwise the four bits are 1 for a tracked copy, 2 for an enqueued one and 0 for a
 // routed one.
 //
 //   plain    its id holds all that is known of it, so a small copy costs one driver call, no lock

@@ -28,7 +28,7 @@ void CopyTimes::note(Kind kind, Bytes bytes, uint64_t ns) {
 }
 
 // The seen time may include a wait, and the plan's rate may be below the link's. Either alone could
-// make the thread sleep too long. So it only sleeps at the begin if it knows both.
+// make the thread sleep too long. So the thread sleeps at the start only if both are known.
 ExpectedEnd CopyTimes::expected(Kind kind, Bytes bytes, Rate rate, uint64_t begun) const {
   const auto size = static_cast<double>(bytes);
   const double seen = size * static_cast<double>(ns_a_byte_[kind.index_].load());

@@ -309,7 +309,8 @@ class Ends {
   std::map<Address, Range> ranges_;
 };
 
-// Reads matter only in memory that is written.
+// Throws Error if two destinations overlap, or a source and a destination do. Sources may overlap
+// each other.
 void refuse_overlap(const Parts& parts, bool apart) {
   std::vector<Span> spans;
   spans.reserve((apart ? 1 : 2) * parts.count());

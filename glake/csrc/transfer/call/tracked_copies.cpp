@@ -9,7 +9,7 @@
 namespace glake::transfer {
 namespace {
 
-// Never the same twice in the process, also with another engine.
+// A number that is never given twice in the process, not even by another engine.
 std::atomic<uint64_t> next_number{1};
 
 }  // namespace

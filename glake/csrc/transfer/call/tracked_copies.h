@@ -62,10 +62,10 @@ class TrackedCopies {
   ~TrackedCopies() { spare_->close(); }
 
   // Makes the event for a copy, before the copy itself is made. If the driver refuses the event,
-  // then there is no copy that nobody can wait for. `rate`: what is planned for it; 0: nothing.
-  // Throws Error.
+  // the copy is not made, because nobody could wait for it. `rate`: what is planned for it; 0:
+  // nothing. Throws Error.
   TrackPtr make(const Request& request, Rate rate);
-  // Records the event behind the last copy in `stream`, which must be this one. Returns the copy's
+  // Records the event in `stream`. The last copy in the stream must be this one. Returns the copy's
   // id. Throws Error.
   uint64_t put(TrackPtr track, StreamHandle stream, const char* why_plain);
   TrackPtr find(uint64_t id);  // throws Error
@@ -74,7 +74,7 @@ class TrackedCopies {
   void release(uint64_t id);
   // Ends all waits at once. The copies go on.
   void stop_waits() { stopped_ = true; }
-  // Waits for the copies that have not been released, at most `most_ns` for each: their callers
+  // Waits for the copies that have not been released, at most `most_ns` for each. Their callers
   // keep memory for them. Throws Error if a copy takes longer; it may be called again.
   void close(uint64_t most_ns);
   // Gives the driver its events back. Called once nobody asks about a copy any more.

@@ -38,8 +38,8 @@ void RelayWorker::run() {
   }
   release();
   answer(0, why);  // the last packet: nothing touches the client's memory any more
-  // The destructor closes it, and may be using it now. So its number must not become another
-  // file's.
+  // Only the destructor closes the socket. It may be using the socket now, so the socket's number
+  // must not become another file's.
   shutdown(socket_.get(), SHUT_RDWR);
   over_ = true;
 }

@@ -72,8 +72,7 @@ class RemoteLink {
 
   uint32_t send(Order order, int descriptor = -1);
   Awaited await(uint32_t order_id);
-  // Called under the lock. It takes the answers that have come, and looks which begun copies have
-  // ended.
+  // Called under the lock. It takes the answers that have come, and notes which copies have ended.
   void pump();
   void take_answers();
   bool find_room(const Buffer& buffer, Bytes bytes, Bytes* at) const;
@@ -87,8 +86,8 @@ class RemoteLink {
   Descriptor socket_, process_;
   std::mutex mutex_;      // guards all that follows
   std::string broken_;    // the reason why it takes no more orders
-  bool hung_up_ = false;  // it does not answer any more either
-  bool let_go_ = false;   // and none of its copies is under way
+  bool hung_up_ = false;  // the service does not answer any more
+  bool let_go_ = false;   // hung_up_, and none of its copies is under way
   uint32_t last_ = 0;
   std::map<uint32_t, Awaited> awaited_;
   std::map<int, Buffer> buffers_;

@@ -1,6 +1,7 @@
 // Copies that a thread begins one right after the other, as a loop over all GPUs does. What
-// followed a copy the last time is expected to follow it again: a copy whose chunks are all
-// enqueued at once cannot give back links that the next one wants.
+// followed a copy the last time is expected to follow it again. It must be known in advance,
+// because a copy whose chunks are all enqueued at once cannot give back links that the next copy
+// wants.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +39,8 @@ class Bursts {
   // Stores the way of the copy that this thread began last. To decide it takes as long as some
   // dozen driver calls.
   void decided(BurstWay way);
-  // The call of the last copy returns. The copy should be done in `ns`. What this thread begins
-  // long before that belongs to the same burst.
+  // The call of the last copy returns. The copy should be done in `ns`. A copy that this thread
+  // begins long before that belongs to the same burst.
   void begun(uint64_t now, double ns);
   // The burst ends: this thread's next copy does not belong to it.
   void end();

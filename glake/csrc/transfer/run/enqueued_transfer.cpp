@@ -202,7 +202,8 @@ void EnqueuedTransfer::gather(Carried* path, ChunkCopier* copier) {
   }
 }
 
-// All of them are in the first stream of the last hop, or before that stream's event.
+// Makes the first stream of the last hop wait for all others. So that stream's event is behind all
+// of the copies.
 Status EnqueuedTransfer::gather_ends(Carried* path) {
   const Pipeline::Step& last = path->line.steps.back();
   Driver& driver = tools_.driver;

@@ -22,7 +22,7 @@ struct Flight {
   Slot stage;               // pinned memory in place of a pageable end
   KernelBuffers kernel;
   LentEvent event;         // recorded behind this hop's copies
-  RemoteFlight remote;     // used instead where the relay service makes the copies
+  RemoteFlight remote;     // in place of `event`, where the relay service makes the copies
   std::string remote_why;  // why the relay service failed
   StreamHandle stream = 0;
   int device = -1;  // the device of `stream`
@@ -31,11 +31,11 @@ struct Flight {
   uint64_t lost = 0;                             // its number among the copies that were given up
   Rate link = 0;                                 // how fast this hop would be alone
   unsigned flows = TransferTuning::kLeastFlows;  // how many streams of this hop take turns
-  bool alone = false;      // it goes behind the run's copy before, not beside it
-  bool seen_done = false;  // it was seen done without the event
-  bool overdue = false;    // it is late, and it writes the destination: waiting is all one can do
-  bool marked = false;     // the event is recorded behind this hop's copies
-  bool unsure = false;     // the driver refuses to say whether it is done
+  bool alone = false;                            // it begins when the run's last copy has ended
+  bool seen_done = false;                        // it was seen done without the event
+  bool overdue = false;  // it is late, but writes the destination, so it is only waited for
+  bool marked = false;   // the event is recorded behind this hop's copies
+  bool unsure = false;   // the driver refuses to say whether it is done
 
   const Hop& step() const { return run->planned.path.hops[hop]; }
   bool last() const { return hop + 1 == run->hops.size(); }

@@ -19,8 +19,8 @@ class FlightCopier {
         streams_(streams),
         chunks_(tools.driver, tools.devices, tools.slots, tools.kernel, tools.copy_ns) {}
 
-  // Whether the relay service has buffers for a chunk of the run now, if the run passes the
-  // service.
+  // Whether the relay service has buffers for a chunk of the run now. True if the run does not need
+  // the service.
   bool has_room(const PathRun& run, Bytes bytes) const;
   // Lends the flight its buffers, and copies pageable bytes into one. Throws if there is no buffer.
   void outfit(Flight* flight);

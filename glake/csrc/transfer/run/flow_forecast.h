@@ -32,8 +32,8 @@ class FlowForecast {
   std::vector<double> loads(const TransferPlan& plan) const;
   // Adds to each limit's sum what a flow of `much` over the route takes of that limit.
   void add_load(const topology::Route& route, double much, std::vector<double>* sums) const;
-  // How fast a hop of a path with that planned rate is while the plan's other paths flow: faster
-  // than planned by the room that its tightest limit has.
+  // How fast a hop is while the plan's other paths flow. `planned` is the planned rate of the hop's
+  // path. The hop is faster than that by the room that its tightest limit has.
   Rate pace(const Hop& hop, Rate planned, const std::vector<double>& loads) const;
   // Fills in the bytes of each path, so that the paths of a pool end together. Returns after how
   // many ns all pools are done.

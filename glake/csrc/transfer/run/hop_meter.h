@@ -48,8 +48,8 @@ class HopMeter {
   // `room`: what the hop could carry beside all other hops.
   void set_link(Rate link, Rate room, bool alone);
 
-  // When a copy would be done whose bytes reach the hop at time `at`. It goes behind those of the
-  // run's `claimed` bytes that have not passed the hop yet.
+  // When a copy of `bytes` would be done if they reach the hop at time `at`. The copy goes behind
+  // those of the run's `claimed` bytes that have not passed the hop yet.
   uint64_t finish(uint64_t now, uint64_t at, Bytes claimed, Bytes bytes, uint64_t copy_ns) const;
   // Counts a copy that is submitted now as under way. Returns when it should be done.
   uint64_t submit(uint64_t now, Bytes bytes, uint64_t copy_ns);

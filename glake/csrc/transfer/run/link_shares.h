@@ -1,6 +1,5 @@
-// Computes how fast the copies of each hop can be under the current plans: links are shared by the
-// copies that flow, not by plans. Every method runs under the state's lock
-// (run_state.h).
+// Computes how fast the copies of each hop can be under the current plans. The copies that flow
+// share a link, and not the plans. Every method runs under the state's lock (run_state.h).
 #pragma once
 
 #include <array>

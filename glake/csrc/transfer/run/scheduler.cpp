@@ -362,7 +362,7 @@ std::vector<PlanPtr> Scheduler::plan_together(const std::vector<Demand>& running
   return all;
 }
 
-// A copy is not held to its part of a link; it takes what it finds there. A client of the relay
+// A copy is not held to its part of a link, but takes what it finds there. A client of the relay
 // service has a small part even of links that are planned for other ranks, so that it may begin at
 // once. Once it has wider parts of other links, it leaves the thin ones out.
 void Scheduler::leave_thin_paths(PlanPtr* plan) const {

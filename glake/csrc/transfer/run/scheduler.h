@@ -70,8 +70,8 @@ class Scheduler {
   // already. The first plan is as if it ran alone. The second is as if all copies began now. The
   // third uses only relays that no other copy passes.
   std::vector<PlanPtr> plans_beside(const Request& request, std::vector<Demand> running);
-  // Which way a request should go that begins beside `running`. `burst` is what is known of the
-  // burst that it belongs to.
+  // Which way a request that begins beside `running` should go. `burst` is what is known of the
+  // request's burst.
   Outlook look_ahead(const Request& request, std::vector<Demand> running,
                      const Bursts::Burst& burst);
   // Decides which of these plans the request takes, and what each path carries. Decisions for other
@@ -87,8 +87,9 @@ class Scheduler {
   // Decisions for other requests no longer take the transfer into account. True if it ran alone, as
   // far as is known.
   bool forget_enqueued(const void* key);
-  // What an enqueued transfer has shown of a path: how fast each hop was at most. No rates: nothing
-  // is known of it. The next plans take into account links that are slower than the topology says.
+  // What an enqueued transfer has shown of a path. The rates say how fast each hop was at most.
+  // Without rates nothing is known of the path. The next plans take into account links that are
+  // slower than the topology says.
   struct Seen {
     const PlannedPath* path;
     std::vector<Rate> rates;
@@ -107,8 +108,9 @@ class Scheduler {
   // The next plans take these into account.
   void apply(const std::vector<Lesson>& lessons);
 
-  // `relays`: the GPUs that may relay besides those this process copies to or from, one bit each.
-  // `factors`: this process's part of each limit of the topology. Throws Error.
+  // `relays` has a bit for each GPU that may relay. The GPUs that this process copies to or from
+  // may relay in any case. `factors`: this process's part of each limit of the topology. Throws
+  // Error.
   void lend(uint32_t relays, std::vector<double> factors);
   // GPUs that the driver does not show may relay too. `remote` has one bit for each.
   void add_relays(uint32_t remote);

@@ -89,9 +89,10 @@ double chunk_calls_ns(const PlannedPath& path) {
 }
 
 // How the chunks of a path are cut. A direct path has TransferTuning::kFlows, which flow side by
-// side to the end. On a relayed path a chunk is short where the whole path waits for it: at the
-// beginning if a fast hop comes before the slow ones, at the end if one comes after them. The start
-// of a copy counts as much as that of a short chunk. Over several slow hops all chunks are short.
+// side to the end. On a relayed path a chunk is short where the whole path waits for it. That is at
+// the beginning if a fast hop comes before the slow ones, and at the end if one comes after them.
+// The start of a copy counts as much as that of a short chunk. Over several slow hops all chunks
+// are short.
 class Cutting {
  public:
   // `most` is a number of chunks. `blocked` is the weight of a caller's time against a copy's.

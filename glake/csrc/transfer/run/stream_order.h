@@ -24,8 +24,8 @@ class StreamOrder {
   // Makes later work of the stream wait for the transfer. Throws Error.
   void make_stream_wait(const TransferPtr& transfer, int device, StreamHandle stream);
   // Drives a simulated driver's time while a transfer waits for a stream. Callers hold the state's
-  // lock, which is released meanwhile. A stream that has failed, as the driver says, never reaches
-  // the transfer.
+  // lock, which is released meanwhile. If the driver says that the stream has failed, the stream
+  // never reaches the transfer.
   void await(RunState::Lock* lock, const TransferPtr& transfer);
   // Nobody waits for this transfer's stream any more.
   void retire(const TransferPtr& transfer);

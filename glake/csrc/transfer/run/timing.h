@@ -18,8 +18,8 @@ struct TimedCopy {
   Place dst, src;
 };
 
-// Keeps its buffers from one set of copies to the next: one on each GPU, and pinned host memory for
-// each copy of a set that uses a socket's memory.
+// Keeps its buffers from one set of copies to the next. There is one buffer on each GPU. Each copy
+// of a set that uses a socket's memory has pinned host memory of its own.
 class CopyTimer {
  public:
   // `topology` may be null.

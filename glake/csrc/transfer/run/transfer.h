@@ -71,7 +71,7 @@ class Transfer {
  public:
   const Request request;
   State state = State::kRunning;
-  bool listed = false;  // it runs, or ran, and was listed then
+  bool listed = false;  // it was put into the list of running transfers
   bool begun = false;   // a chunk has been taken
   bool cancelled = false;
   int error = 0;  // a glake_status

@@ -47,8 +47,8 @@ __device__ void copy_aligned(char* dst, const char* src, unsigned long long byte
   copy_words<Word>(dst + head, src + head, words, lane);
 }
 
-// A warp takes every n-th block of the table, which it reads 32 blocks at a time: the table may be
-// host memory, far away.
+// A warp takes every n-th block of the table. It reads the table 32 blocks at a time, because the
+// table may be host memory, far away.
 extern "C" __global__ void __launch_bounds__(256)
     glake_copy_blocks(const Block* table, unsigned count) {
   const unsigned lane = threadIdx.x % kWarp;
