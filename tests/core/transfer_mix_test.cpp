@@ -25,7 +25,10 @@ struct Copy {
 // `held`: copies in a stream's order also go around failing paths, as others do.
 void random_mix(const char* preset, uint64_t seed, bool faults, bool held) {
   test::running() = std::string("mix on ") + preset + ", seed " + std::to_string(seed);
-  Node node(preset, {{"memory", "512MiB"}, {"seed", std::to_string(seed)}}, true,
+  // Where copies fail, the GPU's contexts live on, so that failed chunks can be sent again.
+  const std::string sticky = faults ? "0" : "1";
+  Node node(preset,
+            {{"memory", "512MiB"}, {"seed", std::to_string(seed)}, {"sticky_errors", sticky}}, true,
             {{"copy_order", held ? "held" : "enqueued"}});
   test::Dice dice(seed);
   const auto gpus = static_cast<uint64_t>(node.gpus());
@@ -149,7 +152,7 @@ TEST(together) {
 
 void random_mixes(bool held) {
   for (uint64_t seed = 1; seed <= static_cast<uint64_t>(12 / test::kShortened + 1); ++seed) {
-    random_mix(seed % 2 == 0 ? "dgx1v" : "dgx_a100", seed, seed % 3 == 0, held);
+    random_mix(seed % 2 == 0 ? "dgx1v" : "dgx_a100", seed, seed % 3 == 1, held);
   }
 }
 
