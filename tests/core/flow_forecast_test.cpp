@@ -33,10 +33,10 @@ std::vector<Flow> flows_of(const FlowForecast& forecast, const Place& src, const
   return flows;
 }
 
-FlowForecast::Pool all_of(const std::vector<Flow>& flows, double bytes) {
-  FlowForecast::Pool pool{bytes, std::vector<size_t>(flows.size())};
-  std::iota(pool.paths.begin(), pool.paths.end(), size_t{0});
-  return pool;
+FlowForecast::Stock all_of(const std::vector<Flow>& flows, double bytes) {
+  FlowForecast::Stock stock{bytes, std::vector<size_t>(flows.size())};
+  std::iota(stock.paths.begin(), stock.paths.end(), size_t{0});
+  return stock;
 }
 
 double sum(const std::vector<Flow>& flows) {
@@ -89,17 +89,17 @@ TEST(beside_another) {
 
 // Paths that begin later carry less; each socket's bytes go by its own paths.
 TEST(delays_and_pools) {
-  test::running() = "delays and pools";
+  test::running() = "delays and stocks";
   FlowForecast forecast(&board());
   std::vector<Flow> flows = flows_of(forecast, Place{-1, kStriped}, Place{0});
   CHECK(flows.size() == 8);
-  std::vector<FlowForecast::Pool> pools(2);
-  for (size_t i = 0; i < flows.size(); ++i) pools[i % 2].paths.push_back(i);
-  pools[0].bytes = kBytes;
-  pools[1].bytes = 0;
+  std::vector<FlowForecast::Stock> stocks(2);
+  for (size_t i = 0; i < flows.size(); ++i) stocks[i % 2].paths.push_back(i);
+  stocks[0].bytes = kBytes;
+  stocks[1].bytes = 0;
   flows[2].delay_ns = 1e6;
-  forecast.share(0, pools, &flows);
-  for (const size_t i : pools[1].paths) CHECK(flows[i].bytes == 0);
+  forecast.share(0, stocks, &flows);
+  for (const size_t i : stocks[1].paths) CHECK(flows[i].bytes == 0);
   CHECK(near(sum(flows), kBytes));
   CHECK(flows[2].bytes < 0.9 * flows[0].bytes);
 }

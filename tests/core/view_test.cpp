@@ -7,10 +7,10 @@ using namespace glake;
 
 namespace {
 
-std::unique_ptr<View> make(Address base, std::vector<Run> runs) {
+std::unique_ptr<View> make(Address base, std::vector<GranuleRun> runs) {
   auto view = std::make_unique<View>();
   view->base = base;
-  for (Run& run : runs) {
+  for (GranuleRun& run : runs) {
     run.at = view->length.count;
     view->length = view->length + Granules{run.count};
   }
@@ -47,7 +47,7 @@ TEST(an_end_is_taken_off) {
   ViewIndex index;
   View* view =
       index.add(make(100 * kGiB, {{&arena, 3, 4, 0}, {&arena, 9, 2, 0}, {&arena, 20, 1, 0}}));
-  std::vector<Run> off = index.truncate(view, {3});
+  std::vector<GranuleRun> off = index.truncate(view, {3});
   CHECK(off.size() == 3 && off[0].granule == 6 && off[0].count == 1 && off[0].at == 3);
   CHECK(off[1].at == 4 && off[2].at == 6);
   CHECK(view->runs.size() == 1 && view->runs[0].count == 3 && view->length == Granules{3});
@@ -69,11 +69,11 @@ TEST(runs_under_a_stretch) {
   Arena low(0, kGiB, 512 * kGranule, pool), high(1, 9 * kGiB, 512 * kGranule, pool);
   test::Dice dice(5);
   for (int round = 0; round < 200; ++round) {
-    std::vector<Run> runs;
+    std::vector<GranuleRun> runs;
     std::vector<Address> home;  // of each granule of the view
     for (uint64_t n = dice(1, 24); n > 0; --n) {
       Arena* arena = dice.chance(50) ? &low : &high;
-      Run run{arena, dice(0, 500), dice(1, 6), 0};
+      GranuleRun run{arena, dice(0, 500), dice(1, 6), 0};
       runs.push_back(run);
       for (uint64_t i = 0; i < run.count; ++i) home.push_back(arena->granule_at(run.granule + i));
     }

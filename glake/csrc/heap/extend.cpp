@@ -23,8 +23,8 @@ void each_whole_stretch(const View& view, Visit&& visit) {
 }
 
 // The view's granules [at, at + length).
-std::vector<Run> part_of(const View& view, Granules at, Granules length) {
-  std::vector<Run> part;
+std::vector<GranuleRun> part_of(const View& view, Granules at, Granules length) {
+  std::vector<GranuleRun> part;
   for_each_run(view, at.bytes(), length.bytes(), [&](Arena& arena, Address a, Bytes bytes) {
     part.push_back({&arena, arena.granule_of(a), bytes / kGranule, 0});
     return true;
@@ -83,7 +83,7 @@ Granules Extend::longest_reuse(const Request& r) {
 }
 
 // Unmaps runs that were just taken off the view's end. If that is refused, they are put back.
-bool Extend::unmap_behind(View* view, const std::vector<Run>& runs, HotGuard& hot) {
+bool Extend::unmap_behind(View* view, const std::vector<GranuleRun>& runs, HotGuard& hot) {
   if (runs.empty()) return true;
   Address at = view->base + view->length.bytes();
   hot.unlock();
@@ -106,7 +106,7 @@ Extend::Plan Extend::plan(const Request& r, Granules growth) {
   if (view == nullptr) return plan;
   // A view holds each granule once.
   heap_.granules.new_stamp();
-  for (const Run& run : part_of(*view, {0}, at + reused)) {
+  for (const GranuleRun& run : part_of(*view, {0}, at + reused)) {
     heap_.granules.stamp(*run.arena, run.granule, run.count);
   }
   const Granules rest = need - reused;
@@ -142,8 +142,8 @@ Found Extend::extend_view(const Request& r, HotGuard& hot) {
   auto [view, at, reused, next] = made.reuse;
   if (made.behind.empty() && made.fresh.count == 0)
     return Pieces(heap_).on_view(view, at.bytes(), r);
-  std::vector<Run> runs = made.behind;
-  std::vector<Run> cut = heap_.views.truncate(view, at + reused);
+  std::vector<GranuleRun> runs = made.behind;
+  std::vector<GranuleRun> cut = heap_.views.truncate(view, at + reused);
   if (made.fresh.count != 0 || !cut.empty()) {
     TakenGranules taken(heap_, r.stream);
     taken.take(part_of(*view, at, reused));

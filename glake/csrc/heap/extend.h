@@ -31,13 +31,13 @@ class Extend {
   };
   struct Plan {
     Reuse reuse;
-    std::vector<Run> behind;  // granules to be mapped behind it
-    Granules fresh;           // new granules to be mapped behind those
-    Granules reach;           // the longest request that the place serves
+    std::vector<GranuleRun> behind;  // granules to be mapped behind it
+    Granules fresh;                  // new granules to be mapped behind those
+    Granules reach;                  // the longest request that the place serves
   };
   Plan plan(const Request& r, Granules growth);
   Reuse most_reuse(const Request& r, Granules need);
-  bool unmap_behind(View* view, const std::vector<Run>& runs, HotGuard& hot);
+  bool unmap_behind(View* view, const std::vector<GranuleRun>& runs, HotGuard& hot);
 
   Heap& heap_;
   Device& device_;

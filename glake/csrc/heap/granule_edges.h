@@ -14,7 +14,7 @@ class GranuleEdges {
  public:
   // The free end, or start, of a granule whose other part is in use; of 0 bytes: there is none.
   struct Edge {
-    Run run;
+    GranuleRun run;
     Bytes bytes = 0;
   };
   struct Pair {

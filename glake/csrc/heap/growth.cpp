@@ -110,7 +110,8 @@ void Growth::keep_backed(Arena& arena, Span* claimed, Granules first) {
 
 // If one place is too short, the driver is first asked whether it has enough for all places.
 // Granules in only some of them would be useless.
-bool Growth::add_fresh(Granules n, std::vector<Run>& runs, TakenGranules& taken, HotGuard& hot) {
+bool Growth::add_fresh(Granules n, std::vector<GranuleRun>& runs, TakenGranules& taken,
+                       HotGuard& hot) {
   for (bool asked = false; n.count != 0; asked = true) {
     Span* place = heap_.large->first_absent();
     for (Span* s = place; s != nullptr; s = heap_.large->next_absent(s)) {
@@ -134,7 +135,7 @@ bool Growth::add_fresh(Granules n, std::vector<Run>& runs, TakenGranules& taken,
 
 bool Growth::add_free(Granules n, HotGuard& hot) {
   if (heap_.room() < n) return false;
-  std::vector<Run> runs;
+  std::vector<GranuleRun> runs;
   TakenGranules taken(heap_, 0);
   return add_fresh(n, runs, taken, hot);
 }

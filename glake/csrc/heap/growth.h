@@ -22,7 +22,7 @@ class Growth {
   Found grow_small(const Request& r, HotGuard& hot);
   // Creates granules at the first absent places, as runs that `taken` keeps. It releases hot for
   // each place.
-  bool add_fresh(Granules n, std::vector<Run>& runs, TakenGranules& taken, HotGuard& hot);
+  bool add_fresh(Granules n, std::vector<GranuleRun>& runs, TakenGranules& taken, HotGuard& hot);
   // Creates granules that are free for any request.
   bool add_free(Granules n, HotGuard& hot);
 

@@ -83,7 +83,7 @@ std::string Invariants::broken_views(const Heap& heap, bool settled) {
   for (const View* v : heap.views.recent_first()) {
     uint64_t length = 0;
     std::set<std::pair<int, uint64_t>> seen;
-    for (const Run& run : v->runs) {
+    for (const GranuleRun& run : v->runs) {
       if (run.at != length) return "a view's runs do not tile it";
       length += run.count;
       for (uint64_t i = 0; i < run.count; ++i) {

@@ -12,7 +12,7 @@ namespace glake {
 // not count for stitching.
 LargestFit::Usable LargestFit::usable(const Request& r, Granules growth) {
   Usable found;
-  std::vector<Run> runs;
+  std::vector<GranuleRun> runs;
   Tickets pending;
   heap_.granules.new_stamp();
   found.whole = Stitch(heap_).collect(r, heap_.whole_free(), Wait::kSure, runs, &pending);
@@ -106,7 +106,7 @@ Bytes LargestFit::longest_in_views(const Request& r) {
         if (!used || before == 0 || before + start <= longest) return;
       }
     };
-    for (const Run& run : view->runs) {
+    for (const GranuleRun& run : view->runs) {
       for (uint64_t i = 0; i < run.count; ++i) {
         const Bytes at = (run.at + i) * kGranule;
         const Bytes prefix = run.arena->free_prefix(run.granule + i);

@@ -133,7 +133,7 @@ Error OutOfMemory::error(const Request& r, const Asked& asked, HotGuard& hot) {
   text += line("live " + size_text(live) + " in " +
                counted(static_cast<uint64_t>(device_.stats.allocation.all.current), "block"));
   Tickets pending;
-  std::vector<Run> runs;
+  std::vector<GranuleRun> runs;
   heap_.granules.new_stamp();
   const Granules idle = Stitch(heap_).collect(r, heap_.whole_free(), Wait::kSure, runs, &pending);
   text += idle_text(idle);

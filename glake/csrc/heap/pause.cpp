@@ -123,7 +123,7 @@ Status Pause::map_homes() {
   }
   for (PausedHeap::Seen& seen : p.views) {
     View& view = *seen.view;
-    for (const Run& run : view.runs) {
+    for (const GranuleRun& run : view.runs) {
       for (uint64_t i = 0; i < run.count; ++i) {
         if (run.at + i < seen.mapped) continue;
         Status s = device_.driver.map(view.base + seen.mapped * kGranule,

@@ -25,7 +25,7 @@ struct PausedHeap {
   // How many of the first granules are held from the driver, and how many are mapped. Those that
   // the driver refuses to take back stay counted, and serve resume().
   struct Home {
-    Run run;
+    GranuleRun run;
     uint64_t held = 0, mapped = 0;
   };
   struct Seen {

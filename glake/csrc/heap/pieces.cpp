@@ -68,8 +68,8 @@ void Pieces::use_edges(Span* pieces, StreamId s, int step) {
   }
 }
 
-void Pieces::add_aliases(const std::vector<Run>& runs, int step) {
-  for (const Run& run : runs) {
+void Pieces::add_aliases(const std::vector<GranuleRun>& runs, int step) {
+  for (const GranuleRun& run : runs) {
     for (uint64_t i = 0; i < run.count; ++i) {
       uint32_t& aliases = heap_.granules.aliases(*run.arena, run.granule + i);
       aliases = static_cast<uint32_t>(static_cast<int>(aliases) + step);

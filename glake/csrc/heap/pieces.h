@@ -26,7 +26,7 @@ class Pieces {
   // pieces hold only in part. add_aliases() adds it to the number of aliases of each granule of the
   // runs.
   void use_edges(Span* pieces, StreamId s, int step);
-  void add_aliases(const std::vector<Run>& runs, int step);
+  void add_aliases(const std::vector<GranuleRun>& runs, int step);
   // Tells those who follow events and statistics that the bytes of a stitched block leave their
   // homes for the block's own address, or come back. So they see the same segments as a snapshot
   // does.

@@ -9,7 +9,7 @@
 
 namespace glake {
 
-Granules Stitch::collect(const Request& r, Granules want, Wait wait, std::vector<Run>& runs,
+Granules Stitch::collect(const Request& r, Granules want, Wait wait, std::vector<GranuleRun>& runs,
                          Tickets* pending) {
   Granules have{0};
   auto add = [&](Arena& arena, Address begin, Address end) {
@@ -63,11 +63,11 @@ Found Stitch::stitch(const Request& r, HotGuard& hot) {
   if (heap_.whole_free() + heap_.room() < need) return {};
   Eviction(heap_).make_room(need, hot);
   if (Found found = Extend(heap_).extend_view(r, hot)) return found;
-  std::vector<Run> runs;
+  std::vector<GranuleRun> runs;
   Granules have = collect(r, need, Wait::kNo, runs, nullptr);
   Tickets pending;
   if (have < need && device_.clock.count() > 1) {
-    std::vector<Run> more;
+    std::vector<GranuleRun> more;
     Granules all = collect(r, need, Wait::kAllowed, more, &pending);
     // Only `balanced` grows instead of waiting, and only where there is room.
     bool compact = device_.options.policy == PolicyKind::kCompact;
@@ -111,7 +111,7 @@ Found Stitch::join(const Request& r, HotGuard& hot, bool grows) {
   const Granules need = Granules::floor(r.size);
   GranuleEdges::Pair pair;
   if (rest == 0 || need.count == 0 || !GranuleEdges(heap_, r).tightest(rest, &pair)) return {};
-  std::vector<Run> runs;
+  std::vector<GranuleRun> runs;
   const Granules have = collect(r, need, Wait::kNo, runs, nullptr);
   if (have < need) {
     const Granules missing = need - have;
@@ -142,7 +142,7 @@ Found Stitch::stitch_edges(const Request& r, HotGuard& hot, bool grows) {
     }
     const bool partial_tail = tail.bytes < kGranule;
     if (partial_tail) need = need - Granules{1};
-    std::vector<Run> runs;
+    std::vector<GranuleRun> runs;
     Tickets pending;
     const Granules have = collect(r, need, Wait::kSure, runs, &pending);
     if (have < need) {
@@ -155,7 +155,7 @@ Found Stitch::stitch_edges(const Request& r, HotGuard& hot, bool grows) {
   return grows && Growth(heap_).add_free(missing, hot) ? stitch_edges(r, hot, false) : Found{};
 }
 
-Found Stitch::build_joined(const Edge& head, std::vector<Run> runs, const Edge& tail,
+Found Stitch::build_joined(const Edge& head, std::vector<GranuleRun> runs, const Edge& tail,
                            const Request& r, HotGuard& hot) {
   if (head.bytes != 0) runs.insert(runs.begin(), head.run);
   if (tail.bytes != 0) runs.push_back(tail.run);
@@ -163,7 +163,8 @@ Found Stitch::build_joined(const Edge& head, std::vector<Run> runs, const Edge& 
   return build_view(std::move(runs), head.bytes != 0 ? kGranule - head.bytes : 0, r, hot);
 }
 
-Found Stitch::build_view(std::vector<Run> runs, Bytes offset, const Request& r, HotGuard& hot) {
+Found Stitch::build_view(std::vector<GranuleRun> runs, Bytes offset, const Request& r,
+                         HotGuard& hot) {
   auto owner = std::make_unique<View>();
   View* view = owner.get();
   Granules length = total(runs);
@@ -173,13 +174,13 @@ Found Stitch::build_view(std::vector<Run> runs, Bytes offset, const Request& r, 
   return map_behind(view, offset, std::move(runs), r, hot);
 }
 
-Found Stitch::map_behind(View* view, Bytes offset, std::vector<Run> runs, const Request& r,
+Found Stitch::map_behind(View* view, Bytes offset, std::vector<GranuleRun> runs, const Request& r,
                          HotGuard& hot) {
   Granules before = view->length;
   Granules added = total(runs);
   std::vector<Handle> handles;
   handles.reserve(added.count);
-  for (Run& run : runs) {
+  for (GranuleRun& run : runs) {
     run.at = before.count + handles.size();
     for (uint64_t i = 0; i < run.count; ++i) {
       handles.push_back(heap_.granules.handle(*run.arena, run.granule + i));
@@ -229,7 +230,7 @@ void Stitch::abandon(View* view, Granules before, const Found& found, const Requ
   --view->live;
   // Until the granules are unmapped, nothing may be mapped there, and the view may not be evicted.
   view->owed = true;
-  std::vector<Run> added = heap_.views.truncate(view, before);
+  std::vector<GranuleRun> added = heap_.views.truncate(view, before);
   hot.unlock();
   device_.deferred.defer({view->base + before.bytes(),
                           mapped * kGranule,

@@ -19,21 +19,21 @@ class Stitch {
   Found stitch_edges(const Request& r, HotGuard& hot, bool grows = true);
   // Maps the runs behind what the view has. Takes r's bytes from `offset` on, before hot is let go.
   // If the driver refuses, all of this is undone.
-  Found map_behind(View* view, Bytes offset, std::vector<Run> runs, const Request& r,
+  Found map_behind(View* view, Bytes offset, std::vector<GranuleRun> runs, const Request& r,
                    HotGuard& hot);
 
   // Collects whole free granules for r, except the stamped ones. The largest extents come first:
   // best fit uses these last, so the view is more likely to be idle when the step repeats.
-  Granules collect(const Request& r, Granules want, Wait wait, std::vector<Run>& runs,
+  Granules collect(const Request& r, Granules want, Wait wait, std::vector<GranuleRun>& runs,
                    Tickets* pending);
 
  private:
   using Edge = GranuleEdges::Edge;
 
   Found join(const Request& r, HotGuard& hot, bool grows = true);
-  Found build_joined(const Edge& head, std::vector<Run> runs, const Edge& tail, const Request& r,
-                     HotGuard& hot);
-  Found build_view(std::vector<Run> runs, Bytes offset, const Request& r, HotGuard& hot);
+  Found build_joined(const Edge& head, std::vector<GranuleRun> runs, const Edge& tail,
+                     const Request& r, HotGuard& hot);
+  Found build_view(std::vector<GranuleRun> runs, Bytes offset, const Request& r, HotGuard& hot);
   void abandon(View* view, Granules before, const Found& found, const Request& r, uint64_t mapped,
                HotGuard& hot);
 

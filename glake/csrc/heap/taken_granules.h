@@ -18,8 +18,8 @@ class TakenGranules {
   TakenGranules& operator=(const TakenGranules&) = delete;
 
   // The past work of the runs must be ordered before the stream's next work.
-  void take(const std::vector<Run>& runs) {
-    for (const Run& run : runs) {
+  void take(const std::vector<GranuleRun>& runs) {
+    for (const GranuleRun& run : runs) {
       Span* head = run.arena->extent_at_prefix(run.granule);
       Span* s = run.arena->take(head, run.arena->granule_at(run.granule), run.count * kGranule);
       s->stream = stream_;

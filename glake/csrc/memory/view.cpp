@@ -22,10 +22,10 @@ std::unique_ptr<View> ViewIndex::remove(View* view) {
   return owner;
 }
 
-void ViewIndex::extend(View* view, const std::vector<Run>& runs) {
+void ViewIndex::extend(View* view, const std::vector<GranuleRun>& runs) {
   leave_length(view);
-  for (const Run& run : runs) {
-    Run* last = view->runs.empty() ? nullptr : &view->runs.back();
+  for (const GranuleRun& run : runs) {
+    GranuleRun* last = view->runs.empty() ? nullptr : &view->runs.back();
     if (last != nullptr && last->arena == run.arena && last->granule + last->count == run.granule) {
       last->count += run.count;
     } else {
@@ -36,15 +36,15 @@ void ViewIndex::extend(View* view, const std::vector<Run>& runs) {
   enter_length(view);
 }
 
-std::vector<Run> ViewIndex::truncate(View* view, Granules length) {
+std::vector<GranuleRun> ViewIndex::truncate(View* view, Granules length) {
   leave_length(view);
   // The first run that loses granules.
-  auto from = std::partition_point(view->runs.begin(), view->runs.end(), [length](const Run& run) {
-    return run.at + run.count <= length.count;
-  });
-  std::vector<Run> off(from, view->runs.end());
+  auto from = std::partition_point(
+      view->runs.begin(), view->runs.end(),
+      [length](const GranuleRun& run) { return run.at + run.count <= length.count; });
+  std::vector<GranuleRun> off(from, view->runs.end());
   if (!off.empty() && off.front().at < length.count) {
-    Run& first = off.front();
+    GranuleRun& first = off.front();
     uint64_t kept = length.count - first.at;
     first = {first.arena, first.granule + kept, first.count - kept, length.count};
     from->count = kept;

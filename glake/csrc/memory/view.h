@@ -16,16 +16,16 @@
 namespace glake {
 
 // Granules that are neighbours at home, and their place in the view.
-struct Run {
+struct GranuleRun {
   Arena* arena = nullptr;
   uint64_t granule = 0;  // index in the arena
   uint64_t count = 0;
   uint64_t at = 0;  // index in the view
 };
 
-inline Granules total(const std::vector<Run>& runs) {
+inline Granules total(const std::vector<GranuleRun>& runs) {
   Granules sum{0};
-  for (const Run& run : runs) sum = sum + Granules{run.count};
+  for (const GranuleRun& run : runs) sum = sum + Granules{run.count};
   return sum;
 }
 
@@ -33,7 +33,7 @@ struct View {
   Address base = 0;
   Granules length;    // mapped
   Granules capacity;  // reserved: the view may be extended up to this
-  std::vector<Run> runs;
+  std::vector<GranuleRun> runs;
   uint64_t live = 0;       // blocks reached through it
   uint64_t last_used = 0;  // tick of the device's allocation count
   Tickets tickets;         // work that used its addresses
@@ -56,8 +56,8 @@ class ViewIndex {
   std::unique_ptr<View> remove(View* view);
   // extend() appends runs, which must have their places set. truncate() removes what lies from
   // `length` on, and returns it.
-  void extend(View* view, const std::vector<Run>& runs);
-  std::vector<Run> truncate(View* view, Granules length);
+  void extend(View* view, const std::vector<GranuleRun>& runs);
+  std::vector<GranuleRun> truncate(View* view, Granules length);
   void touch(View* view, uint64_t tick);
 
   // The view that covers an address, or null.
@@ -110,7 +110,7 @@ bool for_each_run(const View& view, Bytes offset, Bytes size, Visit&& visit) {
   }
   Bytes left = size;
   for (; i < view.runs.size() && left != 0; ++i) {
-    const Run& run = view.runs[i];
+    const GranuleRun& run = view.runs[i];
     Bytes run_begin = run.at * kGranule;
     Bytes run_end = run_begin + run.count * kGranule;
     if (run_end <= offset) continue;
@@ -137,7 +137,7 @@ struct FreeStretch {
 template <typename Visit>
 void each_free_stretch(const View& view, Visit&& visit) {
   FreeStretch found;
-  for (const Run& run : view.runs) {
+  for (const GranuleRun& run : view.runs) {
     for (uint64_t i = 0; i < run.count;) {
       const uint64_t free = run.arena->whole().free_run(run.granule + i, run.count - i);
       if (found.length == 0) found.start = run.at + i;

@@ -83,7 +83,8 @@ void FlowForecast::advance(uint64_t now) {
   running_.erase(std::remove_if(running_.begin(), running_.end(), untold), running_.end());
 }
 
-double FlowForecast::share(uint64_t now, const std::vector<Pool>& pools, std::vector<Flow>* paths) {
+double FlowForecast::share(uint64_t now, const std::vector<Stock>& stocks,
+                           std::vector<Flow>* paths) {
   advance(now);
   FlowRace race(topology_, parts_);
   for (Flow& flow : *paths) {
@@ -92,31 +93,31 @@ double FlowForecast::share(uint64_t now, const std::vector<Pool>& pools, std::ve
   }
   for (const Running& one : running_) race.add(one.flow);
   std::vector<double> left;
-  for (const Pool& pool : pools) {
-    left.push_back(pool.bytes);
-    for (const size_t path : pool.paths) {
-      if (pool.bytes > 0) race.set_bytes(path, kNever);  // until the pool is empty
+  for (const Stock& stock : stocks) {
+    left.push_back(stock.bytes);
+    for (const size_t path : stock.paths) {
+      if (stock.bytes > 0) race.set_bytes(path, kNever);  // until the stock is empty
     }
   }
   double passed = 0;
   for (int event = 0;; ++event) {
     const std::vector<Rate>& fair = race.rates();
     double ns = event < TransferTuning::kMostEvents ? race.next_change() : kNever;
-    for (size_t p = 0; p < pools.size(); ++p) {
+    for (size_t p = 0; p < stocks.size(); ++p) {
       double rate = 0;
-      for (const size_t path : pools[p].paths) rate += fair[path];
+      for (const size_t path : stocks[p].paths) rate += fair[path];
       if (left[p] > 0 && rate > 0) ns = std::min(ns, left[p] / rate);
     }
     if (ns == kNever) break;
     bool open = false;
     race.carry(ns);
-    for (size_t p = 0; p < pools.size(); ++p) {
-      for (const size_t path : pools[p].paths) {
+    for (size_t p = 0; p < stocks.size(); ++p) {
+      for (const size_t path : stocks[p].paths) {
         (*paths)[path].bytes += fair[path] * ns;
         left[p] -= fair[path] * ns;
       }
       if (left[p] < TransferTuning::kLeftBytes) {
-        for (const size_t path : pools[p].paths) race.set_bytes(path, 0);
+        for (const size_t path : stocks[p].paths) race.set_bytes(path, 0);
         left[p] = 0;
       }
       open = open || left[p] > 0;

@@ -14,7 +14,7 @@ class FlowForecast {
  public:
   using Flow = transfer::Flow;
   // Bytes that several paths share.
-  struct Pool {
+  struct Stock {
     double bytes = 0;
     std::vector<size_t> paths;
   };
@@ -35,9 +35,9 @@ class FlowForecast {
   // How fast a hop is while the plan's other paths flow. `planned` is the planned rate of the hop's
   // path. The hop is faster than that by the room that its tightest limit has.
   Rate pace(const Hop& hop, Rate planned, const std::vector<double>& loads) const;
-  // Fills in the bytes of each path, so that the paths of a pool end together. Returns after how
-  // many ns all pools are done.
-  double share(uint64_t now, const std::vector<Pool>& pools, std::vector<Flow>* paths);
+  // Fills in the bytes of each path, so that the paths of a stock end together. Returns after how
+  // many ns all stocks are done.
+  double share(uint64_t now, const std::vector<Stock>& stocks, std::vector<Flow>* paths);
   // After how many ns all of these flows are done. With `others_too`: all running flows as well.
   double end_ns(uint64_t now, const std::vector<Flow>& flows, bool others_too = false);
   // For how many ns the busiest limit would have work if these flows ran beside the running ones.

@@ -15,9 +15,9 @@ namespace {
 
 constexpr double kMany = 1e9;  // for an unbounded number of chunks
 
-// The bytes that are in one socket's host memory. One pool has all bytes if the socket does not
+// The bytes that are in one socket's host memory. One stock has all bytes if the socket does not
 // matter.
-struct Pool {
+struct Stock {
   std::deque<Range> ranges;
   std::vector<size_t> paths;
   Bytes bytes = 0;
@@ -40,34 +40,34 @@ int node_of(const Path& path) {
   return from.host() ? from.node : to.host() ? to.node : kSpread;
 }
 
-std::vector<Pool> pools_of(const Request& request, const TransferPlan& plan) {
-  std::vector<Pool> pools(1);
+std::vector<Stock> stocks_of(const Request& request, const TransferPlan& plan) {
+  std::vector<Stock> stocks(1);
   Bytes begin = 0;
   for (const Stripe& stripe : request.stripes) {
     const auto node = static_cast<size_t>(stripe.node);
-    pools.resize(std::max(pools.size(), node + 1));
-    pools[node].ranges.push_back({begin, stripe.end});
-    pools[node].bytes += stripe.end - begin;
+    stocks.resize(std::max(stocks.size(), node + 1));
+    stocks[node].ranges.push_back({begin, stripe.end});
+    stocks[node].bytes += stripe.end - begin;
     begin = stripe.end;
   }
   if (begin == 0) {
-    pools[0].bytes = request.parts.total();
-    pools[0].ranges.push_back({0, pools[0].bytes});
+    stocks[0].bytes = request.parts.total();
+    stocks[0].ranges.push_back({0, stocks[0].bytes});
   }
   for (size_t i = 0; i < plan.paths.size(); ++i) {
     const auto node = static_cast<size_t>(std::max(node_of(plan.paths[i].path), 0));
-    pools[node < pools.size() ? node : 0].paths.push_back(i);
+    stocks[node < stocks.size() ? node : 0].paths.push_back(i);
   }
-  Pool& served = *std::find_if(pools.begin(), pools.end(),
-                               [](const Pool& pool) { return !pool.paths.empty(); });
-  for (Pool& pool : pools) {
+  Stock& served = *std::find_if(stocks.begin(), stocks.end(),
+                                [](const Stock& stock) { return !stock.paths.empty(); });
+  for (Stock& stock : stocks) {
     // No path serves that socket, so others carry its bytes.
-    if (!pool.paths.empty()) continue;
-    served.ranges.insert(served.ranges.end(), pool.ranges.begin(), pool.ranges.end());
-    served.bytes += std::exchange(pool.bytes, 0);
-    pool.ranges.clear();
+    if (!stock.paths.empty()) continue;
+    served.ranges.insert(served.ranges.end(), stock.ranges.begin(), stock.ranges.end());
+    served.bytes += std::exchange(stock.bytes, 0);
+    stock.ranges.clear();
   }
-  return pools;
+  return stocks;
 }
 
 Bytes least_chunk(const PlannedPath& path, uint64_t copy_ns) {
@@ -166,13 +166,13 @@ FlowForecast::Flow flow_of(const PlannedPath& path, double delay_ns, const FlowF
   return flow;
 }
 
-// Gives each path what it carries at its planned rate until the pool is empty.
-void deal_by_rate(const TransferPlan& plan, const FlowForecast::Pool& pool,
+// Gives each path what it carries at its planned rate until the stock is empty.
+void deal_by_rate(const TransferPlan& plan, const FlowForecast::Stock& stock,
                   std::vector<FlowForecast::Flow>* flows) {
-  std::vector<size_t> paths = pool.paths;
+  std::vector<size_t> paths = stock.paths;
   const auto delay = [&](size_t i) { return (*flows)[i].delay_ns; };
   std::sort(paths.begin(), paths.end(), [&](size_t a, size_t b) { return delay(a) < delay(b); });
-  double rate = 0, owed = pool.bytes, end = 0;
+  double rate = 0, owed = stock.bytes, end = 0;
   for (size_t k = 0; k < paths.size() && (k == 0 || delay(paths[k]) < end); ++k) {
     rate += std::max(plan.paths[paths[k]].rate, 1e-3);
     owed += std::max(plan.paths[paths[k]].rate, 1e-3) * delay(paths[k]);
@@ -199,19 +199,19 @@ std::vector<double> most_chunks(const TransferPlan& plan, double end_ns) {
 // out.
 std::vector<FlowForecast::Flow> deal(const TransferPlan& plan, const Deal& how,
                                      const std::vector<double>& most, uint64_t copy_ns,
-                                     uint64_t now, FlowForecast* forecast, std::vector<Pool>* pools,
-                                     double* end_ns) {
+                                     uint64_t now, FlowForecast* forecast,
+                                     std::vector<Stock>* stocks, double* end_ns) {
   const std::vector<double> loads = forecast->loads(plan);
   for (;;) {
     std::vector<FlowForecast::Flow> flows(plan.paths.size());
-    std::vector<FlowForecast::Pool> parts;
+    std::vector<FlowForecast::Stock> parts;
     std::map<int, double> calls;  // of the thread that enqueues a path, before it
-    for (const Pool& pool : *pools) {
-      const auto bytes = static_cast<double>(pool.bytes);
+    for (const Stock& stock : *stocks) {
+      const auto bytes = static_cast<double>(stock.bytes);
       double rate = 1e-3;
-      for (const size_t i : pool.paths) rate += plan.paths[i].rate;
-      parts.push_back({bytes, pool.paths});
-      for (const size_t i : pool.paths) {
+      for (const size_t i : stock.paths) rate += plan.paths[i].rate;
+      parts.push_back({bytes, stock.paths});
+      for (const size_t i : stock.paths) {
         const PlannedPath& path = plan.paths[i];
         const double part = bytes * path.rate / rate;
         const Cutting cutting(path, paces_of(path, loads, *forecast), part, most[i], blocked(how),
@@ -222,20 +222,20 @@ std::vector<FlowForecast::Flow> deal(const TransferPlan& plan, const Deal& how,
       }
     }
     if (how.by_rate) {
-      for (const FlowForecast::Pool& pool : parts) deal_by_rate(plan, pool, &flows);
+      for (const FlowForecast::Stock& stock : parts) deal_by_rate(plan, stock, &flows);
       *end_ns = forecast->end_ns(now, flows);
     } else {
       *end_ns = forecast->share(now, parts, &flows);
     }
     bool again = false;
-    for (Pool& pool : *pools) {
+    for (Stock& stock : *stocks) {
       const auto sliver = [&](size_t i) {
         return flows[i].bytes < static_cast<double>(TransferTuning::kLeastChunk) / 2;
       };
-      const auto slivers = std::count_if(pool.paths.begin(), pool.paths.end(), sliver);
-      if (slivers == 0 || static_cast<size_t>(slivers) == pool.paths.size()) continue;
-      pool.paths.erase(std::remove_if(pool.paths.begin(), pool.paths.end(), sliver),
-                       pool.paths.end());
+      const auto slivers = std::count_if(stock.paths.begin(), stock.paths.end(), sliver);
+      if (slivers == 0 || static_cast<size_t>(slivers) == stock.paths.size()) continue;
+      stock.paths.erase(std::remove_if(stock.paths.begin(), stock.paths.end(), sliver),
+                        stock.paths.end());
       again = true;
     }
     if (!again) return flows;
@@ -254,15 +254,15 @@ size_t buffers_for(const PathShare& share) {
 }
 
 // Cuts a range into equal parts. Otherwise its remainder would be a short chunk among others.
-Range take(const Request& request, Pool* pool, Bytes wanted) {
-  Range& front = pool->ranges.front();
+Range take(const Request& request, Stock* stock, Bytes wanted) {
+  Range& front = stock->ranges.front();
   const auto whole = static_cast<double>(front.bytes());
   const double parts = std::max(std::round(whole / static_cast<double>(wanted)), 1.0);
   const Bytes most = round_up(static_cast<Bytes>(whole / parts), 4 * kKiB);
   const Range taken{front.begin, request.parts.chunk_end(front.begin, most, front.end)};
   front.begin = taken.end;
-  if (front.begin == front.end) pool->ranges.pop_front();
-  pool->bytes -= taken.bytes();
+  if (front.begin == front.end) stock->ranges.pop_front();
+  stock->bytes -= taken.bytes();
   return taken;
 }
 
@@ -317,27 +317,27 @@ Shares share_out(const Request& request, const TransferPlan& plan, const Deal& h
                  uint64_t copy_ns, uint64_t now, FlowForecast* forecast) {
   std::vector<PathShare> shares;
   for (const PlannedPath& path : plan.paths) shares.push_back({&path, {}});
-  std::vector<Pool> pools = pools_of(request, plan);
+  std::vector<Stock> stocks = stocks_of(request, plan);
   // The number of chunks depends on the end, and the end on the length of chunks.
   double end_ns = 0;
   std::vector<double> most(plan.paths.size(), kMany);
-  deal(plan, how, most, copy_ns, now, forecast, &pools, &end_ns);
+  deal(plan, how, most, copy_ns, now, forecast, &stocks, &end_ns);
   most = most_chunks(plan, end_ns);
   std::vector<FlowForecast::Flow> flows =
-      deal(plan, how, most, copy_ns, now, forecast, &pools, &end_ns);
+      deal(plan, how, most, copy_ns, now, forecast, &stocks, &end_ns);
   const std::vector<double> loads = forecast->loads(plan);
-  for (Pool& pool : pools) {
-    for (size_t i = 0; i < pool.paths.size() && pool.bytes != 0; ++i) {
-      PathShare& share = shares[pool.paths[i]];
-      const bool last = i + 1 == pool.paths.size();
-      const auto part = static_cast<Bytes>(flows[pool.paths[i]].bytes);
-      Bytes left = last ? pool.bytes : std::min(part, pool.bytes);
+  for (Stock& stock : stocks) {
+    for (size_t i = 0; i < stock.paths.size() && stock.bytes != 0; ++i) {
+      PathShare& share = shares[stock.paths[i]];
+      const bool last = i + 1 == stock.paths.size();
+      const auto part = static_cast<Bytes>(flows[stock.paths[i]].bytes);
+      Bytes left = last ? stock.bytes : std::min(part, stock.bytes);
       if (left == 0) continue;
       const Cutting cutting(*share.path, paces_of(*share.path, loads, *forecast),
-                            static_cast<double>(left), most[pool.paths[i]], blocked(how), copy_ns);
-      for (Bytes done = 0; left != 0 && pool.bytes != 0;) {
+                            static_cast<double>(left), most[stock.paths[i]], blocked(how), copy_ns);
+      for (Bytes done = 0; left != 0 && stock.bytes != 0;) {
         const Range chunk =
-            take(request, &pool, cutting.next(done, left, pool.ranges.front().bytes()));
+            take(request, &stock, cutting.next(done, left, stock.ranges.front().bytes()));
         share.chunks.push_back(chunk);
         done += chunk.bytes();
         left -= std::min(left, chunk.bytes());

@@ -49,73 +49,73 @@ const char* state_name(State state) {
   return names[static_cast<size_t>(state)];
 }
 
-Transfer::Transfer(Request what) : request(std::move(what)), pools_(1) {
+Transfer::Transfer(Request what) : request(std::move(what)), stocks_(1) {
   if (request.stripes.empty()) {
     give_back({0, total()});
     return;
   }
   for (const Stripe& stripe : request.stripes) {
-    pools_.resize(std::max(pools_.size(), static_cast<size_t>(stripe.node) + 1));
+    stocks_.resize(std::max(stocks_.size(), static_cast<size_t>(stripe.node) + 1));
   }
   Bytes begin = 0;
   for (const Stripe& stripe : request.stripes) {
-    Pool& pool = pools_[static_cast<size_t>(stripe.node)];
-    pool.ranges.push_back({begin, stripe.end});
-    pool.bytes += stripe.end - begin;
+    Stock& stock = stocks_[static_cast<size_t>(stripe.node)];
+    stock.ranges.push_back({begin, stripe.end});
+    stock.bytes += stripe.end - begin;
     begin = stripe.end;
   }
 }
 
 Bytes Transfer::left() const {
   Bytes sum = 0;
-  for (const Pool& pool : pools_) sum += pool.bytes;
+  for (const Stock& stock : stocks_) sum += stock.bytes;
   return sum;
 }
 
-size_t Transfer::pool_at(Bytes offset) const {
-  if (pools_.size() == 1) return 0;
+size_t Transfer::stock_at(Bytes offset) const {
+  if (stocks_.size() == 1) return 0;
   auto stripe = std::upper_bound(request.stripes.begin(), request.stripes.end(), offset,
                                  [](Bytes at, const Stripe& s) { return at < s.end; });
   return static_cast<size_t>(stripe->node);
 }
 
-size_t Transfer::own_pool(const PathRun& run) const {
+size_t Transfer::own_stock(const PathRun& run) const {
   const auto node = static_cast<size_t>(std::max(run.node(), 0));
-  return node < pools_.size() ? node : 0;
+  return node < stocks_.size() ? node : 0;
 }
 
 // Takes from the run's own socket first, or from another one that no path serves.
 int Transfer::index_for(const PathRun& run) const {
-  const size_t own = own_pool(run);
-  if (pools_[own].bytes != 0) return static_cast<int>(own);
-  for (size_t i = 0; i < pools_.size(); ++i) {
-    if (pools_[i].bytes != 0 && planned_rate(i) <= 0) return static_cast<int>(i);
+  const size_t own = own_stock(run);
+  if (stocks_[own].bytes != 0) return static_cast<int>(own);
+  for (size_t i = 0; i < stocks_.size(); ++i) {
+    if (stocks_[i].bytes != 0 && planned_rate(i) <= 0) return static_cast<int>(i);
   }
   return -1;
 }
 
-const Transfer::Pool* Transfer::pool_for(const PathRun& run) const {
+const Transfer::Stock* Transfer::stock_for(const PathRun& run) const {
   const int index = index_for(run);
-  return index < 0 ? nullptr : &pools_[static_cast<size_t>(index)];
+  return index < 0 ? nullptr : &stocks_[static_cast<size_t>(index)];
 }
 
-Transfer::Pool* Transfer::pool_for(const PathRun& run) {
+Transfer::Stock* Transfer::stock_for(const PathRun& run) {
   const int index = index_for(run);
-  return index < 0 ? nullptr : &pools_[static_cast<size_t>(index)];
+  return index < 0 ? nullptr : &stocks_[static_cast<size_t>(index)];
 }
 
-Rate Transfer::planned_rate(size_t pool) const {
+Rate Transfer::planned_rate(size_t stock) const {
   Rate sum = 0;
   for (const auto& run : runs) {
-    sum += live(*run) && own_pool(*run) == pool ? run->planned.rate : 0;
+    sum += live(*run) && own_stock(*run) == stock ? run->planned.rate : 0;
   }
   return sum;
 }
 
 void Transfer::give_back(Range range) {
-  Pool& pool = pools_[pool_at(range.begin)];
-  pool.ranges.push_front(range);
-  pool.bytes += range.bytes();
+  Stock& stock = stocks_[stock_at(range.begin)];
+  stock.ranges.push_front(range);
+  stock.bytes += range.bytes();
 }
 
 bool Transfer::live(const PathRun& run) const {
@@ -123,13 +123,13 @@ bool Transfer::live(const PathRun& run) const {
 }
 
 Range Transfer::take(const PathRun& run, Bytes wanted) {
-  Pool& pool = *pool_for(run);
-  Range& front = pool.ranges.front();
+  Stock& stock = *stock_for(run);
+  Range& front = stock.ranges.front();
   const Bytes bytes = even_part(front.bytes(), wanted);
   const Range taken{front.begin, request.parts.chunk_end(front.begin, bytes, front.end)};
   front.begin = taken.end;
-  if (front.begin == front.end) pool.ranges.pop_front();
-  pool.bytes -= taken.bytes();
+  if (front.begin == front.end) stock.ranges.pop_front();
+  stock.bytes -= taken.bytes();
   return taken;
 }
 
@@ -172,7 +172,7 @@ bool Transfer::best_choice(const PathRun& run, Bytes bytes, uint64_t now, uint64
     if (other.get() == &run || !live(*other) || other->health->state() != PathState::kHealthy) {
       continue;
     }
-    if (own_pool(*other) != own_pool(run)) continue;
+    if (own_stock(*other) != own_stock(run)) continue;
     const Rate rate =
         std::max(std::min(other->pace(), TransferTuning::kOverPlan * other->planned.rate), 1e-3);
     const uint64_t arrival = other->arrival(now, bytes, copy_ns);
@@ -182,7 +182,7 @@ bool Transfer::best_choice(const PathRun& run, Bytes bytes, uint64_t now, uint64
   }
   if (first >= mine) return true;
   std::sort(others.begin(), others.end());
-  double end = 0, rate = 0, owed = static_cast<double>(pool_for(run)->bytes);
+  double end = 0, rate = 0, owed = static_cast<double>(stock_for(run)->bytes);
   for (const auto& [start, each] : others) {
     if (rate > 0 && end <= start) break;
     rate += each;
@@ -202,8 +202,8 @@ bool Transfer::ahead_of_share(const PathRun& run) const {
   Rate planned = 0;
   size_t count = 0;
   for (const auto& other : runs) {
-    const size_t pool = own_pool(*other);
-    const bool beside = pool == own_pool(run) || (run.across && pools_[pool].bytes != 0);
+    const size_t stock = own_stock(*other);
+    const bool beside = stock == own_stock(run) || (run.across && stocks_[stock].bytes != 0);
     if (!beside || !live(*other)) continue;
     sum += other->claimed;
     planned += other->planned.rate;
@@ -217,10 +217,10 @@ bool Transfer::ahead_of_share(const PathRun& run) const {
 }
 
 Bytes Transfer::allowance(const PathRun& run, uint64_t now, uint64_t copy_ns) const {
-  const Pool* pool = pool_for(run);
-  if (pool == nullptr || state != State::kRunning || cancelled || error != 0) return 0;
+  const Stock* stock = stock_for(run);
+  if (stock == nullptr || state != State::kRunning || cancelled || error != 0) return 0;
   if (!may_take(run, now, copy_ns)) return 0;
-  const Bytes rest = pool->bytes;
+  const Bytes rest = stock->bytes;
   const Bytes limit =
       request.pageable || run.relayed() ? TransferTuning::kMostChunk : TransferTuning::kMostDirect;
   // A single path does not share its bytes with others. So its chunks have the length that is best
@@ -229,15 +229,15 @@ Bytes Transfer::allowance(const PathRun& run, uint64_t now, uint64_t copy_ns) co
   const Bytes least = std::min(run.least(copy_ns), limit);
   if (run.health->state() == PathState::kQuarantined) return std::min(rest, least);
   const bool idle = std::none_of(runs.begin(), runs.end(), [&](const auto& other) {
-    return other->in_flight != 0 && own_pool(*other) == own_pool(run);
+    return other->in_flight != 0 && own_stock(*other) == own_stock(run);
   });
   if (run.in_flight != 0 && ahead_of_share(run)) return 0;
   const double share =
-      std::min(1.0, run.planned.rate / std::max(planned_rate(own_pool(run)), 1e-9));
+      std::min(1.0, run.planned.rate / std::max(planned_rate(own_stock(run)), 1e-9));
   const auto part = static_cast<Bytes>(static_cast<double>(rest) * share / 2);
   const auto whole =
-      static_cast<Bytes>(static_cast<double>(total()) / static_cast<double>(pools_.size()) * share /
-                         TransferTuning::kShares);
+      static_cast<Bytes>(static_cast<double>(total()) / static_cast<double>(stocks_.size()) *
+                         share / TransferTuning::kShares);
   const Bytes most =
       staged ? TransferTuning::kStagedChunk
              : std::clamp(whole, least, std::max(std::min(run.most(copy_ns), limit), least));

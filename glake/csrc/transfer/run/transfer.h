@@ -53,16 +53,16 @@ class Transfer {
  private:
   // The bytes still to be taken from one socket's memory, or from all memory if sockets do not
   // matter.
-  struct Pool {
+  struct Stock {
     std::deque<Range> ranges;
     Bytes bytes = 0;
   };
-  size_t pool_at(Bytes offset) const;
-  size_t own_pool(const PathRun& run) const;
-  const Pool* pool_for(const PathRun& run) const;
-  Pool* pool_for(const PathRun& run);
+  size_t stock_at(Bytes offset) const;
+  size_t own_stock(const PathRun& run) const;
+  const Stock* stock_for(const PathRun& run) const;
+  Stock* stock_for(const PathRun& run);
   int index_for(const PathRun& run) const;
-  Rate planned_rate(size_t pool) const;
+  Rate planned_rate(size_t stock) const;
   bool live(const PathRun& run) const;
   bool may_take(const PathRun& run, uint64_t now, uint64_t copy_ns) const;
   bool best_choice(const PathRun& run, Bytes bytes, uint64_t now, uint64_t copy_ns) const;
@@ -92,7 +92,7 @@ class Transfer {
   std::condition_variable changed;
 
  private:
-  std::vector<Pool> pools_;
+  std::vector<Stock> stocks_;
   std::string error_details_;
 };
 
