@@ -88,7 +88,8 @@ class Outcome:
 
     Attributes:
         steps: how many were done in all.
-        loss: the last step's loss. evaluation: the last evaluation's loss; None: there was none.
+        loss: the last step's loss.
+        evaluation: the last evaluation's loss; None: there was none.
         resumed: the checkpoint from which the run went on; None: the run began.
     """
 

@@ -333,8 +333,8 @@ class Engine:
             stream: as of copy(); None: it begins at once.
 
         Raises:
-            InvalidArgument: the array has another shape or dtype. InvalidPointer: memory that is
-                not there.
+            InvalidArgument: the array has another shape or dtype.
+            InvalidPointer: memory that is not there.
             GlakeError: what copy() raises.
         """
         shape: tuple[int, ...] = tuple(getattr(rows, "shape", ()))

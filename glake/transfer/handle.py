@@ -137,8 +137,8 @@ class Transfer:
             timeout: seconds; None and infinity: no limit.
 
         Raises:
-            BusyTimeout: the copy is not done by then. It goes on. CopyFailed: no path is left; the
-                text says which bytes of the destination are written.
+            BusyTimeout: the copy is not done by then. It goes on.
+            CopyFailed: no path is left; the text says which bytes of the destination are written.
             CopyCancelled: it was cancelled; the text says the same.
             TransferClosed: the engine was closed before the copy was done.
             InvalidArgument: no such timeout.

@@ -125,8 +125,8 @@ class Move:
             timeout: seconds; None: no limit.
 
         Raises:
-            BusyTimeout: the move is not done by then. It goes on. GlakeError: a copy failed
-                (CopyFailed and the like). Its tensors are where they were.
+            BusyTimeout: the move is not done by then. It goes on.
+            GlakeError: a copy failed (CopyFailed and the like). Its tensors are where they were.
         """
         handle.require_own(self._family)
         timeout = timeouts.seconds(timeout)
@@ -224,8 +224,8 @@ class Offloader:
         Raises:
             InvalidArgument: there are tensors, but none is away in this pool or on a GPU.
             RegionPaused: tensors of a paused region.
-            OutOfMemory: the GPU has no room. Tensors that were not moved stay away. GlakeError: as
-                of Engine.copy. Tensors that were not moved stay away.
+            OutOfMemory: the GPU has no room. Tensors that were not moved stay away.
+            GlakeError: as of Engine.copy. Tensors that were not moved stay away.
         """
         storages = storages_of(things)
         default_engine()

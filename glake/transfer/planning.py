@@ -56,14 +56,15 @@ class Plan:
         host: where host memory lies: "local", "interleaved", "pages", "cpu:N", or "" if neither end
             is host memory.
         rate: the planned rate over all paths.
-        plain: the rate of one plain copy. equal_split: the rate of GLake's equal shares.
+        plain: the rate of one plain copy.
+        equal_split: the rate of GLake's equal shares.
         expected_us: microseconds of the planned copy; None where there is no path.
         plain_us: microseconds of a plain copy; None where there is no path.
         relays_from: the size in bytes from which several paths should pay off, by their links
             alone; None: never. A copy that is enqueued in a stream also takes the time of its
             driver calls. So it may be a plain copy up to a larger size.
-        paths: the paths that it takes, each with its rate. refusals: the paths that it does not
-            take, and why.
+        paths: the paths that it takes, each with its rate.
+        refusals: the paths that it does not take, and why.
     """
 
     src: str
@@ -178,8 +179,8 @@ def explain(
         dst: the place to copy to, not an array: "cuda:3" (or 3, "gpu3", a torch.device), "cpu:0"
             (host memory of a socket) or "cpu".
         src: the place to copy from, in the same form.
-        nbytes: the bytes of the copy. platform: a preset's name, a platforms file, a Topology;
-            None: what GLAKE_DRIVER names.
+        nbytes: the bytes of the copy.
+        platform: a preset's name, a platforms file, a Topology; None: what GLAKE_DRIVER names.
         host: where "cpu" lies. "local": on the GPU's socket. "interleaved": on all sockets, by
             chunks. "pages": on all sockets, by pages.
         scales: edges ("cuda:0>N", or "g0>N" as in a file) that run at a factor of their rate; 0:

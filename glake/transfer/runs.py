@@ -175,7 +175,8 @@ class Blocks:
     Args:
         address: of the first block.
         stride: bytes from the start of one block to that of the next.
-        count: the number of blocks. bytes: the bytes of each block.
+        count: the number of blocks.
+        bytes: the bytes of each block.
         device: the GPU (0, "cuda:0" or a torch.device); HOST: host memory; ASK: the driver is
             asked.
     """

@@ -31,8 +31,8 @@ def draw(topology: Topology, file: Path) -> None:
     """Makes `dot` draw the graph into a .png or .svg file, whole or not at all.
 
     Raises:
-        GlakeError: `dot` failed. Its own message is in the text. OSError: the file cannot be
-            written.
+        GlakeError: `dot` failed. Its own message is in the text.
+        OSError: the file cannot be written.
     """
     words = ["dot", f"-T{file.suffix.lower().lstrip('.')}"]
     done = subprocess.run(words, input=text(topology).encode(), capture_output=True, check=False)

@@ -23,8 +23,8 @@ def from_preset(name: str) -> Topology:
         name: its name.
 
     Raises:
-        InvalidOption: there is no such preset. The text lists all presets. WrongType: `name` is no
-            text.
+        InvalidOption: there is no such preset. The text lists all presets.
+        WrongType: `name` is no text.
     """
     return Topology(name, _chosen(load_platforms(), name, str(preset_file())), f"preset {name}")
 
@@ -38,8 +38,8 @@ def from_file(path: str | Path, name: str | None = None) -> Topology:
 
     Raises:
         InvalidPlatform: the file cannot be used, or has several platforms and none is named.
-            InvalidOption: the file has no platform of that name. WrongType: `path` is no path, or
-            `name` is no text.
+        InvalidOption: the file has no platform of that name.
+        WrongType: `path` is no path, or `name` is no text.
     """
     platforms = read_file(Path(arguments.path("a platforms file", path)))
     if name is None:
@@ -65,8 +65,8 @@ def current(environ: Mapping[str, str] | None = None, calibrated: bool = True) -
 
     Raises:
         InvalidDevice: the machine has no GPU.
-        InvalidOption: a variable's value cannot be used. UnknownOption: glake has no such GLAKE_*
-            variable.
+        InvalidOption: a variable's value cannot be used.
+        UnknownOption: glake has no such GLAKE_* variable.
         WrongType: `environ` is no mapping of strings.
     """
     environ = in_force() if environ is None else environ
@@ -134,12 +134,13 @@ def first_gpus(platform: Platform, count: int, name: str = "the platform") -> Pl
     """The platform with only its first GPUs. The whole host stays.
 
     Args:
-        platform: a Topology's platform. count: how many GPUs stay.
+        platform: a Topology's platform.
+        count: how many GPUs stay.
         name: what an error calls the platform.
 
     Raises:
-        InvalidOption: the platform has fewer. WrongType: `platform` is no platform, or `count` is
-            no whole number.
+        InvalidOption: the platform has fewer.
+        WrongType: `platform` is no platform, or `count` is no whole number.
     """
     if not isinstance(platform, Platform):
         raise WrongType(f"platform is a Platform, as load_platforms() gives it, not {platform!r}")

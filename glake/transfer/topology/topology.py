@@ -14,7 +14,8 @@ class Topology:
     """A named platform, and its source.
 
     Args:
-        name: the platform's name. platform: its GPUs, sockets, edges and limits.
+        name: the platform's name.
+        platform: its GPUs, sockets, edges and limits.
         source: the platform's origin, in words.
         devices: descriptions of the GPUs, if they are known.
 
