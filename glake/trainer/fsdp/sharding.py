@@ -21,14 +21,17 @@ class Sharding(Configurable):
     """The base of shardings. Its Config.build() makes the Sharded model that `fsdp` names."""
 
     class Config(Configurable.Config):
-        """How a model is sharded. fsdp: glake's FSDP, or PyTorch's fully_shard behind the same
-        contract. reshard_after_forward: free a block's parameters between forward and backward.
+        """How a model is sharded.
+
+        fsdp: glake's FSDP, or PyTorch's fully_shard behind the same contract.
+        reshard_after_forward: free a block's parameters between forward and backward.
         compute_dtype: of gathered parameters and of blocks' inputs; None: the parameters' own.
-        reduce_dtype: in which gradients are summed; None: the parameters' own. prefetch: how many
-        blocks are gathered before they are needed. offload: keep shares of parameters (and so
-        gradients and the optimizer), or only the
+        reduce_dtype: in which gradients are summed; None: the parameters' own.
+        prefetch: how many blocks are gathered before they are needed.
+        offload: keep shares of parameters (and so gradients and the optimizer), or only the
             optimizer's state, in host memory.
-        recompute: keep only a block's input for its backward pass, and run it again there.
+        recompute: keep only a block's input for its backward pass, and compute the block again
+            there.
         activation_offload: keep what the backward pass needs in host memory.
         """
 
