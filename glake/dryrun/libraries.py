@@ -60,7 +60,9 @@ def folder() -> Path:
 
 def libraries(cuda: int = 13) -> list[Path]:
     """The files that a program built with CUDA `cuda` (12 or 13) loads, in the order to preload
-    them. Raises DriverAbsent if one is missing, and InvalidArgument for another CUDA.
+    them.
+
+    Raises DriverAbsent if one is missing, and InvalidArgument for another CUDA.
     """
     if cuda not in _BY_MAJOR:
         raise InvalidArgument(

@@ -115,9 +115,11 @@ class MemorySaver:
             yield
 
     def pause(self, tag: str | None = None) -> None:
-        """Gives the memory of a tag, or of all, back to the driver. Bytes go to the place that the
-        region named. If one part is refused, parts that were paused before it are resumed. If the
-        tag has no memory, or all of it is paused, the call does nothing.
+        """Gives the memory of a tag, or of all, back to the driver.
+
+        Bytes go to the place that the region named. If one part is refused, parts that were paused
+        before it are resumed. If the tag has no memory, or all of it is paused, the call does
+        nothing.
         """
         done: list[tuple[int, tuple[int, int]]] = []
         try:

@@ -34,6 +34,7 @@ def _round(value: int, to: int) -> int:
 
 def _flash_backward(args: Any, out: Any) -> list[int]:
     """mha_bwd of FlashAttention 2: softmax_d and dq_accum in float, dk and dv for grouped heads.
+
     The sequence is rounded up to 128, and the head size to 32. q and k are [batch, heads, sequence,
     head size].
     """
@@ -58,8 +59,10 @@ def _efficient_backward(args: Any, out: Any) -> list[int]:
 
 def _embedding_backward(args: Any, out: Any) -> list[int]:
     """embedding_dense_backward above 3072 indices: sorted and original indices, cub's workspace of
-    the same size, and a partial sum in float for each segment. There is a segment for each distinct
-    index (at most the vocabulary), and for each further 10 rows.
+    the same size, and a partial sum in float for each segment.
+
+    There is a segment for each distinct index (at most the vocabulary), and for each further 10
+    rows.
     """
     grad, indices, vocabulary = args[0], args[1], int(args[2])
     count = indices.numel()

@@ -198,9 +198,10 @@ def _numbers(blocks: Blocks) -> tuple[int, int]:
 
 def block_addresses(blocks: Any, index: Any = None, write: bool = False) -> tuple[Buffer, Any, int]:
     """Returns (memory, address of each block, bytes of a block), for the blocks `index` in their
-    order, or for all. `blocks` is an array, whose blocks lie along its first dimension, or
-    `Blocks`. Raises InvalidArgument for an index outside the blocks, and for blocks that are not
-    contiguous.
+    order, or for all.
+
+    `blocks` is an array, whose blocks lie along its first dimension, or `Blocks`. Raises
+    InvalidArgument for an index outside the blocks, and for blocks that are not contiguous.
     """
     import numpy as np
 

@@ -120,6 +120,7 @@ class State:
     @torch.no_grad()
     def load(self, state: Mapping[str, Any], optimizer: Any) -> None:
         """Loads this rank's tensors: those that DCP has filled in template(), or a copy of parts().
+
         Raises CheckpointMismatch if they are of another model.
         """
         own = {path: local(each) for path, each in state.items()}
