@@ -1,8 +1,8 @@
 """The process-start switch: PyTorch calls load() once, at the end of `import torch`.
 
-It is the `torch.backends` entry point, so it runs in every process that imports torch, spawned
-workers included, and does nothing unless GLAKE_ALLOCATOR asks. A top-level module of its own that
-imports the standard library only: importing torch here would re-enter an unfinished import.
+It is the `torch.backends` entry point. So it runs in every process that imports torch, also in
+spawned workers. It does nothing unless GLAKE_ALLOCATOR asks for glake. It is a top-level module and
+imports only the standard library, because importing torch here would re-enter an unfinished import.
 """
 
 import os
@@ -15,8 +15,8 @@ OFF = ("", "0", "off", "no", "false")
 def load() -> None:
     """Makes glake torch's allocator if GLAKE_ALLOCATOR asks for it; touches no device.
 
-    A failure is a RuntimeWarning, and torch keeps its own allocator; with GLAKE_STRICT=1 it is
-    raised, which makes `import torch` fail.
+    A failure is a RuntimeWarning, and torch keeps its own allocator. With GLAKE_STRICT=1 the
+    failure is raised, and `import torch` fails.
     """
     if "_GLAKE_DRY_RUN" in os.environ:  # a process of `glake dry-run`
         from glake.dryrun import child
@@ -56,5 +56,5 @@ def _import_glake() -> None:
 def _warn(message: str) -> None:
     try:
         warnings.warn(message, RuntimeWarning, stacklevel=3)
-    except RuntimeWarning:  # warnings are errors here, yet `import torch` must not fail
+    except RuntimeWarning:  # even if warnings are errors, `import torch` must not fail
         sys.stderr.write(f"RuntimeWarning: {message}\n")

@@ -1,7 +1,7 @@
 """glake: GPU memory that does not fragment. It has the public names, and nothing else.
 
-Importing it imports no torch, loads no native library and touches no device: each name is fetched
-from its module when first used.
+Importing it does not import torch, loads no native library and touches no device. Each name is
+fetched from its module when it is first used.
 """
 
 import importlib
@@ -101,7 +101,7 @@ def __getattr__(name: str) -> Any:
         module, attribute = _HOME[name]
         value = getattr(importlib.import_module(module), attribute)
     elif name == "__version__":
-        # The version compiled in from pyproject.toml, because installed metadata may be missing.
+        # The version of pyproject.toml is compiled in, because installed metadata may be missing.
         value = importlib.import_module("glake._C").version()
     else:
         raise AttributeError(f"module 'glake' has no attribute {name!r}")

@@ -22,7 +22,7 @@ def _as_written(unit: re.Match[str]) -> str:
 
 def whole(value: Any) -> int | None:
     """A whole number as an int, also of NumPy or torch. None for True, False and anything else."""
-    if type(value) is int:  # at once: small copies ask
+    if type(value) is int:  # the fast way, for small copies
         return value
     if isinstance(value, bool):
         return None
@@ -33,7 +33,7 @@ def whole(value: Any) -> int | None:
 
 
 def count(name: str, value: Any) -> int:
-    """A whole number as an int. WrongType for anything else."""
+    """A whole number as an int. Raises WrongType for anything else."""
     number = whole(value)
     if number is None:
         raise WrongType(f"{name} is a whole number, not {value!r}")
@@ -41,7 +41,7 @@ def count(name: str, value: Any) -> int:
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or False. InvalidArgument for anything else, because "no" would count as true."""
+    """True or False. Raises InvalidArgument for anything else, because "no" would count as true."""
     if not isinstance(value, bool):
         raise InvalidArgument(f"{name} {value!r}: True or False")
     return value
@@ -51,8 +51,8 @@ def size(name: str, value: Any, least: int = 0) -> int:
     """Bytes, `least` or more, from a whole number or a text such as "4GiB", "4 GiB" or "4gib".
 
     Raises:
-        WrongType: neither.
-        InvalidArgument: fewer, or no size.
+        WrongType: neither a number nor a text.
+        InvalidArgument: fewer bytes than `least`, or no size.
     """
     if isinstance(value, str):
         try:
@@ -88,7 +88,8 @@ def c_string(name: str, value: Any) -> str:
 
     Raises:
         WrongType: not a string.
-        InvalidArgument: a string with half a character, or with a NUL, at which C would end it.
+        InvalidArgument: a string with half a character, or with a NUL. C would end the string
+            there.
     """
     if "\0" in text(name, value):
         raise InvalidArgument(f"{name} ends at a NUL, and {value!r} has one")
@@ -96,7 +97,7 @@ def c_string(name: str, value: Any) -> str:
 
 
 def text_map(name: str, value: Any) -> None:
-    """WrongType unless it is a mapping of strings to strings."""
+    """Raises WrongType unless the value is a mapping of strings to strings."""
     if not isinstance(value, Mapping):
         raise WrongType(f"{name} is a mapping, such as a dict, not {value!r}")
     for key, each in value.items():
@@ -105,7 +106,7 @@ def text_map(name: str, value: Any) -> None:
 
 
 def text_list(name: str, value: Any) -> None:
-    """WrongType unless it is a list or tuple of strings."""
+    """Raises WrongType unless the value is a list or tuple of strings."""
     if not isinstance(value, list | tuple):
         raise WrongType(f"{name} is a list of strings, not {value!r}")
     for each in value:
@@ -113,13 +114,13 @@ def text_list(name: str, value: Any) -> None:
 
 
 def function(name: str, value: Any) -> None:
-    """WrongType unless it is None, or can be called."""
+    """Raises WrongType unless the value is None or can be called."""
     if value is not None and not callable(value):
         raise WrongType(f"{name} is a function, not {value!r}")
 
 
 def word(name: str, value: Any, words: Collection[str | None]) -> Any:
-    """One of these words. InvalidArgument for anything else."""
+    """One of these words. Raises InvalidArgument for anything else."""
     if not (value is None or isinstance(value, str)) or value not in words:
         shown = ", ".join(str(each) if each is None else repr(each) for each in words)
         raise InvalidArgument(f"{name} is one of {shown}, not {value!r}")
@@ -127,7 +128,7 @@ def word(name: str, value: Any, words: Collection[str | None]) -> Any:
 
 
 def path(name: str, value: Any) -> str:
-    """A file's path, from a string or an os.PathLike. WrongType for anything else."""
+    """A file's path, from a string or an os.PathLike. Raises WrongType for anything else."""
     found = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if not isinstance(found, str):
         raise WrongType(f"{name} is a path, not a {type(value).__name__}")
@@ -135,10 +136,12 @@ def path(name: str, value: Any) -> str:
 
 
 def address(value: Any) -> int:
-    """An address, as tensor.data_ptr() gives it. WrongType for anything else, tensors too."""
+    """An address, as tensor.data_ptr() gives it. Raises WrongType for anything else, also for
+    tensors."""
     number = None if hasattr(value, "data_ptr") else whole(value)
     if number is None:
-        # Its repr is not used: that of a tensor reads the tensor's memory, which may be paused.
+        # The value's repr is not used, because a tensor's repr reads its memory, which may be
+        # paused.
         raise WrongType(f"an address, such as tensor.data_ptr(), not a {type(value).__name__}")
     return number
 
@@ -147,7 +150,7 @@ def device_number(device: Any) -> int:
     """The number of a GPU given as 1, "cuda:1", "cuda" (PyTorch's current one) or a torch.device.
 
     Raises:
-        InvalidDevice: no GPU's number or name, or another kind of device.
+        InvalidDevice: the value names no GPU.
     """
     number = whole(device)
     if number is not None and number >= 0:

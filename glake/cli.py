@@ -17,7 +17,7 @@ from glake.groups import Group
 from glake.info import describe, no_device
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
-# These import much that other commands do not need, so they are imported only when needed.
+# These modules import much that other commands do not need. So they are imported only when needed.
 _LAZY = {
     "replay": ("glake.trace.cli", "Replay allocation traces through allocation policies."),
     "plan": ("glake.trace.plan_cli", "Say whether a job fits a GPU. Needs no GPU."),
@@ -161,8 +161,8 @@ def run(
             )
     missing = no_device(environment) if settings.allocator != "0" or intercept else None
     if missing is not None and allow_fallback:
-        # It is checked here, because a script that never imports torch never starts glake, which
-        # would tell it.
+        # This is checked here, because a script that never imports torch never starts glake, which
+        # would raise the error.
         click.echo(f"glake: {script} runs without glake: {missing}", err=True)
     elif missing is not None:
         raise click.ClickException(
@@ -179,7 +179,7 @@ def run(
 
 def _refuse_empty(given: dict[str, str | None]) -> None:
     for name, value in given.items():
-        if value == "":  # which as a variable is as if not set, and as an option a mistake
+        if value == "":  # an empty variable counts as not set, but an empty option is a mistake
             option = f"--{name.replace('_', '-')}"
             takes = config.lookup(name).takes
             raise click.UsageError(f"{option} is empty: it takes {takes}; or leave it out")
@@ -224,8 +224,8 @@ def info(library: bool, include: bool, options: bool, as_json: bool, check: bool
 
 
 def _explained(option: config.Option) -> str:
-    """Prints lines and not a table: at any width, names and values can be read, copied and
-    searched."""
+    """Prints lines and not a table, so that names and values can be read, copied and searched at
+    any width."""
     name = f"{config.PREFIX}{option.name}={option.default}"
     return f"{name}\n    takes {option.takes}\n    {option.meaning}"
 

@@ -1,10 +1,10 @@
 """Every option of glake: one typed table, set by GLAKE_* variables.
 
-`read()` gives the options in force; a GLAKE_* variable that is not in the table is an error, so a
-misspelt one is never silently ignored. A variable with an empty value counts as not set. The C++
-tables, of the core (glake_options() in glake.h) and of the simulator (simcuda_configure()), are
-generated from this one at build time, by tools/option_table.py, which imports this module alone: it
-must need nothing but the standard library, glake.errors and glake.hints. In every locale a number
+`read()` gives the options in use. A GLAKE_* variable that is not in the table is an error, so a
+misspelt one is never silently ignored. A variable with an empty value counts as not set. At build
+time tools/option_table.py generates two C++ tables from this one: that of the core (glake_options()
+in glake.h) and that of the simulator (simcuda_configure()). It imports this module alone. So this
+module may import only the standard library, glake.errors and glake.hints. In every locale a number
 is digits with an optional decimal point (8, 0.9, .5).
 """
 
@@ -19,24 +19,24 @@ from glake.errors import InvalidOption, UnknownOption, WrongType
 from glake.hints import nearest
 
 PREFIX = "GLAKE_"
-MOST_SIZE = 1 << 46  # what the core takes for a size
+MOST_SIZE = 1 << 46  # bytes: the largest size that the core takes
 GRANULE = 2 * 2**20
-LEAST_CONTIGUOUS = 1 << 20  # below it a driver allocation of its own would waste most of 2 MiB
-LEAST_FRACTION = 2.0**-23  # a granule of a device of 16 TiB, more than any has
+LEAST_CONTIGUOUS = 1 << 20  # bytes: smaller blocks would waste most of their 2 MiB
+LEAST_FRACTION = 2.0**-23  # a granule of a device of 16 TiB, and no device has more
 _MOST_WHOLE = 2**63 - 1
 DEFAULT_PRESET = "hgx_h100_h200"  # the simulator's platform
 T = TypeVar("T")
 Limit = float | int | None
 
-_NUMBER = r"[0-9]*\.?[0-9]+"  # \d would take the digits of every script
+_NUMBER = r"[0-9]*\.?[0-9]+"  # \d would take digits of all writing systems
 UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 @dataclass(frozen=True)
 class Option:
     """One row of a table. `reader` says who acts on it: python, core, simulator or
-    preload (libglake_intercept.so). `more` is what `meaning` leaves to pages and headers; an option
-    of `any_time` may change while the simulator runs."""
+    preload (libglake_intercept.so). `more` is a text that pages and headers show in addition to
+    `meaning`. An option with `any_time` may change while the simulator runs."""
 
     name: str
     default: str
@@ -49,8 +49,8 @@ class Option:
 
 
 def parse_bytes(text: str, zero: bool = False) -> int:
-    """Bytes of "4096", "512MiB" or "1.5GiB". ValueError for anything else, or below one, but for 0
-    where `zero` allows it."""
+    """Bytes of "4096", "512MiB" or "1.5GiB". Raises ValueError for anything else, and for less than
+    one byte. With `zero`, 0 is allowed."""
     match = re.fullmatch(rf"({_NUMBER})([A-Za-z]*)", text)
     if match is None or match[2] not in UNITS:
         raise ValueError("not a number of bytes")
@@ -203,7 +203,7 @@ class CallTimes:
 
 @dataclass(frozen=True)
 class OrNone(Generic[T]):
-    """A parser of an option that need not be set: None of ""."""
+    """A parser of an option that need not be set. "" gives None."""
 
     parse: Callable[[str], T]
 
@@ -219,19 +219,20 @@ _WORDS = {"off": "0", "no": "0", "false": "0", "on": "1", "yes": "1", "true": "1
 
 
 def _switch(*more: str) -> Callable[[str], str]:
-    """0, 1 (or their usual words) and whatever else is named."""
+    """The values 0 and 1 with their usual words, and further named values."""
     parse = _choice("0", "1", *more)
     return lambda text: parse(_WORDS.get(text.lower(), text))
 
 
 def parse_flag(text: str) -> bool:
-    """Whether "1" is given, or a word for it. ValueError for other texts than these and "0"'s."""
+    """True for "1" and its words, False for "0" and its words. Raises ValueError for other
+    texts."""
     return _switch()(text) == "1"
 
 
 DEBUG_MODES = ("guard", "poison", "trace", "sync")
 
-# Each a module of glake.integrations; "all" arms those that suit every job.
+# Each is a module of glake.integrations. "all" arms those that suit every job.
 _OF_ALL = ("cupy", "deepspeed", "megatron", "memory_saver", "vllm")
 INTEGRATIONS = (*_OF_ALL, "fsdp2")
 
@@ -247,7 +248,7 @@ def _integrations(text: str) -> tuple[str, ...]:
 
 
 def nearest_integration(word: str) -> str:
-    """Text for errors: " (did you mean megatron?)" of "megatorn", "" where none is near."""
+    """A text for errors: for "megatorn" " (did you mean megatron?)", and "" if no name is near."""
     if word == "none":
         return " (none stands alone: leave it out, or the other names)"
     near = nearest(word.lower(), (*INTEGRATIONS, "all", "none"))
@@ -278,7 +279,8 @@ def _option(
     more: str = "",
     any_time: bool = False,
 ) -> T:
-    # The field's static type is the parsed value's; its row of the table is the metadata.
+    # The field's static type is that of the parsed value. Its row of the table is the field's
+    # metadata.
     row = {"option": (default, parse, takes, meaning, reader, more, any_time)}
     return dataclasses.field(default=parse(default), metadata=row)
 
@@ -484,7 +486,7 @@ class Config:
         "real delay of driver calls in microseconds", _SIM,
         any_time=True,
     )  # fmt: skip
-    # Of simcuda's own tests and calibration, which users need last.
+    # Options of simcuda's own tests and calibration, which users rarely need.
     sim_reuse_handles: bool = _option(
         "0", parse_flag, "0 or 1",
         "1: a new stream may have a destroyed one's handle, as a driver does", _SIM,
@@ -519,7 +521,8 @@ OPTIONS: dict[str, Option] = {
 
 
 def lookup(name: str) -> Option:
-    """The row called `name`, with or without GLAKE_, in any case. UnknownOption otherwise."""
+    """The row called `name`, with or without GLAKE_, in upper or lower case. Raises
+    UnknownOption."""
     key = name.upper().removeprefix(PREFIX)
     if key in OPTIONS:
         return OPTIONS[key]
@@ -529,7 +532,8 @@ def lookup(name: str) -> Option:
 
 
 def parse(name: str, text: str) -> Any:
-    """The value `text` gives option `name`; empty: its default. UnknownOption, InvalidOption."""
+    """The value that `text` gives option `name`; empty: its default. Raises UnknownOption or
+    InvalidOption."""
     option = lookup(name)
     try:
         return option.parse(text or option.default)
@@ -539,10 +543,10 @@ def parse(name: str, text: str) -> Any:
 
 
 def read(environ: Mapping[str, str] | None = None) -> Config:
-    """The options that the environment's GLAKE_* variables give; defaults for the rest.
+    """The options that the environment's GLAKE_* variables give. The others have their defaults.
 
-    UnknownOption for a variable not in the table, InvalidOption for a value not taken, WrongType if
-    `environ` is no mapping of strings.
+    Raises UnknownOption for a variable that is not in the table, InvalidOption for a value that the
+    option does not take, and WrongType if `environ` is no mapping of strings.
     """
     environ = os.environ if environ is None else environ
     if not isinstance(environ, Mapping):
@@ -561,7 +565,8 @@ def read(environ: Mapping[str, str] | None = None) -> Config:
 
 
 def variables(settings: Mapping[str, str | None]) -> dict[str, str]:
-    """The GLAKE_* variables for options given by name; None leaves one out. Checks each value."""
+    """The GLAKE_* variables for options that are given by name. A value of None leaves an option
+    out. Checks each value."""
     found: dict[str, str] = {}
     for name, text in settings.items():
         if text is not None:

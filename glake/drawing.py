@@ -1,7 +1,7 @@
 """Loads matplotlib so that it writes nothing to a home without write access, and does not warn.
 
-matplotlib keeps what it learnt of the system's fonts in folders under the home, and so does
-fontconfig, which it asks. If these folders cannot be written, both warn and go on working.
+matplotlib caches the system's fonts in folders under the home, and so does fontconfig, which
+matplotlib uses. If these folders cannot be written, both warn and go on working.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FOLDERS = (("XDG_CONFIG_HOME", "~/.config"), ("XDG_CACHE_HOME", "~/.cache"))
 
 
 def load() -> None:
-    """Imports what figures need. Raises ImportError as `import` does."""
+    """Imports the modules that figures need. Raises ImportError as `import` does."""
     if "matplotlib" in sys.modules or "MPLCONFIGDIR" in os.environ or _home_takes_files():
         import matplotlib.figure  # noqa: F401
 

@@ -1,7 +1,8 @@
-"""Packages that some parts of glake need: what to type when one is missing.
+"""Packages that some parts of glake need, and the command that installs a missing one.
 
-torch is in none of the extras that the README's commands need. On its own pip takes PyTorch's CUDA
-build, several GB which `glake plan` cannot use, so the CPU build is installed first, by name.
+torch is in none of the extras that the README's commands need. By itself pip would take PyTorch's
+CUDA build, which has several GB, and which `glake plan` cannot use. So the CPU build is installed
+first, by name.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def present(module: str) -> bool:
 def missing(need: str, package: str, extra: str, error: ImportError | None = None) -> str:
     """A sentence about what needs `package`, and the extra of glake that brings it.
 
-    `error` is what importing it raised, if that was tried: a package may be there, but broken.
+    `error` is the exception of its import, if that was tried. A package may be installed, but
+    broken.
     """
     broken = error is not None and not isinstance(error, ModuleNotFoundError)
     state = f"cannot be imported ({error})" if broken else "is not installed"
@@ -36,8 +38,8 @@ def missing(need: str, package: str, extra: str, error: ImportError | None = Non
 
 
 def needed(module: str, need: str, package: str, extra: str) -> Any:
-    """Imports the module and returns it. PackageMissing, with missing()'s text, if it cannot be
-    imported."""
+    """Imports the module and returns it. Raises PackageMissing, with the text of missing(), if that
+    fails."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

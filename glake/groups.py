@@ -11,7 +11,7 @@ class Group(click.Group):
     """A group whose help wraps the commands' descriptions. click's own cuts them off."""
 
     def help_rows(self, ctx: click.Context) -> list[tuple[str, str]]:
-        """(name, what it does) of each command."""
+        """(name, description) of each command."""
         return [(name, each.get_short_help_str(_WHOLE)) for name, each in self.commands.items()]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -12,6 +12,6 @@ def nearest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
 
 
 def did_you_mean(word: str, names: Iterable[str], cutoff: float = 0.6) -> str:
-    """The same as a part of a sentence: " (did you mean 'x'?)", or "" if none is near."""
+    """The nearest name as a part of a sentence: " (did you mean 'x'?)", or "" if none is near."""
     near = nearest(word, names, cutoff)
     return f" (did you mean {near!r}?)" if near is not None else ""

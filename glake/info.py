@@ -1,4 +1,4 @@
-"""What `glake info` shows: the library, the driver in use, its devices, what else is installed."""
+"""Facts for `glake info`: the library, the driver in use, its devices, other installed packages."""
 
 import importlib.util
 import os
@@ -14,7 +14,7 @@ from glake.errors import GlakeError
 def describe() -> dict[str, Any]:
     """Facts by name. Opens the driver. An absent driver is reported, and not raised.
 
-    UnknownOption or InvalidOption if a GLAKE_* variable is wrong.
+    Raises UnknownOption or InvalidOption if a GLAKE_* variable is wrong.
     """
     options = config.read()
     import glake._C as native
@@ -26,7 +26,7 @@ def describe() -> dict[str, Any]:
         "driver_library": None,
         "simulated": None,
         "devices": 0,
-        "owed_bytes": 0,  # what the driver refused to take back from this process
+        "owed_bytes": 0,  # memory that the driver refused to take back from this process
         "driver_error": None,
         "cuda_headers": _cuda(native.cuda_header_version),
         "compiler": native.compiler,
@@ -48,10 +48,11 @@ def describe() -> dict[str, Any]:
 
 
 def no_device(environ: Mapping[str, str]) -> str | None:
-    """Why a process with these variables has no device; None if it has one.
+    """The reason why a process with these variables has no device. None: it has one.
 
-    A child that ends at once looks: a driver that is open would stay so in this process, and be
-    counted on by whoever runs in its place. The child writes no trace and joins no shared machine.
+    A child process, which ends at once, finds out. In this process an opened driver would stay
+    open, also for the program that replaces it. The child writes no trace and joins no shared
+    machine.
     """
     result, answer = os.pipe()
     child = os.fork()

@@ -1,7 +1,7 @@
 """The environment in which a program's own large copies go through glake (docs/intercept.md).
 
-The library libglake_intercept.so is preloaded. It has no Python to find out how the GPUs are
-joined: that is put in variables.
+The library libglake_intercept.so is preloaded. It has no Python, so it cannot find out how the GPUs
+are joined. Variables tell it.
 """
 
 import os
@@ -16,7 +16,7 @@ from glake.errors import DriverAbsent, GlakeError, InvalidArgument
 
 
 def library() -> Path:
-    """The library to preload. DriverAbsent if it was not built."""
+    """The library to preload. Raises DriverAbsent if it was not built."""
     path = library_path().with_name("libglake_intercept.so")
     if not path.is_file():
         raise DriverAbsent(
@@ -31,15 +31,15 @@ def library() -> Path:
 
 
 def environment(env: Mapping[str, str]) -> dict[str, str]:
-    """`env`, changed so that the copies of a program started in it are carried.
+    """`env`, changed so that glake carries the copies of a program that is started in it.
 
     With GLAKE_DRIVER=sim[:preset] the program runs over the stand-ins for CUDA's libraries, on that
     simulated machine. GLAKE_INTERCEPT_TOPOLOGY, if it is set, stays.
 
     Raises:
-        DriverAbsent: a library is not there.
-        InvalidArgument: a path that LD_PRELOAD cannot say.
-        InvalidDevice, InvalidOption, UnknownOption: no topology can be told.
+        DriverAbsent: a library is missing.
+        InvalidArgument: a path that LD_PRELOAD cannot contain.
+        InvalidDevice, InvalidOption, UnknownOption: no topology can be found.
     """
     first = library()
     changed = dict(env)
@@ -60,7 +60,8 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _topology(env: Mapping[str, str], simulated: bool) -> str:
-    """For the simulator its whole platform as it is, else what a process with `env` finds."""
+    """The topology for the program. For the simulator it is the whole platform as it is. Otherwise
+    it is the one that a process with `env` finds."""
     if simulated and not env.get("CUDA_VISIBLE_DEVICES"):
         from glake.transfer import topology
 
@@ -78,7 +79,7 @@ def _topology(env: Mapping[str, str], simulated: bool) -> str:
 
 
 def command(program: str, args: tuple[str, ...], as_module: bool) -> list[str]:
-    """The command line for a Python script, a module, or any executable. InvalidArgument."""
+    """The command line for a Python script, a module, or any executable. Raises InvalidArgument."""
     path = Path(program)
     script = path.is_file() and (path.suffix == ".py" or not os.access(path, os.X_OK))
     if as_module or script:

@@ -1,10 +1,11 @@
-"""What CUDA itself takes of a GPU outside any allocator. Plans and dry runs use the same
-estimate."""
+"""The memory that CUDA itself takes of a GPU, outside any allocator. Plans and dry runs use the
+same estimate."""
 
 from __future__ import annotations
 
-# A context and the code that PyTorch loads into it: 616 MiB were measured on an H100 with nothing
-# allocated (github.com/LMCache/LMCache issue 4019). It differs by model and by what is loaded.
+# A context, and the code that PyTorch loads into it. 616 MiB were measured on an H100 with nothing
+# allocated (github.com/LMCache/LMCache issue 4019). The figure depends on the GPU's model and on
+# the code.
 CONTEXT_BYTES = 616 << 20
 # Assumed, not measured: the buffers of one NCCL communicator's channels on NVLink, and its proxy.
 NCCL_BYTES = 1 << 30

@@ -36,14 +36,14 @@ def preset_file() -> Path:
 def load_platforms(path: str | None = None) -> dict[str, Platform]:
     """The platforms of a file by name (default: the file installed with glake).
 
-    InvalidPlatform, an InvalidOption, says which field is wrong and what it takes.
+    Raises InvalidPlatform, an InvalidOption, which says which field is wrong and what it takes.
     """
     file = Path(path) if path else preset_file()
     try:
         facts = file.stat()
     except OSError:
-        return dict(_read(file, None))  # which says what is wrong
-    # Plans ask for it each time. A file that has changed counts as another one.
+        return dict(_read(file, None))  # raises an error that says what is wrong
+    # It is cached, because every plan reads it. A file that has changed counts as another one.
     return dict(_read(file, (facts.st_ino, facts.st_mtime_ns, facts.st_size)))
 
 
@@ -56,7 +56,8 @@ def read_file(file: Path) -> dict[str, Platform]:
     """The platforms in `file` by name. If the file is one bare platform, its name is the file's
     stem.
 
-    InvalidPlatform if the file cannot be read, is no JSON, or a field has a value not taken.
+    Raises InvalidPlatform if the file cannot be read or is no JSON, or if a field does not take its
+    value.
     """
     where = f"platforms file {file}"
     content = _load(file, where)
@@ -105,7 +106,7 @@ def _load(file: Path, where: str) -> Any:
 
 
 def parse(row: dict[str, Any], where: str) -> Platform:
-    """One platform from its JSON object. `where` begins the messages. InvalidPlatform."""
+    """One platform from its JSON object. Messages begin with `where`. Raises InvalidPlatform."""
     for name in _NEEDED:
         if name not in row:
             _refuse(where, name, "missing")
@@ -239,7 +240,8 @@ def _check_nodes(platform: Platform, where: str) -> None:
 
 
 def _check_reach(platform: Platform, where: str) -> None:
-    """Checks that each GPU is joined to its own socket with none in between, and to all memory."""
+    """Checks that each GPU reaches its own socket without passing another GPU, and reaches all
+    memory."""
     for edges, back in ((platform.edges, False), (_reversed(platform.edges), True)):
         ahead: dict[str, list[str]] = {}
         for edge in edges:

@@ -1,7 +1,7 @@
 """A machine as a directed graph of capacities: its classes, and the platforms file that holds them.
 
-One format serves presets, a user's own file, what discovery finds (glake/transfer/topology/) and
-the simulator; `docs/topology.md` describes it.
+Presets, users' own files, the results of discovery (glake/transfer/topology/) and the simulator use
+one format. `docs/topology.md` describes it.
 """
 
 import json
@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-COPY_US = 8.0  # time of one chunk's copy besides its bytes, if a file gives none
+COPY_US = 8.0  # the time of a chunk's copy besides its bytes, if a file gives none
 
 
 def for_people(names: str) -> str:
@@ -88,6 +88,5 @@ def file_text(platforms: dict[str, Platform]) -> str:
     """A platforms file with these platforms, for `glake topo --file` and GLAKE_SIM_PLATFORMS."""
     content: dict[str, Any] = {"per_copy_us": COPY_US}
     content |= {name: each.as_dict() for name, each in platforms.items()}
-    # Text is not made ASCII, because the simulator's reader takes text as it is and refuses \u
-    # escapes.
+    # Text is not made ASCII, because the simulator's reader refuses \u escapes.
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"

@@ -1,8 +1,8 @@
 """Control of the simulated driver (simcuda/include/simcuda/simcuda.h): faults, clock, calls, books.
 
-For tests and benchmarks. The library is the one GLAKE_DRIVER=sim uses, so what is set here holds
-for glake in this process. Loading it touches no device; nothing is loaded before the first call.
-Every call raises WrongType for an argument of another type, and DriverAbsent without the library.
+It is for tests and benchmarks. The library is the one that GLAKE_DRIVER=sim uses, so settings made
+here hold for glake in this process. The first call loads it, which touches no device. Every call
+raises WrongType for an argument of another type, and DriverAbsent if the library is missing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = [
 
 
 class Violation(TypedDict):
-    """Something was done that a GPU leaves undefined."""
+    """An action that a GPU leaves undefined."""
 
     kind: str
     detail: str
@@ -59,36 +59,37 @@ class Violation(TypedDict):
 
 
 class Link(TypedDict):
-    """What one direction of a link carried."""
+    """The traffic of one direction of a link."""
 
     rate: float  # GB/s
     peak: float  # GB/s
-    load: float  # the most of its rate that was in use, 0 to 1
+    load: float  # the largest part of its rate that was in use, 0 to 1
     bytes: int
 
 
 class Joint(TypedDict):
-    """How much of a limit over several edges copies used."""
+    """The use of a limit over several edges by copies."""
 
     edges: list[str]
     limit: float  # GB/s
-    load: float  # the most of it that was in use, 0 to 1
+    load: float  # the largest part of it that was in use, 0 to 1
 
 
 class Links(TypedDict):
-    """What the links of the platform carried."""
+    """The traffic of the platform's links."""
 
     edges: dict[str, Link]  # by name, such as "s0>u0"
     joint: list[Joint]
 
 
 class _Kind:
-    """A kind of parameter of the C interface: its type there, and what is taken for it."""
+    """A kind of parameter of the C interface: its C type, and the values that are taken for it."""
 
     ctype: Any
 
     def made_of(self, value: Any) -> Any:
-        """The value as ctypes takes it. WrongType: another type, or ctypes would cut it off."""
+        """The value as ctypes takes it. Raises WrongType for another type, and for a value that
+        ctypes would cut off."""
         raise NotImplementedError
 
 
@@ -192,7 +193,7 @@ def _library() -> ctypes.CDLL:
 
 
 def _call(name: str, *given: Any) -> Any:
-    # Here and not by ctypes, which would put its own words around those of the error.
+    # Arguments are converted here. ctypes would put its own words around those of the error.
     ready = []
     for number, (kind, value) in enumerate(zip(_SIGNATURES[name][1], given, strict=True), 1):
         try:
@@ -235,11 +236,11 @@ def configure(key: str, value: str | int) -> None:
     """Sets an option.
 
     Args:
-        key: of simcuda.h, such as "memory".
-        value: such as "64MiB".
+        key: an option of simcuda.h, such as "memory".
+        value: its value as text, such as "64MiB".
 
     Raises:
-        InvalidOption: unknown, refused or too late.
+        InvalidOption: the option is unknown, its value is refused, or it is too late.
     """
     _check(_call("configure", key, str(value)), f"{key}={value!r}")
 
@@ -248,7 +249,7 @@ def reset() -> None:
     """Forgets devices, streams, books, faults and options. Nothing may use the simulator meanwhile.
 
     Raises:
-        InvalidOption: something does.
+        InvalidOption: something uses it.
     """
     global _resets
     code = _call("reset")
@@ -258,7 +259,8 @@ def reset() -> None:
 
 
 def resets() -> int:
-    """How often this process has reset it. What was learnt of an earlier machine is void."""
+    """How often this process has reset the simulator. Results that belong to an earlier count are
+    of another machine."""
     return _resets
 
 
@@ -266,7 +268,7 @@ def fail(symbol: str | None = None, k: int = 1, code: int = 2, times: int = 1) -
     """Makes a later call fail.
 
     Args:
-        symbol: of the driver; "*": any call counts; None: nothing fails any more.
+        symbol: a function of the driver; "*": any call counts; None: nothing fails any more.
         k: which call from now on, from 1.
         code: the CUresult: 2 is out-of-memory.
         times: how many calls in a row; -1: for good.
@@ -361,7 +363,7 @@ def now_ns() -> int:
 
 
 def tick(ticks: int = 1) -> None:
-    """Passes host events, which `complete_after` counts.
+    """Lets host events pass, which `complete_after` counts.
 
     Args:
         ticks: how many.
@@ -370,7 +372,8 @@ def tick(ticks: int = 1) -> None:
 
 
 def ledger(device: Device = 0) -> dict[str, int]:
-    """What is alive on a device: reservations, handles, mappings, accesses, events, streams, bytes.
+    """The objects that exist on a device: reservations, handles, mappings, accesses, events,
+    streams, bytes.
 
     Args:
         device: 0, "cuda:0" or a torch.device.
@@ -386,7 +389,7 @@ def ledger(device: Device = 0) -> dict[str, int]:
 
 
 def violations(clear: bool = False) -> list[Violation]:
-    """What was done that a GPU leaves undefined.
+    """The actions so far that a GPU leaves undefined.
 
     Args:
         clear: forget them.
@@ -404,10 +407,10 @@ def set_link(source: str, target: str, rate: float, at_ns: int | None = None) ->
     option `dead_link`.
 
     Args:
-        source: in the platform's terms, such as "s0".
-        target: likewise, such as "u0".
+        source: a node by the platform's name, such as "s0".
+        target: a node in the same form, such as "u0".
         rate: GB/s.
-        at_ns: of the virtual clock; None: now.
+        at_ns: the time on the virtual clock; None: now.
 
     Raises:
         InvalidOption: no such link or speed, or no device was used yet.
@@ -424,7 +427,7 @@ def fail_copy(
 ) -> None:
     """Makes a later copy between two places fail. It writes nothing.
 
-    Who waits for the copy's event or stream is given the code. The context is well.
+    A call that waits for the copy's event or stream returns the code. The context stays usable.
 
     Args:
         source: "cuda:3" (or "g3"), "cpu" (or "host"), "m0" for host memory of socket 0, or "*";
@@ -474,10 +477,10 @@ def corrupt_copy(source: str, target: str, k: int = 1, times: int = 1) -> None:
 
 
 def edges(clear: bool = False) -> Links:
-    """What each link carried since the last clear.
+    """The traffic of each link since the last clear.
 
     Args:
-        clear: count anew from now on.
+        clear: count from 0 from now on.
     """
     loads: Links = _json(lambda to, room: int(_call("edges", to, room, 0)))
     if arguments.flag("clear", clear):
@@ -499,8 +502,8 @@ def watch_landings(address: int, size: int) -> None:
 
 
 def landings(address: int, size: int) -> bytes:
-    """How often copies wrote each byte of a watched range, one byte for each, where 255 is 255 or
-    more.
+    """How often copies wrote each byte of a watched range. The result has one byte for each, and
+    255 means 255 or more.
 
     Args:
         address: where it begins.
@@ -519,7 +522,7 @@ def landings(address: int, size: int) -> bytes:
 
 
 def landed(address: int, size: int, times: int = 1) -> int:
-    """The bytes of a watched range that copies wrote that often.
+    """How many bytes of a watched range copies wrote `times` times.
 
     Args:
         address: where it begins.
@@ -538,7 +541,7 @@ def landed(address: int, size: int, times: int = 1) -> int:
 def place_host(address: int, size: int, node: int) -> None:
     """Places host memory on a NUMA node, which decides the routes of its copies.
 
-    Nodes are the platform's `numa_nodes`. Where it has none, socket S is node S.
+    Nodes are the platform's `numa_nodes`. If it has none, socket S is node S.
 
     Args:
         address: where the memory begins.
@@ -570,7 +573,7 @@ def host_node(address: int, size: int) -> int:
 
 
 def expect_threads(count: int) -> None:
-    """Says that threads will call thread_at_work(True). Time stands still until they have.
+    """Says that threads will call thread_at_work(True). Time stands still until they have done so.
 
     Args:
         count: how many; a negative number takes expectations back.

@@ -85,10 +85,10 @@ Json: TypeAlias = None | bool | int | float | str | Sequence["Json"] | Mapping[s
 
 
 class PathStats(TypedDict):
-    """What one path of copies has carried, and its health."""
+    """The traffic of one path of copies, and its health."""
 
     path: str
-    state: str  # "healthy", "suspect" (a copy is late: no new ones) or "quarantined" (it rests)
+    state: str  # "healthy", "suspect" (late: gets no new copies) or "quarantined" (rests)
     why: str  # the reason, unless it is healthy
     failures: int
     chunks: int
@@ -96,7 +96,7 @@ class PathStats(TypedDict):
 
 
 class PathResult(TypedDict):
-    """What one path of a copy carried. Rates are GB/s."""
+    """The traffic of one path of a copy. Rates are GB/s."""
 
     path: str
     bytes: int
@@ -120,7 +120,7 @@ class _Measured(TypedDict, total=False):
     bytes: int
     landed: int  # bytes
     time_ns: int
-    rate: float  # GB/s, as the next two
+    rate: float  # GB/s, like the next two fields
     planned: float
     plain: float
     verified: bool  # by checksums
@@ -150,8 +150,9 @@ class Lent(TypedDict, total=False):
 class LendingStats(Lent):
     """What the relay service lends. Without a service there is only the mode.
 
-    mode: which GPUs may relay. service: its state. grants: how many have come. hidden: GPUs that
-    the process does not see and the service copies on. not_reached: those it does not, and why.
+    mode: which GPUs may relay. service: its state. grants: how many have arrived. hidden: GPUs that
+    the process does not see, and on which the service copies. not_reached: GPUs on which the
+    service does not copy, and why.
     """
 
     mode: str
@@ -162,7 +163,7 @@ class _Relays(TypedDict, total=False):
 
 
 class CopyStats(_Relays):
-    """What the copies of an engine have done, and those under way."""
+    """Figures of an engine's copies, and the copies under way."""
 
     transfers: int
     bytes: int

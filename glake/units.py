@@ -84,13 +84,13 @@ def share(part: float, whole: float) -> str:
 
 
 def printable(text: str) -> str:
-    r"""A text of a file's for a terminal: what would steer it, or turn the line's direction,
-    spelled out (\x1b). Line feeds stay."""
+    r"""A file's text in a form for terminals. Characters that would control the terminal, or change
+    the line's direction, are spelled out (\x1b). Line feeds stay."""
     return _STEERING.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def titled(path: str) -> str:
-    """A file's name for a title. The name of a pipe is only the number of its descriptor."""
+    """A file's name for a title. A pipe's name is only the number of its descriptor."""
     folder, name = os.path.split(printable(path))
     return f"pipe {name}" if folder in ("/dev/fd", "/proc/self/fd") else name
 

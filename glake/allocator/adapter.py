@@ -1,8 +1,9 @@
-"""The CUDA adapter: glake as torch's own kind of CUDA allocator, a C++ subclass of it.
+"""The CUDA adapter: makes glake torch's CUDA allocator, by a C++ subclass of torch's own interface.
 
-Compiled at first use against the installed torch (adapter_build.py), then stored where torch looks
-for its allocator, before CUDA is initialised. Statistics, snapshots, pools, CUDA graphs and tensors
-sent between processes are torch's usual calls. Not seen on hardware yet.
+It is compiled at first use against the installed torch (adapter_build.py). Before CUDA is
+initialised, it is stored where torch looks for its allocator. Statistics, snapshots, pools, CUDA
+graphs and tensors sent between processes work by torch's usual calls. docs/hardware.md says what
+was seen on a GPU.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from glake.errors import GlakeError
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The compiled adapter, not yet installed. Raises AdapterBuildError, GlakeError."""
+    """The compiled adapter, which is not installed yet. Raises AdapterBuildError or GlakeError."""
     path = adapter_build.build(adapter_build.CUDA)
     try:
         adapter = ctypes.CDLL(str(path))
@@ -35,8 +36,9 @@ def library() -> ctypes.CDLL:
 def install(settings: Config) -> None:
     """Makes glake torch's CUDA allocator for good, and that of pinned memory with `host_allocator`.
 
-    Touches no device. Raises AdapterBuildError (no compiler, no CUDA headers, a torch that does
-    not compile with it), GlakeError if CUDA is already initialised.
+    Touches no device. Raises AdapterBuildError if there is no compiler, if CUDA's headers are
+    missing, or if the adapter does not compile against this torch. Raises GlakeError if CUDA is
+    already initialised.
     """
     import torch
 
@@ -53,5 +55,6 @@ def install(settings: Config) -> None:
 
 
 def refused_frees() -> int:
-    """Frees of tensors that glake refused since the start: 0 unless memory was corrupted."""
+    """How many frees of tensors glake has refused since the start. 0 unless memory was
+    corrupted."""
     return int(library().glake_adapter_refused_frees())

@@ -1,9 +1,9 @@
 """Compiles the torch adapters in csrc/torch with the user's g++ against the installed torch.
 
-Their ABI is torch's. A wheel of glake carries those of the builds of torch that it was made beside
-(docs/packaging.md); for any other they are built at first use (seconds; no nvcc, no ninja) and kept
-under GLAKE_JIT_DIR (default ~/.cache/glake) by torch build, flags and source. `glake build-adapter`
-builds the CUDA one ahead of time. Building imports no torch.
+Their ABI is torch's. A wheel of glake contains adapters for the builds of torch beside which it was
+made (docs/packaging.md). For any other torch they are built at first use, in seconds, without nvcc
+or ninja. They are kept under GLAKE_JIT_DIR (default ~/.cache/glake) by torch build, flags and
+source. `glake build-adapter` builds the CUDA adapter ahead of time. Building does not import torch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ INCLUDE = (SOURCES.parent / "include", SOURCES.parent / "lib" / "include")
 CUDA = "cuda_adapter"
 FAKE_CUDA = "fake_cuda"
 NUMBERS = "numbers"
-CARRIED = SOURCES.parent / "lib" / "adapters"  # compiled already, in a wheel
+CARRIED = SOURCES.parent / "lib" / "adapters"  # the compiled adapters of a wheel
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,11 @@ def installed_torch() -> Torch:
 
 
 def build(name: str) -> Path:
-    """The shared library of csrc/torch/<name>.cpp, compiled unless a wheel or the cache has it.
+    """The shared library of csrc/torch/<name>.cpp. It is compiled unless the wheel or the cache has
+    it.
 
-    Safe from several processes at once. Raises AdapterBuildError: no torch, no compiler, no
-    writable cache directory, or the compiler's own words.
+    Several processes may call it at once. Raises AdapterBuildError if there is no torch, no
+    compiler or no writable cache directory, or if the compiler fails; its messages are in the text.
     """
     if (ready := _carried(name)) is not None:
         return ready
@@ -94,13 +95,15 @@ def carry(name: str, folder: Path) -> Path:
 
 def _carried(name: str) -> Path | None:
     ready = CARRIED / _carried_name(name)
-    # Loaded before torch, it finds torch's libraries by their place relative to glake.
+    # The fake device is loaded before torch. So it finds torch's libraries by their place relative
+    # to glake.
     beside = name != FAKE_CUDA or installed_torch().root == SOURCES.parents[1] / "torch"
     return ready if beside and _cxx11_abi() and ready.exists() else None
 
 
 def _carried_name(name: str) -> str:
-    """Torch's version and commit, and a digest of the sources. It depends on no path."""
+    """The name of a wheel's adapter: torch's version and commit, and a digest of the sources. It
+    depends on no path."""
     torch = installed_torch()
     about = f"{torch.version} {torch.commit} {platform.machine()}".encode()
     key = hashlib.sha256(about + _sources()).hexdigest()[:16]
@@ -119,7 +122,7 @@ def _command(name: str, torch_libraries: str = "") -> list[str]:
         libraries += ["-ltorch_cpu", *(["-lc10_cuda"] if torch.cuda else [])]
     if name == NUMBERS:
         libraries += ["-ltorch_cpu"]
-    if name == FAKE_CUDA:  # loaded before torch, so it finds torch's libraries by itself
+    if name == FAKE_CUDA:  # it is loaded before torch, and must find torch's libraries itself
         libraries += ["-ltorch_cpu", f"-Wl,-rpath,{torch_libraries or torch.root / 'lib'}"]
     return [
         *_compiler(),
@@ -172,7 +175,8 @@ def cuda_headers() -> list[Path]:
 def check_headers(include: Path) -> float:
     """Compiles the CUDA adapter against the headers of another torch, and keeps nothing.
 
-    `include`: the folder that holds c10/ and ATen/. Seconds taken. Raises AdapterBuildError.
+    `include` is the folder that holds c10/ and ATen/. Returns the seconds taken. Raises
+    AdapterBuildError.
     """
     given = include / "torch/headeronly/version.h"
     if not given.exists():
@@ -195,7 +199,7 @@ def _key(command: list[str]) -> str:
 
 
 def _sources() -> bytes:
-    """A digest of all that an adapter is compiled from, without torch's headers and CUDA's."""
+    """A digest of an adapter's sources, without the headers of torch and CUDA."""
     digest = hashlib.sha256()
     headers = (found for folder in (SOURCES / "base", *INCLUDE) for found in folder.rglob("*.h"))
     for source in (*sorted((SOURCES / "torch").rglob("*.*")), *sorted(headers)):
@@ -204,8 +208,9 @@ def _sources() -> bytes:
 
 
 def _cache_directory() -> Path:
-    """GLAKE_JIT_DIR, or else the user's cache. If that cannot be written (a read-only home), a
-    private folder of this user among the temporary files, because what it holds is executed."""
+    """GLAKE_JIT_DIR, or else the user's cache. If the cache cannot be written (a read-only home),
+    it is a folder among the temporary files. That folder is private to the user, because its files
+    are executed."""
     given = config.read().jit_dir
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     directory = Path(given or Path(base, "glake")).expanduser()
@@ -234,8 +239,8 @@ def _writable(directory: Path) -> Path:
 
 
 def _own(directory: Path) -> Path:
-    """For a place where all users may make files: refuses another user's folder, and one that
-    others write in."""
+    """Checks a folder in a place where all users may make files. Raises AdapterBuildError if it is
+    another user's, or if others can write in it."""
     about = directory.lstat()
     mine = stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid()
     if not mine or about.st_mode & 0o077:
@@ -258,7 +263,7 @@ def _lock(target: Path) -> Iterator[None]:
 
 
 def _compile(command: list[str], target: Path) -> None:
-    # Written under a name of its own and then renamed, so that a reader never sees half a library.
+    # It is written under another name and then renamed, so that a reader never sees half a library.
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         made = Path(scratch, target.name)
         _run([*command, "-o", str(made)])

@@ -1,7 +1,7 @@
-"""PyTorch's own allocator settings (PYTORCH_ALLOC_CONF), under glake.
+"""Applies PyTorch's own allocator settings (PYTORCH_ALLOC_CONF) to glake.
 
-The keys that mean something to glake are honoured. Of the others one warning says that they change
-nothing: a setting that is ignored in silence looks as if it worked.
+Keys that mean something to glake take effect. One warning names the others, because a setting that
+is ignored silently looks as if it worked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from glake.config import Config
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 FRACTION = "per_process_memory_fraction"
 ROUNDING = "roundup_power2_divisions"  # the adapter asks PyTorch for it
-# Settings for what glake does in any case: it grows segments, and holds no lock in driver calls.
+# These settings ask for what glake always does: it grows segments, and holds no lock in driver
+# calls.
 _SAYS_AS_MUCH = {
     ("expandable_segments", "true"),
     ("backend", "native"),
@@ -32,12 +33,12 @@ class AllocConf:
 
     variable: str
     given: dict[str, str]
-    at_start: bool = True  # or by a call while the process runs
+    at_start: bool = True  # False: set by a call while the process runs
 
     @property
     def fraction(self) -> str | None:
-        """What glake's limit becomes, unless GLAKE_LIMIT is set. None if it was not given at the
-        start."""
+        """The fraction that becomes glake's limit, unless GLAKE_LIMIT is set. None if it was not
+        given at the start."""
         if not self.at_start:
             return None
         value = self.given.get(FRACTION, "")
@@ -68,12 +69,12 @@ class AllocConf:
         )
         try:
             warnings.warn(text, RuntimeWarning, stacklevel=2)
-        except RuntimeWarning:  # warnings are errors here, yet glake is in place
+        except RuntimeWarning:  # if warnings are errors, glake is installed all the same
             sys.stderr.write(f"RuntimeWarning: {text}\n")
 
 
 def follow(settings: Config) -> None:
-    """Also tells what is set later, by torch.cuda.memory._set_allocator_settings."""
+    """Also warns of settings that torch.cuda.memory._set_allocator_settings makes later."""
     import torch
 
     theirs = torch._C._accelerator_setAllocatorSettings
@@ -92,7 +93,7 @@ def parse(text: str) -> dict[str, str]:
 
 
 def read(environment: Mapping[str, str]) -> AllocConf | None:
-    """The settings in the environment, None if there are none."""
+    """The settings in the environment. None: there are none."""
     for variable in VARIABLES:
         if variable in environment:
             return AllocConf(variable, parse(environment[variable]))

@@ -1,7 +1,7 @@
 """The `basic` mode: glake as torch's pluggable CUDA allocator, through its C interface.
 
-It reaches every CUDA build of PyTorch, and lacks what that interface lacks: torch.cuda's memory
-statistics and snapshots, CUDA graphs, MemPools. Not seen on hardware yet.
+It works with every CUDA build of PyTorch. That interface has no memory statistics and snapshots of
+torch.cuda, no CUDA graphs and no MemPools, so this mode has none either. Not seen on hardware yet.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import glake
 from glake.allocator import adapter_build
 from glake.errors import GlakeError
 
-# torch's setter -> our function; each setter takes a function's address.
+# torch's setter -> our function. Each setter takes the address of a function.
 SETTERS = {
     "set_reset_fn": "glake_plugin_reset",
     "set_memory_fraction_fn": "glake_plugin_memory_fraction",

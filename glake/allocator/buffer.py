@@ -23,15 +23,15 @@ _KINDS = {False: 0, True: _VMM, "vmm": _VMM, "legacy": _LEGACY}
 class Buffer:
     """A block of one GPU's memory, of uninitialised bytes: what glake.empty() returns.
 
-    It is freed when nobody holds it: neither Python, nor an array that was made of it through
+    It is freed when nothing holds it any more: neither Python, nor an array made of it through
     DLPack (`torch.from_dlpack(buffer)`, `cupy.from_dlpack(buffer)`) or `__cuda_array_interface__`.
-    The end of a `with` block and free() free it at once.
+    The end of a `with` block, or free(), frees it at once.
 
     Attributes:
         ptr: its address.
         nbytes: its size in bytes.
         device: the GPU's number.
-        stream: handle of the stream in whose order it is allocated and freed; 0: the legacy default
+        stream: the handle of the stream that orders its allocation and free; 0: the legacy default
             stream.
     """
 
@@ -53,11 +53,11 @@ class Buffer:
         return self._ptr
 
     def free(self) -> None:
-        """Frees it, in the order of its stream and of the recorded ones. A second call does
+        """Frees the block, in the order of its stream and of recorded streams. A second call does
         nothing.
 
         Raises:
-            InvalidPointer: arrays made of it through DLPack are alive.
+            InvalidPointer: arrays that were made of it through DLPack are alive.
         """
         if self._ptr is None:
             return
@@ -70,9 +70,9 @@ class Buffer:
         _C.free(ptr)
 
     def record_stream(self, stream: Stream) -> None:
-        """Says that work of this stream uses it.
+        """Says that work of this stream uses the block.
 
-        Once freed, the memory is reused only after what the stream has enqueued by then.
+        After a free, the memory is reused only once the work that the stream had by then is done.
 
         Args:
             stream: a torch or CuPy stream, or a handle.
@@ -91,12 +91,13 @@ class Buffer:
     def __exit__(self, *_: object) -> None:
         self.free()
 
-    # The default outlives the module's names, which are None by the time the last buffers go.
+    # At exit the module's names may be None when the last buffers go. A default argument is still
+    # there.
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         ptr = getattr(self, "_ptr", None)
         if ptr is not None and not finalizing():
             self._ptr = None
-            with contextlib.suppress(GlakeError):  # of a forked child, or after a shutdown
+            with contextlib.suppress(GlakeError):  # in a forked child, or after a shutdown
                 _C.free(ptr)
 
     def __len__(self) -> int:
@@ -119,7 +120,7 @@ class Buffer:
     ) -> object:
         """A capsule of the bytes (uint8), as the DLPack specification says.
 
-        The consumer's stream waits for this buffer's, and is recorded.
+        The consumer's stream waits for this buffer's stream, and is recorded.
 
         Args:
             stream: the consumer's: None or 1 the legacy default one, 2 the thread's own, -1 no
@@ -130,7 +131,7 @@ class Buffer:
 
         Raises:
             InvalidArgument: another value, or no pair of numbers.
-            InvalidDevice: another device than this GPU.
+            InvalidDevice: `dl_device` is not this GPU.
             InvalidPointer: the buffer was freed.
         """
         version = (0, 0) if max_version is None else _pair("max_version", max_version)
@@ -186,7 +187,7 @@ def empty(
             cudaMalloc's memory, which cudaIpcGetMemHandle takes too (docs/interop.md).
 
     Raises:
-        OutOfMemory: there is no room; the text says who holds what.
+        OutOfMemory: there is no room. The text says who holds what.
         InvalidArgument: no such size, stream or kind.
         InvalidDevice: no such GPU.
         WrongType: an argument of another type.
@@ -200,7 +201,7 @@ def empty(
 
 
 def _allocate(nbytes: int, device: int, stream: int, kind: int) -> int:
-    # CuPy's streams may, because they end with their Python objects.
+    # CuPy's streams may end at any time, with their Python objects.
     _C.stream_may_end(device, stream)
     if kind == 0:
         return _C.malloc(nbytes, device, stream)

@@ -19,15 +19,18 @@ if TYPE_CHECKING:
 
 
 def check(device: Device = 0) -> None:
-    """Waits for the device, then checks the allocator's books and what the debug modes watch.
+    """Waits for the device. Then checks the allocator's books, and the memory that the debug modes
+    watch.
 
-    Slow: it reads every live block's guards, and all idle memory that `poison` has filled.
+    It is slow, because it reads every live block's guards, and all idle memory that `poison` has
+    filled.
 
     Args:
         device: 0, "cuda:0" or a torch.device.
 
     Raises:
-        Corrupted: memory was written outside a block or after its free; names the damaged blocks.
+        Corrupted: memory was written outside a block or after its free. The text names the damaged
+            blocks.
         Internal: an invariant of the allocator is broken.
         GlakeError: there is no such device or no driver, or this is a forked child.
     """
@@ -35,7 +38,8 @@ def check(device: Device = 0) -> None:
 
 
 def findings() -> list[str]:
-    """Findings of the debug modes that nobody has read yet, one text for each. Waits for nothing.
+    """Returns the findings of the debug modes that nobody has read yet, one text for each. Waits
+    for nothing.
 
     Raises:
         GlakeError: this is a forked child.
@@ -51,7 +55,7 @@ _now = threading.local()
 def tag(name: str) -> Iterator[None]:
     """Names the blocks that the calling thread allocates inside a `with` or a decorated function.
 
-    Findings, snapshots and out-of-memory texts show the name. Tags nest; the innermost counts.
+    Findings, snapshots and out-of-memory texts show the name. Tags nest, and the innermost counts.
 
     Args:
         name: text without a NUL.
@@ -72,10 +76,11 @@ def tag(name: str) -> Iterator[None]:
 
 
 def start(modes: tuple[str, ...], host_writes: bool) -> None:
-    """Turns on what these debug modes need of Python, before the driver opens.
+    """Prepares these debug modes in Python, before the driver opens.
 
-    Findings nobody has read go to stderr when the process exits. host_writes: the host writes the
-    memory directly (the emulation), so that every fill must be done when a call returns.
+    Findings that nobody has read go to stderr when the process exits. `host_writes`: the host
+    writes the memory directly, as in the emulation. Then every fill must be done when a call
+    returns.
     """
     if not modes:
         return
@@ -91,9 +96,9 @@ def _report(process: int) -> None:
         return
     try:
         for device in range(_C.device_count()):
-            if _C.memory(device):  # others were never used
+            if _C.memory(device):  # other devices were never used
                 _check_quietly(device)
-    except GlakeError as error:  # the driver is gone: say so, and let the process end
+    except GlakeError as error:  # the driver is gone: reports that, and lets the process end
         sys.stderr.write(f"glake debug: no report at exit: {error}\n")
 
 

@@ -1,11 +1,12 @@
 """The emulation: torch's CPU allocator on glake over the simulated GPU (GLAKE_DRIVER=sim).
 
-Parameters, gradients, activations, optimizer state: whatever torch's CPU allocator serves lives in
-glake's simulated device memory. Outside stay tensors whose memory is not that allocator's
-(from_numpy, share_memory_, UntypedStorage(n)) and those made before it was installed;
-covered_share() says how much is inside. A forked child gets a copy of the live tensors, as of any
-other memory (above 2 GiB in all it shares their pages instead, and sees what the parent changes),
-and uses torch's own memory for new ones. For tests, demos and planning, never for production.
+All memory that torch's CPU allocator gives is in glake's simulated device memory: parameters,
+gradients, activations, optimizer state. Tensors whose memory comes from elsewhere (from_numpy,
+share_memory_, UntypedStorage(n)), and tensors made before the installation, stay outside.
+covered_share() says how much is inside. A forked child has a copy of the live tensors. If they are
+more than 2 GiB in all, it shares their pages instead, and sees the parent's changes. The child's
+new tensors are in torch's own memory. The emulation is for tests, demos and planning, never for
+production.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from glake.errors import GlakeError, InvalidOption, InvalidPointer
 
 GRANULE = 2 << 20
 ADDRESSES = 5  # addresses that the core reserves for each byte of a device
-_NOTHING = 0.0005  # it would be printed as 0.0 %
+_NOTHING = 0.0005  # a smaller share would be printed as 0.0 %
 STATES = ("unopened", "glake", "torch", "forked", "exiting")
 
 
 @dataclass(frozen=True)
 class Counters:
-    """Totals of this process: allocations and bytes by who served them, and refused frees."""
+    """Totals of this process: allocations and bytes of either allocator, and refused frees."""
 
     state: str
     allocations: int
@@ -47,7 +48,8 @@ class Counters:
 
 @dataclass(frozen=True)
 class Coverage:
-    """Live CPU tensor bytes: in glake's blocks (`inside`), and in other storages (`outside`)."""
+    """The bytes of live CPU tensors: in glake's blocks (`inside`), and in other storages
+    (`outside`)."""
 
     inside: int
     outside: int
@@ -76,8 +78,8 @@ def _adapter() -> ctypes.CDLL:
 def install(settings: Config, strict: bool) -> None:
     """Puts glake under torch's CPU tensors for good. The driver opens at the first allocation.
 
-    If it cannot be opened then: an error with `strict`, else a warning and torch's own memory.
-    Raises InvalidOption, DriverAbsent, AdapterBuildError, GlakeError.
+    If it cannot be opened then, this is an error with `strict`. Otherwise it is a warning, and
+    torch's own memory is used. Raises InvalidOption, DriverAbsent, AdapterBuildError or GlakeError.
     """
     if settings.sim_phantom:
         raise InvalidOption(
@@ -95,9 +97,9 @@ def install(settings: Config, strict: bool) -> None:
 def default_memory() -> int:
     """The size of the simulated device, if GLAKE_SIM_MEMORY does not set it.
 
-    Half of the host memory available now, shared among the ranks torchrun started here, in whole
-    granules, 64 MiB at least and 64 GiB at most. It is taken from the host as glake grows. Where
-    `ulimit -v` is set, no more than it leaves addresses for.
+    It is half of the host memory that is available now, divided by the number of ranks that
+    torchrun started here. It is a whole number of granules, from 64 MiB to 64 GiB. glake takes it
+    from the host only as it grows. If `ulimit -v` is set, it is no more than the addresses allow.
     """
     ranks = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     share = min(available_memory() // 2 // ranks, _available_addresses() // ADDRESSES)
@@ -105,8 +107,8 @@ def default_memory() -> int:
 
 
 def _available_addresses() -> int:
-    """What `ulimit -v` leaves, less the roundings of glake's reservations, and less as much again
-    for torch."""
+    """The addresses that `ulimit -v` leaves, less the roundings of glake's reservations, and less
+    an equal number for torch."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return 1 << 62
@@ -115,7 +117,7 @@ def _available_addresses() -> int:
 
 
 def available_memory() -> int:
-    """Bytes that this machine, or this container, can still give its processes."""
+    """The bytes that this machine, or this container, can still give its processes."""
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
@@ -127,18 +129,18 @@ def available_memory() -> int:
 
 
 def counters() -> Counters:
-    """What was allocated so far, and who serves allocations now (one of STATES)."""
+    """The allocations so far, and the state: who serves allocations now (one of STATES)."""
     raw = (ctypes.c_uint64 * 5)()
     _adapter().glake_emulation_counters(raw)
     return Counters(STATES[raw[0]], *raw[1:])
 
 
 def coverage() -> Coverage:
-    """Measures the covered bytes now, by a walk over Python's objects (milliseconds).
+    """Measures the covered bytes now, by a walk over Python's objects. It takes milliseconds.
 
-    Inside: the requested bytes of every live glake block, activations held in C++ included.
-    Outside: the storages of the live CPU tensors Python can reach that are no glake block, each
-    counted once. Tensors outside glake that only C++ holds are not seen.
+    Inside are the requested bytes of every live glake block, including activations that C++ holds.
+    Outside are all storages of live CPU tensors that Python can reach and that are no glake block.
+    Each counts once. Tensors outside glake that only C++ holds are not seen.
     """
     import torch
 
@@ -170,7 +172,7 @@ def _is_block(address: int) -> bool:
 
 
 def covered_share() -> float:
-    """Share of the live CPU tensor bytes that glake holds now, from 0 to 1.
+    """The share of the live CPU tensors' bytes that glake holds now, from 0 to 1.
 
     The rest are the CPU storages outside glake that Python can reach.
     """
@@ -178,7 +180,8 @@ def covered_share() -> float:
 
 
 class CoverageReport:
-    """Samples the coverage after optimizer steps 1, 2, 4, 8..., when most is live, and at exit."""
+    """Samples the coverage after optimizer steps 1, 2, 4, 8..., when most memory is live, and at
+    exit."""
 
     def __init__(self) -> None:
         self.optimizer_steps = 0
@@ -211,8 +214,7 @@ class CoverageReport:
             return
         self._sample()
         found, trains = self.largest, self.optimizer_steps > 0
-        # Of several workers, those that train report, and not the launcher, which has next to
-        # nothing.
+        # Only workers that train report. The launcher has almost no tensors, so it does not.
         worker = multiprocessing.parent_process() is not None
         if found.inside == 0 or not trains and (worker or found.share < _NOTHING):
             return

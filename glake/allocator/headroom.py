@@ -14,13 +14,14 @@ _ALL = -1
 
 
 class Headroom:
-    """What glake.headroom() has set. As a context manager it restores the former headroom at its
+    """The result of glake.headroom(). As a context manager it restores the former headroom at its
     end.
 
     Attributes:
-        bytes: what glake leaves free from then on.
-        free_bytes: what the driver reported free once idle memory was given back: the least of the
-            devices in use, or 0 where none was. It is less than `bytes` where others hold the rest.
+        bytes: the bytes that glake leaves free from then on.
+        free_bytes: the free bytes by the driver's report, once idle memory was given back. It is
+            the least of the devices in use, or 0 if no device was in use. It is less than `bytes`
+            if other programs hold the rest.
     """
 
     def __init__(self, nbytes: int, device: int) -> None:
@@ -50,10 +51,10 @@ class Headroom:
 def headroom(nbytes: int | str, device: Device | None = None) -> Headroom:
     """Leaves that much of a GPU's memory free, for NCCL, cuBLAS, graph capture or other processes.
 
-    From now on glake takes no memory from the driver that would leave less free. It stitches what
-    it holds, and runs out of memory where that is not enough. At once it gives idle memory back,
-    until that much is free or nothing is idle. Once others have taken memory, the same call gives
-    back more. What glake's live blocks hold stays, and so does what others hold.
+    From now on glake takes no memory from the driver if less would be left free. It stitches the
+    memory that it holds, and runs out of memory if that is not enough. The call gives idle memory
+    back, until that much is free or nothing is idle. After others have taken memory, the same call
+    gives back more. Memory of glake's live blocks stays, and so does memory of others.
 
     `with glake.headroom("4GiB"):` restores the former headroom at its end. The option `headroom`
     (GLAKE_HEADROOM) sets it from the start.
@@ -63,10 +64,10 @@ def headroom(nbytes: int | str, device: Device | None = None) -> Headroom:
         device: 0, "cuda:0" or a torch.device; None: all devices, also those used later.
 
     Raises:
-        InvalidArgument: no size, or as much as the device has. Nothing has changed.
+        InvalidArgument: no size, or the device has no more memory than that. Nothing has changed.
         InvalidDevice: no such device.
-        MemoryOwed: it is set, but the driver refuses to take idle memory back.
-        DriverError: the driver does not say what is free.
+        MemoryOwed: the headroom is set, but the driver refuses to take idle memory back.
+        DriverError: the driver does not say how much is free.
         DriverAbsent: there is no driver.
     """
     number = _ALL if device is None else device_number(device)

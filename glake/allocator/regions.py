@@ -1,8 +1,8 @@
 """Regions: memory with a name and perhaps a budget, which can be paused and resumed.
 
-A paused region keeps its tensors and their addresses; its memory is the driver's meanwhile, and its
-bytes wait in host memory, in a file, or nowhere. docs/regions.md says when that can be done. Every
-function raises the errors of glake.errors.
+A paused region keeps its tensors and their addresses. Its memory is given back to the driver
+meanwhile. Its bytes are kept in host memory or in a file, or dropped. docs/regions.md says when a
+region can be paused. Every function raises the errors of glake.errors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _PLACES = {"host": 1, "disk": 2, "discard": 3}
 _STATES = ("in use", "paused", "on its way")
 _names: dict[tuple[int, int], str] = {}
-_thread = threading.local()  # its `open`: the regions it is in, the innermost last
+_thread = threading.local()  # `open`: the regions that the thread is in, the innermost last
 
 
 @dataclass(frozen=True)
@@ -39,45 +39,49 @@ class Region:
         state: "in use", "paused", or "on its way" while another thread pauses or resumes it.
         to: where its bytes are while it is paused: "host", "disk" or "discard"; None: in use.
         budget: bytes that it may hold at most on this device; None: no bound.
-        blocks: how many are live.
+        blocks: the number of live blocks.
         live: bytes in blocks, paused or not.
         reserved: bytes of physical memory that it holds now.
-        paused: bytes of physical memory that resume() takes from the driver; less as blocks are
+        paused: bytes of physical memory that resume() will take from the driver. They get fewer as
+            blocks are freed.
+        saved: bytes in host memory or in the file. They get fewer as whole portions of 32 MiB are
             freed.
-        saved: bytes in host memory or in the file; less as whole portions of 32 MiB are freed.
     """
 
     name: str
     device: int
-    state: str  # "in use", "paused", or "on its way" while another thread pauses or resumes it
-    to: str | None  # where its bytes are while it is paused: "host", "disk", "discard"
+    state: str  # "in use", "paused" or "on its way"
+    to: str | None  # the place of its bytes while it is paused
     budget: int | None
     blocks: int
     live: int  # in blocks, paused or not
     reserved: int  # held from the driver now
-    paused: int  # taken from the driver when it resumes
+    paused: int  # resume() will take these from the driver
     saved: int  # in host memory or the file
 
 
 @contextlib.contextmanager
 def region(name: str, budget: int | str | None = None) -> Iterator[None]:
-    """Puts the blocks that the calling thread allocates inside, on any device, into a region.
+    """A context whose allocations on the calling thread, on any device, go into a region.
 
-    They stay in it until they are freed. Regions nest and the innermost counts; each thread has its
-    own. Also a decorator. Contiguous blocks (glake.contiguous) are refused inside. Within a graph's
-    capture or torch.cuda.use_mem_pool, PyTorch's pool counts instead.
+    Blocks stay in the region until they are freed. Regions nest, and the innermost counts. Each
+    thread has its own. It can be used as a decorator too. Contiguous blocks (glake.contiguous) are
+    refused inside. During a graph's capture or in torch.cuda.use_mem_pool, PyTorch's pool counts
+    instead.
 
     Args:
         name: 1 to 200 bytes without control characters, quotes or backslashes. The same name is the
             same region.
-        budget: the most memory it may hold on each device from now on, in bytes or as text such as
-            "4GiB"; 0: no bound; None: as it was. An allocation above it is out of memory.
+        budget: the most memory that it may hold on each device from now on, in bytes or as text
+            such as "4GiB"; 0: no bound; None: the budget stays. An allocation beyond it raises
+            OutOfMemory.
 
     Raises:
         InvalidArgument: the name cannot be one, or the budget is negative or no size.
         WrongType: the name is not a string, or the budget no size.
-        RegionRefused: at the end, if a region that was opened later is still open, or if another
-            thread opened this one: blocks made meanwhile may be of another region than was meant.
+        RegionRefused: raised at the end, if a region that was opened later is still open, or if
+            another thread opened this one. Blocks made meanwhile may be in another region than was
+            intended.
     """
     pool = _pool(name)
     if budget is not None:
@@ -94,7 +98,7 @@ def region(name: str, budget: int | str | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def outside() -> Iterator[None]:
-    """What the thread allocates inside is in no region, even if one is open."""
+    """A context in which the thread's allocations are in no region, even if one is open."""
     before = _C.set_pool((0, 0))
     try:
         yield
@@ -105,12 +109,12 @@ def outside() -> Iterator[None]:
 @dataclass(eq=False)
 class _Open:
     name: str
-    before: tuple[int, int]  # the pool of its thread outside it
+    before: tuple[int, int]  # the thread's pool before the region was opened
 
 
 def _leave(opened: _Open) -> str:
-    """Ends a region. Those that were opened later stay open. Returns what is wrong with its place
-    among them."""
+    """Ends a region. Regions that were opened later stay open. Returns a text if the region was not
+    the innermost one."""
     mine: list[_Open] = _thread.__dict__.setdefault("open", [])
     if opened not in mine:
         return (
@@ -139,13 +143,13 @@ def pause(
 ) -> int:
     """Gives a region's memory back to the driver, on one device or on all where it has memory.
 
-    It waits for the device's work. Tensors stay, at their addresses. Until resume() nothing may
-    read or write them, neither kernels nor replays of graphs; they may be freed. Where one of
-    several devices is refused, those that were paused before it are resumed (after "discard" with
-    undefined contents).
+    It waits for the device's work. Tensors stay, at their addresses. Until resume() no kernel and
+    no replay of a graph may read or write them. They may be freed. If one of several devices is
+    refused, devices that were paused before it are resumed (after "discard" with undefined
+    contents).
 
     Args:
-        name: of a region that has memory.
+        name: the name of a region that has memory.
         to: "host" (pinned memory), "disk" (a file without a name in `folder`, gone with the
             process), or "discard" (the contents are undefined after resume()).
         folder: for "disk" only.
@@ -155,8 +159,8 @@ def pause(
         Bytes that went back to the driver.
 
     Raises:
-        RegionRefused: it is paused already; a stream is captured; memory is pinned, shared, lent or
-            being copied; the folder has no room. Nothing has changed.
+        RegionRefused: the region is paused already, a stream is captured, memory is pinned, shared,
+            lent or being copied, or the folder has no room. Nothing has changed.
         InvalidArgument: no such region, or a wrong argument.
         WrongType: a name or place that is no string, or a folder that is no path.
         InvalidDevice: no such GPU.
@@ -192,21 +196,22 @@ def pause(
 def resume(name: str, device: Device | None = None, verify: bool = False) -> int:
     """Brings a region's memory and bytes back, at the same addresses.
 
-    Where it is paused on several devices and one is refused, those before it stay resumed: call
-    again.
+    If the region is paused on several devices and one of them is refused, devices before it stay
+    resumed. Call again for the others.
 
     Args:
         name: of a paused region.
         device: 0, "cuda:0" or a torch.device; None: all where it is paused.
-        verify: read back and compare what has been written, which takes as long again. Without it,
-            what was saved is still compared with its checksum.
+        verify: read the bytes back and compare them, which takes as long again. Saved bytes are
+            compared with their checksum in any case.
 
     Returns:
         Bytes taken from the driver.
 
     Raises:
         OutOfMemory: idle memory is not enough. The region stays paused, and nothing is lost.
-        Corrupted: what was saved, or what has arrived, is not what was there. It stays paused.
+        Corrupted: bytes changed while they were saved, or on their way back. The region stays
+            paused.
         RegionRefused: it is not paused, or a stream is captured.
         InvalidArgument: no such region, or a wrong argument.
         InvalidDevice: no such GPU.
@@ -222,9 +227,9 @@ def resume(name: str, device: Device | None = None, verify: bool = False) -> int
 
 
 def regions() -> list[Region]:
-    """Every region that has or had memory, by device. Opens no driver.
+    """Every region that has or had memory, on each device. Opens no driver.
 
-    Pools of CUDA graphs are not among them, and cannot be paused from here.
+    Pools of CUDA graphs are not included, and cannot be paused by these functions.
     """
     found = []
     for at in _C.regions():

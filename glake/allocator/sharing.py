@@ -1,8 +1,8 @@
-"""Memory that others must see whole or in place: NCCL, network cards, other processes.
+"""Memory that NCCL, network cards or other processes must see contiguous, or in one place.
 
-docs/interop.md says what works with which kind of memory. Pointers are ints, as
-`tensor.data_ptr()` gives; that of a whole block, not of its inside. Every function raises the
-errors of glake.errors.
+docs/interop.md says what works with which kind of memory. A pointer is the int that
+`tensor.data_ptr()` gives. It must be the start of a block. Every function raises the errors of
+glake.errors.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _KINDS = {"stitched": 0, "vmm": 1, "legacy": 2}
 
 @contextmanager
 def contiguous(kind: str = "vmm") -> Iterator[None]:
-    """Makes each block that the calling thread allocates inside one driver allocation.
+    """A context in which each block that the calling thread allocates is one driver allocation.
 
-    Bytes are rounded up to 2 MiB. Freed blocks are kept for later ones of about their size.
+    Sizes are rounded up to 2 MiB. Freed blocks are kept for later blocks of about their size.
 
     Args:
         kind: "vmm" (for NCCL buffer registration, GPUDirect RDMA, export as one descriptor),
@@ -112,7 +112,7 @@ def share(ptr: int) -> str:
 def open_shared(handle: str, device: Device = 0) -> tuple[int, int]:
     """Maps another process's block here, on the same GPU.
 
-    The same text gives the same address each time; close it as often as it was opened.
+    The same text gives the same address each time. Close the block as often as it was opened.
 
     Args:
         handle: the text that share() returned in the other process.
@@ -142,7 +142,7 @@ def close_shared(ptr: int) -> None:
     Raises:
         InvalidPointer: nothing is open there.
         WrongType: `ptr` is not an address.
-        DriverError: the driver refused; the block stays open.
+        DriverError: the driver refused. The block stays open.
         MemoryOwed: the block is closed, but the driver refused to take something back. That is
             tried again at the next open_shared() and at the end.
     """

@@ -1,7 +1,7 @@
 """Snapshots and history of device memory, in the form of torch.cuda.memory._snapshot().
 
-What it gives is opened by https://pytorch.org/memory_viz and by `python -m torch.cuda._memory_viz`.
-Each physical byte is in one segment; a stitched block is a segment of its own, at its own address.
+https://pytorch.org/memory_viz and `python -m torch.cuda._memory_viz` open such snapshots. Each
+physical byte is in one segment. A stitched block is a segment of its own, at its own address.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ACTIONS = (
     "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map",
     "segment_unmap", "snapshot", "oom",
 )  # fmt: skip
-# The names that memory_viz reads. For the last one torch's own documentation says
+# The names that memory_viz reads. torch's own documentation calls the last one
 # active_awaiting_free.
 STATES = ("inactive", "active_allocated", "active_pending_free")
 _NEVER, _STATE, _ALLOC, _ALL = range(4)  # GLAKE_CONTEXT_*
@@ -48,8 +48,9 @@ def record_memory_history(
 
     Args:
         enabled: "all" keeps the last `max_entries` events of each device, and the stacks of live
-            blocks. "state" keeps only those stacks. None ends the recording and forgets the events.
-        max_entries: events that are kept of each device, 1 or more.
+            blocks. "state" keeps only the stacks of live blocks. None ends the recording and
+            forgets the events.
+        max_entries: the number of events kept for each device, 1 or more.
         stacks: "python"; "all": also the C++ frames behind them; None: events without stacks.
         clear_history: forget what was recorded before.
 
@@ -97,7 +98,7 @@ def dump_snapshot(path: str | Path = "dump_snapshot.pickle") -> None:
     """Writes snapshot() as a pickle, which pytorch.org/memory_viz opens.
 
     Args:
-        path: of the file.
+        path: the file's path.
 
     Raises:
         GlakeError: as of snapshot().

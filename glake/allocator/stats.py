@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def stats(device: Device = 0) -> dict[str, int]:
     """The device's statistics: PyTorch's names (torch.cuda.memory_stats) and glake's own.
 
-    Four groups are of the whole process, whatever the device: `glake.host.` (pinned memory of
-    glake's pool), `glake.transfer.` and `glake.files.` (what the engines copied, read and wrote; 0
-    while there is no engine), and `glake.integrations.` (what each hook has done).
+    Four groups are of the whole process, whatever the device. `glake.host.` is about pinned memory
+    of glake's pool. `glake.transfer.` and `glake.files.` are about the engines' copies, reads and
+    writes, and are 0 while there is no engine. `glake.integrations.` says what each hook has done.
 
     Args:
         device: 0, "cuda:0" or a torch.device.
@@ -92,8 +92,8 @@ class TraceRecording:
         self.stop()
 
     def stop(self) -> None:
-        """Ends the recording, and then the file is complete. Does nothing if a later recording has
-        ended it.
+        """Ends the recording. The file is complete then. Does nothing if a later recording has
+        ended this one.
 
         Raises:
             GlakeError: a forked child.
@@ -106,14 +106,14 @@ def record_trace(path: str | os.PathLike[str]) -> TraceRecording:
     """Records every later allocation and free, of all devices, in a file.
 
     A recording that is under way ends first. The new one ends with the block of `with
-    glake.record_trace("job.trace"):`, by stop() of what is returned, or with the process.
+    glake.record_trace("job.trace"):`, by stop() of the returned object, or with the process.
 
     Args:
-        path: of the trace (docs/trace-format.md).
+        path: the path of the trace (docs/trace-format.md).
 
     Raises:
         WrongType: `path` is not a path.
-        InvalidArgument: it has a NUL, or UTF-8 cannot encode it.
+        InvalidArgument: `path` has a NUL, or UTF-8 cannot encode it.
         GlakeError: the file cannot be written, or this is a forked child.
     """
     return TraceRecording(path)
@@ -136,7 +136,7 @@ class _OptimizerSteps:
         if self.first() is optimizer:
             try:
                 _C.mark_step(torch.cuda.current_device() if torch.cuda.is_initialized() else 0)
-            except GlakeError:  # a forked child, a driver that is gone: training goes on
+            except GlakeError:  # in a forked child, or without a driver: training goes on
                 self.by_hand = True
 
 

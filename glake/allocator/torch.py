@@ -1,8 +1,8 @@
 """Makes glake PyTorch's allocator: by the environment at `import torch`, or by enable().
 
-With a GPU it is the CUDA adapter, or the `basic` plug-in if asked for. Over the simulated GPU it is
-the emulation, in which torch's CPU tensors live in glake's memory. A process has one allocator for
-good: there is no way back.
+With a GPU glake is installed by the CUDA adapter, or by the `basic` plug-in if that is chosen. Over
+the simulated GPU it is installed by the emulation, in which torch's CPU tensors are in glake's
+memory. This cannot be undone in a process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Active:
 
 _active: _Active | None = None
 _lock = threading.Lock()
-_here = threading.local()  # `enabling`: this thread is in enable(), importing torch
+_here = threading.local()  # `enabling`: this thread is in enable(), which imports torch
 
 
 def enable(
@@ -46,8 +46,8 @@ def enable(
     Args:
         driver: "cuda", "sim[:preset]" or the path of a driver library.
         policy: "balanced" or "compact".
-        limit: most physical memory of each device: bytes, a fraction of the device, or text such as
-            "70GiB".
+        limit: the most physical memory of each device: bytes, a fraction of the device, or text
+            such as "70GiB".
         options: any other option by its name, without GLAKE_ (`glake info --options` lists them).
 
     Raises:
@@ -70,10 +70,10 @@ def enable(
 
 
 def enable_from_environment() -> None:
-    """Does what GLAKE_ALLOCATOR asks for. Touches no device. Raises a GlakeError."""
+    """Enables glake as GLAKE_ALLOCATOR asks. Touches no device. Raises a GlakeError if it fails."""
     if getattr(_here, "enabling", False):
-        return  # its options have priority over those of the environment
-    _import_torch()  # here where it is under way already, else with this call's turn below
+        return  # the options of enable() have priority over the environment
+    _import_torch()  # if this starts the import, torch's own call of this function does nothing
     with _lock:
         if _active is None:
             strict = config.parse("strict", os.environ.get(f"{config.PREFIX}STRICT", ""))
@@ -83,8 +83,8 @@ def enable_from_environment() -> None:
 
 
 def _known_hooks() -> dict[str, str]:
-    """GLAKE_INTEGRATIONS without misspelt names, which a warning lists. A job then loses that hook,
-    and not the allocator."""
+    """GLAKE_INTEGRATIONS without misspelt names, which a warning lists. So a misspelt name loses a
+    job only that hook, and not the allocator."""
     variable = f"{config.PREFIX}INTEGRATIONS"
     known, unknown = config.known_integrations(os.environ.get(variable, "") or "none")
     for word in unknown:
@@ -100,8 +100,8 @@ def mode() -> str | None:
 
 
 def _import_torch() -> None:
-    """Called without the lock: `import torch` may end in enable_from_environment(), which takes
-    it."""
+    """Imports torch. Must be called without the lock, because `import torch` may end in
+    enable_from_environment(), which takes the lock."""
     _here.enabling = True
     try:
         import torch  # noqa: F401
@@ -161,19 +161,20 @@ def _install(wanted: dict[str, str], strict: bool) -> str:
 
 
 def _keep_nccl_from_graph_buffers(settings: config.Config) -> None:
-    """NCCL registers the buffers of captured collectives, and assumes that each is one driver
-    allocation (pytorch/pytorch#158029: it hangs). Stitched memory consists of many."""
+    """Keeps NCCL from registering the buffers of captured collectives. NCCL assumes that each
+    buffer is one driver allocation. Stitched memory consists of many, and NCCL hangs
+    (pytorch/pytorch#158029)."""
     if settings.private_pools == "stitched":
         os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
 
 
 def _refuse_beside_cuda(driver: str) -> None:
-    """Raises InvalidOption where CUDA tensors would stay with torch's own allocator."""
+    """Raises InvalidOption if CUDA tensors would stay with torch's own allocator."""
     import torch
 
     if torch.version.cuda is None:
         return
-    count = torch.cuda.device_count()  # by NVML, where there is one: no device is opened
+    count = torch.cuda.device_count()  # by NVML, if there is one: no device is opened
     if count > 0:
         raise InvalidOption(
             f"GLAKE_DRIVER={driver} serves the CPU tensors of a process without a GPU, and this "
@@ -198,5 +199,5 @@ def _text(value: Any) -> str | None:
     if isinstance(value, bool):
         return str(int(value))
     if isinstance(value, float):
-        return f"{Decimal(repr(float(value))):f}"  # 1e-05 is no spelling of an option's number
+        return f"{Decimal(repr(float(value))):f}"  # options do not take a number such as 1e-05
     return None if value is None else str(value)

@@ -1,6 +1,6 @@
 """Dry runs: an unmodified CUDA script, run by PyTorch's CUDA build on simulated GPUs.
 
-The names are fetched when first used; importing this loads nothing.
+Each name is fetched when it is first used. Importing this loads nothing.
 """
 
 import importlib

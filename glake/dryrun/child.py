@@ -3,7 +3,7 @@ process.
 
 glake_autoload starts this at the end of `import torch` in every process of a dry run. Each process
 that uses a GPU writes one JSON file into the folder named by the environment, after steps and at
-its end; what becomes of the process is the parent's to see. The script itself is left as it is.
+its end. The parent watches how the process ends. The script itself is not changed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def start() -> None:
 
 
 class _Watch:
-    """What is known of this process, and when it is written down."""
+    """Collects what is known of this process, and writes it down."""
 
     def __init__(self, folder: Path, snapshot: bool, outside: int) -> None:
         self._folder = folder
@@ -102,9 +102,9 @@ class _Watch:
             reset(device)
 
         torch._C._cuda_resetPeakMemoryStats = keep_peaks
-        # Only CUDA builds have it, so the CPU build's stubs do not.
+        # Only CUDA builds have this function. The CPU build's stubs lack it.
         torch._C._cuda_attach_out_of_memory_observer(self._refuse)  # type: ignore[attr-defined]
-        # With "state" the stacks of live blocks are kept and no events, so a long job stays small.
+        # "state" keeps the stacks of live blocks but no events, so a long job takes little memory.
         torch.cuda.memory._record_memory_history(
             "all" if self._snapshot else "state", stacks="python"
         )
@@ -124,7 +124,7 @@ class _Watch:
             self._write()
 
     def _measure(self) -> tuple[int, int]:
-        """Notes the peaks. Returns the reserved and allocated bytes now, of the device that has
+        """Notes the peaks. Returns the present reserved and allocated bytes of the device with the
         most."""
         import torch
 
@@ -219,7 +219,7 @@ def _rank() -> int:
 
 
 def _holders(device: int) -> list[tuple[str, int, int]]:
-    """Where the live blocks of a device were requested: (file:line in function, bytes, blocks)."""
+    """The places that requested a device's live blocks: (file:line in function, bytes, blocks)."""
     import torch
 
     held: Counter[str] = Counter()
@@ -237,7 +237,7 @@ def _holders(device: int) -> list[tuple[str, int, int]]:
 
 
 def _where(frames: list[dict[str, Any]]) -> str:
-    """The innermost frame that is the user's, not a library's."""
+    """The innermost frame of the user's own code."""
     for frame in frames:
         if "site-packages" in frame["filename"] or not frame["filename"].endswith(".py"):
             continue

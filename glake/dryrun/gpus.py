@@ -1,4 +1,5 @@
-"""The simulated GPUs of a dry run: how many, of which model, and what CUDA itself takes of them."""
+"""The simulated GPUs of a dry run: their number, their model, and the memory that CUDA itself
+takes."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ MOST_GPUS = 64
 
 @dataclass(frozen=True)
 class Model:
-    """A GPU model: its memory in bytes, and the platform whose links and attributes it gets."""
+    """A GPU model: its memory in bytes, and the platform that gives its links and attributes."""
 
     name: str
     memory_bytes: int
@@ -31,9 +32,9 @@ def _sold_as(name: str, gb: float, platform: str) -> Model:
     return _model(name, gb * 1e9 / GIB, platform)
 
 
-# What CUDA reports as total memory, if reports of out-of-memory errors show it to two decimals
-# ("GPU 0 has a total capacity of 79.11 GiB"). For other models the vendor's decimal gigabytes,
-# which are less than the device has.
+# The total memory that CUDA reports, if texts of out-of-memory errors are known that show it to two
+# decimals ("GPU 0 has a total capacity of 79.11 GiB"). For other models these are the vendor's
+# decimal gigabytes, which are less than the device has.
 MODELS = {
     model.name: model
     for model in (
@@ -65,11 +66,12 @@ class Machine:
 
 
 def machine(gpus: str = "1", memory: str | int | None = None) -> Machine:
-    """The machine described by "4", "H100" or "8xH100" (default model: H100), with another memory
-    size if given.
+    """The machine that "4", "H100" or "8xH100" describes (default model: H100). `memory` replaces
+    the model's memory size.
 
-    memory: bytes, or "62.6GiB"; it is the device's total, of which CUDA itself takes a part.
-    Raises DryRunError for what cannot be read, no such model, or more GPUs than its platform has.
+    `memory` is bytes, or a text such as "62.6GiB". It is the device's total, of which CUDA itself
+    takes a part. Raises DryRunError for a text that cannot be read, an unknown model, or more GPUs
+    than the model's platform has.
     """
     match = re.fullmatch(r"(?:(\d+)(?:[xX](?=.)|$))?(.*)", gpus.strip())
     count, name = (match[1], match[2]) if match else (None, gpus)
@@ -91,7 +93,8 @@ def machine(gpus: str = "1", memory: str | int | None = None) -> Machine:
 
 
 def parse_size(given: str | int, what: str) -> int:
-    """Bytes from a whole number or a text such as "62.6GiB". DryRunError names what was given."""
+    """Bytes from a whole number or a text such as "62.6GiB". Raises DryRunError, which names the
+    value."""
     try:
         return arguments.size(what, given)
     except InvalidArgument as error:
@@ -99,9 +102,9 @@ def parse_size(given: str | int, what: str) -> int:
 
 
 def outside_bytes(given: str | int | None, ranks: int) -> int:
-    """What each rank's process takes of its GPU outside the allocator, in bytes.
+    """The bytes that each rank's process takes of its GPU outside the allocator.
 
-    given: 0 for nothing, a size, or None for the estimate (glake.outside).
+    `given` is 0 for nothing, a size, or None for the estimate (glake.outside).
     """
     if given is not None:
         return -(-parse_size(given, "outside") // GRANULE) * GRANULE

@@ -1,4 +1,4 @@
-"""The dry run's report: one HTML file, to be opened anywhere, offline."""
+"""The dry run's report: one HTML file, which can be opened anywhere, offline."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from glake.errors import DryRunError
 from glake.extras import missing
 from glake.units import micros, scale, size
 
-_WIDTH = 860  # of the pictures, in pixels
+_WIDTH = 860  # pixels: the width of pictures
 _LEFT = 110
 _ROW = 44
 _HEIGHT = 240
 _MOST_TICKS = 8
-_STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500)  # of a unit, below 1024 of it
+_STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500)  # of an axis, in units below 1024
 
 
 def require(path: str) -> None:

@@ -22,31 +22,31 @@ from glake.dryrun.result import DryRun, Refusal
 from glake.errors import DryRunError
 
 _CONF = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-_SHOWN = 20  # last lines of a quiet job that fails
+_SHOWN = 20  # of a quiet job that fails, the last lines are shown
 _GRACE = 5.0  # seconds between asking a job's processes to end and killing them
 
 
 @dataclass(frozen=True)
 class Job:
-    """A command line, the machine on which it runs, and where its output goes (None: to this
+    """A command line, the machine on which it runs, and the place of its output (None: this
     process's)."""
 
     command: tuple[str, ...]
     machine: Machine
     outside: str | int | None = None
     numbers: bool = (
-        False  # ops compute, in real memory; else kernels are counted, in phantom memory
+        False  # True: ops compute, in real memory; False: kernels are counted, in phantom memory
     )
-    known: bool = True  # without numbers: small values from the host are followed through the ops
+    known: bool = True  # without numbers: ops on small values from the host are computed
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     output: IO[str] | IO[bytes] | int | None = None
-    quiet: bool = False  # its words are shown only if it fails
+    quiet: bool = False  # its output is shown only if it fails
     keep: Path | None = None  # folder for snapshots; None: none are made
     timeout_s: float | None = None
 
 
 def run_once(job: Job, allocator: str) -> DryRun:
-    """Runs the job once. DryRunError if it fails for another reason than memory."""
+    """Runs the job once. Raises DryRunError if it fails for another reason than memory."""
     name = f"glake-dry-{uuid.uuid4().hex[:12]}"
     folder = Path(tempfile.mkdtemp(prefix="glake-dry-run-"))
     request = {
@@ -98,7 +98,8 @@ def _environment(job: Job, allocator: str, name: str) -> dict[str, str]:
 
 
 def _run(job: Job, environment: Mapping[str, str], words: IO[bytes] | None) -> int:
-    """Returns the job's exit code. Its processes are gone afterwards, whatever ends this one."""
+    """Runs the job, and returns its exit code. Afterwards its processes are gone, even if an error
+    or a signal ends this call."""
     # A session of its own, so that one signal reaches every process the job starts.
     with subprocess.Popen(
         job.command,
@@ -153,7 +154,7 @@ def _check_end(
 def _gathered(
     job: Job, allocator: str, code: int, reports: list[dict[str, Any]], seconds: float
 ) -> DryRun:
-    by_memory = code != 0  # else _check_end has refused it
+    by_memory = code != 0  # _check_end has raised an error for any other failure
     peaks: dict[str, int] = {"allocated_bytes": 0, "reserved_bytes": 0}
     for report in reports:
         for _, kind, peak in report["peaks"]:

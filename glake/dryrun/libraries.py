@@ -1,9 +1,9 @@
 """The stand-ins for CUDA's libraries (docs/real.md), and the environment that makes a program use
 them.
 
-Nothing is installed anywhere: a child process is started with the libraries preloaded by their
-full paths. That comes before the DT_RPATH of PyTorch's libraries, which LD_LIBRARY_PATH does not,
-so it works beside installed NVIDIA wheels too.
+Nothing is installed. A child process is started with the libraries preloaded by their full paths.
+Preloaded libraries come before the DT_RPATH of PyTorch's libraries, and LD_LIBRARY_PATH does not.
+So this works beside installed NVIDIA wheels too.
 """
 
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 from glake import library_path
 from glake.errors import DriverAbsent, InvalidArgument
 
-# The libraries of both major versions of CUDA, and then those of each.
+# The libraries for every version of CUDA, and then those for each major version.
 _COMMON = (
     "libcuda.so.1",
     "libnvidia-ml.so.1",
@@ -48,7 +48,7 @@ _BY_MAJOR = {
 
 
 def folder() -> Path:
-    """The folder of the libraries. DriverAbsent if they were not built."""
+    """The folder of the libraries. Raises DriverAbsent if they were not built."""
     path = library_path().parent / "cuda"
     if not path.is_dir():
         raise DriverAbsent(
@@ -62,7 +62,7 @@ def libraries(cuda: int = 13) -> list[Path]:
     """The files that a program built with CUDA `cuda` (12 or 13) loads, in the order to preload
     them.
 
-    DriverAbsent: one is not there. InvalidArgument: no such CUDA.
+    Raises DriverAbsent if one is missing, and InvalidArgument for another CUDA.
     """
     if cuda not in _BY_MAJOR:
         raise InvalidArgument(
@@ -79,16 +79,16 @@ def libraries(cuda: int = 13) -> list[Path]:
 def environment(env: Mapping[str, str], cuda: int = 13) -> dict[str, str]:
     """An environment in which a program built with CUDA runs over the stand-ins.
 
-    They are appended to what LD_PRELOAD has; LD_LIBRARY_PATH begins with their folder, for programs
+    The stand-ins are appended to LD_PRELOAD. LD_LIBRARY_PATH begins with their folder, for programs
     that open the driver by its name.
 
     Args:
-        env: what it is made of, itself unchanged.
+        env: the environment to start from, which is not changed.
         cuda: the version of CUDA, 12 or 13.
 
     Raises:
         DriverAbsent: the stand-ins were not built.
-        InvalidArgument: no such CUDA, or a path that LD_PRELOAD cannot say.
+        InvalidArgument: another CUDA, or a path that LD_PRELOAD cannot contain.
     """
     files = libraries(cuda)
     if any(sign in str(folder()) for sign in (":", " ", "\t", "\n")):
@@ -101,6 +101,6 @@ def environment(env: Mapping[str, str], cuda: int = 13) -> dict[str, str]:
     search = [entry for entry in (str(folder()), env.get("LD_LIBRARY_PATH")) if entry]
     changed["LD_PRELOAD"] = os.pathsep.join(preload)
     changed["LD_LIBRARY_PATH"] = os.pathsep.join(search)
-    # A run on a GPU must not find what is "compiled" at run time here.
+    # A run on a GPU must not find kernels that were "compiled" at run time here.
     changed["USE_PYTORCH_KERNEL_CACHE"] = "0"
     return changed

@@ -1,6 +1,7 @@
 """Makes PyTorch's CPU kernels compute ops on CUDA tensors (docs/dry-run.md).
 
-In numbers mode all are, in memory mode those on small values that come from the host.
+In numbers mode they compute all ops. In memory mode they compute ops on small values that come from
+the host.
 
 The work is done by an adapter that is compiled at first use against the installed torch
 (csrc/torch/numbers.cpp), in a process that has the stand-ins for CUDA's libraries.
@@ -28,20 +29,20 @@ _library: ctypes.CDLL | None = None
 
 
 def install() -> None:
-    """From now on every aten op of this process is computed. torch must be imported.
+    """Makes this process compute every aten op from now on. torch must be imported.
 
-    DryRunError: GPU memory is phantom, or the stand-ins for CUDA's libraries are not loaded.
-    AdapterBuildError: the adapter could not be compiled.
+    Raises DryRunError if GPU memory is phantom, or if the stand-ins for CUDA's libraries are not
+    loaded. Raises AdapterBuildError if the adapter could not be compiled.
     """
     if _library is None:
         _follow_seeds(_install(known=False))
 
 
 def install_known() -> None:
-    """For phantom memory: follows small values that the host copied to a GPU through the ops.
+    """For phantom memory: computes ops on small values that the host copied to a GPU.
 
-    torch must be imported. DryRunError: GPU memory is not phantom, or the stand-ins for CUDA's
-    libraries are not loaded. AdapterBuildError: the adapter could not be compiled.
+    torch must be imported. Raises DryRunError if GPU memory is not phantom, or if the stand-ins for
+    CUDA's libraries are not loaded. Raises AdapterBuildError if the adapter could not be compiled.
     """
     if _library is None:
         _install(known=True)
@@ -65,8 +66,8 @@ def _install(known: bool) -> ctypes.CDLL:
 def ops() -> dict[str, str]:
     """How each aten op with a CUDA kernel is handled, by name and overload.
 
-    "computed" by the CPU's kernel of that name; "rule": by another; "computed first": its shape
-    depends on numbers; "native": it has no numbers to compute; "not computable": it raises.
+    "computed": by the CPU's kernel of that name. "rule": by another kernel. "computed first": its
+    shape depends on numbers. "native": it has no numbers to compute. "not computable": it raises.
     """
     if _library is None:
         raise DryRunError("numbers are not installed in this process: call install() first")
@@ -82,7 +83,7 @@ def _text(read: Callable[[Any, int], int]) -> str:
 
 
 def _follow_seeds(library: ctypes.CDLL) -> None:
-    """Makes CUDA draw what the CPU's generator draws, after torch.manual_seed."""
+    """After torch.manual_seed, makes CUDA's random numbers equal the CPU generator's."""
     import torch
 
     theirs = torch.manual_seed
@@ -97,12 +98,12 @@ def _follow_seeds(library: ctypes.CDLL) -> None:
 
 
 def _finish() -> None:
-    """Computes what the job has left queued, while torch's kernels still exist. The driver ends its
-    queues when they are gone. Tells of failures that no call of the job has told."""
+    """Computes the queued rest of the job while torch's kernels still exist. The driver ends its
+    queues later, when they are gone. Reports failures that no call of the job has reported."""
     import torch
 
     if torch.cuda.is_initialized():
-        with contextlib.suppress(RuntimeError):  # told below
+        with contextlib.suppress(RuntimeError):  # reported below
             torch.cuda.synchronize()
     if _library is not None and (failure := _text(_library.glake_numbers_failure)):
         print(f"glake: {failure}", file=sys.stderr)

@@ -14,12 +14,12 @@ class Refusal:
     """A request that found no memory.
 
     Attributes:
-        rank: which rank asked.
-        device: on which GPU.
-        requested_bytes: how many bytes.
-        step: optimizer steps done before it.
+        rank: the rank that asked.
+        device: the GPU's number.
+        requested_bytes: the bytes requested.
+        step: the optimizer steps that were done before it.
         message: the exception's text.
-        holders: (the script's line that asked, bytes, blocks) of what was live, the most bytes
+        holders: (the script's line that asked, bytes, blocks) of the live blocks, the most bytes
             first.
     """
 
@@ -33,29 +33,30 @@ class Refusal:
 
 @dataclass(frozen=True)
 class DryRun:
-    """One run of the job with one allocator. Sizes are bytes, of the rank or device with the most.
+    """One run of the job with one allocator. Sizes are bytes. If ranks or devices differ, the
+    largest value counts.
 
     Attributes:
-        allocator: which one.
+        allocator: the allocator's name.
         capacity_bytes: memory of each simulated GPU.
         peak_allocated_bytes: most bytes of live blocks.
         peak_reserved_bytes: most bytes that the allocator held.
         outside_bytes: memory of each GPU that CUDA and NCCL take.
-        driver_calls: calls that manage memory, events and waits, of the rank with the most.
-        driver_us: their modelled microseconds by the table of prices in force.
+        driver_calls: calls that manage memory, events and waits, of the rank with the most calls.
+        driver_us: the modelled microseconds of these calls, by the table of prices in use.
         steps: optimizer steps that every rank did.
-        oom: what was refused, if the job ended by that; else None.
+        oom: the refused request that ended the job; None: there was none.
         host_rss_bytes: host memory of a rank.
-        ranks: how many used a GPU.
-        exit_code: of the script.
-        seconds: of this machine's time, for the run.
-        step_seconds: of this machine's time, the median between two steps; 0 if there were none.
+        ranks: how many ranks used a GPU.
+        exit_code: the script's exit code.
+        seconds: the run's time on this machine.
+        step_seconds: the median time between two steps on this machine; 0 if there were none.
         driver_us_by: the modelled microseconds by every table of prices (docs/trace-format.md).
-        refusals: requests that were refused in all, also those after which the job went on.
-        smallest_capacity_bytes: found by a search, else None.
+        refusals: the number of refused requests, also of those after which the job went on.
+        smallest_capacity_bytes: the smallest memory that was enough, if it was searched; else None.
         files: memory snapshots that were kept.
         history: (reserved, allocated) bytes of the fullest device after each step.
-        driver_history: (calls, microseconds) up to each step, of the rank with the most.
+        driver_history: (calls, microseconds) up to each step, of the rank with the most calls.
     """
 
     allocator: str

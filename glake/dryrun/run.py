@@ -47,28 +47,30 @@ def dry_run(
 
     Args:
         script: path of a Python script, or a launcher such as "torchrun".
-        args: of the script.
-        gpus: count, model or both: 4, "A100", "8xH100".
-        memory: bytes of each GPU, or "62.6GiB"; default: the model's.
-        allocators: of native, expandable, glake, compact. The first two are PyTorch's own code.
+        args: the script's arguments.
+        gpus: their number, model or both: 4, "A100", "8xH100".
+        memory: bytes of each GPU, or a text such as "62.6GiB"; default: the model's memory.
+        allocators: some of native, expandable, glake and compact. The first two are PyTorch's own
+            code.
         outside: bytes of each GPU that CUDA itself takes; default: an estimate (gpus.py); 0: none.
-        numbers: compute every aten op by PyTorch's CPU kernels, in real memory of this machine;
-            else kernels are counted, and values read back are zero, except small ones that come
-            from the host.
+        numbers: compute every aten op by PyTorch's CPU kernels, in real memory of this machine.
+            Otherwise kernels are only counted. Values that are read back are then zero, except
+            small ones that come from the host.
         capacity_search: also find the smallest memory with which each allocator runs the job.
-        precision: of the smallest memory, as a share of it.
-        keep: folder for PyTorch's memory snapshots, one a rank and allocator.
-        as_module: `script` is a module's name, as with python -m.
-        output: where the script's stdout goes (as of subprocess.Popen); default: to ours.
+        precision: the precision of the smallest memory, as a share of it.
+        keep: the folder for PyTorch's memory snapshots, one for each rank and allocator.
+        as_module: `script` is the name of a module, as with python -m.
+        output: where the script's stdout goes (as for subprocess.Popen); default: this process's
+            stdout.
         timeout_s: seconds after which a run is ended, with a DryRunError.
-        progress: told in words what begins.
+        progress: called with a text when something begins.
 
     Raises:
         DryRunError: this Python's torch is no CUDA build, the script fails for another reason than
             memory, a figure is out of range, or capacity_search is asked for with numbers.
         WrongType: `allocators` is no list of names.
-        AdapterBuildError: the adapter that numbers need could not be compiled. Without numbers that
-            is told by `progress`, and small values from the host are not followed.
+        AdapterBuildError: the adapter that `numbers` needs could not be compiled. Without `numbers`
+            that is only reported by `progress`, and ops on small values are not computed.
     """
     names = _checked(allocators)
     if numbers and capacity_search:
@@ -110,8 +112,8 @@ def dry_run(
 
 
 def _adapter_is_built(numbers: bool, tell: Progress) -> bool:
-    """Compiles what computes ops here, so that not every rank does it at once. In memory mode a
-    failure is only told."""
+    """Compiles the adapter that computes ops here, so that not every rank does it at once. In
+    memory mode a failure is only reported."""
     try:
         adapter_build.build(adapter_build.NUMBERS)
         return True
@@ -146,9 +148,9 @@ def require_cuda_build() -> None:
 
 
 def command_of(script: str, args: Sequence[str], as_module: bool = False) -> tuple[str, ...]:
-    """The command line that runs the job with this Python. DryRunError if there is no such
+    """The command line that runs the job with this Python. Raises DryRunError if there is no such
     script."""
-    # It is started as the user would, so the files beside the script are the job's.
+    # It is started as a user would start it, so the script finds the files beside it.
     python = sys.executable
     if script == "-m" and args:  # after a --
         script, *args = args
@@ -159,9 +161,9 @@ def command_of(script: str, args: Sequence[str], as_module: bool = False) -> tup
         if not Path(script).is_file():
             raise DryRunError(f"no such script: {script}")
         return (python, script, *args)
-    if script == "torchrun":  # this Python's
+    if script == "torchrun":  # that of this Python
         return (python, "-m", "torch.distributed.run", *args)
-    named = Path(script).name == script  # by its name alone: this environment's, before others
+    named = Path(script).name == script  # a bare name: this environment's comes first
     beside = Path(sys.executable).with_name(Path(script).name)
     found = str(beside) if named and beside.is_file() else shutil.which(script)
     if found is None:

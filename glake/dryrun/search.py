@@ -11,17 +11,17 @@ from glake.dryrun.result import DryRun
 from glake.units import size
 
 PRECISION = 0.002  # of the smallest capacity that a search finds
-_ROOMY = 4 << 40  # a GPU nobody runs out of: phantom memory costs nothing
+_ROOMY = 4 << 40  # bytes: more than a job needs; phantom memory takes nothing
 
 
 def smallest_capacity(
     job: Job, made: DryRun, tell: Callable[[str], None], precision: float = PRECISION
 ) -> DryRun:
-    """The run with the smallest capacity (bytes of the device, with CUDA's own share). It is found
-    by bisection to `precision`, on the safe side: the job ran with it.
+    """The run with the smallest capacity (bytes of the device, including CUDA's own share).
+    Bisection finds it to `precision`. It is on the safe side: the job ran with it.
 
-    It assumes that a job which runs with some memory runs with more. A job that asks how much
-    memory there is and takes a share of it has no smallest capacity to speak of.
+    It is assumed that a job which runs with some memory also runs with more. A job that asks how
+    much memory there is, and takes a share of it, has no definite smallest capacity.
     """
     quiet = replace(job, quiet=True, keep=None)
     needed = made
@@ -30,14 +30,14 @@ def smallest_capacity(
         needed = run_once(_with_memory(quiet, _ROOMY), made.allocator)
     low = _rounded(needed.peak_allocated_bytes + needed.outside_bytes) - GRANULE
     high = _rounded(needed.peak_reserved_bytes + needed.outside_bytes)
-    # If little is lost, the answer is near the live bytes. A run that fails is a short one.
+    # If fragmentation is low, the answer is near the live bytes. Runs that fail are short.
     near = _rounded(int(low * (1 + 0.9 * precision)))
     further = {_rounded(int(low * (1 + 4.8 * precision))), high, _rounded(int(high * 1.01))}
     tried = [near, *sorted(capacity for capacity in further if capacity > near)]
     while not _runs(quiet, made.allocator, tried[0], tell):
         low = tried.pop(0)
-        # This is more than was reserved, because libraries take memory of their own (cuBLAS), and
-        # sizes are rounded.
+        # This bound is more than was reserved, because libraries take memory of their own (cuBLAS),
+        # and sizes are rounded.
         tried = tried or [_rounded(int(low * 1.05))]
     high = tried[0]
     while high - low > max(GRANULE, precision * high):

@@ -1,9 +1,9 @@
 """Hooks into other packages. Those packages then use glake where it does better or sees more.
 
-Each is a module here with `PACKAGE` (what is imported), `version()`, `VERSIONS` (tried: from,
-below), `install()` and `uninstall()`. Once glake is PyTorch's allocator a
-package is hooked when it is imported, or at once if it has been, as far as GLAKE_INTEGRATIONS
-allows. Importing this imports none of them. docs/integrations.md.
+Each hook is a module here with `PACKAGE` (the name to import), `version()`, `VERSIONS` (the tried
+ones: from, below), `install()` and `uninstall()`. If glake is PyTorch's allocator, packages that
+GLAKE_INTEGRATIONS allows are hooked when they are imported, or at once if they are imported
+already. Importing this imports no hook and no package. See docs/integrations.md.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def install(name: str) -> None:
     """Imports one package and hooks it. A second call does nothing.
 
     Args:
-        name: of the integration; NAMES lists them.
+        name: the integration's name. NAMES lists them.
 
     Raises:
         InvalidArgument: there is no such integration.
         WrongType: the name is not a string.
-        GlakeError: the package is missing, cannot be imported or has not what the hook looks for.
-            Or glake is not PyTorch's allocator; torch_memory_saver's and vLLM's hooks need that.
+        GlakeError: the package is missing, cannot be imported, or lacks what the hook replaces. Or
+            glake is not PyTorch's allocator, which the hooks of torch_memory_saver and vLLM need.
         VersionUntried: the package's version is outside those tried.
     """
     hook = _hook(name)
@@ -49,7 +49,7 @@ def install(name: str) -> None:
     except ImportError as error:
         if error.name is not None and f"{hook.PACKAGE}.".startswith(f"{error.name}."):
             raise _missing(name, _package(hook)) from error
-        # The package exists, and lacks something itself.
+        # The package exists, but something that it needs is missing.
         raise GlakeError(
             f"integration {name}: {_package(hook)} cannot be imported: {error}"
         ) from error
@@ -60,7 +60,7 @@ def install(name: str) -> None:
 
 
 def check_version(name: str) -> None:
-    """Does the checks with which install() begins, and hooks nothing.
+    """Makes the checks with which install() begins, and hooks nothing.
 
     Args:
         name: of the integration.
@@ -89,7 +89,8 @@ def check_version(name: str) -> None:
 
 @contextlib.contextmanager
 def looking_in(name: str) -> Iterator[None]:
-    """Turns a missing part of a package into a GlakeError that says so.
+    """A context that turns errors about a missing part of a package into a GlakeError that names
+    it.
 
     Args:
         name: of the integration.
@@ -111,7 +112,7 @@ def or_warn(name: str, call: Callable[[], None]) -> None:
 
     Args:
         name: of the integration, for the warning.
-        call: what is called.
+        call: the function to call.
     """
     try:
         call()
@@ -139,7 +140,7 @@ def arm(allowed: tuple[str, ...]) -> None:
     """Hooks each package once it is imported. A failure is a RuntimeWarning.
 
     Args:
-        allowed: names of integrations.
+        allowed: the names of the integrations to hook.
     """
     for name in allowed:
         imports.after(
@@ -153,7 +154,8 @@ def _package(hook: ModuleType) -> str:
 
 
 def _is_there(package: str) -> bool:
-    """Whether it is imported or can be. Somebody may have put it among the modules by hand."""
+    """Whether the package is imported or can be. Somebody may have put it into sys.modules by
+    hand."""
     return package in sys.modules or importlib.util.find_spec(package) is not None
 
 

@@ -1,6 +1,7 @@
-"""CuPy's arrays and its pinned memory in glake's memory, in one pool with PyTorch's.
+"""Puts CuPy's arrays and its pinned memory into glake's memory, in one pool with PyTorch's.
 
-CuPy's own pools keep what they once took; glake's idle memory serves whoever asks next.
+CuPy's own pools keep the memory that they once took. glake's idle memory serves the next request of
+either package.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ VERSIONS = ("14", "15")
 
 
 def version() -> str:
-    """The version of the package, whatever its distribution is called (cupy-cuda12x,
-    cupy-cuda13x...)."""
+    """The version of the package. Its distributions have several names (cupy-cuda12x, cupy-cuda13x
+    and others)."""
     return str(_cupy().__version__)
 
 
@@ -30,7 +31,7 @@ def allocate(nbytes: int) -> Any:
     another stream uses must outlive that use, as with CuPy's own pool.
 
     Raises:
-        OutOfMemory: which is a `cupy.cuda.memory.OutOfMemoryError` too.
+        OutOfMemory: there is no room. The exception is a `cupy.cuda.memory.OutOfMemoryError` too.
     """
     cuda = _cupy().cuda
     device, stream = _where()
@@ -48,7 +49,7 @@ def allocate_pinned(nbytes: int) -> Any:
     """For CuPy's set_pinned_memory_allocator(): a `cupy.cuda.PinnedMemoryPointer`.
 
     Raises:
-        OutOfMemory: no pinned host memory.
+        OutOfMemory: there is no pinned host memory for it.
     """
     return _cupy().cuda.PinnedMemoryPointer(_Pinned(nbytes), 0)
 

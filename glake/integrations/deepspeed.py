@@ -1,9 +1,8 @@
-"""DeepSpeed on glake: pinned memory, its NVMe tier, ZeRO-Offload's copies, memory statistics.
+"""DeepSpeed on glake: pinned memory, the NVMe tier, ZeRO-Offload's copies, memory statistics.
 
-Its accelerator becomes a subclass of itself, whose page-locked memory is of glake's host pool; the
-slots of its `async_io` and `pin_memory` extensions hold modules of ours, which need no compiler and
-no libaio; the methods that copy gradients and parameters between GPU and host do so over every
-path.
+DeepSpeed's accelerator gets a subclass whose page-locked memory comes from glake's host pool.
+Modules of glake replace its extensions `async_io` and `pin_memory`. They need no compiler and no
+libaio. The methods that copy gradients and parameters between GPU and host copy over every path.
 """
 
 from __future__ import annotations
@@ -26,10 +25,11 @@ VERSIONS = ("0.19.8", "0.20")
 _GRADIENTS = "runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer"
 _SHARDS = "runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3"
 _PARAMETERS = "runtime.zero.partition_parameters", "Init"
-# Methods of DeepSpeed that copy between GPU and host memory. Each has its module, class, name, and
-# attributes of the object. An attribute that is true says that the object keeps something in host
-# memory. If all of them exist and are false, the method runs unchanged, because the scope costs
-# every torch call in it. Without attributes the method always copies so.
+# Methods of DeepSpeed that copy between GPU and host memory. Each row has a module, a class, a
+# method, and attributes of the object. An attribute that is true says that the object keeps
+# something in host memory. If all of them exist and are false, the method runs unchanged, because
+# every torch call in the scope takes longer. If a row has no attributes, the method always copies
+# over every path.
 COPYING = (
     (*_GRADIENTS, "async_accumulate_grad_in_cpu_via_gpu", ()),
     (*_GRADIENTS, "async_inplace_copy_grad_to_fp32_buffer_from_gpu", ()),
@@ -48,7 +48,7 @@ COPYING = (
     (*_PARAMETERS, "_allgather_params_sequential", ("pin_memory",)),
     (*_PARAMETERS, "_partition_param", ("pin_memory",)),
 )
-_PIN_SLOT = "_deepspeed_pin_memory_op_module"  # in sys, where DeepSpeed keeps its extension
+_PIN_SLOT = "_deepspeed_pin_memory_op_module"  # where DeepSpeed keeps the extension in sys
 
 
 def version() -> str:
@@ -57,8 +57,7 @@ def version() -> str:
 
 
 def install() -> None:
-    """Puts glake's parts in place. Engines and swappers that exist keep what they were built
-    with."""
+    """Puts glake's parts in place. Engines and swappers that exist already keep their parts."""
     if _undo:
         return
     with contextlib.ExitStack() as made:
@@ -100,10 +99,11 @@ def _fill_slots(made: contextlib.ExitStack, accelerator: Any) -> None:
 
 
 def _tell_it_is_served(made: contextlib.ExitStack, builder: Any) -> None:
-    """Without this, jobs and ds_report would look for libaio, which is not needed here."""
+    """Makes DeepSpeed report these extensions as available. Otherwise jobs and ds_report would look
+    for libaio, which is not needed."""
     ops = importlib.import_module("deepspeed.ops")
 
-    def ask() -> None:  # DeepSpeed's table of answers is made when it is first looked at
+    def ask() -> None:  # DeepSpeed makes its table of answers when it is first read
         if "__compatible_ops__" in vars(ops):
             ops.__compatible_ops__[builder.NAME] = builder().is_compatible()
 
@@ -139,8 +139,8 @@ def _accelerator(before: Any) -> Any:
     abstract: Any = importlib.import_module("deepspeed.accelerator.abstract_accelerator")
     kinds = (_Pinned, base) if before._name == "cuda" else (_Pinned, _Statistics, base)
     kind: Any = type(f"Glake{base.__name__}", kinds, {})
-    # The one of CPU_Accelerator pins nothing. The counting one of the other accelerators calls what
-    # _Pinned has.
+    # pin_memory() of CPU_Accelerator pins nothing. That of the other accelerators counts, and calls
+    # the methods that _Pinned has.
     kind.pin_memory = abstract.DeepSpeedAccelerator.pin_memory
     made = kind.__new__(kind)
     made.__dict__.update(before.__dict__)

@@ -1,8 +1,9 @@
 """DeepSpeed's `async_io` and `pin_memory` extensions over glake's file engine and host pool.
 
-Names, order and meaning of arguments are DeepSpeed's (0.19.8), and so is what calls return: 0 for
-what has begun, the number of finished requests for what was waited for. What its own reports by -1
-and a line on the terminal is a FileFailed here.
+Names, order and meaning of arguments are those of DeepSpeed 0.19.8. So are results: a call that
+begins a request returns 0, and a call that waits returns the number of finished requests.
+DeepSpeed's own extensions report a failure by -1 and a line on the terminal. Here it is a
+FileFailed.
 """
 
 from __future__ import annotations
@@ -19,19 +20,20 @@ from glake.transfer.files import FileEngine, FileTransfer
 from glake.transfer.files.pieces import ALIGNMENT
 from glake.transfer.host import pinned
 
-_DEEPEST = 32  # threads of a handle; libaio's queue of 128 costs none, but waiting threads do
-_CHECK = 64 << 20  # bytes compared at a time
+_DEEPEST = 32  # the most threads of a handle: unlike libaio, a deeper queue takes more of them
+_CHECK = 64 << 20  # bytes that are compared at a time
 
 
 class pin_handle:  # noqa: N801 the name DeepSpeed asks for
     """Page-locked tensors. Each lives as long as it is used."""
 
     def new_cpu_locked_tensor(self, num_elem: int, example_tensor: Any) -> Any:
-        """A flat one of `num_elem` items of the example's dtype, uninitialised."""
+        """A flat, uninitialised tensor of `num_elem` items of the example's dtype."""
         return locked(num_elem, example_tensor.dtype)
 
     def free_cpu_locked_tensor(self, tensor: Any) -> bool:
-        """Whether it is page-locked. Its memory goes back when no tensor uses it any more."""
+        """Returns whether the tensor is page-locked. Its memory goes back when no tensor uses it
+        any more."""
         return self.is_pinned(tensor)
 
     def free_cpu_locked_tensor_by_ptr(self, address: int) -> bool:
@@ -39,22 +41,23 @@ class pin_handle:  # noqa: N801 the name DeepSpeed asks for
         return _locked(address)
 
     def is_pinned(self, buffer: Any) -> bool:
-        """Whether a tensor is in page-locked host memory, of whoever pinned it."""
+        """Whether a tensor is in page-locked host memory, whoever pinned it."""
         return is_pinned(buffer)
 
 
 class _Request(NamedTuple):
     transfer: FileTransfer
-    figure: str  # of glake.stats(), which counts what was carried
-    compared: tuple[Any, str, int] | None  # buffer, file and offset, to be compared afterwards
+    figure: str  # the figure of glake.stats() that counts its bytes
+    compared: tuple[Any, str, int] | None  # buffer, file and offset to compare at the end
 
 
 class aio_handle(pin_handle):  # noqa: N801
     """Reads and writes tensors, of the host or a GPU, from and to files.
 
     Args:
-        block_size: bytes of a request to the disk; rounded up to 4096.
-        queue_depth: requests under way at once; at most 32, as each is a thread here.
+        block_size: bytes of a request to the disk, rounded up to a multiple of 4096.
+        queue_depth: the most requests under way at once; at most 32, because each has a thread
+            here.
         single_submit, overlap_events: kept for their getters; requests always overlap.
         intra_op_parallelism: kept for get_alignment(); all requests are parallel.
     """
@@ -93,7 +96,7 @@ class aio_handle(pin_handle):  # noqa: N801
         return self._settings[4]
 
     def get_alignment(self) -> int:
-        """The bytes of which lengths must be a multiple."""
+        """The number of bytes of which lengths must be a multiple."""
         return self._settings[4] * ALIGNMENT
 
     def read(self, buffer: Any, filename: str, validate: bool, file_offset: int = 0) -> int:
@@ -138,11 +141,12 @@ class aio_handle(pin_handle):  # noqa: N801
         return self.pwrite(buffer, to, False, True, file_offset)  # type: ignore[arg-type]
 
     def wait(self) -> int:
-        """Returns how many requests were pending. All are over when it returns or raises.
+        """Waits for all requests, and returns how many were pending. All are over when it returns
+        or raises.
 
         Raises:
-            FileFailed: of the first that failed.
-            Corrupted: a file that differs from the tensor, where that was to be checked.
+            FileFailed: the error of the first request that failed.
+            Corrupted: a file differs from its tensor, if the request asked for that check.
         """
         pending, self._pending = self._pending, []
         error: GlakeError | None = None
@@ -251,8 +255,7 @@ def module(name: str) -> ModuleType:
 
 @functools.cache
 def _engine(block: int, depth: int) -> FileEngine:
-    """One engine for all handles with the same settings, which bounds their pinned buffers
-    together."""
+    """The engine of all handles with the same settings. Sharing it bounds their pinned buffers."""
     return FileEngine(block, depth)
 
 

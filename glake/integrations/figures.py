@@ -1,4 +1,4 @@
-"""The figures of each hook in glake.stats(): whether it is installed, and what it has done."""
+"""The figures in glake.stats() of each hook: whether it is installed, and what it has done."""
 
 from __future__ import annotations
 

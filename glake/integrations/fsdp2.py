@@ -1,8 +1,8 @@
-"""FSDP2's communication buffers as single driver allocations, which NCCL can register.
+"""Makes each communication buffer of FSDP2 one driver allocation, which NCCL can register.
 
-Registration covers one driver allocation, and stitched memory is many. Such buffers serve nobody
-else while they are free, so that this is for jobs that register them (NCCL's zero-copy and NVLS
-collectives): it is armed only where it is named.
+NCCL registers one driver allocation, and stitched memory consists of many. While such a buffer is
+free, nothing else can use its memory. So this hook is for jobs that register buffers (NCCL's
+zero-copy and NVLS collectives). It is armed only if the user names it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def version() -> str:
 
 
 def install() -> None:
-    """Makes all-gather and reduce-scatter buffers so from now on, for every module that is
-    sharded."""
+    """From now on makes every all-gather and reduce-scatter buffer one driver allocation, for every
+    sharded module."""
     if _undo:
         return
     kind = getattr(importlib.import_module(_COLLECTIVES), "DefaultAllocMixin", None)

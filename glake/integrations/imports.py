@@ -15,16 +15,16 @@ _waiting: dict[str, Callable[[], None]] = {}
 
 
 def after(package: str, call: Callable[[], None]) -> None:
-    """Calls it at the end of the package's first import, or at once if it is imported already.
+    """Calls `call` at the end of the package's first import, or at once if it is imported already.
 
-    The last call given counts.
+    If it is called again for a package, the last function counts.
     """
     module = sys.modules.get(package)
     if module is not None:
         spec = module.__spec__
         if spec is None or not getattr(spec, "_initializing", False):
             call()
-        else:  # it imports torch, which arms the hooks
+        else:  # the package imports torch, which arms the hooks
             vars(spec)["glake_call"] = call
             spec.__class__ = _Watched
         return
@@ -34,10 +34,11 @@ def after(package: str, call: Callable[[], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds no module itself. It passes on the other finders' result, whose loader then tells of
-    the end.
+    """Finds no module itself. It returns the other finders' result, with a loader that reports the
+    end of the import.
 
-    Being asked is no import yet: transformers and others ask first whether a package is there.
+    A search for a module is no import yet. transformers and others first ask whether a package
+    exists.
     """
 
     def find_spec(
@@ -57,7 +58,7 @@ class _Finder(MetaPathFinder):
 
 
 def _others() -> set[str]:
-    """The modules for which this thread now asks the other finders."""
+    """The modules for which this thread is asking the other finders."""
     names: set[str] = _thread.__dict__.setdefault("asked", set())
     return names
 
@@ -86,7 +87,7 @@ class _Telling(Loader):
 
 
 class _Watched(ModuleSpec):
-    """The state of a module whose import is under way. The interpreter ends it by clearing a mark
+    """The state of a module whose import is under way. At the end the interpreter clears a mark
     here."""
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -1,5 +1,5 @@
-"""Megatron-core on glake. Activations leave and return over every path, in glake's pinned memory.
-Buffers that are kept for ever are one driver allocation each, which NCCL can register.
+"""Megatron-core on glake. Activations move to glake's pinned memory and back over every path. Each
+buffer that is kept for ever is one driver allocation, which NCCL can register.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def version() -> str:
 
 
 def install() -> None:
-    """Replaces Megatron's functions. Activations already away return by the way they left."""
+    """Replaces Megatron's functions. Activations that are away already return by the way they
+    left."""
     if _undo:
         return
     with contextlib.ExitStack() as made:
@@ -43,7 +44,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Restores Megatron's functions. Activations already away return by the way they left."""
+    """Restores Megatron's functions. Activations that are away return by the way they left."""
     while _undo:
         _undo.pop().close()
 
@@ -69,8 +70,8 @@ def _replace(
 class _Away(tuple[Any, ...]):
     """Megatron's state of an offloaded tensor, with the copy to host memory.
 
-    The state is (device, host memory, whether Megatron's pool has it). By the tuple, Megatron's
-    callers see that a tensor is offloaded. Its reload() takes the tuple too.
+    The state is the tuple (device, host memory, whether Megatron's pool has that memory).
+    Megatron's callers know an offloaded tensor by this tuple. Its reload() takes the tuple too.
     """
 
     transfer: Transfer
@@ -89,7 +90,7 @@ def _offload(
     host = pinned(tuple(source.shape), source.dtype)
     transfer = default_engine().copy(host, source)
     figures.add("megatron", "offloaded_bytes", transfer.bytes)
-    if not transfer.ordered:  # the emulation's streams wait for nothing
+    if not transfer.ordered:  # in the emulation no stream waits for the copy
         transfer.wait()
     away = _Away((src_tensor.device, host, False))
     away.transfer = transfer
@@ -125,7 +126,7 @@ def _get_tensor(
     key = (name, dtype)
     held = buffers.buffer.get(key)
     if held is not None and held.numel() < math.prod(tensor_shape):
-        del held, buffers.buffer[key]  # freed before the longer one is made
+        del held, buffers.buffer[key]  # the old buffer is freed before the longer one is made
     return before(buffers, tensor_shape, dtype, name, mem_alloc_context or single_allocations)
 
 

@@ -1,9 +1,9 @@
 """torch_memory_saver's calls (SGLang, slime, verl) on glake's regions.
 
-The package pauses memory that it saw cudaMalloc give. glake does not call cudaMalloc, so the
-package's pause() would free nothing and say nothing. Here the package's one object is glake's. It
+The package pauses memory that cudaMalloc gave. glake does not call cudaMalloc, so the package's
+pause() would free nothing, without an error. Here glake's object replaces that of the package. It
 needs no LD_PRELOAD, can pause the memory of graphs, and copies over every path. It raises a typed
-error where the package ends the process.
+error where the package would end the process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ VERSIONS = ("0.0.9", "0.1")
 
 @dataclass(frozen=True)
 class _Kept:
-    """What happens to the memory of a tag while it is paused."""
+    """The place of a tag's bytes while its memory is paused."""
 
     tag: str
     to: str  # "discard", "host" or "disk"
@@ -53,7 +53,7 @@ class MemorySaver:
     """
 
     enabled = True
-    hook_mode = "glake"  # it may be set to anything, because there is only one way
+    hook_mode = "glake"  # setting it to another value changes nothing
 
     def __init__(self) -> None:
         self._kept: list[_Kept] = []
@@ -69,14 +69,14 @@ class MemorySaver:
         enable_disk_backup: bool = False,
         cpu_backup_backend: str | None = None,
     ) -> Iterator[None]:
-        """What the thread allocates inside has the tag.
+        """A context in which this thread's allocations have the tag.
 
         Args:
-            tag: of pause() and resume().
-            enable_cpu_backup: its bytes wait in pinned host memory while it is paused.
-            enable_disk_backup: they wait in a file (set_disk_backup_dir); with neither they are
-                dropped.
-            cpu_backup_backend: "pinned", which it is, or None.
+            tag: the tag, for pause() and resume().
+            enable_cpu_backup: keep the bytes in pinned host memory while the tag is paused.
+            enable_disk_backup: keep the bytes in a file (set_disk_backup_dir). With neither option
+                they are dropped.
+            cpu_backup_backend: "pinned" or None, which mean the same.
         """
         kept = self._keeping(tag, enable_cpu_backup, enable_disk_backup, cpu_backup_backend)
         with glake.region(kept.region):
@@ -93,10 +93,10 @@ class MemorySaver:
         enable_cpu_backup: bool = False,
         cpu_backup_backend: str | None = None,
     ) -> Iterator[None]:
-        """Acts as torch.cuda.graph. The memory of the graph's pool has the tag.
+        """Does what torch.cuda.graph does. The memory of the graph's pool has the tag.
 
-        Either all of a graph's memory is kept, or nothing. If it is dropped, the graph itself must
-        write it before it reads it.
+        Either all of a graph's memory is kept, or nothing. If it is dropped, the graph must write
+        memory before it reads it.
         """
         import torch
 
@@ -110,19 +110,21 @@ class MemorySaver:
 
     @contextlib.contextmanager
     def disable(self) -> Iterator[None]:
-        """What is allocated inside has no tag, even within a region."""
+        """A context in which allocations have no tag, even within a region."""
         with outside():
             yield
 
     def pause(self, tag: str | None = None) -> None:
-        """Gives the memory of a tag, or of all, back to the driver. Bytes go where the region said.
+        """Gives the memory of a tag, or of all, back to the driver.
 
-        Where one part is refused, those paused before it are resumed. Without memory of the tag,
-        or with all of it paused, it does nothing.
+        Bytes go to the place that the region named. If one part is refused, parts that were paused
+        before it are resumed. If the tag has no memory, or all of it is paused, the call does
+        nothing.
         """
         done: list[tuple[int, tuple[int, int]]] = []
         try:
-            # What is dropped goes last, because it would not come back if another part was refused.
+            # Parts whose bytes are dropped go last, because these would be lost if another part was
+            # refused.
             parts = sorted(self._parts(tag, "in use"), key=lambda part: part[2].to == "discard")
             for device, pool, kept in parts:
                 folder = os.fspath(Path(self._disk()).resolve()) if kept.to == "disk" else ""
@@ -130,7 +132,7 @@ class MemorySaver:
                 try:
                     _C.region_pause(device, pool, _PLACES[kept.to], folder)
                 except InvalidArgument:
-                    # There is no such pool: its graph has ended, and the pool with it.
+                    # There is no such pool any more, because its graph has ended.
                     if self._graphs.pop((device, pool), None) is None:
                         raise
                     continue
@@ -143,13 +145,13 @@ class MemorySaver:
             raise
 
     def resume(self, tag: str | None = None) -> None:
-        """Takes memory again at the same addresses, with its bytes. What does not fit stays
+        """Takes memory again at the same addresses, with its bytes. Parts that do not fit stay
         paused."""
         for device, pool, _ in self._parts(tag, "paused"):
             _C.region_resume(device, pool, False)
 
     def set_disk_backup_dir(self, path: str) -> None:
-        """Sets the folder of files of paused memory, and makes it if it does not exist."""
+        """Sets the folder for files of paused memory. It is made if it does not exist."""
         os.makedirs(path, exist_ok=True)
         self._folder = path
 
@@ -164,8 +166,8 @@ class MemorySaver:
 
     @property
     def retain_cpu_backup(self) -> bool:
-        """Is False, because host memory goes once its bytes are back. Raises NotOffered when set to
-        True."""
+        """False, because host memory is freed once its bytes are back. Setting it to True raises
+        NotOffered."""
         return False
 
     @retain_cpu_backup.setter
@@ -199,7 +201,7 @@ class MemorySaver:
         return self._folder
 
     def _parts(self, tag: str | None, state: str) -> list[tuple[int, tuple[int, int], _Kept]]:
-        """The regions and graph pools of the tag that are in that state, by device."""
+        """The regions and graph pools of the tag that are in `state`, by device."""
         meant = {kept.region: kept for kept in self._kept if tag is None or kept.tag == tag}
         parts = [
             (at.device, _C.region_pool(at.name), meant[at.name])
@@ -240,7 +242,7 @@ def uninstall() -> None:
     """Restores the package's own object.
 
     Raises:
-        RegionRefused: some of its memory is paused, which the package's own could not resume.
+        RegionRefused: some memory is paused, and the package's own object could not resume it.
     """
     paused = [part for ours in list(_undo) for part in ours._parts(None, "paused")]
     if paused:

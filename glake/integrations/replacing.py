@@ -13,16 +13,16 @@ from glake.allocator.sharing import contiguous
 
 
 def version_of(package: str, *distributions: str) -> str:
-    """The version in a distribution's metadata, or else in the package itself, as a checkout has no
-    metadata.
+    """The version in a distribution's metadata. If there is none, as in a checkout, that in the
+    package itself.
 
     Args:
-        package: as it is imported.
-        distributions: the names it may be installed under.
+        package: the name by which it is imported.
+        distributions: names under which it may be installed.
 
     Raises:
         ModuleNotFoundError: it is neither installed nor on the path.
-        PackageNotFoundError: it is there, and does not say its version.
+        PackageNotFoundError: the package exists, but does not say its version.
     """
     for name in distributions:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -35,10 +35,10 @@ def version_of(package: str, *distributions: str) -> str:
 
 @contextlib.contextmanager
 def single_allocations() -> Iterator[None]:
-    """Allocates blocks that NCCL can register, for a package's own buffers.
+    """A context in which blocks can be registered with NCCL, for a package's own buffers.
 
-    They are in no region, even where the job is in one: it could not be paused with them, and
-    buffers outlive it.
+    The blocks are in no region, even if one is open. A region could not be paused with such blocks,
+    and the buffers outlive it.
     """
     with outside(), contiguous():
         yield
@@ -47,7 +47,7 @@ def single_allocations() -> Iterator[None]:
 def replace(made: contextlib.ExitStack, owner: Any, name: str, ours: Any) -> None:
     """Replaces an attribute of a class, module or object, until `made` is closed.
 
-    What was there comes back then, unless somebody has set another meanwhile: that one stays.
+    Then the former value comes back, unless somebody has set another value meanwhile.
     """
     before = vars(owner).get(name)
     setattr(owner, name, ours)
@@ -64,7 +64,7 @@ def replace(made: contextlib.ExitStack, owner: Any, name: str, ours: Any) -> Non
 
 
 def replace_item(made: contextlib.ExitStack, table: dict[str, Any], name: str, ours: Any) -> None:
-    """The same for an entry of a dict."""
+    """Replaces an entry of a dict in the same way."""
     before = table.get(name)
     table[name] = ours
 

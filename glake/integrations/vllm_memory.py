@@ -1,6 +1,6 @@
 """Names by which a vLLM job gets its memory from glake: a sleep backend and a KV connector.
 
-Imported by vLLM, which it imports.
+vLLM imports this module, which imports vLLM.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from glake.integrations.vllm import RegionAllocator
 
 
 class GlakeSleepBackend(CuMemBackend):  # type: ignore[misc]
-    """vLLM's own sleep backend, for jobs whose allocator in place is glake's.
+    """vLLM's own sleep backend, for jobs in which glake has replaced vLLM's allocator.
 
-    With "cumem" a job sleeps by glake if the hook is there, else by vLLM's own allocator.
-    `sleep_mode_backend="glake"` demands glake: without the hook vLLM refuses it.
+    With "cumem" a job sleeps by glake if the hook is installed, else by vLLM's own allocator.
+    `sleep_mode_backend="glake"` requires glake. Without the hook vLLM refuses that name.
     """
 
     @classmethod
     def is_supported(cls) -> bool:
         """Whether install() has put glake's regions in place of vLLM's allocator."""
-        # This comes before any call of it, because vLLM's own function would make its allocator and
+        # This check comes before any call, because vLLM's own function would make its allocator and
         # begin to use it.
         function = device_allocator.get_mem_allocator_instance
         return bool(function.__module__ == RegionAllocator.__module__)
 
     @classmethod
     def preserves_compiled_artifacts(cls) -> bool:
-        """True: kernels are in no region, and memory that they were compiled for keeps its
-        addresses."""
+        """True, because kernels are in no region, and the memory for which they were compiled keeps
+        its addresses."""
         return True
 
 
@@ -46,10 +46,10 @@ class GlakeOffloadingConnector(OffloadingConnector):  # type: ignore[misc]
     """
 
     def get_mem_pool_context(self) -> AbstractContextManager[None] | None:
-        """The context in which the KV cache is allocated; None: vLLM's own.
+        """The context in which the KV cache is allocated. None: vLLM's own context.
 
-        It is vLLM's own in two cases. In sleep mode the memory is a region's, as it must be given
-        back. Where PyTorch's allocator is not glake's, its segments are single allocations anyway.
+        That is so in two cases. In sleep mode the memory must be given back, so it is a region's.
+        If PyTorch's allocator is not glake, its segments are single allocations anyway.
         """
         asleep = self._vllm_config.model_config.enable_sleep_mode
         return None if asleep or allocator.mode() is None else contiguous()

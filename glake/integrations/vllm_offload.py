@@ -1,7 +1,7 @@
 """vLLM's OffloadingConnector over glake's engine: KV blocks between GPU and host memory.
 
-Lookups, eviction and secondary tiers stay vLLM's; here are the specs that a job names and the
-worker that moves bytes. Imported by vLLM, which it imports.
+vLLM still does lookups, eviction and secondary tiers. Here are the specs that a job names, and the
+worker that moves bytes. vLLM imports this module, which imports vLLM.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger("glake.vllm")
 
 @dataclass
 class _Job:
-    """A job under way: the copy, and when it began, by time.monotonic()."""
+    """A job under way: its copy, and the time when it began, by time.monotonic()."""
 
     number: int
     transfer: Transfer
@@ -51,12 +51,12 @@ class _Direction:
             rows = rows[:, [1, 0, 2]]
         engine, begun = default_engine(), time.monotonic()
         if gpu.type == "cuda":
-            # The model has written what is stored, and no longer needs the place of what is loaded.
-            # It does not wait for these copies.
+            # A copy must follow the model's work: the blocks to store are written then, and the
+            # blocks to load into are free. The model does not wait for the copy.
             stream = self._streams.setdefault(gpu.index, torch.cuda.Stream(gpu))
             stream.wait_stream(torch.cuda.current_stream(gpu))
             transfer = engine.copy_rows(rows, stream)
-        else:  # in the emulation the work is done when it returns
+        else:  # in the emulation the model's work is done already
             if self.jobs:
                 self.jobs[-1].transfer.wait()
             transfer = engine.copy_rows(rows, UNORDERED)
@@ -72,7 +72,7 @@ class _Direction:
             try:
                 job.transfer.wait()
                 done = True
-            except GlakeError as error:  # vLLM computes the blocks again
+            except GlakeError as error:  # vLLM then computes the blocks again
                 log.warning("KV job %d has failed: %s", job.number, error)
                 done = False
             results.append(
@@ -81,7 +81,7 @@ class _Direction:
         return results
 
     def wait(self, numbers: set[int] | None) -> None:
-        """Waits for these jobs, or for all. finished() tells how they went."""
+        """Waits for these jobs, or for all. finished() gives their results."""
         for job in list(self.jobs):
             if numbers is None or job.number in numbers:
                 try:
@@ -94,7 +94,7 @@ class EngineWorker(OffloadingWorker):  # type: ignore[misc]
     """Moves blocks between vLLM's KV tensors and host memory, over every path.
 
     Args:
-        kv_caches: vLLM's KV tensors, and which layers of each group are in which.
+        kv_caches: vLLM's KV tensors, and the layers of each group that each tensor has.
         blocks_per_chunk: GPU blocks of one chunk of host memory.
         chunks: how many chunks the host memory has.
         region: host memory that vLLM's processes share; None: memory of this process.
@@ -128,8 +128,8 @@ class EngineWorker(OffloadingWorker):  # type: ignore[misc]
     ) -> bool:
         """Begins to copy chunks of host memory to blocks of the GPU. Returns whether it has begun.
 
-        `expedited` is vLLM 0.33's and changes nothing. Loads have a queue of their own here, so
-        they never wait for stores.
+        vLLM 0.33 passes `expedited`. It changes nothing here, because loads have their own queue
+        and never wait for stores.
         """
         return self._submit(self._load, job_id, dst_spec, src_spec)
 
@@ -170,7 +170,7 @@ class EngineWorker(OffloadingWorker):  # type: ignore[misc]
         block = chunk = 0
         groups = zip(self._groups, gpu.group_sizes, gpu.block_indices, strict=True)
         for layers, count, first in groups:
-            # The first block may begin within its chunk.
+            # The first block may lie behind the beginning of its chunk.
             places = first % self._blocks_per_chunk + np.arange(count)
             chunks = int(places[-1]) // self._blocks_per_chunk + 1 if count else 0
             blocks = gpu.block_ids[block : block + count].astype(np.uint64)
@@ -251,8 +251,8 @@ class GlakeOffloadingSpec(_OverGlake, CPUOffloadingSpec):  # type: ignore[misc]
 class GlakeTieringSpec(_OverGlake, TieringOffloadingSpec):  # type: ignore[misc]
     """vLLM's TieringOffloadingSpec. glake moves its blocks between GPU and host.
 
-    Secondary tiers ("fs" and others) read and write the same host memory, as ever.
+    Secondary tiers ("fs" and others) read and write the same host memory, as without glake.
     """
 
     def _made_region(self) -> Any:
-        return self._region()  # the scheduler's process opens it by name
+        return self._region()  # the scheduler's process opens the region by its name

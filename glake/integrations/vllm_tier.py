@@ -1,7 +1,7 @@
 """vLLM's tier of files, `"type": "glake"`: blocks read and written by glake's file engine.
 
-Names of files, look-ups and events are those of vLLM's own tier "fs", so that each reads what the
-other has written. Imported by vLLM, which it imports.
+Names of files, look-ups and events are those of vLLM's own tier "fs", so that either tier reads
+files of the other. vLLM imports this module, which imports vLLM.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ class _Job:
 
 
 class FileJobs:
-    """Jobs of many blocks, each of them a file. They replace the thread pool of vLLM's own tier.
+    """Jobs of many blocks. Each block is a file. This class replaces the thread pool of vLLM's own
+    tier.
 
-    A file is opened when its turn comes. Jobs have thousands of blocks, and a process may have no
-    more than a thousand open files.
+    A file is opened when its turn comes, because jobs have thousands of blocks, and a process may
+    have only a thousand open files.
 
     Args:
-        depth: blocks under way at once, in all jobs; others wait.
+        depth: the most blocks under way at once, in all jobs. Others wait.
     """
 
     def __init__(self, depth: int) -> None:
@@ -47,7 +48,7 @@ class FileJobs:
         self._threads = ThreadPoolExecutor(depth, thread_name_prefix="glake-tier")
         self._jobs: dict[int, _Job] = {}
         self._numbers = itertools.count()
-        # For loads that failed: the number of blocks before the first failure.
+        # For each failed load: the number of blocks before the first failure.
         self.loaded: dict[int, int] = {}
 
     def store(self, number: int, paths: Sequence[str], parts: Sequence[memoryview]) -> None:
@@ -60,12 +61,12 @@ class FileJobs:
         self._begin(number, self._read, paths, parts)
 
     def get_finished(self) -> list[tuple[int, bool, float]]:
-        """(job, whether all of it went well, seconds) of the jobs that are over."""
+        """(job, whether all of it succeeded, seconds) of the jobs that are over."""
         over = [number for number, job in self._jobs.items() if all(map(Future.done, job.blocks))]
         return [self._finished(number) for number in over]
 
     def wait_idle(self) -> None:
-        """Waits until nothing is read or written any more. get_finished() tells the results."""
+        """Waits until nothing is read or written any more. get_finished() gives the results."""
         wait([block for job in self._jobs.values() for block in job.blocks])
 
     def shutdown(self, wait: bool = True) -> None:
@@ -86,7 +87,7 @@ class FileJobs:
         for path, part in zip(paths, parts, strict=True):
             try:
                 block = self._threads.submit(carry, path, part)
-            except RuntimeError as error:  # shut down, or the interpreter ends: the job has failed
+            except RuntimeError as error:  # after shutdown() or at exit: the job fails
                 block = Future()
                 block.set_exception(error)
             job.blocks.append(block)
@@ -109,7 +110,7 @@ class FileJobs:
         try:
             self._engine.read(path, part).wait()
         except FileFailed as error:
-            # It was cut short, so the block is not whole, and is computed again.
+            # The file was cut short, so the block is not whole, and vLLM computes it again.
             if error.errno == errno.ENODATA:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
@@ -132,8 +133,8 @@ class GlakeTierManager(FileSystemTierManager):  # type: ignore[misc]
     """vLLM's tier of files over FileJobs.
 
     Args:
-        given: as vLLM's factory gives them to its tier "fs", `root_dir` and others.
-        depth: blocks under way at once.
+        given: the arguments that vLLM's factory gives its tier "fs": `root_dir` and others.
+        depth: the most blocks under way at once.
 
     Raises:
         InvalidArgument: n_read_threads or n_write_threads is given; `depth` replaces both.

@@ -1,7 +1,7 @@
 """glake's figures for Prometheus and OpenTelemetry. docs/metrics.md lists the names.
 
-Everything is read when it is asked for: between two scrapes nothing runs and nothing is counted
-twice. Importing this imports neither package.
+Figures are read at each scrape. Between two scrapes nothing runs, and nothing is counted twice.
+Importing this imports neither package.
 """
 
 import importlib

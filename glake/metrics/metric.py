@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Metric:
-    """What is measured, without values.
+    """The description of a metric, without values.
 
     Attributes:
-        name: parts in words with "_", bytes with "_bytes" at the end; without "glake_" before it
-            and "_total" behind it.
-        counter: it only grows, until the process or the engine ends; else a gauge.
-        labels: names of what parts its samples.
+        name: words joined by "_", with "_bytes" at the end if its unit is bytes. It has no "glake_"
+            at the start and no "_total" at the end.
+        counter: True: it only grows, until the process or the engine ends; False: a gauge.
+        labels: the names of the labels that tell its samples apart.
     """
 
     name: str

@@ -15,22 +15,23 @@ from glake.metrics.reading import Reading, metrics
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 
-_AGE = 0.1  # seconds; all instruments of one collection use one reading
+_AGE = 0.1  # seconds: all instruments of a collection then use the same reading
 
 
 def register_opentelemetry(provider: MeterProvider | None = None) -> None:
     """Makes an observable instrument for each of glake's metrics, by OpenTelemetry's own API.
 
-    They are read when the provider's reader collects; exporters are the provider's. Names have dots
-    in place of Prometheus' underscores after "glake" ("glake.transfer_path_bytes"); bytes have the
-    unit "By". Once for each provider: its API cannot take instruments back.
+    The instruments are read when the provider's reader collects. The provider has the exporters.
+    After "glake" a name has a dot in place of Prometheus' underscore ("glake.transfer_path_bytes").
+    Bytes have the unit "By". Call it once for each provider, because its API cannot take
+    instruments back.
 
     Args:
         provider: None: the process's global one.
 
     Raises:
         PackageMissing: opentelemetry-api is not installed.
-        WrongType: no provider of it.
+        WrongType: `provider` is no provider of that package.
     """
     try:
         from opentelemetry import metrics as api

@@ -27,12 +27,12 @@ class Collector:
         self._reading = Reading()
 
     def describe(self) -> Iterator[Family]:
-        """The families without values, because registering must read nothing."""
+        """The families of metrics without values, because registering must read nothing."""
         for metric in metrics():
             yield self._family(metric)
 
     def collect(self) -> Iterator[Family]:
-        """The families that have values now, with their values."""
+        """The families of metrics that have values now, with these."""
         for samples in self._reading.read():
             family = self._family(samples.metric)
             for labels, value in samples.values:
@@ -49,7 +49,7 @@ class Server:
     """Answers scrapes on a port until it is closed. As a context manager it closes at the end.
 
     Attributes:
-        address, port: where.
+        address, port: where it listens.
     """
 
     def __init__(self, server: Any, thread: threading.Thread) -> None:
@@ -77,13 +77,14 @@ def serve_prometheus(
     """Serves glake's metrics at http://ADDRESS:PORT/metrics, on a thread.
 
     Args:
-        port: 0 for any free one; the server's `port` says which.
-        address: of this machine; "0.0.0.0" lets other machines scrape, and read what this process
-            does.
-        registry: one that has a Collector, and metrics of yours; None: one of glake's alone.
+        port: the port; 0: any free one, which the server's `port` names.
+        address: an address of this machine. With "0.0.0.0" other machines can scrape too, and so
+            learn what this process does.
+        registry: a registry with a Collector, and with metrics of your own; None: one with glake's
+            metrics alone.
 
     Raises:
-        InvalidArgument: no such port or address, or one in use.
+        InvalidArgument: there is no such port or address, or it is in use.
         PackageMissing: prometheus_client is not installed.
         WrongType: another kind of registry.
     """

@@ -126,7 +126,7 @@ def metrics() -> list[Metric]:
 
 
 class Reading:
-    """Reads repeatedly. It only keeps which devices have been in use."""
+    """Reads the metrics any number of times. It only remembers which devices have been in use."""
 
     def __init__(self) -> None:
         self._used: set[int] = set()
@@ -146,7 +146,7 @@ class Reading:
             try:
                 read(one.append)
                 readable = 1
-            except GlakeError:  # a forked child, a driver that is gone
+            except GlakeError:  # in a forked child, or when the driver is gone
                 one, readable = [], 0
             for metric, labels, value in one:
                 found[metric.name].values.append((labels, value))

@@ -1,7 +1,7 @@
 """Allocation traces: what a job requested and freed. They are recorded without running the job, and
 replayed under allocation policies.
 
-The names below are fetched when asked for, so that importing this stays free of work.
+Each name below is fetched when it is first used, so that importing this module does no work.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What to change about a job: each piece of advice follows from a figure and carries it.
+"""Advice on what to change about a job. Each piece of advice follows from a figure, and names it.
 
-The thresholds are round numbers below which the gain would not be worth the change.
+The thresholds are round numbers. Below them the gain would not be worth the change.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _STEADY = 2.0
 _UNEVEN_STEPS = 1.25
 
 _LOSS = re.compile(r"logits|cross_entropy|log_softmax|nll_loss", re.I)
-# In the projection, the product makes logits. Its casts, its gradients and what it gathers belong
-# to its weight.
+# In the projection to the vocabulary, the product makes logits. Casts, gradients and gathered
+# copies there belong to its weight.
 _PROJECTION = re.compile(
     r"(lm_head|embed_out)[^;]*(;[^;]*(aten\.[^;]*mm|matmul|linear|einsum)[^;]*)?$", re.I
 )
 
 _GATHERS = re.compile(r"fsdp|all_gather|reduce_scatter|storage\.resize_", re.I)
-# The advice for a role, each with words that a job has which does it already ("" if there are
-# none).
+# The advice for a role. Each has words by which a job tells that it follows the advice already ("":
+# there are none).
 _ROLE_ADVICE: dict[str, tuple[tuple[str, str], ...]] = {
     roles.PARAMETERS: (
         ("sharded", "shard them (FSDP, ZeRO-3)"),
@@ -74,7 +74,8 @@ _SHARDED = (roles.PARAMETERS, roles.MASTERS, roles.OPTIMIZER_STATE, roles.GRADIE
 
 
 def advise(job: Digest) -> list[Advice]:
-    """All that the numbers of a job suggest. What keeps the job from running comes first."""
+    """All advice that the numbers of a job give. Advice on what keeps the job from running comes
+    first."""
     rules = (
         _too_small,
         allocators.room,
@@ -89,7 +90,7 @@ def advise(job: Digest) -> list[Advice]:
         _uneven,
     )
     found = [each for rule in rules for each in rule(job)]
-    if any(allocators.room(job)):  # a saving that nobody needs is only worth a note
+    if any(allocators.room(job)):  # if there is room, a saving is only a note
         found = [replace(each, level="note") if each.level == "saving" else each for each in found]
     order = ("problem", "saving", "note")
     return sorted(found, key=lambda each: order.index(each.level))
@@ -152,7 +153,7 @@ def _roles(job: Digest) -> Iterator[Advice]:
 
 
 def _done(job: Digest) -> set[str]:
-    """What the job does already, according to its header's strategy and its tags."""
+    """The measures that the job takes already, by its header's strategy and its tags."""
     done = {word for word in re.split(r"[ ,]+", job.header.get("strategy", "").lower()) if word}
     if done & {"fsdp2", "zero3"} or any(_GATHERS.search(tag) for tag, _, _ in job.peak.by_tag):
         done.add("sharded")
@@ -214,7 +215,7 @@ def _largest(job: Digest) -> Iterator[Advice]:
 
 
 def _activations(job: Digest) -> Iterator[Advice]:
-    """Looks at what comes and goes within a step, for traces whose tags do not name activations."""
+    """Looks at blocks that live within a step, for traces whose tags do not name activations."""
     if job.static is None or job.peak.tagged:
         return
     transient = job.peak.live - job.static
@@ -233,7 +234,7 @@ def _activations(job: Digest) -> Iterator[Advice]:
 def _growth(job: Digest) -> Iterator[Advice]:
     """Looks at live memory at step starts. If it only ever rises, something is kept by mistake.
 
-    Of few steps the end counts as one more start, unless it breaks a growth that is steady.
+    If there are few steps, the end counts as one more start, unless it breaks a steady growth.
     """
     starts = [span.start_live for span in job.steps[2:]]
     where = "at the start of a step"
@@ -263,7 +264,7 @@ def _uneven(job: Digest) -> Iterator[Advice]:
     steps = job.steps[1:]
     if len(steps) < 3:
         return
-    # If memory grows steadily, a step's own part is what it adds to the memory at its start.
+    # If memory grows steadily, a step's own part is what it adds to the memory at the step's start.
     grows = any(_growth(job))
     own = [span.peak_live - (span.start_live - steps[0].start_live) * grows for span in steps]
     if max(own) < _UNEVEN_STEPS * median(own):

@@ -1,7 +1,7 @@
-"""What the figures of a job's replays say about the allocator: where another one would do better,
-where each is better at something, and where it does not matter.
+"""Advice on the allocator, from the figures of a job's replays: where another one would do better,
+where each is better at something, and where the choice does not matter.
 
-The thresholds are round numbers below which the gain would not be worth the change.
+The thresholds are round numbers. Below them the gain would not be worth the change.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _SWITCHES = {
 
 @dataclass(frozen=True)
 class Advice:
-    """``level`` is ``problem`` (the job does not run so), ``saving`` or ``note``. ``figure`` is the
-    number on which it rests."""
+    """``level`` is ``problem`` (the job does not run as it is), ``saving`` or ``note``. ``figure``
+    is the number on which the advice rests."""
 
     level: str
     figure: str
@@ -36,15 +36,15 @@ class Advice:
 
 
 def room(job: Digest) -> Iterator[Advice]:
-    """Whether PyTorch's default (or else another allocator) runs the job and much memory stays
-    unused."""
+    """Advises that nothing needs to change, if the job runs with much memory to spare. This is
+    judged by PyTorch's default allocator. If that was not replayed, another one is taken."""
     capacity = job.capacity
     runs = [each for each in job.policies if each.fits and each.name in _SWITCHES]
     usual = next((each for each in runs if each.name == "native"), None)
     if capacity is None or not runs:
         return
     if usual is None:
-        if job.policy("native") is not None:  # it does not run, so it matters which one is used
+        if job.policy("native") is not None:  # the default fails, so the choice matters
             return
         usual = min(runs, key=_need)
     spare = capacity - _need(usual)
@@ -61,14 +61,14 @@ def room(job: Digest) -> Iterator[Advice]:
 
 
 def _need(each: PolicyDigest) -> int:
-    """The bytes of the least device that is known to be enough: the smallest capacity, if it was
+    """The bytes of the smallest device that is known to be enough: the smallest capacity, if it was
     searched."""
     least = each.result.min_capacity_bytes
     return each.result.peak_physical_bytes if least is None else least
 
 
 def out_of_memory(job: Digest) -> Iterator[Advice]:
-    """The policies that fail although there would be enough bytes."""
+    """Names the policies that fail although there would be enough bytes."""
     capacity = job.capacity
     if capacity is None or job.peak.live > capacity:
         return
@@ -116,7 +116,7 @@ def _where(step: int | None) -> str:
 
 
 def headroom(job: Digest) -> Iterator[Advice]:
-    """The memory that is left under glake, if the job could use it."""
+    """Names the memory that is left under glake, if the job could use it."""
     for each in job.policies:
         least, capacity = each.result.min_capacity_bytes, job.capacity
         if each.name != "glake" or least is None or capacity is None:
@@ -134,9 +134,9 @@ def headroom(job: Digest) -> Iterator[Advice]:
 
 
 def compared(job: Digest) -> Iterator[Advice]:
-    """Compares glake with each model of another allocator, if both run the job. It praises the one
-    that is better at something and worse at nothing, and names both sides if each is better at
-    something. Of glake's policies it takes the one with the most to say for it."""
+    """Compares glake with each model of another allocator, if both run the job. If one of the two
+    is better at something and worse at nothing, it is recommended. If each is better at something,
+    both sides are named. Of glake's policies the best one is compared."""
     own = [each for each in job.policies if each.own and each.fits]
     own.sort(key=lambda each: each.result.peak_physical_bytes)
     if not own or any(room(job)):
@@ -157,12 +157,12 @@ def compared(job: Digest) -> Iterator[Advice]:
 
 
 def _cost(sides: _Sides) -> str:
-    """The price of a gain. It is too little to decide by, but is named."""
+    """The price of a gain. It is too small to decide by, but is named."""
     return f" What it costs: it {_listed(sides.dear)}." if sides.dear else ""
 
 
 def _beside_glake(one: PolicyDigest, own: list[PolicyDigest]) -> str:
-    """The price of `compact`, compared with glake's usual policy."""
+    """The price of `compact`, compared with glake's default policy."""
     usual = next((each for each in own if each.name == "glake"), None)
     if one.name != "compact" or usual is None:
         return ""
@@ -191,8 +191,7 @@ def _as_good(job: Digest, own: PolicyDigest, than: PolicyDigest) -> str:
 
 @dataclass(frozen=True)
 class _Side:
-    """One figure in which two policies differ: by how much, the values of both, and glake's
-    gain."""
+    """One figure in which two policies differ: the difference, both values, and glake's gain."""
 
     differs: str
     says: str
@@ -201,8 +200,8 @@ class _Side:
 
 @dataclass(frozen=True)
 class _Sides:
-    """The figures in which one of glake's policies is better or worse than another one by enough to
-    matter, and those in which it is better or worse by less."""
+    """The figures in which one of glake's policies differs from another allocator. They are sorted
+    into better and worse, and into differences that matter and smaller ones."""
 
     better: list[_Side]
     worse: list[_Side]
@@ -211,7 +210,7 @@ class _Sides:
 
 
 def _merit(sides: _Sides) -> int:
-    """Lower is better: only gains, gains and losses, neither, only losses."""
+    """A rank, where lower is better: only gains, gains and losses, neither, only losses."""
     if sides.better:
         return 1 if sides.worse else 0
     return 3 if sides.worse else 2
@@ -239,8 +238,8 @@ def _sides(job: Digest, own: PolicyDigest, each: PolicyDigest) -> _Sides:
 
 
 def _full(job: Digest, own: PolicyDigest, each: PolicyDigest) -> bool:
-    """At a limit every caching allocator fills the memory up to it, so only use below one says
-    much."""
+    """Whether a replay came near its capacity. Every caching allocator fills the memory up to a
+    limit, so the memory held says much only below it."""
     most = max(own.result.peak_physical_bytes, each.result.peak_physical_bytes)
     return job.capacity is not None and most > (1 - WASTE_SHARE) * job.capacity
 

@@ -1,8 +1,8 @@
 """The process that records a job without running it: glake.children runs it with REQUEST.
 
 REQUEST is the JSON of a :class:`glake.trace.record.Request`. Progress, the facts at the end, or the
-error go as one JSON object a line to the file descriptor it names. It is a process of its own since
-the fake device must be loaded before torch, and since it stubs torch.cuda for good.
+error go to the file descriptor that it names, as one JSON object a line. It needs its own process,
+because the fake device must be loaded before torch, and stubs torch.cuda for good.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ _FRAMES = 4  # of the user's own code, shown with an error
 
 
 class Ended(BaseException):
-    """Raised when the process that started this one ends it, or has itself ended."""
+    """Raised when the parent process ends this one, or has itself ended."""
 
 
 def main(argument: str) -> int:
-    """Records. Returns 0, 2 for an error that has been reported, or 143 if it was told to end."""
+    """Records the job. Returns 0, 2 after an error that was reported, or 143 if it was told to
+    end."""
     request = json.loads(argument)
     ready = ":" not in request["target"]
-    del sys.argv[1:]  # a job's own argument parser finds none
+    del sys.argv[1:]  # a job's own argument parser must not see these
     with os.fdopen(request.pop("report"), "w") as report:
         try:
             _end_with(request.pop("parent"))
@@ -59,8 +60,7 @@ def main(argument: str) -> int:
 
 
 def _end_with(parent: int) -> None:
-    """Makes SIGTERM end this process tidily. It also comes when the parent dies, however that
-    happens."""
+    """Makes SIGTERM end this process tidily. The kernel also sends it when the parent dies."""
 
     def end(*_: Any) -> None:
         raise Ended
@@ -68,7 +68,7 @@ def _end_with(parent: int) -> None:
     signal.signal(signal.SIGTERM, end)
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-    if os.getppid() != parent:  # it died before that
+    if os.getppid() != parent:  # the parent died before that call
         raise Ended
 
 
@@ -102,8 +102,9 @@ def _record(request: dict[str, Any], report: IO[str]) -> dict[str, Any]:
 
 
 def load_target(target: str) -> Callable[[Job], Step]:
-    """The make_step that "module:function" names. It is first looked for in the current directory.
-    A name without a colon is one of the ready plans (glake.trace.plans). Raises BadTarget."""
+    """The make_step that "module:function" names. The module is first looked for in the current
+    directory. A name without a colon is one of the ready plans (glake.trace.plans). Raises
+    BadTarget."""
     module_name, colon, name = target.partition(":")
     if not colon:
         return _ready_plan(target)
@@ -157,8 +158,8 @@ def _left(left: SystemExit) -> str:
 
 
 def _described(error: BaseException, ready: bool = False) -> str:
-    """The error, after the last frames of the user's own code, the innermost last. In a ready plan
-    the user has no frames: then the error is enough, or comes first."""
+    """The error's text, after the last frames of the user's own code, the innermost last. A ready
+    plan has no frames of the user. Then the error alone is enough, or comes first."""
     if ready and isinstance(error, GlakeError):
         return str(error)
     lines: list[str] = []
@@ -167,7 +168,7 @@ def _described(error: BaseException, ready: bool = False) -> str:
         frames = traceback.extract_tb(shown.__traceback__)
         lines = [_frame(each) for each in frames if _own(each)]
         shown = shown.__cause__
-    if not lines and not isinstance(error, GlakeError):  # not the user's doing: say where
+    if not lines and not isinstance(error, GlakeError):  # not the user's fault: say where it is
         lines = [_frame(each) for each in traceback.extract_tb(error.__traceback__)]
     kind = "" if isinstance(error, GlakeError) else f"{type(error).__name__}: "
     text = f"{kind}{error}".strip()

@@ -19,17 +19,17 @@ _RMM_ACTIONS = {"allocate": "alloc", "free": "free"}
 def convert(
     path: str | os.PathLike[str], out: str | os.PathLike[str], device: int | None = None
 ) -> Conversion:
-    """Writes a snapshot or a log as a trace. It tells the two apart by content.
+    """Writes a snapshot or a log as a trace. The file's content tells which it is.
 
     Args:
         path: a pickle of ``torch.cuda.memory._dump_snapshot()`` or ``glake.dump_snapshot()`` with
-            history, read without running anything in it; or the CSV of RMM's logging adaptor.
+            history; or the CSV of RMM's logging adaptor. Nothing in the pickle is run.
         out: the trace; gzip if the name ends in .gz.
-        device: of a snapshot with history of several.
+        device: the device to take, if a snapshot has the history of several.
 
-    Blocks that were live before the history began come first; a snapshot's stacks become tags of
-    the user's own frames. What a trace cannot say is told in the result's `notes`. Raises
-    RefusedPickle or ConvertError (ValueErrors that name the file and the field); OSError.
+    Blocks that were live before the history began come first. A snapshot's stacks become tags of
+    the user's own frames. The result's `notes` say what a trace cannot. Raises OSError, and
+    RefusedPickle or ConvertError, which are ValueErrors that name the file and the field.
     """
     name = os.fspath(path)
     with open(name, "rb") as file:
@@ -74,7 +74,7 @@ def _rmm_entries(path: str) -> Iterator[Entry]:
             if len(row) != len(_RMM_HEADER):
                 raise ConvertError(f"line {rows.line_num}: {len(row)} columns, not 6")
             action = _RMM_ACTIONS.get(row[2])
-            if action is None:  # "allocate failure" and what later versions add
+            if action is None:  # "allocate failure", or an action of a later version
                 continue
             address = _number(row[3], "Pointer", rows.line_num)
             size = _number(row[4], "Size", rows.line_num)

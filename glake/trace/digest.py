@@ -1,5 +1,4 @@
-"""The numbers that a report shows of one trace and its replays. They are computed here, and shown
-elsewhere."""
+"""Computes the numbers that a report shows of one trace and its replays."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ LIVE_POINTS = 2000
 
 @dataclass(frozen=True)
 class Span:
-    """Live bytes of one step (None: set-up); events are counted from 0."""
+    """The live bytes of one step (None: set-up). Events are counted from 0."""
 
     step: int | None
     first_event: int
@@ -42,7 +41,8 @@ class Span:
 
 @dataclass(frozen=True)
 class Moment:
-    """Who holds what after an event. ``lasting`` is the part in blocks that outlive their step."""
+    """Who holds what after an event. ``lasting`` is the part in blocks that outlive the step in
+    which they were made."""
 
     event: int
     live: int
@@ -56,12 +56,12 @@ class Moment:
 
 @dataclass(frozen=True)
 class PolicyDigest:
-    """A replay. It has the memory after ``map_event`` (None for a replay without a layout) with the
+    """A replay: its memory map after ``map_event`` (None for a replay without a layout), the
     requested bytes that are live then, and who held what when memory ran out.
 
-    Of a replay with ``layout_at="peak"`` the event is the trace's peak of live memory, which is the
-    same moment for all policies. Where memory ran out, it is the request that was refused.
-    ``layout`` is None for a policy that places nothing.
+    With ``layout_at="peak"`` the event is the trace's peak of live memory, which is the same moment
+    for all policies. If memory ran out, it is the request that was refused. ``layout`` is None for
+    a policy that places nothing.
     """
 
     result: ReplayResult
@@ -95,11 +95,12 @@ class PolicyDigest:
 class Digest:
     """One trace with its replays at one capacity. Sizes are bytes.
 
-    ``static`` is what stays allocated from step to step: the least live at the starts of the steps
-    after the first, and at the end; None for a trace of less than two steps. ``buckets`` are
-    (exponent, allocations, bytes) of requests from 2^exponent up to twice that; the least holds
-    everything below 512 bytes, which all policies round up. ``live`` are (event, most live bytes)
-    of runs of events over the whole trace, ``end_live`` what it ends with.
+    ``static`` is the memory that stays allocated from step to step: the least live bytes at the
+    starts of the steps after the first, and at the end. It is None for a trace of less than two
+    steps. ``buckets`` are (exponent, allocations, bytes) of requests from 2^exponent up to twice
+    that. The first one holds everything below 512 bytes, which all policies round up. ``live`` are
+    (event, most live bytes) of runs of events over the whole trace. ``end_live`` are the live bytes
+    at its end.
     """
 
     name: str
@@ -159,7 +160,7 @@ def _policy(trace: Trace, result: ReplayResult, pieces: int) -> PolicyDigest:
     at_oom = None if oom is None or oom.event == 0 else _moment(trace, oom.event - 1)
     if layout is None:
         live = 0
-    elif oom is not None and layout.event == oom.event:  # what was refused is not live
+    elif oom is not None and layout.event == oom.event:  # the refused request is not live
         live = at_oom.live if at_oom is not None else 0
     else:
         live = _moment(trace, layout.event).live
@@ -181,8 +182,8 @@ def digest(
 ) -> Digest:
     """Digests the replays of one trace (``load_trace``).
 
-    Of the memory map of each replay with a layout at most ``pieces`` integers are kept. Raises
-    InvalidArgument without results.
+    Each replay with a layout has a memory map, of which at most ``pieces`` integers are kept.
+    Raises InvalidArgument if there are no results.
     """
     if not results:
         raise InvalidArgument("a report needs at least one replay of the trace")
@@ -207,8 +208,8 @@ def digest(
 
 
 def facts(header: Mapping[str, str], most: int = 40) -> list[tuple[str, str]]:
-    """The header's facts that are worth showing, in its order and shortened. Those that the report
-    computes itself are left out."""
+    """The facts of the header that are worth showing, shortened and in the header's order. Facts
+    that the report computes itself are left out."""
     computed = ("format", "allocations", "frees", "setup_allocations")
     shown = [
         (key, value)

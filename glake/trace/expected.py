@@ -1,9 +1,10 @@
-"""Assumptions for sizes and numbers that depend on data, which no fake tensor has. Each one is
-counted and told.
+"""Assumes sizes and numbers that depend on data, which no fake tensor has. Each assumption is
+counted and reported.
 
-Each tensor may carry an expected mean of its elements (`_glake_mean`) or, for indices drawn evenly,
-the number they are drawn from (`_glake_range`). So a balanced router's `one_hot` has a mean of
-1/experts, its sum is tokens/experts, and `nonzero` returns that many rows.
+A tensor may have an expected mean of its elements (`_glake_mean`). For indices that are drawn
+evenly, it may have the number from which they are drawn (`_glake_range`). So the `one_hot` of a
+balanced router has a mean of 1/experts, its sum is tokens/experts, and `nonzero` returns that many
+rows.
 """
 
 from __future__ import annotations
@@ -45,15 +46,15 @@ def assume(tensor: torch.Tensor, mean: float) -> torch.Tensor:
     A mask with mean 0.25 has a quarter of its elements set. Outside a plan nothing happens.
 
     Args:
-        tensor: of the job.
-        mean: of its elements.
+        tensor: a tensor of the job.
+        mean: the mean of its elements.
 
     Returns:
         The tensor.
 
     Raises:
-        WrongType: another object than a tensor, or no number.
-        InvalidArgument: a number that is not finite.
+        WrongType: `tensor` is no tensor, or `mean` is no number.
+        InvalidArgument: `mean` is not finite.
     """
     if not isinstance(tensor, torch.Tensor):
         raise WrongType(f"a tensor of the job, not a {type(tensor).__name__}")
@@ -67,7 +68,7 @@ def assume(tensor: torch.Tensor, mean: float) -> torch.Tensor:
 
 
 class Expected:
-    """Runs operators. It assumes a result if that depends on data.
+    """Runs operators. If a result depends on data, it is assumed.
 
     `recording` is a context in which operators called here are part of the job, too.
     """
@@ -88,7 +89,8 @@ class Expected:
         }
 
     def call(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        """The operator's result in the fake mode. Raises PlanError if nothing can be assumed."""
+        """Runs the operator in the fake mode. Raises PlanError if its result depends on data and
+        nothing can be assumed."""
         packet = func.overloadpacket
         rule = self._rules.get(packet)
         if rule is not None:

@@ -1,4 +1,4 @@
-"""Facts of a trace without a replay. They take memory only for its live blocks."""
+"""Facts of a trace without a replay. Finding them takes memory only for the trace's live blocks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from glake.units import counted, printable, size, size_range, titled
 
 @dataclass(frozen=True)
 class SizeClass:
-    """Allocations from `least` bytes to below twice that: how many, and their bytes in all."""
+    """Allocations from `least` bytes to below twice that: how many, and the sum of their bytes."""
 
     least: int
     allocations: int
@@ -28,7 +28,7 @@ class SizeClass:
 
 @dataclass(frozen=True)
 class StreamUse:
-    """What a stream allocated, and how many record_stream lines name it."""
+    """The allocations of a stream, and how many record_stream lines name it."""
 
     stream: int
     allocations: int
@@ -38,10 +38,10 @@ class StreamUse:
 
 @dataclass(frozen=True)
 class TraceFacts:
-    """A trace in figures. Sizes are bytes, events count from 0.
+    """The figures of a trace. Sizes are bytes, and events count from 0.
 
-    ``peak_step`` is the step the peak fell in, None in set-up; ``holders`` what was live then by
-    tag, the largest first ("": untagged); ``size_classes`` are powers of two.
+    ``peak_step`` is the step in which the peak fell; None: in set-up. ``holders`` are the live
+    bytes at the peak by tag, the largest first ("": untagged). ``size_classes`` are powers of two.
     """
 
     trace: str
@@ -69,7 +69,8 @@ class TraceFacts:
 def scan(path: str | os.PathLike[str]) -> TraceFacts:
     """Reads a trace twice: for its figures, and for who held what at the peak.
 
-    Raises TraceError (a ValueError with file, line, field) for what no trace may hold; OSError.
+    Raises OSError, and TraceError (a ValueError with file, line and field) for a line that no trace
+    may hold.
     """
     native = importlib.import_module("glake._C")
     found: dict[str, Any] = parsed(path, native.scan_trace)
@@ -96,7 +97,7 @@ def to_json(facts: TraceFacts) -> dict[str, Any]:
 def print_facts(facts: TraceFacts, console: Console, holders: int = 15) -> None:
     """Prints tables: the figures with the header, sizes, streams, and the largest holders at the
     peak."""
-    # Foreign words are Text, because a markup string would show :100: as a picture.
+    # Words of the trace are Text, because a markup string would show :100: as an emoji.
     table = Table(title=Text(titled(facts.trace)), title_justify="left")
     table.add_column("what")
     table.add_column("figure", overflow="fold")

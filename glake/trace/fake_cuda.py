@@ -1,8 +1,7 @@
-"""torch.cuda for a device that exists in name only: `install` makes a CPU build of torch provide
-it.
+"""Makes a CPU build of torch provide torch.cuda for a device that exists in name only.
 
-Works in a process that called `load` before `import torch` (csrc/torch/fake_cuda.cpp), and that
-only ever makes fake tensors. What is not stubbed here fails as it does on any CPU build.
+The process must call `load` before `import torch` (csrc/torch/fake_cuda.cpp), and make no tensors
+but fake ones. Calls that are not stubbed here fail as they do on any CPU build.
 """
 
 from __future__ import annotations
@@ -30,7 +29,8 @@ _SDP_BACKENDS = {"math": 0, "flash": 1, "efficient": 2}  # at::SDPBackend
 
 
 def recording_torch() -> adapter_build.Torch:
-    """This Python's torch, without importing it. Raises PlanError if it cannot record a job."""
+    """Finds this Python's torch without importing it. Raises PlanError if it cannot record a
+    job."""
     if not extras.present("torch"):
         raise PlanError(extras.missing_torch(f"recording a job ({sys.executable})"))
     torch = adapter_build.installed_torch()
@@ -40,9 +40,11 @@ def recording_torch() -> adapter_build.Torch:
 
 
 def load(devices: int, attention: str) -> Path:
-    """Builds and loads the fake device, `devices` times (1 to 64). Must come before `import torch`.
+    """Builds and loads the fake driver, with 1 to 64 `devices`. It must be called before `import
+    torch`.
 
-    Raises AdapterBuildError (no compiler), PlanError (no torch, a CUDA build, torch imported).
+    Raises AdapterBuildError if there is no compiler. Raises PlanError if there is no torch, if it
+    is a CUDA build, or if it was imported already.
     """
     torch = recording_torch()
     if "torch" in sys.modules:
@@ -56,8 +58,8 @@ def load(devices: int, attention: str) -> Path:
 
 
 def install(devices: int, total_bytes: int, live: Callable[[], tuple[int, int]]) -> None:
-    """Stubs torch.cuda with `devices` of `total_bytes` each. live() gives the bytes allocated now
-    and at most."""
+    """Stubs torch.cuda with `devices` devices of `total_bytes` each. live() returns the bytes that
+    are allocated now, and the most so far."""
     import torch
 
     _define_streams()
@@ -154,7 +156,7 @@ def _queries(devices: int, total_bytes: int, live: Callable[[], tuple[int, int]]
         return {f"{name}.all.{kind}": value for name in names for kind, value in kinds}
 
     def nothing() -> Callable[..., None]:
-        return lambda *_, **__: None  # a new one for each name, as torch._dynamo's tables demand
+        return lambda *_, **__: None  # torch._dynamo's tables need a new one for each name
 
     class device(contextlib.ContextDecorator):
         def __init__(self, chosen: Any) -> None:
@@ -199,9 +201,10 @@ def _queries(devices: int, total_bytes: int, live: Callable[[], tuple[int, int]]
 
 
 def _swapper(original: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.utils.swap_tensors, also for fake tensors that the fake mode's memo refers to weakly.
+    """A torch.utils.swap_tensors that also takes fake tensors to which the fake mode's memo has
+    weak references.
 
-    Module.to() swaps fake parameters, and the original refuses those.
+    Module.to() swaps fake parameters, and the original function refuses them.
     """
     import torch
     from torch._subclasses.fake_tensor import FakeTensor

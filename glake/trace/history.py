@@ -1,6 +1,7 @@
-"""Makes a trace, by block, from what an allocator logged, by address.
+"""Makes a trace, which names blocks, from an allocator's log, which names addresses.
 
-A log begins and ends anywhere: blocks may have been live before it, and parts of it may be lost.
+A log may begin and end at any moment. So blocks may have been live before it, and parts of it may
+be lost.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ BEFORE_HISTORY = "before_history"
 
 
 class Entry(NamedTuple):
-    """One action: "alloc", "free", "completed" (of a free, if that is logged) or "step", which has
-    its number as the address."""
+    """One action: "alloc", "free", "completed" (the end of a free, if it is logged) or "step". The
+    address of a step is its number."""
 
     action: str
     address: int
@@ -31,7 +32,7 @@ class Entry(NamedTuple):
 
 @dataclass
 class Conversion:
-    """The result of a conversion: counts, and sentences about what could not be converted."""
+    """The result of a conversion: counts, and sentences on what could not be converted."""
 
     events: int = 0
     steps: int = 0
@@ -50,11 +51,11 @@ def write(
     header: Mapping[str, object],
     out: str | os.PathLike[str],
 ) -> Conversion:
-    """Writes a history as a trace. What was live before it comes first.
+    """Writes a history as a trace. Blocks that were live before the history come first.
 
-    `entries` starts the history anew at each call (it is read twice); `held` is what was live at
-    its end, by address, where that is known. A file that cannot be finished is removed. Raises
-    ConvertError where there is nothing to write; OSError.
+    The history is read twice, so each call of `entries` must start it from its beginning. `held`
+    are the blocks that were live at its end, by address, if they are known. A file that cannot be
+    finished is removed. Raises OSError, and ConvertError if there is nothing to write.
     """
     result = Conversion()
     before = _live_before(entries(), held, result)

@@ -32,8 +32,8 @@ class Node:
 
 
 def fold(frame: str) -> str:
-    """A module path with ``*`` for its numbers, so that a model's equal layers add up. Characters
-    that would steer a terminal are left out."""
+    """A module path with ``*`` in place of numbers, so that a model's equal layers add up. Control
+    characters of terminals are left out."""
     folded = _NUMBER.sub("*", printable(frame))
     return folded if len(folded) <= _LONGEST_FRAME else folded[: _LONGEST_FRAME - 1] + "…"
 
@@ -45,8 +45,8 @@ def frames_of(tag: str) -> list[str]:
 
 def tree(holders: Iterable[Holder]) -> Node:
     """All holders under one nameless root, the largest first. The tree of any trace stays small:
-    frames past the 16th, parts below 0.2 % of all, and all after the 24th child of one parent are
-    added up."""
+    frames after the 16th, parts below 0.2 % of the total, and children after the 24th are added
+    up."""
     root = Node("")
     index: dict[tuple[str, ...], Node] = {(): root}
     for tag, size, blocks in holders:

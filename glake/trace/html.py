@@ -1,8 +1,8 @@
-"""The report: one HTML file with everything in it, to be opened anywhere, offline.
+"""The report: one HTML file that contains everything, and can be opened anywhere, offline.
 
-Tables, verdicts and advice are plain HTML; the charts are drawn by the script in the file from the
-JSON in it. Nothing of a trace is trusted: Jinja2 escapes it all, the script sets text and never
-markup, and a content security policy forbids any other script and every request.
+Tables, verdicts and advice are plain HTML. The file's script draws the charts from the file's JSON.
+No text of a trace is trusted: Jinja2 escapes it, the script sets text and never markup, and a
+content security policy forbids any other script and every request.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _OF_AN_ALLOCATOR = [
 ]
 _MOST_STEPS = 600
 _MAP_ROWS = 36
-_FAR = 2  # times what is held; a larger capacity is told, and not drawn
+_FAR = 2  # times the memory held; a larger capacity is named, and not drawn
 _LONGEST_MESSAGE = 4000
 _LONGEST_TITLE = 40
 _PIECES = 60_000
@@ -108,15 +108,15 @@ def write(
     """Writes a report of the replays of one trace (or of several) into one HTML file.
 
     Args:
-        path: the file, replaced if it is there.
-        trace: from ``load_trace``, or a list of several; each trace's results stand together.
+        path: the file. It is replaced if it exists.
+        trace: from ``load_trace``, or a list of several. The results of a trace stand together.
         results: from ``replay``, each of one of the traces. Those with ``layout_at="peak"`` have a
             memory map in the report.
 
     Raises:
         PackageMissing: Jinja2 is not installed (the extra ``report``).
         InvalidArgument: no results, or results of a trace that is not given.
-        WrongType: another object than a path, a trace or the results of replays.
+        WrongType: an argument is no path, trace or result of a replay.
         FileFailed: the file cannot be written.
     """
     path = arguments.path("a report", path)
@@ -175,7 +175,8 @@ def _asset(name: str) -> str:
 
 
 def _embed(value: Any) -> str:
-    """JSON that cannot end the HTML around it, because it has no character with a meaning there."""
+    """The JSON text without characters that have a meaning in HTML, so that it cannot end the HTML
+    around it."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     for each in "<>&":
         text = text.replace(each, f"\\u{ord(each):04x}")
@@ -196,7 +197,7 @@ def _colour(policy: str) -> str:
 
 
 def _job(job: Digest) -> dict[str, Any]:
-    """What the template shows of one trace."""
+    """The values that the template shows for one trace."""
     peak = job.peak.live
     return {
         "title": _title(job),
@@ -253,7 +254,8 @@ def _assumptions(job: Digest) -> str:
 
 
 def _near(job: Digest) -> int | None:
-    """The capacity. None if most of it stays empty, because bars of its scale would say nothing."""
+    """The capacity. None if most of it stays empty, because bars on that scale would show
+    nothing."""
     most = max(one.result.peak_physical_bytes for one in job.policies)
     return job.capacity if job.capacity and job.capacity <= _FAR * most else None
 
@@ -288,7 +290,7 @@ def _card(job: Digest, each: PolicyDigest) -> dict[str, Any]:
 
 
 def _parts(each: PolicyDigest, live: int, held: int) -> list[tuple[str, int]]:
-    """What physical memory is on the map: what was asked for, rounding, pending, free."""
+    """The parts of the physical memory on the map: requested bytes, rounding, pending, free."""
     layout = each.layout
     if layout is None:
         return [("live", min(live, held)), ("free", max(held - live, 0))]

@@ -23,8 +23,8 @@ _COPY = 1 << 20
 
 
 class InputFile(click.Path):
-    """The type of an argument that is read: an existing file or a pipe; "-" is standard input,
-    "sample" the trace that glake brings along, where no file has that name."""
+    """The type of an argument that is read: an existing file or a pipe. "-" is standard input.
+    "sample" is the trace that comes with glake, if no file has that name."""
 
     name = "file"
 
@@ -53,7 +53,8 @@ def rereadable(path: str) -> Iterator[str]:
     """A path that can be opened repeatedly: `path` itself, or a copy of a pipe.
 
     The copy is a temporary file without a name, so that nothing is left however the process ends.
-    Raises BadInput, naming `path`, for what readers raise inside, and where the copy has no room.
+    Turns readers' errors inside into BadInput, which names `path`. Raises BadInput too if the copy
+    has no room.
     """
     with bad_input():
         if stat.S_ISREG(os.stat(path).st_mode):

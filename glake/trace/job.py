@@ -1,4 +1,4 @@
-"""The job that `glake plan` records: the argument of make_step, and the errors of a job."""
+"""The job that `glake plan` records: the argument of make_step."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class Job:
     function.
 
     Attributes:
-        world: ranks of the (fake) process group.
-        rank: this one.
-        device: where the job's tensors belong: "cuda".
+        world: the number of ranks of the (fake) process group.
+        rank: the number of this rank.
+        device: the device of the job's tensors: "cuda".
         steps: how many are recorded.
         seed: for the job's own choices, such as sequence lengths.
         options: the `-o key=value` pairs of the command line.
-        facts: what the trace's header should say (model, strategy, sequence_lengths); the job may
-            add to it.
+        facts: entries of the trace's header (model, strategy, sequence_lengths). The job may add
+            some.
 
     Raises:
         WrongType: a value of another type.
-        InvalidArgument: no such rank, or no step.
+        InvalidArgument: the world has no such rank, or there is no step.
     """
 
     world: int = 1

@@ -1,5 +1,5 @@
-"""The purpose of tensors made in set-up. It is the last frame of their tags, from which reports
-tell roles."""
+"""The purpose (kind) of tensors made in set-up. It is the last frame of their tags. Reports find
+roles by it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def kind(tensor: torch.Tensor, what: str) -> torch.Tensor:
-    """Tells `glake plan` what a tensor made in set-up is for, if no module owns it.
+    """Tells `glake plan` the purpose of a tensor that was made in set-up, if no module owns it.
 
     Outside a plan nothing happens.
 
     Args:
-        tensor: of the job.
+        tensor: a tensor of the job.
         what: "parameter" (a flat buffer or partition of weights), "buffer", "master" (weights that
             only the optimizer has), "gradient" or "communication".
 
@@ -28,8 +28,8 @@ def kind(tensor: torch.Tensor, what: str) -> torch.Tensor:
         The tensor.
 
     Raises:
-        PlanError: another word.
-        WrongType: another object than a tensor.
+        PlanError: `what` is another word.
+        WrongType: `tensor` is no tensor.
     """
     if not isinstance(what, str) or what not in KINDS:
         raise PlanError(f"kind {what!r}: must be one of {', '.join(KINDS)}")
@@ -42,9 +42,9 @@ def kind(tensor: torch.Tensor, what: str) -> torch.Tensor:
 
 
 def named(modules: list[Any]) -> Iterator[tuple[str, Any, str]]:
-    """(name, tensor, kind) of live tensors, the surest last: weights that an optimizer updates and
-    no module of ``modules`` (roots) owns, then parameters and buffers, then what :func:`kind` was
-    told."""
+    """(name, tensor, kind) of live tensors. The most certain kinds come last: first weights that an
+    optimizer updates and no module of ``modules`` (roots) owns, then parameters and buffers, then
+    those given to :func:`kind`."""
     import gc
 
     import torch

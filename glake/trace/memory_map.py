@@ -1,4 +1,4 @@
-"""A policy's memory at one moment: sums, holes, and as many pieces as a drawing needs."""
+"""A policy's memory at one moment: sums, holes, and pieces for a drawing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FINEST_PIECES = 1 << 15
 class MemoryMap:
     """Sums over a policy's segments, in bytes. ``largest_free`` is the longest run of free bytes in
     one segment, ``holes`` the number of such runs, and ``free_by_stream`` the free bytes of each
-    stream. ``tape`` is for drawing: the segments end to end, see :func:`summarise`."""
+    stream. ``tape`` is for drawing. It has the segments end to end: see :func:`summarise`."""
 
     physical: int
     live: int
@@ -54,7 +54,7 @@ class _Sums:
 
 
 def _pieces(segment: LayoutSegment) -> Iterator[tuple[int, int, int | None]]:
-    """(bytes, state, stream) of a segment's blocks. What no block covers is free."""
+    """(bytes, state, stream) of a segment's blocks. Bytes that no block covers are free."""
     at = 0
     for block in segment.blocks:
         if block.offset > at:
@@ -66,9 +66,9 @@ def _pieces(segment: LayoutSegment) -> Iterator[tuple[int, int, int | None]]:
 
 
 def _tape(segments: Sequence[LayoutSegment], cell: int) -> list[Any]:
-    """For each segment its name and a flat list of integers. A run of blocks is 4 x units + state.
-    Behind a MIXED one (blocks smaller than a cell, added up) come its live and its pending
-    units."""
+    """For each segment [name, flat list of integers]. Each run of blocks gives one integer: 4 x its
+    units + its state. A run whose state is MIXED consists of several blocks, each smaller than a
+    cell. Two more integers follow it: its live units and its pending units."""
     tape: list[Any] = []
     for segment in segments:
         runs: list[list[int]] = []  # [state, total, live, pending], in bytes
@@ -77,7 +77,7 @@ def _tape(segments: Sequence[LayoutSegment], cell: int) -> list[Any]:
             last = runs[-1] if runs else None
             small = size < cell
             if last is not None and last[0] == state == FREE:
-                pass  # one hole
+                pass  # the two are one hole
             elif last is not None and small and last[1] < cell:
                 last[0] = state if last[0] == state else MIXED
             else:
@@ -98,9 +98,9 @@ def _tape(segments: Sequence[LayoutSegment], cell: int) -> list[Any]:
 def summarise(segments: Sequence[LayoutSegment], most_pieces: int = 4000) -> MemoryMap:
     """Adds up the segments of a replay's layout.
 
-    The tape keeps every block until there are more than ``most_pieces`` runs; then neighbours
-    smaller than a cell, doubled until they fit, are added up. Raises KeyError for a state that is
-    none of live, free and pending.
+    The tape keeps every block if there are at most ``most_pieces`` runs. If there are more,
+    neighbouring blocks smaller than a cell are added up. The cell's size is doubled until the runs
+    fit. Raises KeyError for a state other than live, free and pending.
     """
     sums = _Sums()
     free_by_stream: dict[int, int] = {}
@@ -142,8 +142,8 @@ def _length(tape: Sequence[Any]) -> int:
 
 
 def _merge_small(segments: Sequence[LayoutSegment], cell: int) -> list[LayoutSegment]:
-    """Joins neighbouring segments that are smaller than a cell. The result says how many they
-    were."""
+    """Joins neighbouring segments that are smaller than a cell. The name of the joint one says how
+    many there were."""
     merged: list[LayoutSegment] = []
     group: list[LayoutSegment] = []
 

@@ -1,7 +1,7 @@
-"""A trace as a PyTorch memory snapshot, which pytorch.org/memory_viz opens.
+"""Writes a trace as a PyTorch memory snapshot, which pytorch.org/memory_viz opens.
 
-A trace has no addresses, so that blocks are laid out here: best fit in one unlimited segment. The
-picture shows sizes, lives, stacks and steps; of fragmentation it says nothing.
+A trace has no addresses. So blocks are laid out here, best fit in one unlimited segment. The
+picture shows sizes, lifetimes, stacks and steps. It says nothing about fragmentation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FRAME = re.compile(r"(?P<file>[^:]+):(?P<line>\d+):(?P<name>.*)")
 def export(path: str | os.PathLike[str], out: str | os.PathLike[str]) -> None:
     """Writes a trace as a snapshot with history on device 0. An event's time in us is its number.
 
-    Takes about 1 KiB of memory for each event. TraceError for a bad trace; OSError.
+    It takes about 1 KiB of memory for each event. Raises TraceError for a bad trace, and OSError.
     """
     snapshot = build(path)
     with open(out, "wb") as file:

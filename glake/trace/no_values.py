@@ -1,7 +1,7 @@
-"""If a planned job asks a tensor for its values, that is an error that says why, at the job's line.
+"""Makes a clear error, at the job's own line, of a planned job's attempt to read a tensor's values.
 
-`item()` and what is built on it (`tolist()`, `if tensor:`) is answered by glake.trace.expected;
-what copies data out of torch cannot be.
+glake.trace.expected answers `item()` and the calls that use it (`tolist()`, `if tensor:`). Calls
+that copy data out of torch cannot be answered.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _REAL = (torch.Tensor, torch.nn.Parameter)
 
 @contextmanager
 def refused() -> Iterator[None]:
-    """Inside, tensors without memory raise PlanError, and not an error about torch's internals."""
+    """A context in which tensors without memory raise PlanError instead of an error about torch's
+    internals."""
     owner: Any = torch.Tensor
     originals = {name: getattr(owner, name) for name in _READERS}
     for name, original in originals.items():

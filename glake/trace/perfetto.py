@@ -1,7 +1,7 @@
 """Exports a trace and its replays in the Trace Event Format, which ui.perfetto.dev opens.
 
-Source: the public "Trace Event Format" document of Chromium, its JSON object form. A trace has no
-times: an event of the trace is a microsecond of the picture.
+The source is Chromium's public document "Trace Event Format" (its JSON object form). A trace has no
+times, so each event of the trace takes a microsecond of the picture.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ def export(
 ) -> None:
     """Writes a trace as Perfetto JSON, as gzip if `out` ends in .gz.
 
-    Counter tracks of live bytes and of each result's physical bytes, a slice for each step, an
-    asynchronous slice for each of the `blocks` largest blocks, and a mark where a result ran out of
-    memory. The live counter has the largest value of each of about `points` runs of events. Memory
-    does not grow with the trace beyond its live blocks. TraceError for a bad trace; OSError.
+    It has counter tracks of live bytes and of each result's physical bytes, a slice for each step,
+    an asynchronous slice for each of the `blocks` largest blocks, and a mark where a result ran out
+    of memory. The events are divided into about `points` runs, and the live counter has the largest
+    value of each. The memory that this takes grows only with the live blocks of the trace. Raises
+    TraceError for a bad trace, and OSError.
     """
     if points < 1 or blocks < 0:
         raise InvalidArgument(f"points {points}, blocks {blocks}: at least 1 and 0")

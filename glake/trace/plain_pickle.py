@@ -20,8 +20,8 @@ _MEMORY_PER_BYTE = 64  # an empty dict costs one byte in a pickle and 64 in memo
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Builds dicts, lists, tuples, strings and numbers. Anything else in a pickle begins with a
-    class or function that is found by name, and here none is found."""
+    """Builds dicts, lists, tuples, strings and numbers. Anything else in a pickle needs a class or
+    function by name, and this unpickler finds none."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(
@@ -36,7 +36,7 @@ class _PlainUnpickler(pickle.Unpickler):
 @contextlib.contextmanager
 def _memory_limit(more: int) -> Iterator[None]:
     """Lets the process grow by `more` bytes of addresses. A pickle of a few bytes can ask for
-    terabytes. That becomes a MemoryError here, and not the end of the machine."""
+    terabytes. Here that raises a MemoryError, and does not exhaust the machine."""
     with open("/proc/self/statm", "rb") as file:
         now = int(file.read().split()[0]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -53,9 +53,9 @@ def _memory_limit(more: int) -> Iterator[None]:
 def load(path: str | os.PathLike[str]) -> Any:
     """The plain value (dict, list, tuple, str, bytes, int, float, bool, None) in a pickle.
 
-    While it reads, the whole process may grow by a bounded amount of memory only. Raises
-    RefusedPickle (a ValueError) for a pickle that names a class or a function, is broken, is larger
-    than 2 GiB or asks for more memory than one of its length can need; OSError.
+    During the reading the whole process may grow only by a bounded amount of memory. Raises
+    OSError. Raises RefusedPickle (a ValueError) for a pickle that names a class or a function, is
+    broken, is larger than 2 GiB, or asks for more memory than a pickle of its length can need.
     """
     size = os.stat(path).st_size
     if size > MAX_FILE:

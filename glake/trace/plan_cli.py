@@ -42,7 +42,8 @@ class Refused(click.ClickException):
 def _ready_plan_options(command: click.Command) -> click.Command:
     """Makes each option of the ready plans a flag of its own: --seq 8192 and the like."""
     for option in OPTIONS:
-        # A value may only be left out with a flag_value, and then no value may begin with "-".
+        # An option whose value may be left out needs a flag_value. Then no value may begin with
+        # "-".
         bare: dict[str, Any] = {}
         if option.bare is not None:
             bare = {"is_flag": False, "flag_value": option.bare}
@@ -129,7 +130,7 @@ def plan(target: str, **given: Any) -> None:
         except (GlakeError, OSError) as error:
             text = str(error) if ":" in target else _as_typed(str(error), given)
             raise Refused(text) from error
-        except RuntimeError as broken:  # a policy whose books do not add up
+        except RuntimeError as broken:  # a policy's books do not add up
             raise click.ClickException(str(broken)) from broken
         if given["as_json"]:
             click.echo(json.dumps(made.to_json(), indent=1))
@@ -158,7 +159,7 @@ def _ended_tidily() -> Iterator[None]:
 
 
 def _as_typed(text: str, given: dict[str, Any]) -> str:
-    """An error about seq=4096 as one about --seq 4096, if the option was given like that."""
+    """Rewords an error about seq=4096 to one about --seq 4096, if the option was given so."""
     for option in OPTIONS:
         value = given.get(_parameter(option.name))
         if value is not None:
@@ -200,8 +201,8 @@ def _console() -> Console:
 
 
 def _plan(target: str, given: dict[str, Any]) -> planner.Plan:
-    # This comes first, because pip would bring another torch with the packages that a plan lacks
-    # (peft).
+    # This check comes first, because with the packages that a plan lacks (peft) pip would install
+    # another torch.
     if not given["python"]:
         recording_torch()
     options = _options(target, given)

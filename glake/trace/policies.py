@@ -1,4 +1,4 @@
-"""The policies by which a trace can be replayed: their names and what they stand for."""
+"""The policies by which a trace can be replayed: their names, and what each is."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple
 class Policy(NamedTuple):
     """A policy of the core's list (csrc/replay/policies.cpp).
 
-    ``kind`` is ``own`` (this library), ``model`` (of another allocator) or ``bound`` (it places
-    nothing, so that it has no map, no driver calls and no host time).
+    ``kind`` is ``own`` (this library), ``model`` (of another allocator) or ``bound``. A bound
+    places nothing, so it has no map, no driver calls and no host time.
     """
 
     name: str

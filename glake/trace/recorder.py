@@ -1,9 +1,9 @@
 """Sees when each storage of a fake job is made and freed, and writes an allocation trace.
 
-A dispatch mode above torch's FakeTensorMode looks at the results of each operator. A storage it has
-not met is a birth, with the bytes asked for, the current stream, and a tag of phase, module
-path and operator; a weak reference on the storage tells its death. Views and in-place operators
-bring no new storage, and what a fake kernel allocates inside is not seen.
+A dispatch mode above torch's FakeTensorMode looks at the results of each operator. A storage that
+it has not met before is an allocation. It notes the requested bytes, the current stream, and a tag
+of phase, module path and operator. A weak reference to the storage tells when it is freed. Views
+and in-place operators have no new storage. Memory that a fake kernel allocates inside is not seen.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from glake.trace.expected import Expected
 from glake.trace.scratch import Scratch
 from glake.trace.where import Where
 
-_KEEP = 4096  # events held back before they are written
-_KEEP_UNSETTLED = 64 * _KEEP  # and where the phase of some is still open
+_KEEP = 4096  # the most events that are held back
+_KEEP_UNSETTLED = 64 * _KEEP  # the most while the phase of some is not known yet
 
 
 class Writer(Protocol):
@@ -48,7 +48,8 @@ class _Storage:
 
 
 class Recorder(TorchDispatchMode):
-    """The mode. Enter it inside a FakeTensorMode that uses it, and `watching()` around both."""
+    """The dispatch mode. Enter it inside a FakeTensorMode that uses it, and enter `watching()`
+    around both."""
 
     def __init__(self, writer: Writer, scratch: Scratch, device: str = "cuda") -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -60,10 +61,10 @@ class Recorder(TorchDispatchMode):
         self.operators: dict[str, int] = {}
         self._storages: dict[int, _Storage] = {}
         self._events: deque[Sequence[Any]] = deque()
-        self._unsettled: list[tuple[list[Any], str]] = []  # events of phase `step`, and operators
+        self._unsettled: list[tuple[list[Any], str]] = []  # events of phase `step`, their operators
         self._paused = 0
         self._ids = 0
-        self._held = True  # set-up is held back, so that parameters can be named
+        self._held = True  # set-up's events are held back, so that parameters can be named
         self._tags: dict[tuple[str, str, str], str] = {}
         self._names: dict[Any, str] = {}
         self._workspaces: set[tuple[int, int]] = set()
@@ -217,17 +218,18 @@ class Recorder(TorchDispatchMode):
             for event in self._events
         )
 
-    # -- for the one who drives it ------------------------------------------------------------
+    # -- for the session ----------------------------------------------------------------------
 
     def step(self, number: int) -> None:
-        """Step `number` begins. The first one ends set-up."""
+        """Says that step `number` begins. The first one ends set-up."""
         self._held = False
         self._unsettled.clear()
         self.where.begin_step()
         self._events.append(("s", number))
 
     def flush(self) -> None:
-        """Writes the events seen so far. If a storage dies meanwhile, the next call writes that."""
+        """Writes the events seen so far. If a storage is freed meanwhile, the next call writes
+        that."""
         writer, events = self.writer, self._events
         self._unsettled.clear()
         for _ in range(len(events)):
@@ -247,7 +249,7 @@ class Recorder(TorchDispatchMode):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """What runs inside is not a part of the job."""
+        """A context whose operators are not a part of the job."""
         self._paused += 1
         try:
             yield
@@ -256,7 +258,8 @@ class Recorder(TorchDispatchMode):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Also sees modules, optimizers, and storages that are resized in place."""
+        """A context in which modules, optimizers, and storages that are resized in place are seen
+        too."""
         original = torch.UntypedStorage.resize_
 
         def resize(storage: Any, nbytes: int) -> Any:
@@ -277,7 +280,7 @@ class Recorder(TorchDispatchMode):
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter, FakeTensor}
 
-# Operators without results, and without a fake kernel, that change device memory in place.
+# Operators that change device memory in place, and have neither results nor a fake kernel.
 _NO_OUTPUT = {
     torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default,
 }

@@ -73,13 +73,13 @@ class StepCost:
 
     Attributes:
         step: its number.
-        driver_calls: that manage memory.
-        driver_us: of every driver call.
-        stream_waits: streams made to wait for others, and the host for any.
-        growth_us: the part of driver_us for creating handles above the highest physical total so
-            far and first mapping them: a job pays that once.
+        driver_calls: the number of calls that manage memory.
+        driver_us: the time of all driver calls.
+        stream_waits: waits of a stream for another one, and of the host for a stream.
+        growth_us: the part of driver_us for creating handles, and first mapping them, beyond the
+            highest physical total so far. A job needs that time only once.
         event_calls: events recorded, queried and waited for, and streams asked.
-        event_us: the part of driver_us of these.
+        event_us: the part of driver_us of these calls.
     """
 
     step: int
@@ -95,12 +95,12 @@ class StepCost:
 class DriverTime:
     """The modelled driver time of a replay by one table of prices, in microseconds.
 
-    Figures ``*_per_step`` are means over the second half of the steps, None where there is none.
+    Figures ``*_per_step`` are means over the second half of the steps; None: there is no step.
 
     Attributes:
         driver_us: as of :class:`StepCost`, of the whole replay.
-        growth_us: likewise.
-        event_us: likewise.
+        growth_us: as of :class:`StepCost`, of the whole replay.
+        event_us: as of :class:`StepCost`, of the whole replay.
         driver_us_per_step: of driver_us.
         growth_us_per_step: of growth_us.
         event_us_per_step: of event_us.
@@ -115,20 +115,20 @@ class DriverTime:
 
 
 def default_costs() -> list[str]:
-    """The tables of driver prices that are used unless others are named: the one of the simulator
-    (``GLAKE_SIM_COSTS``), then the built-in ones."""
+    """The default tables of driver prices: that of the simulator (``GLAKE_SIM_COSTS``), then the
+    built-in ones."""
     in_force = os.environ.get("GLAKE_SIM_COSTS", "").strip()
     return list(dict.fromkeys([*([in_force] if in_force else []), *COST_TABLES]))
 
 
 @dataclass(frozen=True)
 class Holder:
-    """What was live with one tag.
+    """The live blocks of one tag.
 
     Attributes:
-        tag: "": untagged.
-        bytes: of its blocks.
-        blocks: how many.
+        tag: the tag; "": untagged.
+        bytes: the sum of its blocks' bytes.
+        blocks: the number of its blocks.
     """
 
     tag: str
@@ -141,10 +141,10 @@ class Exhaustion:
     """Where a replay ran out of memory, and why.
 
     Attributes:
-        event: its index, from 0.
-        step: its number; None: during set-up.
-        message: why.
-        holders: who held what then, the largest first; empty for a trace without tags.
+        event: the index of the event that failed, from 0.
+        step: its step's number; None: during set-up.
+        message: the reason.
+        holders: the live blocks by tag, the largest first; empty for a trace without tags.
     """
 
     event: int
@@ -158,7 +158,7 @@ class LayoutBlock:
     """A stretch of a segment.
 
     Attributes:
-        offset: in the segment.
+        offset: where it begins in the segment.
         bytes: its size.
         state: "live", "free" or "pending" (freed, and kept until recorded streams are done).
         stream: 0 for idle memory of no stream.
@@ -175,9 +175,9 @@ class LayoutSegment:
     """A contiguous stretch of mapped memory.
 
     Attributes:
-        name: such as the arena's.
+        name: its name, such as the arena's.
         bytes: its size.
-        blocks: in address order; they leave no gap.
+        blocks: its blocks in address order. They leave no gap.
     """
 
     name: str
@@ -187,10 +187,10 @@ class LayoutSegment:
 
 @dataclass(frozen=True)
 class Layout:
-    """What a device held after an event.
+    """The memory that a device held after an event.
 
     Attributes:
-        event: its index. After an out-of-memory it is that of the refused request.
+        event: the event's index. If memory ran out, it is that of the refused request.
         segments: each physical byte is in one of them, once. Empty for a policy that places
             nothing (``bound``).
     """
@@ -201,12 +201,13 @@ class Layout:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Live and physical memory over time: the largest values of each run of events.
+    """Live and physical memory over time. The events are divided into runs, and each run has its
+    largest values.
 
     Attributes:
-        event: the first of each run.
-        live: bytes.
-        physical: bytes.
+        event: the first event of each run.
+        live: the most live bytes of each run.
+        physical: the most physical bytes of each run.
     """
 
     event: list[int]
@@ -218,14 +219,14 @@ class Timeline:
 class ReplayResult:
     """One trace replayed by one policy. Sizes are bytes.
 
-    After an out-of-memory all figures are of the events before it, and those of a step are of the
-    completed steps. Figures `*_per_step` are means over the second half of the steps, and None
-    where no step was completed.
+    If memory ran out, all figures are of the events before that, and figures of steps are of the
+    completed steps. Figures `*_per_step` are means over the second half of the steps; None: no step
+    was completed.
 
     Attributes:
-        trace: its name.
-        policy: its name.
-        capacity_bytes: of the device; None: without limit.
+        trace: the trace's name.
+        policy: the policy's name.
+        capacity_bytes: the device's memory; None: without limit.
         peak_live_bytes: most bytes live at once, as requested.
         peak_physical_bytes: most physical memory held.
         utilisation: peak live over peak physical bytes.
@@ -233,30 +234,30 @@ class ReplayResult:
         min_capacity_bytes: the smallest capacity that fits; None: not asked for.
         driver_calls: reserve, create, map, set access, unmap, release, cudaMalloc and cudaFree
             calls.
-        driver_calls_per_step: of these.
-        driver_us_per_step: of driver_us.
-        growth_us_per_step: of growth_us.
-        event_calls_per_step: of event_calls.
-        event_us_per_step: of event_us.
-        stream_waits_per_step: of stream_waits.
+        driver_calls_per_step: driver_calls in each step.
+        driver_us_per_step: driver_us in each step.
+        growth_us_per_step: growth_us in each step.
+        event_calls_per_step: event_calls in each step.
+        event_us_per_step: event_us in each step.
+        stream_waits_per_step: stream_waits in each step.
         host_ns_alloc: median nanoseconds of an allocation on this machine.
         host_ns_free: median nanoseconds of a free.
         oom: the failing event; None: the trace ran to its end.
         complete_after: ticks until work completes; -1: never.
         events: how many were replayed.
-        trace_peak_live_bytes: of the whole trace.
+        trace_peak_live_bytes: the most live bytes of the whole trace.
         driver_us: modelled microseconds of every driver call by the table `costs`.
         growth_us: the part of driver_us that creates and first maps handles (StepCost).
         event_calls: events created, recorded, queried and waited for, and questions to streams.
-        event_us: the part of driver_us of these.
-        stream_waits: streams made to wait for others, and the host for any.
-        costs: the table of prices.
-        by_costs: the same times by every table asked for.
+        event_us: the part of driver_us of these calls.
+        stream_waits: waits of a stream for another one, and of the host for a stream.
+        costs: the name of the table of prices.
+        by_costs: the same times by every table that was named.
         steps: costs of each step.
-        peak_event: the first event with the most physical memory; after an out-of-memory the last
-            one replayed; None: no event.
+        peak_event: the first event with the most physical memory; if memory ran out, the last event
+            that was replayed; None: no event.
         timeline: live and physical bytes over time.
-        layout: what `layout_at` asked for, else None.
+        layout: the layout after the event `layout_at`, else None.
     """
 
     trace: str
@@ -294,7 +295,7 @@ class ReplayResult:
 
     @property
     def is_bound(self) -> bool:
-        """Whether the policy places nothing. Then it has no driver calls and no host time."""
+        """Whether the policy places nothing, so that it has no driver calls and no host time."""
         return named(self.policy).kind == "bound"
 
 
@@ -302,8 +303,8 @@ def load_trace(path: str | os.PathLike[str], name: str = "") -> Trace:
     """Parses a trace, plain or gzip (docs/trace-format.md).
 
     Args:
-        path: of the file.
-        name: what the trace is called; "": by its path.
+        path: the file's path.
+        name: the trace's name; "": its path.
 
     Raises:
         TraceError: a line that no trace may hold, or a broken gzip stream.
@@ -335,8 +336,8 @@ def require_policy(name: str) -> None:
         name: as of :func:`replay`.
 
     Raises:
-        ReplayError: there is none; the text names those that are known.
-        WrongType: no text.
+        ReplayError: there is no such policy. The text names the known ones.
+        WrongType: `name` is no text.
     """
     _native().require_policy(arguments.text("a policy", name))
 
@@ -348,8 +349,8 @@ def require_costs(names: Sequence[str]) -> list[str]:
         names: as ``costs`` of :func:`replay`.
 
     Raises:
-        ReplayError: there is no such table; the text names those that are known.
-        WrongType: no names.
+        ReplayError: there is no such table. The text names the known ones.
+        WrongType: `names` has other values than text.
         InvalidArgument: an empty list.
     """
     tables = _tables(names)
@@ -442,23 +443,25 @@ def replay(
     Args:
         trace: from :func:`load_trace`.
         policy: one of :func:`policies`, or ``gmlake:64MiB``, GMLake stitching from that size on.
-            ``glake`` and ``compact`` run the real allocator core on the simulated driver; the
+            ``glake`` and ``compact`` run the real allocator core on the simulated driver. The
             process must hold no glake memory meanwhile.
-        capacity: bytes of the device, or text such as "80GiB", up to MAX_CAPACITY; None is without
-            limit, which is 1 TiB.
-        complete_after: events until work enqueued on a stream completes; :data:`NEVER`.
-        find_min_capacity: also bisect the smallest capacity that fits, to 0.1 % (10 to 20 replays).
-        timeline_points: most points the timeline may have.
-        driver_path: the simulator's library; "" is the one beside glake's.
-        progress: told now and then the share (0..1) of the present replay's events done.
-        layout_at: index of the event, from 0, after which to keep where everything lay; None for
-            none. The layout is None if memory ran out before. "peak", what a report shows: after
-            the event with the most live bytes of the trace, the same for every policy. Where memory
-            runs out, as the refused request left it: a policy gives back what it can before it
-            refuses.
-        costs: tables to price driver calls by: ``published``, or a device's or a source's of the
-            simulator's cost file; None for :func:`default_costs`. The first one's figures are the
-            result's and the steps' own.
+        capacity: bytes of the device, or text such as "80GiB", up to MAX_CAPACITY. None: no limit,
+            for which 1 TiB stands.
+        complete_after: how many events later work on a stream completes, or :data:`NEVER`.
+        find_min_capacity: also find the smallest capacity that fits, to 0.1 %, by bisection (10 to
+            20 replays).
+        timeline_points: the most points that the timeline may have.
+        driver_path: the simulator's library; "": the one beside glake's own.
+        progress: called now and then with the share (0 to 1) of the present replay's events that
+            are done.
+        layout_at: the index of an event, from 0. The layout after this event is kept; it is None if
+            memory ran out before. None: no layout is kept. "peak", as reports use: the event with
+            the most live bytes of the trace, which is the same for every policy. If memory runs
+            out, the layout is that after the refused request, when the policy had given back what
+            it could.
+        costs: the tables of prices for driver calls: ``published``, or tables of the simulator's
+            cost file; None: :func:`default_costs`. The figures of the result and of its steps are
+            by the first table.
 
     Raises:
         ReplayError: unknown policy or table, a capacity above MAX_CAPACITY (for

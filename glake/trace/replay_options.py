@@ -50,7 +50,7 @@ def parse_capacity(ctx: click.Context, param: click.Parameter, value: str) -> Ca
 def _times_live(value: str, number: Fraction) -> Capacity:
     def capacity(live: int) -> int:
         size = int(live * number)
-        if live > MAX_CAPACITY:  # no device holds it: each policy says so
+        if live > MAX_CAPACITY:  # no device holds this much: each policy will say so
             return MAX_CAPACITY
         if live and not _GRANULE <= size <= MAX_CAPACITY:
             raise click.UsageError(
@@ -99,8 +99,7 @@ def parse_costs(ctx: click.Context, param: click.Parameter, value: str | None) -
 
 
 def device_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates a command with --capacity and --complete-after, which describe the device of a
-    replay."""
+    """Adds --capacity and --complete-after, which describe the device of a replay, to a command."""
     command = click.option(
         "--complete-after",
         default="512",

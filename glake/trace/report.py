@@ -20,12 +20,12 @@ from glake.units import counted, micros, nanos, printable, scale, size, titled
 if TYPE_CHECKING:
     from glake._C import Trace
 
-_HOLDERS_NAMED = 5  # of an out-of-memory; the JSON has all
+_HOLDERS_NAMED = 5  # holders named when memory ran out; the JSON has all
 _MOST_MARKS = 250
 _MOST_NAMES = 12
-_FAR = 1.5  # times what is held
-_TALL, _LOW = 4.4, 1.6  # inches: memory over events, cost of each step
-# Parts of a panel's width and height. Crosses that are closer would hide each other.
+_FAR = 1.5  # times the memory held; a larger capacity is named, and not drawn
+_TALL, _LOW = 4.4, 1.6  # inches: the heights of the memory panel and the cost panel
+# Parts of a panel's width and height. Crosses that are closer than this would hide each other.
 _NEAR, _APART = 0.02, 0.055
 _CROSS: Any = {
     "marker": "X", "markersize": 11, "markeredgecolor": "black", "linestyle": "none", "zorder": 5,
@@ -33,7 +33,8 @@ _CROSS: Any = {
 
 
 def to_json(result: ReplayResult) -> dict[str, Any]:
-    """A JSON object for each trace and policy, with every field but the timeline and the layout."""
+    """A JSON object for each trace and policy, with every field except the timeline and the
+    layout."""
     fields = dataclasses.asdict(dataclasses.replace(result, layout=None))
     del fields["timeline"], fields["layout"]
     return fields
@@ -126,11 +127,11 @@ def plot(
 
     Args:
         results: replays, those of one trace together.
-        path: the file, replaced if it is there.
+        path: the file. It is replaced if it exists.
         traces: the traces (``load_trace``) of the results.
 
-    The live bytes are those of the whole trace, a policy's curve ends where it ran out of memory,
-    with a cross; steps are marked.
+    The live bytes are those of the whole trace. If a policy ran out of memory, its curve ends there
+    with a cross. Steps are marked.
 
     Raises OSError if the file cannot be written, ValueError for a suffix matplotlib does not know.
     """
@@ -197,7 +198,7 @@ def _draw_costs(axes: Any, panel: Sequence[ReplayResult]) -> None:
 def _draw_panel(axes: Any, panel: Sequence[ReplayResult], trace: Trace) -> None:
     capacity = panel[0].capacity_bytes
     highest = max(trace.peak_live_bytes, *(each.peak_physical_bytes for each in panel))
-    # A capacity far above all that is held would flatten the curves, so it is told and not drawn.
+    # A capacity far above the memory held would flatten the curves, so it is named and not drawn.
     far = capacity is not None and capacity > _FAR * highest
     unit, bytes_of_unit = scale(highest if far else max(highest, capacity or 0))
     live = trace.live_timeline(LIVE_POINTS)
@@ -211,7 +212,8 @@ def _draw_panel(axes: Any, panel: Sequence[ReplayResult], trace: Trace) -> None:
     )
     for number, each in enumerate(panel):
         physical = [held / bytes_of_unit for held in each.timeline.physical]
-        # Each curve is thinner than the one before, so that curves on top of each other all show.
+        # Each curve is thinner than the one before it, so that curves on top of each other can all
+        # be seen.
         width = max(2.8 - 0.6 * number, 0.8)
         axes.plot(
             each.timeline.event, physical, color=f"C{number}", linewidth=width, label=each.policy

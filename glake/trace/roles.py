@@ -1,8 +1,8 @@
 """The role of each block that is live at a moment, by its tag and by how long it lives.
 
-The first frame of a tag is the phase in which the block was allocated, the last one in set-up its
-kind, where the recorder knew it (docs/trace-format.md). What an optimizer allocates is its state if
-it outlives the step, and a temporary of the update if not.
+The first frame of a tag is the phase in which the block was allocated. In set-up the last frame is
+the block's kind, if the recorder knew it (docs/trace-format.md). A block that an optimizer
+allocates is its state if it outlives the step, and otherwise a temporary of the update.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KINDS = {
 }
 """Last frames of set-up's tags, after a name, and what they say."""
 
-# FSDP writes what it gathers into storages that it resizes in place.
+# FSDP gathers into storages that it resizes in place.
 _RESIZED = "storage.resize_"
 
 _SETUP = re.compile(r"set-?up|init|build|model|weights?|param", re.I)
@@ -44,9 +44,9 @@ _FORWARD = re.compile(r"forward|recompute", re.I)
 
 
 def role_of(tag: str, lasting: bool, kinds: bool = False) -> str:
-    """The role of a block. ``lasting``: it outlives its step. ``kinds``: the trace's recorder gave
-    the tags of set-up their kinds. A block without one is then no parameter, but a bucket or buffer
-    of the code that spreads the job, or a temporary."""
+    """The role of a block. ``lasting``: it outlives its step. ``kinds``: the recorder put kinds
+    into the tags of set-up. Then a block without a kind is no parameter. It is a temporary, or a
+    bucket or buffer of the code that spreads the job."""
     frames = tag.split(";")
     phase, last = frames[0], frames[-1]
     if _SETUP.match(phase):
@@ -72,7 +72,7 @@ def role_of(tag: str, lasting: bool, kinds: bool = False) -> str:
 def by_role(held: Sequence[Holder], lasting: Sequence[Holder]) -> list[tuple[str, int]]:
     """Bytes by role, the largest first. It is empty for a trace without tags.
 
-    ``held`` is ``Trace.holders(event)`` and ``lasting`` ``Trace.lasting(event)``, the part of it in
+    ``held`` is ``Trace.holders(event)``. ``lasting`` is ``Trace.lasting(event)``, the part of it in
     blocks that outlive their step.
     """
     if not any(tag for tag, _, _ in held):

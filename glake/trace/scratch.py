@@ -1,7 +1,7 @@
 """A table of the memory that CUDA kernels allocate for themselves. No fake kernel shows it.
 
-Estimates after how torch and FlashAttention are known to work; NOT calibrated on hardware. Sizes
-are bytes.
+These are estimates from how torch and FlashAttention are known to work. They are NOT calibrated on
+hardware. Sizes are bytes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from glake.trace.job import SCRATCH
 
 _KIB = 1 << 10
 
-# The cuBLAS workspace. torch's allocator holds it for good, for each handle (one for each thread)
-# and stream: docs.pytorch.org, CUBLAS_WORKSPACE_CONFIG: ":4096:2:16:8" (KiB each, times), on Hopper
-# 32 MiB. torch's cuBLASLt calls share it (TORCH_CUBLASLT_UNIFIED_WORKSPACE).
+# The cuBLAS workspace. torch's allocator holds one for good, for each stream and each handle (a
+# thread has one handle). Its size is that of CUBLAS_WORKSPACE_CONFIG at docs.pytorch.org:
+# ":4096:2:16:8" (2 x 4096 KiB and 8 x 16 KiB), and 32 MiB on Hopper. torch's cuBLASLt calls share
+# it (TORCH_CUBLASLT_UNIFIED_WORKSPACE).
 WORKSPACE = {"ampere": (4096 * 2 + 16 * 8) * _KIB, "hopper": 32 << 20}
 
 _aten = torch.ops.aten
@@ -34,7 +35,8 @@ def _round(value: int, to: int) -> int:
 def _flash_backward(args: Any, out: Any) -> list[int]:
     """mha_bwd of FlashAttention 2: softmax_d and dq_accum in float, dk and dv for grouped heads.
 
-    Sequence rounded up to 128, head size to 32. q, k are [batch, heads, sequence, head size].
+    The sequence is rounded up to 128, and the head size to 32. q and k are [batch, heads, sequence,
+    head size].
     """
     query, key = args[1], args[2]
     batch, heads, queries, size = query.shape
@@ -56,10 +58,11 @@ def _efficient_backward(args: Any, out: Any) -> list[int]:
 
 
 def _embedding_backward(args: Any, out: Any) -> list[int]:
-    """embedding_dense_backward above 3072 indices: sorted and original indices, cub's workspace
-    (as large again), and a partial sum a segment in float.
+    """embedding_dense_backward above 3072 indices: sorted and original indices, cub's workspace of
+    the same size, and a partial sum in float for each segment.
 
-    Segments: one for each distinct index (at most the vocabulary) and for each further 10 rows.
+    There is a segment for each distinct index (at most the vocabulary), and for each further 10
+    rows.
     """
     grad, indices, vocabulary = args[0], args[1], int(args[2])
     count = indices.numel()
@@ -71,7 +74,7 @@ def _embedding_backward(args: Any, out: Any) -> list[int]:
 
 
 def _sort(args: Any, out: Any) -> list[int]:
-    """A radix sort's second buffer, of keys and of 64-bit places."""
+    """The second buffer of a radix sort, for keys and 64-bit places."""
     return [args[0].numel() * (args[0].element_size() + 8)]
 
 

@@ -1,4 +1,5 @@
-"""One recording, inside the child: a process group, fake mode and recorder around a user's job."""
+"""One recording, inside the child. It puts a process group, the fake mode and the recorder around a
+user's job."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def record(
     load: Callable[[], Callable[[Job], Step]],
     progress: Callable[[int, str], None],
 ) -> dict[str, Any]:
-    """Records `job.steps` steps of what `load` gives into request["out"]. Returns the facts.
+    """Records `job.steps` steps of the job that `load` returns, into request["out"]. Returns the
+    facts.
 
     Raises PlanError and whatever the user's code raises.
     """
@@ -103,7 +105,7 @@ _NOTHING = (
 
 @contextmanager
 def _recording(recorder: Recorder) -> Iterator[None]:
-    """Enters the modes, and keeps parts of torch out of the record."""
+    """A context with the modes. It keeps parts of torch out of the record."""
     # A fake device is available, but no real tensor may be made on it.
     modes: Any = FakeTensorMode
     modes.avoid_device_init = property(lambda self: True)
@@ -118,8 +120,8 @@ def _recording(recorder: Recorder) -> Iterator[None]:
 
 @contextmanager
 def _muted_sharding(recorder: Recorder) -> Iterator[None]:
-    """Keeps DTensor's work out: it derives shapes by running operators on whole-size fakes, and
-    meshes hold real tensors."""
+    """Keeps DTensor's own work out of the record. DTensor derives shapes by running operators on
+    fake tensors of the whole size, and its meshes hold real tensors."""
     if not torch.distributed.is_available():
         yield
         return
@@ -144,7 +146,7 @@ def _muted_sharding(recorder: Recorder) -> Iterator[None]:
     originals.append((replicated, "__init__", replicated.__init__))
     for (owner, name, original), (_, _, context) in zip(originals, patches, strict=False):
         setattr(owner, name, _inside(original, context))
-    # It mistakes a fake mode for tracing, and would then compute every placement again.
+    # DTensor mistakes a fake mode for tracing, and would compute every placement again.
     deciding: tuple[Any, ...] = (_dispatch, _sharding_prop)
     for module in deciding:
         originals.append((module, "_are_we_tracing", module._are_we_tracing))
@@ -158,13 +160,13 @@ def _muted_sharding(recorder: Recorder) -> Iterator[None]:
 
 
 def _replicating(original: Callable[..., Any]) -> Callable[..., Any]:
-    """DistributedDataParallel without the parts that read values (comparing ranks, timing, new
+    """A DistributedDataParallel without the parts that read values (comparing ranks, timing, new
     buckets)."""
     from glake.trace.plans.engines import _all_reduced, _FirstBuckets, _NoLogger
 
     @functools.wraps(original)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
-        if kwargs.get("init_sync") is False:  # a ready plan, which sees to it itself
+        if kwargs.get("init_sync") is False:  # a ready plan has replaced these parts itself
             original(self, *args, **kwargs)
             return
         original(self, *args, **{**kwargs, "init_sync": False})
@@ -189,8 +191,8 @@ def _inside(function: Callable[..., Any], context: Callable[[], Any]) -> Callabl
 
 
 def _join_fake_group(job: Job) -> None:
-    """Makes a process group of `world` ranks of which only this one exists. An `init_process_group`
-    of the job itself then does nothing."""
+    """Makes a process group of `world` ranks, of which only this one exists. If the job itself
+    calls `init_process_group`, that does nothing."""
     local = job.rank % 8
     facts = {"RANK": job.rank, "WORLD_SIZE": job.world, "LOCAL_RANK": local}
     facts |= {"LOCAL_WORLD_SIZE": min(job.world, 8), "MASTER_PORT": 29500}
@@ -214,8 +216,8 @@ def _join_fake_group(job: Job) -> None:
 
 
 def _untraced_transformers() -> None:
-    """transformers mistakes a fake tensor for a graph that is traced, and then makes attention
-    masks that a real run leaves out. Once it is imported, this corrects it."""
+    """transformers takes a fake tensor as a sign that a graph is traced, and then makes attention
+    masks that a real run leaves out. This corrects transformers once it is imported."""
     module: Any = sys.modules.get("transformers.utils.import_utils")
     if module is not None and hasattr(module, "is_fake_tensor"):
         module.is_fake_tensor = lambda tensor: False

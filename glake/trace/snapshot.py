@@ -32,7 +32,8 @@ _ACTIONS = {"alloc": "alloc", "free_requested": "free", "free_completed": "compl
 
 
 def _get(holder: Any, key: str, kind: type, where: str, default: Any = None) -> Any:
-    """A field of a dict of unknown shape. ConvertError names it if it is not of `kind`."""
+    """A field of a dict of unknown shape. Raises ConvertError, which names the field, if it is not
+    of `kind`."""
     if not isinstance(holder, dict):
         raise ConvertError(f"{where}: {type(holder).__name__}, where a dict belongs")
     value = holder.get(key, default)
@@ -51,7 +52,8 @@ def _size(holder: Any, key: str, where: str) -> int:
 
 
 class _Tags:
-    """Makes tags of stacks. Snapshots share their stacks, so each becomes text only once."""
+    """Makes tags of stacks. Blocks of a snapshot share stacks, so each stack is made a text only
+    once."""
 
     def __init__(self) -> None:
         self._by_stack: dict[int, str] = {}
@@ -61,7 +63,7 @@ class _Tags:
         frames = holder.get("frames") or []
         if not isinstance(frames, list):
             raise ConvertError(f"{where}.frames: {type(frames).__name__}, not list")
-        # The list lives as long as the snapshot, so its id is its own.
+        # The list lives as long as the snapshot, so no other object gets its id.
         if id(frames) not in self._by_stack:
             self._by_stack[id(frames)] = self._stack(frames, where)
         stack = self._by_stack[id(frames)]
@@ -99,8 +101,9 @@ class _Tags:
 
 
 def _frame_text(file: str, line: int, name: str) -> tuple[str, bool]:
-    """FILE:LINE:FUNCTION of Python, or an operator's name, and whether a tag should have it. It
-    should if it is the user's own Python, an operator, or what glake's own export made of a tag."""
+    """FILE:LINE:FUNCTION of Python or an operator's name, and whether a tag should have it. A tag
+    should have the user's own Python, operators, and frames that glake's own export made of a
+    tag."""
     if file == TAG_FRAME:
         return name, True
     base = os.path.basename(file)
@@ -115,7 +118,7 @@ def _frame_text(file: str, line: int, name: str) -> tuple[str, bool]:
 
 
 def _has_history(trace: list[Any]) -> bool:
-    # A device that was never used may still have the mark of the snapshot itself.
+    # A device that was never used may still have an entry for the snapshot itself.
     return any(not isinstance(each, dict) or each.get("action") != "snapshot" for each in trace)
 
 
@@ -178,9 +181,9 @@ class Snapshot:
         return sum(entry.get("action") in _GIVEN_BACK for entry in self.events)
 
     def _steps(self) -> list[tuple[int, int]]:
-        """(time, number) of each step's begin, the last one first. They are the steps that
-        torch.profiler marked, or else the ends of the first optimizer's steps, which glake itself
-        would mark."""
+        """(time, number) of the beginning of each step, the last one first. The steps are those
+        that torch.profiler marked. If there are none, they begin at the ends of the first
+        optimizer's steps, as glake itself would mark them."""
         profiled: list[tuple[int, int]] = []
         optimized: list[int] = []
         optimizer: str | None = None
@@ -210,7 +213,7 @@ class Snapshot:
             for index, block in enumerate(_get(segment, "blocks", list, where)):
                 at = f"{where}.blocks[{index}]"
                 size = _size(block, "size", at)
-                # Older snapshots leave the blocks' own addresses out.
+                # Older snapshots do not contain the blocks' own addresses.
                 address = _get(block, "address", int, at, address)
                 if block.get("state") == "active_allocated":
                     if block.get("requested_size"):

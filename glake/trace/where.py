@@ -1,7 +1,8 @@
-"""The phase of a job and the module that are at work: the first frames of a tag.
+"""Finds the phase and the module of the job that run now: the first frames of a tag.
 
-After a backward or an optimizer's step, outside all modules, only what comes next tells what an
-operator was for: an update (clipping), another forward (its inputs), or neither (`step`).
+After a backward pass or an optimizer's step, an operator outside all modules may belong to an
+update (clipping), to another forward pass (its inputs), or to neither (`step`). Only what comes
+next tells which.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from torch.optim.optimizer import (
 
 
 class Where:
-    """The phase and module path of what runs now, forward and backward. What was said to be
-    ``step`` may turn out to be an update's or a forward's. ``settle`` is then told its phase."""
+    """The phase and module path of what runs now, forward and backward. Operators of phase ``step``
+    may turn out to belong to an update or a forward pass. ``settle`` is then called with that
+    phase."""
 
     def __init__(self, settle: Callable[[str], None] = lambda phase: None) -> None:
         self.phase = "setup"
@@ -34,7 +36,7 @@ class Where:
         self._optimizers: list[Any] = []
         self._names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._modules: list[tuple[Any, str]] = []
-        # For each thread: autograd's sequence numbers from which on nodes belong to a module.
+        # For each thread: the sequence numbers of autograd from which on nodes belong to a module.
         self._marks: dict[int, tuple[list[int], list[str]]] = {}
         self._tasks: dict[int, int] = {}
         self._between = False  # after a backward or an update, before a module
@@ -56,7 +58,7 @@ class Where:
         return "step" if self.phase == "forward" and self._between else self.phase, ""
 
     def begin_step(self) -> None:
-        """A step begins: forward until something else is seen."""
+        """Begins a step. Its phase is forward until something else is seen."""
         self.phase, self._between = "forward", False
         self._optimizers.clear()
         self._modules.clear()
@@ -68,7 +70,7 @@ class Where:
         number = node._sequence_nr() if node is not None else -1
         thread = self._tasks.get(task)
         if thread is None:
-            # A reentrant checkpoint runs, in this thread, a graph that this thread recorded.
+            # A reentrant checkpoint runs a graph in the thread that recorded it.
             here = threading.get_ident()
             nested = bool(self._tasks) and here in self._marks
             thread = here if nested else next(iter(self._marks), 0)

@@ -1,6 +1,6 @@
-"""A small FSDP trainer over glake: composed of parts that configs build (docs/trainer.md).
+"""A small FSDP trainer over glake. Configs build its parts (docs/trainer.md).
 
-Importing it imports no torch: each name is fetched from its module when first used.
+Importing it does not import torch. Each name is fetched from its module when it is first used.
 """
 
 import importlib

@@ -65,7 +65,7 @@ def configured(
     changes: tuple[str, ...],
     export: str | None = None,
 ) -> Any:
-    """The experiment that the command line describes. InvalidOption, UnknownOption."""
+    """The experiment that the command line describes. Raises InvalidOption or UnknownOption."""
     if config is None:
         raise InvalidOption("--config says what to train: a model of the zoo (--list), or a file")
     try:
@@ -80,14 +80,14 @@ def configured(
         path, equals, text = change.partition("=")
         if not equals:
             raise InvalidOption(f"--set {change}: write it as PATH=VALUE")
-        # It is used as it stands, because a separator may be white space. But "PATH = VALUE" is
-        # accepted as well.
+        # The value is taken with its white space, because a separator may consist of it. "PATH =
+        # VALUE" is accepted as well.
         made.set_text(path.strip(), text if path == path.strip() else text.strip())
     return made
 
 
 def _read(config: str) -> Any:
-    """The experiment that --config names. OSError."""
+    """The experiment that --config names. Raises OSError if the file cannot be read."""
     from glake.trainer.loop import Experiment
     from glake.trainer.models import huggingface, sizes
 

@@ -1,6 +1,6 @@
 """Configurable: parts that are built from typed, nested configs.
 
-A part is a class with a nested `Config`, a dataclass of keywords; its config builds it:
+A part is a class with a nested `Config`, a dataclass of keywords. The config builds the part:
 
     class MLP(Configurable, nn.Module):
         class Config(Configurable.Config):
@@ -13,12 +13,13 @@ A part is a class with a nested `Config`, a dataclass of keywords; its config bu
 
     MLP.Config(hidden=256).build(dim=64)
 
-A parent holds its children's configs, never their fields: what a child must know of its
-surroundings (`dim`) is told at build. So a part is swapped where its config stands, and no other
-class changes. A config is a tree; `set`, `visit`, `diff`, `to_dict`, `save` work on the whole tree.
+A parent holds its children's configs, never their fields. At build it tells a child what the child
+must know of its surroundings (`dim`). So to replace a part, replace its config in the parent's: no
+other class changes. A config is a tree. `set`, `visit`, `diff`, `to_dict` and `save` work on the
+whole tree.
 
-Every assignment is checked against the field's annotation. A field is a config, a bool, int,
-float, str or Literal, or a tuple of these; one that may be None has the default None, since TOML
+Every assignment is checked against the field's annotation. A field is a config, a bool, int, float,
+str or Literal, or a tuple of these. A field that may be None has the default None, because TOML
 leaves a None out. A number's limits are part of its type: `heads: Count`. The principle is
 AXLearn's (arXiv 2507.05411).
 """
@@ -52,7 +53,8 @@ _CLASS = "class"  # the key of a dict that names the part
 class Within:
     """The limits of a number, as in `Annotated[float, Within(0, below=1)]`.
 
-    least, most: the ends of the range, which it may be. above, below: ends that it may not be.
+    `least` and `most` are ends of the range that the number may equal. `above` and `below` are ends
+    that it may not equal.
     """
 
     least: float = -math.inf
@@ -93,7 +95,7 @@ def child(kind: Callable[..., C], **fields: object) -> C:
 
     Args:
         kind: the config's class.
-        fields: its values, where they differ from the class's defaults.
+        fields: the values that differ from the class's defaults.
 
     Raises:
         WrongType: `kind` is no class.
@@ -143,7 +145,8 @@ class Configurable:
             raise InvalidOption(f"{name}: an option cannot be deleted: set another value, or None")
 
         def build(self, *args: Any, **context: Any) -> Any:
-            """The part, with a copy of this config. Later edits do not reach it."""
+            """Builds the part with a copy of this config. Later edits of the config do not reach
+            the part."""
             return self.part(copy.deepcopy(self), *args, **context)
 
         def get(self, path: str) -> Any:
@@ -158,17 +161,17 @@ class Configurable:
 
         def set(self, path: str, value: object) -> None:
             """Replaces the value at a dotted path. A dict with a "class" becomes a config."""
-            self.get(path)  # or says what is not there
+            self.get(path)  # raises an error that names what is missing
             before, _, last = path.rpartition(".")
             with told_of(f"{before}." if before else ""):
                 setattr(self.get(before) if before else self, last, value)
 
         def set_text(self, path: str, text: str) -> None:
-            """Acts as `set`, with a value from a command line: TOML, or else the text itself.
-            "none" unsets an option, if that is allowed."""
+            """Sets a value that a command line gives as text. The text is TOML, or else the value
+            itself. "none" unsets an option, if that is allowed."""
             reader, value = _toml_reader(), text
             if text.lower() == "none":
-                with contextlib.suppress(InvalidOption):  # else it is a text like any other
+                with contextlib.suppress(InvalidOption):  # else "none" is an ordinary text
                     return self.set(path, None)
             with contextlib.suppress(reader.TOMLDecodeError):
                 table = reader.loads(f"value = {text}")
@@ -178,9 +181,9 @@ class Configurable:
         def visit(self, kind: type[Configurable.Config], function: Callable[[Any], Any]) -> Any:
             """Replaces every node of a kind by function(node), in this config and below it.
 
-            This config itself changes. Children come before their parents; what `function` returns
-            is not visited again, and None keeps the node. Returns the root, which may be another
-            one now.
+            This config itself changes. Children come before their parents. What `function` returns
+            is not visited again. If it returns None, the node stays. Returns the root, which may
+            have been replaced too.
             """
             for name, value in self._options():
                 if isinstance(value, Configurable.Config):
@@ -189,11 +192,11 @@ class Configurable:
             return self if replaced is None else replaced
 
         def unset(self) -> Iterator[tuple[str, str]]:
-            """Path and type of every option that is None. TOML leaves these out."""
+            """The path and type of every option that is None. TOML leaves such options out."""
             return ((path, _worded(hint)) for path, value, hint in self._leaves() if value is None)
 
         def _options(self) -> list[tuple[str, Any]]:
-            """Name and value of each of its own fields."""
+            """The name and value of each of the config's own fields."""
             return [(field.name, getattr(self, field.name)) for field in dataclasses.fields(self)]
 
         def _leaves(self) -> Iterator[tuple[str, Any, Any]]:
@@ -251,7 +254,7 @@ class Configurable:
             writer = extras.needed("tomli_w", "writing TOML", "tomli_w", "trainer")
             return str(writer.dumps(self.to_dict()))
 
-    abstract: typing.ClassVar[bool] = False  # there are kinds of it; it builds nothing itself
+    abstract: typing.ClassVar[bool] = False  # True: only its subclasses can be built
 
     def __init__(self, config: Configurable.Config) -> None:
         super().__init__()
@@ -294,7 +297,7 @@ def _title(part: type) -> str:
 
 
 def _kinds(part: type[Configurable]) -> set[type[Configurable]]:
-    """All parts that can take the place of an abstract part, in the modules imported so far."""
+    """All parts that can stand for an abstract part, from the modules imported so far."""
     below = {kind for each in part.__subclasses__() for kind in _kinds(each)}
     return below if part.abstract else below | {part}
 
@@ -315,7 +318,7 @@ def unknown(what: str, name: str, known: str, names: Iterable[str]) -> UnknownOp
 
 @contextlib.contextmanager
 def told_of(place: str) -> Iterator[None]:
-    """Puts the place before the text of a refusal."""
+    """Puts the option's place before the text of an error."""
     try:
         yield
     except (InvalidOption, UnknownOption) as error:

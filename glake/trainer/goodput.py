@@ -1,7 +1,8 @@
-"""Goodput: the share of training time that counts in the result, from a run's log.
+"""Goodput: the share of training time that contributed to the result, from a run's log.
 
-Kills cost the steps that are done again, the step that was under way and the restoring of the
-state; that the interpreter starts, imports torch and joins the group is counted apart.
+A kill costs the time of three things: the steps that are done again, the step that was under way,
+and restoring the state. The time in which the interpreter starts, imports torch and joins the group
+is counted separately.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from typing import Any
 class Goodput:
     """Seconds of rank 0."""
 
-    useful: float = 0.0  # of the steps that count, without what checkpoints stalled them
-    stalled: float = 0.0  # of these steps, by checkpoints
+    useful: float = 0.0  # of the steps that count, without stalls by checkpoints
+    stalled: float = 0.0  # in which checkpoints stalled these steps
     repeated: float = 0.0  # steps that were done again later
-    broken: float = 0.0  # steps under way when a rank was killed; a step's time a kill at most
-    restoring: float = 0.0  # after a kill, until steps take as long as they do
-    restarting: float = 0.0  # the interpreter's, torchrun's, the first start's: not in the share
-    restarts: int = 0  # torchrun's, those included that were killed before they were in the log
+    broken: float = 0.0  # steps under way at a kill; at most one usual step's time for each kill
+    restoring: float = 0.0  # after a kill, until steps take the usual time again
+    restarting: float = 0.0  # starts of the interpreter and torchrun, and all of the first start
+    restarts: int = 0  # by torchrun, including any that a kill ended before it wrote to the log
 
     @property
     def share(self) -> float:
-        """The useful time, divided by all but restarting."""
+        """The useful time, divided by all time except `restarting`."""
         lost = self.stalled + self.repeated + self.broken + self.restoring
         return self.useful / (self.useful + lost) if self.useful else 0.0
 
@@ -52,7 +53,8 @@ class Goodput:
 
 
 def records(path: Path) -> list[dict[str, Any]]:
-    """The records of a log. A line that a kill tore, or that is not the trainer's, is left out."""
+    """The records of a log. Lines that a kill cut off, or that the trainer did not write, are left
+    out."""
     found = []
     for line in path.read_text(errors="replace").splitlines():
         try:
@@ -78,26 +80,26 @@ def _last_run(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def last_of_each_step(log: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """The records of the last run that count, which is the last one of each step."""
+    """The records of the last run that count: the last record of each step."""
     return {each["step"]: each for each in _last_run(log) if each["event"] == "step"}
 
 
 def goodput(log: list[dict[str, Any]]) -> Goodput:
     """The goodput of a run's records, with all its restarts.
 
-    The first step of a process takes longer than others; what is above the usual counts as
-    restoring. Where a run began anew, what was before it is another's.
+    The first step of a process takes longer than others. The time above the usual step's counts as
+    restoring. Records before the start of the last run belong to another run, and are left out.
     """
     log = _last_run(log)
     counted = last_of_each_step(log)
     usual = statistics.median(each["seconds"] for each in counted.values()) if counted else 0.0
     found, before, number, job = Goodput(), {"event": "end"}, -1, None
-    killed = False  # whether the last start was after a kill: not what goes on with an ended run
+    killed = False  # whether the last start followed a kill, and not the end of a run
     for each in log:
         beginning = 0.0
         if each["event"] == "start":
             killed = before["event"] != "end"
-            restart = each.get("restart", 0)  # of this torchrun: another begins at 0 again
+            restart = each.get("restart", 0)  # each torchrun counts its own from 0
             same = each.get("job") == job and restart > number
             found.restarts += restart - number if same else restart + 1
             number, job = restart, each.get("job")
@@ -120,5 +122,5 @@ def goodput(log: list[dict[str, Any]]) -> Goodput:
         else:
             found.restarting += beginning
         before = each
-    found.restarts = max(0, found.restarts - 1)  # the first start is none
+    found.restarts = max(0, found.restarts - 1)  # the first start is no restart
     return found

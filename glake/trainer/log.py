@@ -23,41 +23,41 @@ from glake.allocator import torch as allocator
 from glake.errors import InvalidOption
 from glake.trainer.configurable import Configurable, Count, Natural, NonNegative
 
-_LINE_S = 10.0  # from one line to the next, where there is no terminal for a bar
+_LINE_S = 10.0  # from one line to the next, if there is no terminal for a bar
 
 
 class Log(Configurable):
     """The log of a run. Rank 0 writes it. The other ranks profile and take snapshots."""
 
     class Config(Configurable.Config):
-        folder: str = ""  # of log.jsonl and all else; "": the checkpoints', if there are any
+        folder: str = ""  # of log.jsonl and the other files; "": that of checkpoints, if any
         every: Count = 1  # steps from one record to the next
         progress: bool = True
         tensorboard: bool = False
-        peak_flops: NonNegative = 0.0  # of a rank, per second, for the MFU; 0: left out
+        peak_flops: NonNegative = 0.0  # of a rank, per second, for the MFU; 0: the MFU is left out
         profile: Natural = 0  # steps that torch's profiler sees, from the third step on
-        snapshot: bool = False  # PyTorch's memory snapshot, of the run's last step
-        trace: bool = False  # all that glake's allocator does, for `glake replay`
+        snapshot: bool = False  # write PyTorch's memory snapshot of the run's last step
+        trace: bool = False  # record what glake's allocator does, for `glake replay`
 
     def __init__(
         self, config: Config, *, rank: int, steps: int, folder: str, device: Any = None
     ) -> None:
         """Opens the log. `folder` is that of the checkpoints. A snapshot is of the memory of
-        `device`. InvalidOption, PackageMissing."""
+        `device`. Raises InvalidOption or PackageMissing."""
         super().__init__(config)
         chosen = config.folder or folder
         files = ("tensorboard", "profile", "snapshot", "trace")
         if not chosen and (asked := [each for each in files if getattr(config, each)]):
             raise InvalidOption(f"log.{asked[0]} needs a folder to write to: set log.folder")
         self.folder = Path(os.path.expanduser(chosen)) if chosen else None
-        self.lost = False  # records, for want of room
-        self.records: list[dict[str, Any]] = []  # of this process, where there is no folder
+        self.lost = False  # whether records were lost, because the disk was full
+        self.records: list[dict[str, Any]] = []  # of this process, if there is no folder
         self._rank = rank
         self._file: Any = None
         self._board: Any = None
         self._profiler: Any = None
         self._snapshot: Callable[[Path], None] | None = None
-        with contextlib.ExitStack() as ends:  # what is open is closed where the next is refused
+        with contextlib.ExitStack() as ends:  # closes what is open if opening the next fails
             self._bar = _Bar(steps, ends) if rank == 0 and config.progress else None
             if self.folder is not None:
                 self._open(self.folder, ends, device)
@@ -95,7 +95,7 @@ class Log(Configurable):
             print(f"trainer: {text}", file=sys.stderr, flush=True)
 
     def event(self, kind: str, **values: Any) -> None:
-        """Writes a record. A kill loses the last one at most."""
+        """Writes a record. A kill loses at most the last record."""
         record = {"event": kind, **values, "time": time.time()}
         if self.folder is None and self._rank == 0:
             self.records.append(record)
@@ -145,7 +145,7 @@ class Log(Configurable):
 
 
 def _closed(file: Any) -> None:
-    with contextlib.suppress(OSError):  # told when it began
+    with contextlib.suppress(OSError):  # the first failure was reported
         file.close()
 
 
@@ -189,8 +189,8 @@ class _Bar:
 
 
 def memory(device: Any) -> dict[str, Any]:
-    """The peak bytes of this rank so far, from glake if it serves torch's memory, else from torch.
-    It is empty if nothing counts them."""
+    """The peak bytes of this rank so far. glake gives them if it is torch's allocator, else torch.
+    The dict is empty if nothing counts them."""
     if (mode := allocator.mode()) is not None:
         whose, live, found = mode, "requested_bytes", glake.stats(device.index or 0)
     elif device.type == "cuda":
@@ -205,7 +205,8 @@ def memory(device: Any) -> dict[str, Any]:
 
 
 def _traced(path: Path) -> Any:
-    """Makes glake record this rank's allocations from now on. InvalidOption if it serves none."""
+    """Makes glake record this rank's allocations from now on. Raises InvalidOption if glake makes
+    none of them."""
     if allocator.mode() is None:
         raise InvalidOption(
             "log.trace: glake records what it allocates, and serves no memory here: "
@@ -215,8 +216,8 @@ def _traced(path: Path) -> Any:
 
 
 def _recorded(device: Any) -> Callable[[Path], None]:
-    """Makes the allocator of torch's memory record it from now on. Returns a function that writes
-    PyTorch's memory snapshot. InvalidOption if the allocator cannot."""
+    """Makes torch's allocator record its memory from now on. Returns a function that writes
+    PyTorch's memory snapshot. Raises InvalidOption if the allocator cannot record."""
     if allocator.mode() is not None:
         glake.record_memory_history()
         return glake.dump_snapshot

@@ -1,8 +1,8 @@
-"""The training loop. It takes an experiment's config, and returns a trained model.
+"""The training loop, which runs the experiment that a config describes.
 
-All that a step depends on is the state (parameters and the optimizer's), the seed and the step's
-number: data, learning rate and random numbers are functions of these. So a run that goes on from a
-state gives the same losses as one that was never stopped, to the bit.
+A step depends only on the state (parameters and the optimizer's), the seed and the step's number.
+Data, learning rate and random numbers are functions of these. So a run that goes on from a state
+gives exactly the losses of a run that was never stopped.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch._dynamo  # torch.optim's first use imports it: a second that belongs to the start
+import torch._dynamo  # otherwise torch.optim's first use imports it, during the first step
 import torch.distributed as dist
 from torch.utils.flop_counter import FlopCounterMode
 
 from glake.allocator import emulation
-from glake.dryrun import child as child_of_dry_run  # where values are none: nothing computes
+from glake.dryrun import child as child_of_dry_run  # in a dry run nothing computes values
 from glake.errors import CheckpointMismatch, Diverged, InvalidOption, OutOfMemory, WrongType
 from glake.trainer import log, ranks
 from glake.trainer.checkpoint import Checkpoint, Resumed
@@ -60,7 +60,7 @@ class Evaluation(Configurable):
 
 
 class Experiment(Configurable):
-    """What is trained, on what, and how. The parts do not know each other."""
+    """What is trained, on what, and how. No part refers to another one."""
 
     class Config(Configurable.Config):
         model: Decoder.Config
@@ -72,14 +72,14 @@ class Experiment(Configurable):
         checkpoint: Checkpoint.Config = child(Checkpoint.Config)
         log: log.Log.Config = child(log.Log.Config)
         steps: Count = 1000
-        sequences: Width = 8  # of a step, on all ranks together
-        accumulation: Width = 1  # passes that a rank's part of a step is done in
-        clip: NonNegative = 1.0  # the norm that gradients are clipped to; 0: they are not
+        sequences: Width = 8  # in a step, on all ranks together
+        accumulation: Width = 1  # passes into which a rank's part of a step is divided
+        clip: NonNegative = 1.0  # the norm that gradients are clipped to; 0: no clipping
         seed: Natural = 0
-        weights: str = ""  # a checkpoint of transformers' to begin with; "": drawn by the seed
-        export: str = ""  # where to write the trained model as such a checkpoint
-        deterministic: bool = False  # on GPUs the same bits at each run, with slower kernels
-        timeout_s: Timeout = 600.0  # after which a rank that does not answer is taken to be lost
+        weights: str = ""  # a checkpoint of transformers to begin with; "": random, by the seed
+        export: str = ""  # where to write the trained model as a checkpoint of transformers
+        deterministic: bool = False  # the same bits in each run on GPUs, with slower kernels
+        timeout_s: Timeout = 600.0  # a rank that does not answer for so long counts as lost
 
 
 @dataclass(frozen=True)
@@ -87,10 +87,10 @@ class Outcome:
     """The result of a run.
 
     Attributes:
-        steps: that were done in all.
-        loss: of the last step.
+        steps: how many were done in all.
+        loss: the last step's loss.
         evaluation: the last evaluation's loss; None: there was none.
-        resumed: from which checkpoint the run went on; None: from none.
+        resumed: the checkpoint from which the run went on; None: the run began.
     """
 
     steps: int
@@ -100,9 +100,9 @@ class Outcome:
 
 
 def train(config: Experiment.Config) -> Outcome:
-    """Trains on this rank. It begins with the newest whole checkpoint, if there is one.
+    """Trains on this rank. Training begins with the newest whole checkpoint, if there is one.
 
-    Every rank of a torchrun job calls it, or one process alone.
+    Every rank of a torchrun job calls this function, or one process alone.
 
     Args:
         config: the experiment.
@@ -115,9 +115,9 @@ def train(config: Experiment.Config) -> Outcome:
         FolderInUse: another job trains into the same folder.
         RankLost: another rank ended or stopped answering.
         Diverged: the loss or a gradient is not finite.
-        NotExported: the export's folder has a model already, or takes no file.
+        NotExported: the export's folder has a model already, or no file can be written there.
         InvalidOption: an option does not take its value.
-        WrongType: something else than a config.
+        WrongType: `config` is no config of an experiment.
     """
     if not isinstance(config, Experiment.Config):
         raise WrongType(f"config is an Experiment.Config, not {config!r}")
@@ -130,7 +130,7 @@ def train(config: Experiment.Config) -> Outcome:
         try:
             return run.train()
         except KeyboardInterrupt:
-            if here.count > 1:  # torchrun sends a terminal's Control-C once more
+            if here.count > 1:  # after a Control-C at a terminal, torchrun sends it once more
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
             run.log.say(f"interrupted: {run.checkpoint.interrupted()}")
             raise
@@ -142,8 +142,8 @@ class _Run:
     def __init__(
         self, config: Experiment.Config, here: ranks.Ranks, ends: contextlib.ExitStack
     ) -> None:
-        """Builds the parts, and puts the newest whole state in place. `ends` closes what is open
-        beside the steps."""
+        """Builds the parts, and loads the newest whole state. `ends` closes them at the end of the
+        run."""
         joined = time.time()
         self.here = here
         self.step, self.tokens = 0, 0
@@ -319,7 +319,7 @@ class _Run:
 
     def _finish(self) -> Outcome:
         self.checkpoint.finish(self.step, {"tokens": self.tokens, "loss": self.loss})
-        if self.config.export:  # a parameter at a time, which all ranks gather
+        if self.config.export:  # all ranks gather the parameters, one at a time
             weights = self.sharded.full_parameters()
             if self.here.rank == 0:
                 huggingface.write(self.config.export, self.config.model, weights)
@@ -365,8 +365,8 @@ def _kept_from_a_dry_run(config: Experiment.Config) -> tuple[Experiment.Config, 
         return config, ""
     request, config = json.loads(dry), copy.deepcopy(config)
     folder = config.log.folder or config.checkpoint.folder
-    if folder and not request["numbers"]:  # what it would log is unknown too
-        folder = str(Path(request["folder"]) / "trainer")  # which ends with the run
+    if folder and not request["numbers"]:  # the values to log are unknown too
+        folder = str(Path(request["folder"]) / "trainer")  # the request's folder is temporary
     config.log.folder, config.checkpoint.folder, config.export = folder, "", ""
     return config, f"{' and '.join(given)} left as they are"
 
@@ -376,11 +376,11 @@ def _require_memory(config: Experiment.Config, here: ranks.Ranks, length: int) -
     tokens each."""
     model = config.model
     arrays = 2 * 8 * config.sequences * length  # tokens and targets
-    alive = 0  # what a pass keeps on the host
+    alive = 0  # bytes that a pass keeps on the host
     if here.device.type == "cpu":
         item = 2 if config.sharding.compute_dtype in ("bfloat16", "float16") else 4
-        blocks = model.dim * (model.layers + 1)  # what goes into each, also where it is recomputed
-        # The loss's backward pass has probabilities and two gradients, in float32, at once.
+        blocks = model.dim * (model.layers + 1)  # each one's input, which recomputation keeps too
+        # The loss's backward pass holds probabilities and two gradients at once, in float32.
         logits = 0 if model.loss_rows else 3 * 4 * model.vocabulary
         alive = (item * blocks + logits) * config.sequences * length // config.accumulation
     least = (arrays + alive) * ranks.here_of(here.count) // here.count
@@ -416,9 +416,9 @@ def _mixed(seed: int, step: int, rank: int) -> int:
 
 
 def _flops_per_token(config: Experiment.Config, told: log.Log) -> float:
-    """The operations of a forward and a backward pass over a longest sequence, by torch's counter:
-    the model's matrix products, which are three times those of the forward pass. Recomputation does
-    not count."""
+    """The operations of a forward and a backward pass, for each token of a longest sequence. They
+    are the model's matrix products: three times those that torch's counter finds in the forward
+    pass. Recomputation does not count."""
     length = config.data.length
     try:
         with torch.device("meta"), FlopCounterMode(display=False) as counter, torch.no_grad():

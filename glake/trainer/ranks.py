@@ -19,9 +19,9 @@ from torch import distributed
 
 from glake.errors import RankLost
 
-dist: Any = distributed  # which does not declare all that it exports
+dist: Any = distributed  # untyped: the module does not declare all that it exports
 _UNDER_TORCHRUN = "TORCHELASTIC_RUN_ID"
-_JOBS = itertools.count()  # of this process
+_JOBS = itertools.count()  # numbers the jobs of this process
 _GONE = re.compile(
     r"connection (closed|reset|refused)|broken pipe|timed out|timeout|socket|gloo|store->get|NCCL",
     re.IGNORECASE,
@@ -35,8 +35,8 @@ class Ranks:
     rank: int
     count: int
     device: Any  # torch.device
-    host: Any  # a gloo group of all ranks, for what is no tensor of the device
-    checkpoints: Any  # another one, for the thread that writes checkpoints
+    host: Any  # a gloo group of all ranks, for values in host memory
+    checkpoints: Any  # a second gloo group, for the thread that writes checkpoints
     agent: int  # the process that started this one
 
     def total(self, value: int) -> int:
@@ -46,7 +46,8 @@ class Ranks:
         return int(sum_)
 
     def check(self) -> None:
-        """Raises RankLost if torchrun is gone, which started this rank and would start it again."""
+        """Raises RankLost if torchrun, which started this rank, is gone. Nothing would restart the
+        rank."""
         if _UNDER_TORCHRUN in os.environ and os.getppid() != self.agent:
             raise RankLost(
                 "torchrun was killed: its ranks end too, and the same command goes on from the "
@@ -56,7 +57,8 @@ class Ranks:
 
 @contextmanager
 def joined(timeout_s: float) -> Iterator[Ranks]:
-    """Joins the process group, and leaves it at the end. RankLost if a rank does not come."""
+    """Joins the process group, and leaves it at the end. Raises RankLost if a rank does not
+    join."""
     agent = os.getppid()
     limit = datetime.timedelta(seconds=timeout_s)
     local, count = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -83,9 +85,9 @@ def here_of(count: int) -> int:
 
 
 def _store(limit: datetime.timedelta) -> tuple[Any, int]:
-    """(a store through which ranks find each other, this rank). A restart, and each further job of
-    the same processes, has its own names in torchrun's store. By the old names it would find the
-    addresses of ranks that are gone, and wait."""
+    """Returns (a store through which ranks find each other, this rank). A restart has its own names
+    in torchrun's store, and so has each further job of the same processes. Under the old names
+    ranks would find the addresses of ranks that are gone, and wait."""
     if "RANK" not in os.environ:
         return dist.HashStore(), 0
     store, rank, _ = next(dist.rendezvous("env://", timeout=limit))
@@ -115,8 +117,8 @@ def restarts() -> int:
 
 
 def job() -> str:
-    """A name of the process that started this one (torchrun). No other process has it until the
-    machine ends."""
+    """A name for the process that started this one (torchrun). No other process has the name until
+    the machine restarts."""
     return f"{os.getppid()}-{ticks_at_start(os.getppid())}"
 
 
@@ -131,8 +133,8 @@ def warn_of_restarts(folder: str, say: Callable[[str], None]) -> None:
 
 
 def ticks_at_start(pid: int | str = "self") -> int | None:
-    """The start of a process, in the kernel's ticks since the machine started. None: there is no
-    such process."""
+    """The start time of a process, in the kernel's ticks since the machine started. None: there is
+    no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -141,6 +143,6 @@ def ticks_at_start(pid: int | str = "self") -> int | None:
 
 
 def process_began() -> float:
-    """The start of this process, in seconds since the epoch."""
+    """The start time of this process, in seconds since the epoch."""
     up = float(Path("/proc/uptime").read_text().split()[0])
     return time.time() - up + (ticks_at_start() or 0) / os.sysconf("SC_CLK_TCK")

@@ -1,8 +1,8 @@
 """One copy over every useful path of a node at once. docs/transfer.md tells how to use it.
 
-The functions here go through the process's one engine, which the first of them opens over the
-machine's own topology unless an `Engine` is open. Importing this loads nothing: each name is
-fetched from its module when first used.
+The functions here use the process's one engine. If no `Engine` is open, the first call opens one
+over the machine's own topology. Importing this module loads nothing else: each name is fetched from
+its module when it is first used.
 """
 
 import importlib

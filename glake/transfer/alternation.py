@@ -1,4 +1,5 @@
-"""Modules that come to the GPU for their forward pass, and leave it again (Offloader.alternate)."""
+"""Brings modules to the GPU for their forward pass, and moves them away again
+(Offloader.alternate)."""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
 class Moves:
     """What an offloader does for an Alternation."""
 
-    fetch: Callable[[Any], Move]  # back to the GPU what is away of a module
+    fetch: Callable[[Any], Move]  # moves a module's tensors back to the GPU
     offload: Callable[[Any], Move]
-    settle: Callable[[Move], None]  # waits for one that no stream waits for
+    settle: Callable[[Move], None]  # waits for the move, if no stream waits for it
 
 
 class Alternation:
-    """While one module computes, the next one is fetched. A module that has computed leaves when it
-    must."""
+    """Fetches the next module while one computes. A module that has computed leaves after its pass,
+    or when the high watermark requires it."""
 
     def __init__(
         self,
@@ -39,28 +40,30 @@ class Alternation:
         """Moves all modules away, and sets hooks on their forward passes.
 
         Args:
-            moves: how they come and go.
+            moves: the functions that move modules.
             modules: in the order of their forward passes.
-            frozen: the host's copies stay as they are; nothing is copied back.
-            watermarks: (low, high), bytes of modules on the GPU; None: each leaves after its pass.
+            frozen: the host's copies stay valid, so nothing is copied to the host.
+            watermarks: (low, high), bytes of modules on the GPU; None: each module leaves after its
+                pass.
         """
         self._do, self._modules = moves, modules
-        # Each storage once, with the tensors of all modules that share it. They move with it.
+        # Each storage once, with the tensors of all modules that share it. These tensors move with
+        # it.
         self._units = storages_of(modules)
         of = {id(one): unit for unit, each in enumerate(self._units) for one in each.tensors}
         self._own = [{of[id(one)] for one in tensors_in(each) if id(one) in of} for each in modules]
         self._low, self._high = watermarks or (0, 0)
         if watermarks is not None:
             self._require_room()
-        self._units = []  # or they would keep the GPU's memory
+        self._units = []  # otherwise they would keep the GPU's memory
         moves.offload(modules).wait()
         self._units = storages_of(modules)  # in the same order, and on the host
         self._kept = [one.flat() for one in self._units] if frozen else None
-        self._moves: dict[int, Move] = {}  # that no forward pass has waited for
+        self._moves: dict[int, Move] = {}  # moves for which no forward pass has waited yet
         self._coming: deque[Move] = deque()
         self._leaving: deque[Move] = deque()
         self._here: list[int] = []  # modules on the GPU or on their way, in the order of their use
-        self._thread, self._depth = 0, 0  # whose forward pass is under way
+        self._thread, self._depth = 0, 0  # of the forward pass under way
         self._hooks = []
         for at, module in enumerate(modules):
             before = self._before(at)
@@ -71,7 +74,8 @@ class Alternation:
             self._hooks.append(module.register_forward_hook(self._exit, always_call=True))
 
     def end(self) -> None:
-        """Moves away what is on the GPU. Raises what the copies raise."""
+        """Removes the hooks, and moves away the modules that are on the GPU. Raises the copies'
+        errors."""
         for each in self._hooks:
             each.remove()
         for move in (*self._moves.values(), *self._coming, *self._leaving):
@@ -139,8 +143,8 @@ class Alternation:
         return self._bytes(self._used() | self._own[wanted])
 
     def _make_room(self, wanted: int, keep: set[int], limit: int) -> None:
-        """Makes the module that was used last leave first, because a pass comes in the same order
-        again."""
+        """Makes modules leave. The module that was used last leaves first: the next pass has the
+        same order, so that module is needed last."""
         for used in reversed(self._here[:]):
             if self._beside(wanted) <= limit:
                 return
@@ -159,11 +163,11 @@ class Alternation:
         self._here.remove(at)
         if at in self._moves:  # a pass that ended early has not used it
             self._moves.pop(at).wait()
-        while self._high and self._coming:  # the last one may be this module's and hold its memory
+        while self._high and self._coming:  # the last one may be this module's and hold memory
             self._coming.popleft().wait()
-        units = self._own[at] - self._used()  # what others share stays
+        units = self._own[at] - self._used()  # storages that other modules here share stay
         if self._kept is not None:
-            self._drop(units)  # their memory serves what the current stream does next
+            self._drop(units)  # later work of the current stream may use their memory
             return
         self._do.settle(_behind(self._do.offload(self._tensors(units)), self._leaving))
 
@@ -177,13 +181,13 @@ class Alternation:
 
 
 def modules_of(given: Any) -> list[Any]:
-    """The modules in their order. InvalidArgument for values that are no modules."""
+    """The modules in their order. Raises InvalidArgument for values that are no modules."""
     order = list(given) if isinstance(given, Iterable) else []
     wrong = [at for at, each in enumerate(order) if not hasattr(each, "register_forward_pre_hook")]
     if isinstance(given, Iterable) and not wrong:
         return order
     found = f"a {type(given).__name__}"
-    if hasattr(given, "values"):  # of a dict's, those in it are its names
+    if hasattr(given, "values"):  # iterating over a dict would give its names
         found += ": pass its values()"
     elif wrong and not isinstance(given, str):
         found += f" whose number {wrong[0]} is a {type(order[wrong[0]]).__name__}"
@@ -194,8 +198,8 @@ def modules_of(given: Any) -> list[Any]:
 
 
 def watermarks_of(given: Any) -> tuple[int, int] | None:
-    """(low, high) in bytes. InvalidArgument if these are not two sizes, or low is above high;
-    WrongType if one is not a size."""
+    """(low, high) in bytes. Raises InvalidArgument if these are not two sizes, or if low is above
+    high. Raises WrongType if one is not a size."""
     if given is None:
         return None
     pair = tuple(given) if isinstance(given, list | tuple) else ()
@@ -213,7 +217,7 @@ def watermarks_of(given: Any) -> tuple[int, int] | None:
 
 
 def _behind(move: Move, others: deque[Move]) -> Move:
-    """Moves once the move before it is done, because each holds its memory until it is."""
+    """Waits until few moves are under way. Each holds its memory until it is done."""
     others.append(move)
     if len(others) > 1:
         others.popleft().wait()
@@ -221,8 +225,8 @@ def _behind(move: Move, others: deque[Move]) -> Move:
 
 
 def _refuse_grad(module: Any, given: Any) -> None:
-    """Raises InvalidArgument if a pass is recorded. Frozen modules are recorded too, for their
-    inputs' gradient."""
+    """Raises InvalidArgument if a pass is recorded for a backward pass. A pass of frozen modules
+    can be recorded too, for the gradient of their inputs."""
     import torch
     from torch.utils._pytree import tree_leaves
 

@@ -1,9 +1,10 @@
-"""What other programs reach on the same graph: the plain single copy, and GLake's equal shares.
+"""Computes what other programs reach on the same graph, by plain copies or by GLake's equal shares.
 
-GLake splits a copy between host and GPU into equal parts over the GPU's own link and every NVLink
-peer outside its index pair (GPUs 2i and 2i + 1), whatever they share; between GPUs without NVLink
-it takes one relay, and never splits. Rates are GB/s (1e9 bytes per second); of copies that run
-together the sum, all at one rate, as when equal copies start together and the last one counts.
+GLake splits a copy between host and GPU into equal parts. They go over the GPU's own link and over
+every NVLink peer outside its index pair (GPUs 2i and 2i + 1), whatever links these share. Between
+GPUs without NVLink it takes one relay, and never splits. Rates are GB/s (1e9 bytes per second).
+Copies that run together are counted as if all had the rate of the slowest one, because equal copies
+that start together are done when the last one is. The result is the sum.
 """
 
 from collections import defaultdict
@@ -25,7 +26,8 @@ def plain(
     host: str = "local",
     scales: Mapping[str, float] | None = None,
 ) -> float:
-    """GB/s of plain copies that run together; 0 if one has no path. Arguments as for `bound`."""
+    """GB/s of plain copies that run together. 0: one of them has no path. The arguments are those
+    of `bound`."""
     graph = scaled(graph_of(platform), scales)
     return _together(graph, [_plain(graph, *ends(graph, *copy, host)) for copy in copies])
 
@@ -38,7 +40,8 @@ def equal_shares(
     scales: Mapping[str, float] | None = None,
     exclude: Iterable[Device] = (),
 ) -> float:
-    """GB/s of copies that are split as in GLake and run together. Arguments as for `bound`."""
+    """GB/s of copies that are split as in GLake and run together. The arguments are those of
+    `bound`."""
     graph = scaled(graph_of(platform), scales)
     barred = set(bounds.barred(graph, exclude))
     loads = [_shares(graph, *ends(graph, *copy, host), barred) for copy in copies]
@@ -108,7 +111,7 @@ def _shares(graph: CapacityGraph, src: Place, dst: Place, barred: set[int]) -> L
 
 
 def _one_relay(graph: CapacityGraph, src: Place, dst: Place, barred: set[int]) -> int | None:
-    """The best relay of GPUs without NVLink between them."""
+    """The best relay between two GPUs that no NVLink joins."""
     assert src.gpu is not None and dst.gpu is not None
     if _alive(graph, src.gpu, dst.gpu):
         return None

@@ -1,8 +1,8 @@
-"""The most that a machine allows: the bound of a transfer, beside a plain copy and equal shares.
+"""Computes the bound of a transfer: the highest rate that the machine allows.
 
-The bound is a linear program (maximum flow in the capacity graph, at most two relay GPUs, host
-memory of each socket giving an equal part where it is interleaved), solved by HiGHS. It knows
-nothing of chunks, latency or the planner: the planner and the engine are measured against it.
+The bound is the maximum flow in the capacity graph, with at most two relay GPUs on a path. If host
+memory is interleaved, every socket gives an equal part. HiGHS solves this as a linear program. It
+knows nothing of chunks, latency or the planner. The planner and the engine are compared with it.
 All rates are GB/s (1e9 bytes per second).
 """
 
@@ -21,8 +21,8 @@ from glake.platforms import for_people
 from glake.transfer.place import Place, PlatformLike, ends, graph_of
 from glake.typing import CopyEnd, Device
 
-RELAYS = 2  # GPUs in a row on one path
-_MOST_RELAYS = 16  # the GPUs of the largest platform
+RELAYS = 2  # most relay GPUs on one path
+_MOST_RELAYS = 16  # as many as the largest platform has GPUs
 
 
 class Ends(TypedDict):
@@ -43,7 +43,7 @@ class Joint:
 
     Attributes:
         total: of the sum of their rates.
-        fair: of the rate of each, if all get the same.
+        fair: of each one's rate, if all get the same rate.
     """
 
     total: float
@@ -66,12 +66,12 @@ def bound(
         platform: a preset's name, a platforms file, a Topology or a capacity graph.
         dst: the place to copy to: "cuda:0" (or 0, a torch.device), "cpu:0" (a socket), or "cpu",
             which `host` places.
-        src: the place to copy from, likewise.
-        host: "local" on the GPU's socket; "interleaved" on all, an equal part each; "pages" on all,
-            an equal part of each path.
+        src: the place to copy from, in the same form.
+        host: where host memory lies. "local": on the GPU's socket. "interleaved": an equal part on
+            each socket. "pages": an equal part on each socket, for every path.
         scales: edges ("cuda:0>N" or "g0>N") that run at a factor of their rate; 0: dead.
         exclude: GPUs that may not relay, each a number, "cuda:0" or a torch.device.
-        relays: most GPUs in a row on one path.
+        relays: the most relay GPUs on one path.
 
     Raises:
         InvalidArgument: ends or edges that the platform does not have.
@@ -132,8 +132,8 @@ def _most_relays(relays: int) -> int:
 
 
 def scaled(graph: CapacityGraph, scales: Mapping[str, float] | None) -> CapacityGraph:
-    """The graph with the rates of some edges multiplied by a factor. InvalidArgument: no such
-    edge."""
+    """The graph with the rates of some edges multiplied by a factor. Raises InvalidArgument if
+    there is no such edge."""
     if scales is None:
         return graph
     if not isinstance(scales, Mapping):
@@ -153,8 +153,8 @@ def scaled(graph: CapacityGraph, scales: Mapping[str, float] | None) -> Capacity
 
 
 def barred(graph: CapacityGraph, exclude: Iterable[Device]) -> tuple[int, ...]:
-    """The GPUs that may not relay, each once, in order. InvalidArgument for a value that is no
-    GPU."""
+    """The GPUs that may not relay, each once, in order. Raises InvalidArgument for a value that is
+    no GPU."""
     several = isinstance(exclude, Iterable) and not isinstance(exclude, str)
     return tuple(sorted({_barred(graph, gpu) for gpu in (exclude if several else (exclude,))}))
 
@@ -175,8 +175,8 @@ class _Flow:
     """The linear program. Its columns are the flow of each demand over each edge, after 0, 1 or 2
     relays.
 
-    A GPU passed on the way moves the flow to the next layer; from the last layer no further GPU is
-    entered but the destination. Switches and root complexes are passed freely.
+    Passing a GPU moves the flow to the next layer. From the last layer it can enter no GPU except
+    the destination. It passes switches and root complexes within a layer.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class _Flow:
     ) -> None:
         self.columns: list[list[tuple[int, float]]] = []  # entries (row, value)
         self.rows: list[tuple[float, float]] = []  # lower, upper
-        self.totals: list[int] = []  # columns: GB/s of each demand
+        self.totals: list[int] = []  # the column of each demand's GB/s
         limits = graph.limits()
         limit_rows = [self._row(-_INFINITY, limit) for _, limit in limits]
         holds = defaultdict(list)
@@ -226,7 +226,7 @@ class _Flow:
         closed: set[str],
         relays: int,
     ) -> None:
-        kept: dict[tuple[str, int], int] = {}  # what enters a node in a layer leaves it there
+        kept: dict[tuple[str, int], int] = {}  # rows: what enters a node in a layer also leaves it
         row = {node: self._row(0, 0) for node in starts + stops}
         for a, b, loads in edges:
             if a == b or a in closed or b in closed or a in stops or b in starts:
@@ -246,7 +246,7 @@ class _Flow:
                             kept[node, at] = self._row(0, 0)
                         entries.append((kept[node, at], sign))
                 self._column(entries)
-        # Each start gives an equal part of the total, and each end takes one.
+        # Each start gives an equal part of the total, and each end takes an equal part.
         self.totals.append(
             self._column(
                 [(row[node], -1.0 / len(side)) for side in (starts, stops) for node in side]
@@ -273,8 +273,8 @@ _Edge = tuple[str, str, list[tuple[int, float]]]  # from, to, the graph's edges 
 
 
 def _of_pages(graph: CapacityGraph, memory: Place, source: bool) -> list[_Edge]:
-    """The ways between each GPU and "M", memory whose every page is on another socket. They are
-    those of a plain copy, and load the ways of all sockets equally."""
+    """The ways between each GPU and "M", memory whose socket changes every page. They are those of
+    a plain copy, and load the ways to all sockets equally."""
     found: list[_Edge] = []
     for gpu in range(graph.gpus):
         at = Place(gpu=gpu).code
@@ -286,7 +286,7 @@ def _of_pages(graph: CapacityGraph, memory: Place, source: bool) -> list[_Edge]:
 def _loaded(
     holds: Mapping[int, list[tuple[int, float]]], loads: list[tuple[int, float]]
 ) -> list[tuple[int, float]]:
-    """(limit, load) of one unit over an edge."""
+    """The (limit, load) pairs of one unit of flow over an edge."""
     found: dict[int, float] = defaultdict(float)
     for edge, share in loads:
         for row, weight in holds[edge]:

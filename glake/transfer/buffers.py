@@ -22,14 +22,14 @@ _BYTES = ("", "uint8", "int8")  # dtypes that stand for memory of any kind
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """`bytes` bytes at `address`. Nothing keeps them alive, so they must stay until the copy is
-    done.
+    """`bytes` bytes at `address`. Nothing keeps them alive, so the caller must keep them until the
+    copy is done.
 
     Args:
         address: the address of the first byte.
         bytes: the number of bytes.
-        device: the GPU (0, "cuda:0" or a torch.device); HOST: host memory; ASK: wherever the
-            driver says it is.
+        device: the GPU (0, "cuda:0" or a torch.device); HOST: host memory; ASK: the driver is
+            asked.
     """
 
     address: int
@@ -37,14 +37,15 @@ class Raw:
     device: Device = ASK
 
 
-# It is not frozen: that would triple the time to make one, and slow down small copies.
+# The class is not frozen, because that would triple the time to make an object, and slow down small
+# copies.
 @dataclass(slots=True)
 class Buffer:
     """The memory of an array. A Buffer is never changed.
 
     `strides` are in bytes. `owner` keeps the memory alive. `stream` is the current stream of the
-    array's framework on that GPU; None: it has none. `read_only` says why the memory may not be
-    written; empty: it may be.
+    array's framework on that GPU; None: there is none. `read_only` says why the memory may not be
+    written; empty: it may be written.
     """
 
     address: int
@@ -56,22 +57,21 @@ class Buffer:
     dtype: str = ""
     stream: int | None = None
     read_only: str = ""
-    kind: str = "raw memory"  # as an error names it
-    # The results of `bytes` and `contiguous`. None: nobody has asked yet, and the maker did not
-    # know.
+    kind: str = "raw memory"  # how errors name it
+    # The results of `bytes` and `contiguous`. None: not known yet.
     _bytes: int | None = field(default=None, init=False, compare=False)
     _dense: bool | None = field(default=None, init=False, compare=False)
 
     @property
     def bytes(self) -> int:
-        """The bytes of its items."""
+        """The size of all items in bytes."""
         if self._bytes is None:
             self._bytes = self.item * math.prod(self.shape)
         return self._bytes
 
     @property
     def contiguous(self) -> bool:
-        """Whether its items are in C order without gaps."""
+        """Whether the items are in C order without gaps."""
         if self._dense is None:
             self._dense = self._is_dense()
         return self._dense
@@ -86,7 +86,7 @@ class Buffer:
 
     @property
     def typed(self) -> bool:
-        """Whether its items are more than bytes."""
+        """Whether the items have a type other than bytes."""
         return self.dtype not in _BYTES
 
     def __str__(self) -> str:
@@ -106,8 +106,8 @@ _USES = {
 def buffer_of(thing: Any, write: bool = False, use: str = "copy") -> Buffer:
     """The memory of a tensor, an array, any DLPack or buffer object, or a `Raw`.
 
-    InvalidArgument for anything else, as what there is to `use`, and, with `write`, for what may
-    not be written to.
+    Raises InvalidArgument for anything else; `use` says what is taken. With `write` it also raises
+    InvalidArgument for memory that may not be written.
     """
     if isinstance(thing, Raw):
         found = raw_memory("Raw", thing.address, thing.bytes, thing.device)
@@ -121,7 +121,7 @@ def buffer_of(thing: Any, write: bool = False, use: str = "copy") -> Buffer:
 
 
 def is_tensor(thing: Any) -> bool:
-    """Whether it is torch's tensor, without importing torch."""
+    """Whether it is a tensor of torch. torch is not imported for this."""
     torch = sys.modules.get("torch")
     return torch is not None and (type(thing) is torch.Tensor or isinstance(thing, torch.Tensor))
 
@@ -150,7 +150,7 @@ def _framework(thing: Any, use: str) -> Buffer:
 
 
 def raw_memory(kind: str, address: Any, bytes: Any, device: Any) -> Buffer:
-    """Memory without an owner, given as a `kind`. InvalidArgument names the kind."""
+    """Memory without an owner. `kind` is what errors call it. Raises InvalidArgument."""
     first, size = arguments.whole(address), arguments.whole(bytes)
     if first is None or not 1 <= first < 1 << 63:
         raise InvalidArgument(f"{kind}: address {address!r} is not a number from 1 to 2^63")
@@ -162,7 +162,7 @@ def raw_memory(kind: str, address: Any, bytes: Any, device: Any) -> Buffer:
 
 
 def _place(kind: str, device: Any) -> int:
-    if type(device) is int and device >= ASK:  # at once: small copies ask
+    if type(device) is int and device >= ASK:  # the fast way, for small copies
         return device
     try:
         number = arguments.whole(device)
@@ -188,7 +188,7 @@ def _tensor(torch: Any, tensor: Any) -> Buffer:
         )
     try:
         address = tensor.data_ptr()
-    except RuntimeError as error:  # fake tensors, and subclasses that hold others
+    except RuntimeError as error:  # for fake tensors, and for subclasses that hold other tensors
         raise InvalidArgument(
             f"{type(tensor).__name__} has no memory of its own: {error}"
         ) from None
@@ -211,16 +211,16 @@ def _tensor(torch: Any, tensor: Any) -> Buffer:
 
 
 def _current_stream(torch: Any, gpu: int) -> int:
-    # torch's own compiler asks in this way, which makes no object.
+    # torch's own compiler uses this call, because it makes no object.
     quick = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     return int(quick(gpu) if quick else torch.cuda.current_stream(gpu).cuda_stream)
 
 
 def _numpy_array(array: Any) -> Buffer | None:
-    # Finds arrays of NumPy itself quickly, because small copies spend their time on this. None: the
-    # array is handled like any other.
+    # Finds the memory of NumPy's own arrays quickly, because small copies spend their time on this.
+    # None: the array is handled like others.
     dtype = interfaces.name_of(array.dtype)
-    core = sys.modules.get("glake._C")  # this module is imported without it
+    core = sys.modules.get("glake._C")  # it may not be imported yet
     if core is None or dtype is None or array.dtype.hasobject:
         return None
     facts = core.array_memory(array)
@@ -234,8 +234,8 @@ def _numpy_array(array: Any) -> Buffer | None:
 
 
 def _interface(thing: Any, name: str, facts: Any, on_gpu: bool) -> Buffer:
-    # A check takes as long as all the rest. So arrays of libraries, which have a dtype, are checked
-    # late.
+    # This check takes as long as all the others. So arrays of libraries, which have a dtype, are
+    # checked later.
     if not hasattr(thing, "dtype"):
         interfaces.check(thing, name, facts)
     try:
@@ -248,7 +248,7 @@ def _interface(thing: Any, name: str, facts: Any, on_gpu: bool) -> Buffer:
 
 def _array(thing: Any, facts: dict[str, Any], on_gpu: bool) -> Buffer:
     dtype = getattr(thing, "dtype", None)
-    if facts.get("mask") is not None or hasattr(thing, "harden_mask"):  # NumPy's do not say so
+    if facts.get("mask") is not None or hasattr(thing, "harden_mask"):  # "mask" is not set by NumPy
         raise InvalidArgument(
             "a masked array cannot be copied: copy its data and its mask separately"
         )
@@ -271,7 +271,7 @@ def _array(thing: Any, facts: dict[str, Any], on_gpu: bool) -> Buffer:
         read_only="it is read-only" if read_only else "",
         kind=type(thing).__name__,
     )
-    found._dense = True if strides is None else None  # C order, or to be looked at
+    found._dense = True if strides is None else None  # None: not known yet
     return found
 
 
@@ -284,7 +284,7 @@ def _memory(view: memoryview, thing: Any) -> Buffer:
         strides=tuple(view.strides or ()),
         item=view.itemsize,
         device=ASK,
-        owner=view,  # which keeps a bytearray from moving
+        owner=view,  # the view keeps a bytearray from moving
         dtype=interfaces.format_dtype(view),
         read_only="it is read-only" if view.readonly else "",
         kind=type(thing).__name__,
@@ -296,7 +296,7 @@ def _address(view: memoryview) -> int:
         return 0
     if not view.readonly:
         return ctypes.addressof(ctypes.c_char.from_buffer(view))
-    # ctypes refuses what is read-only; NumPy does not.
+    # ctypes refuses read-only memory. NumPy takes it.
     import numpy
 
     return int(numpy.frombuffer(view, numpy.uint8).ctypes.data)
@@ -318,7 +318,7 @@ def _dlpack(thing: Any) -> Buffer:
         device=found.device if on_gpu else _DLPACK_PLACES[found.device_type],
         owner=(thing, capsule),
         dtype=found.dtype,
-        # Without a stream from us, the producer orders its work before the legacy stream.
+        # If we pass no stream, the producer orders its work before the legacy stream.
         stream=0 if on_gpu else None,
         read_only="it is read-only" if found.read_only else "",
         kind=f"DLPack {type(thing).__name__}",

@@ -1,5 +1,4 @@
-"""Watches copies under way whose handles nobody holds, or after whose end something must be
-done."""
+"""Watches copies under way whose handles nobody holds, or whose end requires an action."""
 
 from __future__ import annotations
 
@@ -22,19 +21,20 @@ class Watched(Protocol):
     """What the watcher keeps until the copies are over."""
 
     def over(self, wait: bool) -> bool:
-        """Whether it is over. With `wait` the answer may take a short time. It never raises."""
+        """Whether the item is over. With `wait` the answer may take a short time. It never
+        raises."""
         ...
 
 
 class Dropped:
-    """Copies whose handle is gone, and what they need."""
+    """Copies whose handle is gone, and the objects that they need."""
 
     def __init__(self, ids: tuple[int, ...], keep: Any) -> None:
         """Keeps `keep`."""
         self._ids, self._keep = ids, keep
 
     def over(self, wait: bool) -> bool:
-        """Whether they are done or have failed. Then it releases them."""
+        """Whether the copies are done or have failed. If so, releases their ids."""
         if not all(_over(each, wait) for each in self._ids) or unsettled(self._ids):
             return False
         keep_until_the_end(self._keep)
@@ -43,14 +43,14 @@ class Dropped:
 
 
 class Unfinished:
-    """Copies that failed. Some of them were given up and may still read and write."""
+    """Copies that failed. Some driver copies were given up, and may still read and write."""
 
     def __init__(self, ids: tuple[int, ...], keep: Any) -> None:
         """Keeps `keep`."""
         self._ids, self._keep = ids, keep
 
     def over(self, wait: bool) -> bool:
-        """Whether the copies that were given up are done after all."""
+        """Whether the driver copies that were given up are done."""
         if unsettled(self._ids):
             if wait:
                 time.sleep(_SLICE_NS / 1e9)
@@ -71,7 +71,7 @@ class CompletionWatcher:
     def start(self) -> None:
         """Starts the thread, if it is not running.
 
-        take() cannot do this: a finaliser may call it, and a finaliser may start no thread.
+        take() cannot do this. A finaliser may call take(), and a finaliser may not start a thread.
         """
         if self._thread is None:
             with self._lock:
@@ -82,7 +82,7 @@ class CompletionWatcher:
                     self._thread.start()
 
     def take(self, item: Watched) -> None:
-        """Keeps it until it is over. A finaliser may call this on any thread."""
+        """Keeps the item until it is over. A finaliser may call this on any thread."""
         self._given.put(item)
 
     def _run(self) -> None:
@@ -90,8 +90,8 @@ class CompletionWatcher:
         while True:
             held.append(self._given.get())
             while held:
-                # Most of them end in the order in which they came. The others are looked at when
-                # one is late.
+                # Most items end in the order in which they came. If the first one is late, the
+                # others are asked too.
                 if held[0].over(wait=True):
                     held.popleft()
                 else:
@@ -103,14 +103,14 @@ class CompletionWatcher:
 def _over(copy: int, wait: bool) -> bool:
     try:
         return _C.copy_wait(copy, _SLICE_NS) if wait else _C.copy_done(copy)
-    except GlakeError:  # it has failed, or its engine ends
+    except GlakeError:  # the copy has failed, or its engine ends
         return True
 
 
 def unsettled(ids: tuple[int, ...]) -> bool:
     """Whether a copy, done or failed, may still use its memory."""
     for each in ids:
-        with contextlib.suppress(GlakeError):  # its engine ends
+        with contextlib.suppress(GlakeError):  # the copy's engine ends
             if not _C.copy_settled(each):
                 return True
     return False
@@ -122,14 +122,14 @@ _until_the_end: list[Any] = []
 
 
 def keep_until_the_end(keep: Any) -> None:
-    """Keeps what copies may still use while their engine ends."""
+    """While the engine ends, keeps the objects that copies may still use."""
     if _ending:
         _until_the_end.append(keep)
 
 
 @contextlib.contextmanager
 def engine_ends() -> Iterator[None]:
-    """A context in which the engine is closed. If that fails, everything is still kept."""
+    """A context in which the engine is closed. If closing fails, the objects stay kept."""
     global _ending
     _ending += 1
     yield
@@ -138,7 +138,7 @@ def engine_ends() -> Iterator[None]:
 
 
 def release(ids: tuple[int, ...]) -> None:
-    """Forgets copies that are done. A closed engine has forgotten its own already."""
+    """Releases the ids of copies that are done. A closed engine has forgotten its ids already."""
     for each in ids:
         try:  # noqa: SIM105 - suppress() would take longer than the call
             _C.copy_release(each)
@@ -152,7 +152,7 @@ watcher = CompletionWatcher()
 def _renew() -> None:
     global watcher, _ending
     _ending = 0
-    watcher = CompletionWatcher()  # the parent's copies, and its thread, are not the child's
+    watcher = CompletionWatcher()  # a child has neither the parent's copies nor its thread
 
 
 os.register_at_fork(after_in_child=_renew)

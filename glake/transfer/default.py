@@ -1,4 +1,4 @@
-"""The functions of the process's engine. The first call opens the engine."""
+"""Functions that use the process's engine. The first call opens the engine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def copy(
 
 
 def copy_batch(pairs: Iterable[tuple[Array, Array]], stream: CopyStream = None) -> Transfer:
-    """Copies each (dst, src). Those between the same places are one transfer: Engine.copy_batch.
+    """Copies each (dst, src). Pairs between the same places are one transfer: Engine.copy_batch.
 
     Args:
         pairs: (dst, src) of each copy. None may write what another reads or writes.
@@ -84,8 +84,8 @@ def stats() -> TransferStats:
     """The figures of all engines that the process has had.
 
     Returns:
-        Engine.stats(); under "files", what all file engines have read and written; under "nodes",
-        what all nodes have done.
+        The figures of Engine.stats(). Under "files" they are of all file engines, and under "nodes"
+        of all nodes.
 
     Raises:
         GlakeError: as of Engine, where it is opened.

@@ -1,8 +1,8 @@
 """Finds the data of a DLPack capsule without consuming the capsule.
 
 Layout of `DLManagedTensor` and, from version 1 on, `DLManagedTensorVersioned`: the DLPack
-specification (dlpack.h, 0.8 and 1.0). The capsule is not consumed, so its producer frees it when it
-is dropped: whoever uses the address keeps the capsule.
+specification (dlpack.h, 0.8 and 1.0). The capsule is not consumed, so its producer frees the memory
+when the capsule is dropped. Whoever uses the address must keep the capsule.
 """
 
 import ctypes
@@ -12,7 +12,7 @@ from typing import Any
 from glake.errors import InvalidArgument
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
-READ_ONLY = 1  # of the flags
+READ_ONLY = 1  # a flag of the capsule
 _CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
 
 
@@ -64,15 +64,17 @@ class Contents:
 
 
 def capsule_of(producer: Any) -> Any:
-    """A capsule, of version 1 if the producer has it, because only that says what is read-only."""
+    """A capsule. It has version 1 if the producer offers that, because only version 1 says what is
+    read-only."""
     try:
         return producer.__dlpack__(max_version=(1, 0))
-    except TypeError:  # of before 1.0
+    except TypeError:  # the producer is older than DLPack 1.0
         return producer.__dlpack__()
 
 
 def read(capsule: Any) -> Contents:
-    """The content. InvalidArgument if the capsule was consumed, or items are not whole bytes."""
+    """The content. Raises InvalidArgument if the capsule was consumed, or if items are not whole
+    bytes."""
     read_only = False
     if _is_valid(capsule, b"dltensor_versioned"):
         whole = ctypes.cast(

@@ -46,10 +46,11 @@ class Engine:
 
     Args:
         topology: a preset's name, a platforms file, a Topology, or None for that of GLAKE_DRIVER.
-        relays: GPUs that copies may go over besides those they are from or to: "all" visible ones;
-            "lent": those that the relay service lends (docs/relayd.md); "own": only those of this
-            process's copies. None: GLAKE_RELAYS, else "lent" if a launcher (torchrun, mpirun,
-            srun) says that this is one of several processes, else "all".
+        relays: GPUs over which copies may relay, besides those that they are from or to. "all": all
+            visible ones. "lent": those that the relay service lends (docs/relayd.md). "own": only
+            those of this process's copies. None: as GLAKE_RELAYS says. If that is not set, it means
+            "lent" if a launcher (torchrun, mpirun, srun) says that this is one of several
+            processes, else "all".
 
     Raises:
         InvalidArgument: another engine is open, or an argument is wrong.
@@ -63,7 +64,7 @@ class Engine:
         topology: topologies.Topology | str | Path | None = None,
         relays: str | None = None,
     ) -> None:
-        """Opens it."""
+        """Opens the engine."""
         global _open
         self.relays = modes.chosen(relays)
         self._node = _node(topology) if self.relays == "lent" else None
@@ -90,9 +91,9 @@ class Engine:
         atexit.register(self._exit)
 
     def close(self) -> None:
-        """Ends its threads and unpins host memory. Copies under way are cancelled. A second call
-        does nothing. BusyTimeout or DriverError if a stream holds it up; then it may be called
-        again."""
+        """Ends the engine's threads and unpins host memory. Copies under way are cancelled. A
+        second call does nothing. Raises BusyTimeout or DriverError if a stream holds the engine up.
+        Then close() may be called again."""
         global _open
         with _lock:
             if _open is not self:
@@ -114,7 +115,7 @@ class Engine:
         atexit.unregister(self._exit)
 
     def _borrow(self) -> None:
-        """Begins to use what other processes lend, if that is wanted and they lend anything."""
+        """Begins to use what other processes of the node lend, if `relays` says so."""
         gpus = _C.device_count()
         if self._node is None or self._node.topology.platform.gpus < 2:
             return
@@ -130,13 +131,13 @@ class Engine:
 
     @property
     def shares_host_memory(self) -> bool:
-        """Whether copies go over GPUs that this process does not see. Then `pinned()` gives memory
-        that the relay service reaches."""
+        """Whether copies go over GPUs that this process does not see. If so, `pinned()` gives
+        memory that the relay service reaches."""
         return self._lender is not None and self._lender.served
 
     def _spare_others(self) -> None:
-        """Keeps GPUs on which other processes compute from being relays, because nobody has said
-        that this process may use every GPU that it sees."""
+        """Relays over no GPU on which another process computes, unless the user said that this
+        process may use every GPU that it sees."""
         if modes.told() or not self.topology.source.startswith("this machine"):
             return
         used = nodes.used_by_others(os.environ)
@@ -153,14 +154,15 @@ class Engine:
         )
 
     def _exit(self) -> None:
-        # This comes before the interpreter and the driver end, when nobody can be told of an error.
+        # This runs before the interpreter and the driver end. Nobody could be told of an error
+        # here.
         if os.getpid() == self._process:
             with contextlib.suppress(GlakeError):
                 self.close()
 
     @property
     def is_open(self) -> bool:
-        """Whether it is the process's engine at present."""
+        """Whether this is the process's engine at present."""
         return _open is self
 
     def __enter__(self) -> Engine:
@@ -175,7 +177,7 @@ class Engine:
         """What the engine has done so far.
 
         Returns:
-            Copies and bytes; every path's bytes, chunks and state; the GPUs that may relay; and,
+            Copies and bytes; the bytes, chunks and state of every path; the GPUs that may relay;
             under "lending", what the relay service lends.
 
         Raises:
@@ -198,18 +200,19 @@ class Engine:
         """Copies `src` into `dst`. The destination comes first, as in memcpy.
 
         Args:
-            dst: written to: a tensor, an array, a DLPack or buffer object, or `Raw` memory. It has
-                the dtype, shape and item size of `src` in any strides, or both are contiguous and
-                have equal bytes.
-            src: read. One of many short runs (a transposed array) is first made contiguous on its
-                own device.
+            dst: the destination: a tensor, an array, a DLPack or buffer object, or `Raw` memory.
+                Either it has the dtype, shape and item size of `src`, in any strides. Or both are
+                contiguous and have equally many bytes.
+            src: the source. If it consists of many short pieces (a transposed array), it is first
+                made contiguous on its own device.
             stream: the copy begins after the work on it, and later work there waits for the copy.
                 None: the current streams of the GPU arrays' frameworks, of both GPUs if there are
-                two; between host arrays it begins at once. UNORDERED: it begins at once. A host
-                array is ready, or free to be changed, only when the handle is done.
+                    two; a copy between host arrays begins at once. UNORDERED: the copy begins at
+                    once. A host array is ready, or free to be changed, only when the handle is
+                    done.
             direct: make one plain copy, for comparison.
             checksum: read both ends of each chunk again and compare them. A chunk that changed on
-                its way is sent again. It costs the time to read a GPU's end back.
+                its way is sent again. This takes the time of reading the GPU's end back.
 
         Returns:
             A handle. CopyFailed is raised by its wait().
@@ -235,9 +238,9 @@ class Engine:
     def copy_batch(
         self, pairs: Iterable[tuple[Array, Array]], stream: CopyStream = None
     ) -> Transfer:
-        """Copies each (dst, src) as copy() does. Those between the same places are one transfer.
+        """Copies each (dst, src) as copy() does. Pairs between the same places are one transfer.
 
-        The pairs have no order among themselves: none may write what another reads or writes.
+        The pairs have no order among themselves. So none may write what another reads or writes.
 
         Args:
             pairs: (dst, src) of each copy.
@@ -264,7 +267,7 @@ class Engine:
                 parts = runs.joined(several)
                 ids += self._ids(parts, to_gpu, of_gpu, list(ordered), flags)
                 size += parts.bytes
-        finally:  # those that were started keep their memory, whatever happened to the others
+        finally:  # copies that were started keep their memory, even if others failed
             transfer = Transfer(ids, size, keep, all(ordered for *_, ordered in groups))
         for dst, _, _ in given:
             written(dst)
@@ -324,13 +327,13 @@ class Engine:
 
         Args:
             rows: a NumPy array of shape (n, 3), dtype uint64: destination, source, bytes. All
-                destinations are in one place (a GPU's memory, or the host's), and so are all
-                sources. No range may be written that another reads or writes. The memory must stay
+                destinations are in one place (a GPU's memory, or the host's), and all sources are
+                in one place. No row may write what another reads or writes. The memory must stay
                 until the copy is done.
             stream: as of copy(); None: it begins at once.
 
         Raises:
-            InvalidArgument: another array.
+            InvalidArgument: the array has another shape or dtype.
             InvalidPointer: memory that is not there.
             GlakeError: what copy() raises.
         """
@@ -376,8 +379,8 @@ class Engine:
 
 
 def _planned(to: Buffer, of: Buffer) -> tuple[Buffer, Buffer, runs.Parts, bool]:
-    """The pair of arrays, its parts, and whether the source was made contiguous for it."""
-    # This comes first, because small copies need it: bytes without gaps, whose maker knew that.
+    """The two arrays, the copy's parts, and whether the source was made contiguous for it."""
+    # This comes first to make small copies fast: both are known to have no gaps.
     size = to._bytes if to._dense and of._dense else None
     alike = to.dtype == of.dtype or not (to.typed and of.typed)
     if alike and size is not None and size == of._bytes:
@@ -434,13 +437,15 @@ def _lined_up(flat: Buffer, count: int, size: int) -> Any:
 
 
 def written(dst: Any) -> None:
-    """Tells autograd of a write. It then refuses to use a saved tensor that has changed."""
+    """Tells autograd that the tensor was written. autograd then refuses to use it as a saved
+    tensor."""
     if is_tensor(dst) and not dst.is_inference():
         sys.modules["torch"].autograd.graph.increment_version(dst)
 
 
 def _ordering(stream: CopyStream, dst: Buffer, src: Buffer, made: bool = False) -> Streams:
-    """The streams of a copy. `made`: its source was just made on its framework's own stream."""
+    """The streams of a copy. `made`: the source was just made contiguous on its framework's own
+    stream."""
     found: Streams = []
     ends: tuple[Buffer, ...] = (src, dst)
     if isinstance(stream, str):
@@ -462,7 +467,7 @@ def _ordering(stream: CopyStream, dst: Buffer, src: Buffer, made: bool = False) 
 
 def _topology(given: topologies.Topology | str | Path | None) -> topologies.Topology:
     if given is None:
-        _C.device_count()  # opens the driver: an option given in code tells which
+        _C.device_count()  # opens the driver, which an option given in code may choose
         return topologies.current()
     if isinstance(given, topologies.Topology):
         return given
@@ -479,12 +484,12 @@ def _node(given: topologies.Topology | str | Path | None) -> Node:
     seen = _C.device_count()
     if given is None:
         return nodes.current()
-    topology = _topology(given)  # of the GPUs the process sees, whatever others there may be
+    topology = _topology(given)  # of the GPUs that the process sees
     return Node(topology, tuple(range(min(seen, topology.platform.gpus))))
 
 
 def default_engine() -> Engine:
-    """The process's engine. If there is none, it opens one over the machine's own topology.
+    """The process's engine. If there is none, one is opened over the machine's own topology.
 
     Raises:
         GlakeError: as of Engine.
@@ -493,7 +498,7 @@ def default_engine() -> Engine:
 
 
 def open_over(topology: topologies.Topology | str | Path | None) -> Engine:
-    """The process's engine. If there is none, it opens one over `topology`, as Engine takes it."""
+    """The process's engine. If there is none, one is opened over `topology`, which Engine takes."""
     with _lock:
         return _open if _open is not None else Engine(topology)
 
@@ -504,7 +509,8 @@ def open_engine() -> Engine | None:
 
 
 def _forget() -> None:
-    # The parent's engine does not belong to the child. What uses the driver there raises Forked.
+    # The parent's engine does not belong to the child. Calls in the child that use the driver raise
+    # Forked.
     global _open, _lock
     _open, _lock = None, threading.RLock()
 

@@ -1,6 +1,6 @@
 """Checks of the fields of messages, for every protocol. Each returns the value that it was given.
 
-All raise BadMessage, which names the field, the value and what is taken.
+All raise BadMessage, which names the field, the value and the values that are taken.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Contiguous memory that is moved in pieces, on threads of glake's own."""
+"""Helpers for contiguous memory that glake's own threads move in pieces."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ def require(memory: Buffer) -> None:
 
 
 def gpu_of(memory: Buffer) -> int:
-    """The GPU whose memory it is, or HOST.
+    """The GPU that has the memory, or HOST.
 
     Raises:
         RegionPaused: it is of a paused region.
-        InvalidPointer: raw GPU memory longer than its block: pieces are checked one by one, and
-            those of a block behind it would pass.
+        InvalidPointer: raw GPU memory is longer than its block. This is checked here, because
+            pieces are checked one by one, and a piece in the next block would pass.
     """
     if memory.bytes == 0:
         return HOST
-    if memory.device < 0 and memory.kind == "memoryview":  # the CPU's to read: no driver is needed
+    if memory.device < 0 and memory.kind == "memoryview":  # host memory, which needs no driver
         return HOST
-    default_engine()  # which knows whose memory is where: the emulation's GPUs have CPU tensors
+    default_engine()  # it knows whose memory it is: in the emulation a GPU's may be a CPU tensor
     found = int(_C.place_of(memory.address)[0])
     gpu = memory.device if memory.device >= 0 else found
     if gpu != HOST and memory.owner is None:
@@ -39,7 +39,8 @@ def gpu_of(memory: Buffer) -> int:
 def stream_of(memory: Buffer, gpu: int) -> Any:
     """(GPU, handle) of the caller's current stream. None: it has none.
 
-    It was found when the caller called: a thread that copies has another current stream.
+    It must be asked on the caller's thread, because a thread that copies has another current
+    stream.
     """
     if gpu == HOST or memory.stream is None:
         return None
@@ -49,7 +50,7 @@ def stream_of(memory: Buffer, gpu: int) -> Any:
 def _require_block(memory: Buffer) -> None:
     try:
         held = _C.block_info(memory.address)[0]
-    except GlakeError:  # within a block, or not glake's: the engine looks at each piece
+    except GlakeError:  # inside a block, or not glake's: the engine checks each piece
         return
     if memory.bytes > held:
         raise InvalidPointer(

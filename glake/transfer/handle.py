@@ -27,11 +27,11 @@ from glake.transfer import completion_watcher, timeouts
 if TYPE_CHECKING:
     from glake.typing import Device, PartResult, PathResult, Stream
 
-_SLICE_NS = 200_000_000  # so that a signal is handled while waiting
+_SLICE_NS = 200_000_000  # waits are this short, so that signals are handled in between
 _CLOSING_NS = 5_000_000_000
 
-_family = object()  # this process's, not a child's
-_live: dict[int, weakref.ref[Transfer]] = {}  # by id(); each step on it is one of the interpreter's
+_family = object()  # marks this process: a child has another one
+_live: dict[int, weakref.ref[Transfer]] = {}  # by id(); the interpreter makes each step whole
 
 
 def live() -> list[Transfer]:
@@ -41,7 +41,7 @@ def live() -> list[Transfer]:
 
 
 def family() -> object:
-    """What a handle remembers about the process that made it."""
+    """The mark of this process, which a handle keeps."""
     return _family
 
 
@@ -55,7 +55,7 @@ def require_own(made_by: object) -> None:
 
 def _forget() -> None:
     global _live, _family
-    _live, _family = {}, object()  # the parent's are not the child's
+    _live, _family = {}, object()  # a child has no handles of its parent
 
 
 os.register_at_fork(after_in_child=_forget)
@@ -67,10 +67,10 @@ class Result:
 
     Attributes:
         bytes: of the copy.
-        seconds: that it took; 0 for a plain copy, which the engine does not time.
-        paths: of each path its name, bytes, chunks, planned and measured GB/s; empty for a plain
+        seconds: how long it took; 0 for a plain copy, which the engine does not time.
+        paths: the name, bytes, chunks, planned and measured GB/s of each path; empty for a plain
             copy.
-        made_contiguous: whether the source, of short runs, was first made contiguous on its device.
+        made_contiguous: whether the source was first made contiguous on its device.
         parts: what the engine reports of each of its transfers.
     """
 
@@ -89,7 +89,7 @@ class Result:
 class Transfer:
     """The copies of one call. A caller can wait for them, ask about them, and `await` them.
 
-    It may be dropped: the copy goes on, and what it uses is kept alive until it is done. In a
+    The object may be dropped. The copy goes on, and its memory is kept alive until it is done. In a
     forked child each method raises Forked.
 
     Attributes:
@@ -106,7 +106,8 @@ class Transfer:
         ordered: bool = False,
         made_contiguous: bool = False,
     ) -> None:
-        """Takes over the engine's `ids`. `keep` must live until they are done. WrongType."""
+        """Takes over the engine's `ids` of copies. `keep` must live until these are done. Raises
+        WrongType for anything but a list or a tuple."""
         if type(ids) is not list and type(ids) is not tuple:
             raise WrongType(f"a Transfer is what copy() returns, and not made of {ids!r}")
         self._ids = tuple(ids)
@@ -128,8 +129,8 @@ class Transfer:
         return f"<Transfer of {self.bytes} bytes, {state}>"
 
     def done(self) -> bool:
-        """Whether all bytes have arrived, or the copy has failed. In the second case wait()
-        raises."""
+        """Whether all bytes have arrived, or the copy has failed. wait() raises if it has
+        failed."""
         require_own(self._family)
         return self._over or all(_C.copy_done(each) for each in self._ids)
 
@@ -140,10 +141,10 @@ class Transfer:
             timeout: seconds; None and infinity: no limit.
 
         Raises:
-            BusyTimeout: it is not done by then, and goes on.
+            BusyTimeout: the copy is not done by then. It goes on.
             CopyFailed: no path is left; the text says which bytes of the destination are written.
             CopyCancelled: it was cancelled; the text says the same.
-            TransferClosed: its engine was closed before it was done.
+            TransferClosed: the engine was closed before the copy was done.
             InvalidArgument: no such timeout.
         """
         require_own(self._family)
@@ -159,7 +160,7 @@ class Transfer:
                 except GlakeError as failure:
                     error = error or failure
             self._settle(error)
-        if self._error is not None:  # one of its own: a kept one would keep the caller's arrays
+        if self._error is not None:  # a new object: the kept one would keep the caller's arrays
             raise type(self._error)(*self._error.args)
         return self
 
@@ -172,8 +173,7 @@ class Transfer:
                 raise BusyTimeout(f"the copy of {self.bytes} bytes is not done in {timeout} s")
 
     def _settle(self, error: GlakeError | None) -> None:
-        # A thread that sees that it is over may rely on the memory that it kept being free, in all
-        # threads.
+        # Once a thread sees that the copy is over, the memory that it kept must be free.
         with self._settling:
             if self._over:
                 return
@@ -262,14 +262,15 @@ class Transfer:
             return self.bytes, self.bytes
         return sum(_C.copy_progress(each)[0] for each in self._ids), self.bytes
 
-    # The default outlives the module's names, which are None by the time the last handles go.
+    # At exit the module's names may be None when the last handles go. A default argument is still
+    # there.
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        """Gives the ids back. What is under way goes on."""
+        """Gives the ids back. Copies under way go on."""
         if not getattr(self, "_ids", ()) or finalizing() or self._family is not _family:
             return
         _live.pop(id(self), None)
         if self._over or self._keep is None:
-            completion_watcher.release(self._ids)  # nothing has to outlive it
+            completion_watcher.release(self._ids)  # nothing must be kept any longer
         else:
             completion_watcher.watcher.take(completion_watcher.Dropped(self._ids, self._keep))
 

@@ -1,7 +1,7 @@
-"""Pinned host memory. It is allocated pinned, or an array's memory is pinned in place. Copies of it
-are the fastest.
+"""Pinned host memory, which is the fastest to copy. It is allocated, or an array's memory is pinned
+in place.
 
-Pageable memory is copied as well, through pinned buffers of the engine.
+Pageable memory can be copied too, through pinned buffers of the engine.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def pinned(
     """Makes an array of pinned host memory, uninitialised, from glake's host pool.
 
     The memory returns to the pool when no array or view of it is left. Copies of it must be done by
-    then; a handle of glake.transfer keeps it alive until they are.
+    then. A copy by glake.transfer keeps the memory alive until it is done.
 
     Args:
-        shape: whole numbers, or one.
+        shape: a whole number, or several.
         dtype: of NumPy, for a NumPy array; of torch (torch.float32), for a torch tensor.
 
     Raises:
@@ -57,7 +57,7 @@ def pinned(
     if len(extents) != len(given) or min(extents, default=0) < 0:
         raise InvalidArgument(f"shape {shape!r}: whole numbers from 0 on")
     count = math.prod(extents)
-    asked: Any = dtype  # of either library
+    asked: Any = dtype  # NumPy's or torch's
     if type(asked).__module__ == "torch":
         import torch
 
@@ -93,7 +93,7 @@ def pinned_block(size: int, freed: Callable[[int], object] | None = None) -> tup
         return _shared_block(size, freed)
     address = _C.host_malloc(size)
     memory = (ctypes.c_char * size).from_address(address)
-    # At exit the memory ends with the process, because arrays may be in use until then.
+    # At exit the memory is not freed, because arrays may be in use until the process ends.
     weakref.finalize(memory, _give_back, address, freed).atexit = False
     return memory, address
 
@@ -105,7 +105,7 @@ def _shared_block(size: int, freed: Callable[[int], object] | None) -> tuple[Any
     def give_back() -> None:
         if freed is not None:
             freed(address)
-        with contextlib.suppress(GlakeError):  # the engine has ended, and it with it
+        with contextlib.suppress(GlakeError):  # the engine has ended, and has freed the memory
             _C.shared_free(address)
 
     weakref.finalize(memory, give_back).atexit = False
@@ -115,23 +115,23 @@ def _shared_block(size: int, freed: Callable[[int], object] | None) -> tuple[Any
 def _give_back(address: int, freed: Callable[[int], object] | None) -> None:
     if freed is not None:
         freed(address)
-    with contextlib.suppress(GlakeError):  # of a forked child, or after the driver was shut down
+    with contextlib.suppress(GlakeError):  # in a forked child, or after the driver's end
         _C.host_free(address)
 
 
 def register_host(array: Array, background: bool = False) -> Registration:
     """Pins an array's memory in place, in pieces.
 
-    Pinning takes about 0.1 s a GB. Meanwhile the array can be copied, as pageable memory is. It
-    stays pinned, and alive, until unregister() or the engine's end.
+    Pinning takes about 0.1 s for each GB. Meanwhile the array can be copied like pageable memory.
+    The array stays pinned, and alive, until unregister() or the engine's end.
 
     Args:
         array: a contiguous CPU tensor or array, a buffer object, or `Raw`.
         background: return at once, and pin on a thread.
 
     Raises:
-        InvalidArgument: it has gaps or no bytes, is registered already, or is read-only (the driver
-            pins memory for writing too).
+        InvalidArgument: the array has gaps or no bytes, is registered already, or is read-only.
+            (The driver pins memory for writing too.)
         InvalidPointer: memory that is not there.
         DriverError: the driver refuses.
     """
@@ -142,7 +142,7 @@ def register_host(array: Array, background: bool = False) -> Registration:
             f"{memory} is not C-contiguous (it has gaps, or another order) or has no bytes: pin "
             "the whole array it is a part or a view of"
         )
-    if memory.read_only and memory.kind != "tensor":  # of those it is only autograd's word
+    if memory.read_only and memory.kind != "tensor":  # a tensor's is only a rule of autograd
         raise InvalidArgument(
             f"{memory} cannot be pinned: {memory.read_only}, and the driver pins what may be "
             "written to; pin a writable array of the same memory, or copy it to one of pinned()"

@@ -1,7 +1,7 @@
-"""The library that carries a program's own copies (docs/intercept.md), if it is preloaded.
+"""Works with the preloaded library that carries a program's own copies (docs/intercept.md).
 
-A process has one engine: one that Python opens takes the place of the library's, which then carries
-copies by that.
+A process has one engine. If Python opens an engine, this replaces the library's own engine, and the
+library carries copies through it.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import os
 
 
 def take_over() -> None:
-    """Called before an engine is opened. Waits for copies under way, and ends the library's own
-    engine."""
+    """Ends the library's own engine, after its copies under way. It is called before an engine is
+    opened."""
     loaded = library()
     if loaded is not None:
         loaded.glake_intercept_yield()
 
 
 def wait() -> None:
-    """Called before an engine is closed, because its end would cancel the copies that it
-    carries."""
+    """Waits for the library's copies. It is called before an engine is closed, because that would
+    cancel the copies."""
     loaded = library()
     if loaded is not None:
         loaded.glake_intercept_wait()

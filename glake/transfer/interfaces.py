@@ -1,9 +1,9 @@
 """Checks array interfaces, and gives item types one name each.
 
-Names are NumPy's where it has the type ("float32", "bool", "datetime64[s]"), and torch's equal them
-there. Types of another byte order, strings and structures are NumPy's text of them (">f4", "|S5").
-Sources: NumPy's array interface protocol (version 3), Numba's CUDA array interface (versions 0 to
-3), PEP 3118 for the formats of buffers.
+If NumPy has the type, the name is NumPy's ("float32", "bool", "datetime64[s]"), and torch uses the
+same names. Strings, structures and types of another byte order have NumPy's typestr as their name
+(">f4", "|S5"). Sources: NumPy's array interface protocol (version 3), Numba's CUDA array interface
+(versions 0 to 3), PEP 3118 for the formats of buffers.
 """
 
 import functools
@@ -12,12 +12,12 @@ from typing import Any
 
 from glake.errors import InvalidArgument
 
-_names: dict[Any, str] = {}  # of dtypes and formats, which take long to say theirs
-_MOST_NAMES = 256  # of structured ones there is no end
+_names: dict[Any, str] = {}  # of dtypes and formats, because asking them takes long
+_MOST_NAMES = 256  # a bound, because structured types can have any number of names
 
 
 def name_of(dtype: Any) -> str | None:
-    """The name that is remembered for a dtype, if there is one."""
+    """The remembered name of a dtype, if there is one."""
     return _names.get(dtype)
 
 
@@ -32,7 +32,7 @@ def array_dtype(dtype: Any, typestr: str) -> str:
     """The name of an array's items, from its dtype or, if that is not NumPy's, from its typestr."""
     try:
         known = _names.get(dtype) if typestr[0] != ">" else None
-    except TypeError:  # an array library's own kind, not hashable
+    except TypeError:  # an array library's own dtype may not be hashable
         return str(getattr(dtype, "name", None) or array_dtype(None, typestr))
     if known is not None and dtype is not None:
         return known
@@ -40,7 +40,7 @@ def array_dtype(dtype: Any, typestr: str) -> str:
         import numpy
 
         return _numpy_name(numpy.dtype(typestr))
-    # NumPy's names of strings and structures only tell their sizes.
+    # NumPy's names of strings and structures tell only their sizes.
     return named(dtype, str(dtype if typestr[1] in "SUV" else dtype.name))
 
 
@@ -49,7 +49,7 @@ def _numpy_name(dtype: Any) -> str:
 
 
 def item_bytes(dtype: Any, typestr: str) -> int:
-    """The bytes of one item. TypeError for a wrong typestr."""
+    """The bytes of one item. Raises TypeError for a wrong typestr."""
     size = getattr(dtype, "itemsize", None)
     if isinstance(size, int):
         return size
@@ -59,10 +59,10 @@ def item_bytes(dtype: Any, typestr: str) -> int:
 
 
 def format_dtype(view: memoryview) -> str:
-    """The name of a buffer's items. InvalidArgument for Python objects."""
+    """The name of a buffer's items. Raises InvalidArgument if they are Python objects."""
     letters = (view.format or "B").lstrip("@=<>!")
     if letters in ("B", "b", "c"):
-        return "uint8"  # bytes, however its maker sees them
+        return "uint8"  # all three formats are bytes
     key = ("format", view.format, view.itemsize)
     if key in _names:
         return _names[key]
@@ -70,7 +70,7 @@ def format_dtype(view: memoryview) -> str:
 
     try:
         dtype = numpy.asarray(view).dtype
-    except (TypeError, ValueError, RuntimeError):  # a format NumPy does not have, as pointers'
+    except (TypeError, ValueError, RuntimeError):  # NumPy lacks the format, such as a pointer's
         return named(key, letters)
     if dtype.hasobject:
         raise InvalidArgument("a buffer of Python objects holds pointers, not data")
@@ -78,7 +78,7 @@ def format_dtype(view: memoryview) -> str:
 
 
 def check(thing: Any, interface: str, facts: Any) -> None:
-    """Raises InvalidArgument unless `facts` are what that interface has."""
+    """Raises InvalidArgument unless `facts` have the form of that interface."""
     wrong = _wrong(facts)
     if wrong:
         raise InvalidArgument(

@@ -1,9 +1,9 @@
 """Moves tensors out of GPU memory into a bounded pool of pinned host memory, and back.
 
-A tensor keeps its object: its `.data` is on the host while it is away. Copies are ordered by the
-GPU's current stream, and go on while the caller does. Not seen on hardware yet: run on CPU tensors
-in simulated GPU memory (GLAKE_DRIVER=sim with the emulation), where no stream orders what the CPU
-does, so that a handle must be waited for before its tensors are used.
+A tensor keeps its object. While it is away, its `.data` is on the host. Copies are ordered by the
+GPU's current stream, and run beside the caller. With CPU tensors in simulated GPU memory
+(GLAKE_DRIVER=sim with the emulation) no stream orders the CPU's work, so a handle must be waited
+for before its tensors are used.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ from glake.transfer.storages import (
 if TYPE_CHECKING:
     import torch
 
-# For a block whose copy is done; code that keeps its old memory keeps it for longer.
+# Seconds to wait for a block whose copy is done. Code that holds its old memory keeps it longer.
 _RETURN_S = 0.2
 
 
 @dataclass
 class _Away:
-    """A block of the pool: the home of its bytes, and the copy that brought them."""
+    """A block of the pool: the device from which its bytes came, and the copy that brought them."""
 
     device: Any
     bytes: int
     transfer: Transfer | None = None
 
 
-_optimizers: weakref.WeakSet[Any] = weakref.WeakSet()  # whose state is kept away, by anyone
+_optimizers: weakref.WeakSet[Any] = weakref.WeakSet()  # offloaders keep their state away
 _pooled: set[int] = set()  # addresses of the blocks of every offloader's pool
 
 
@@ -66,7 +66,7 @@ class _Group:
         self, transfer: Transfer, undo: list[Callable[[], None]], blocks: frozenset[int]
     ) -> None:
         self.transfer, self._undo = transfer, undo
-        self.blocks = blocks  # of the pool, which its tensors leave
+        self.blocks = blocks  # the pool's blocks that its tensors leave
         self._lock = threading.RLock()
         self.error: GlakeError | None = None
 
@@ -84,7 +84,7 @@ class _Group:
             return False
         except GlakeError as error:
             self._take_back(error)
-        with self._lock:  # another thread may be freeing them; wait() returns once they are free
+        with self._lock:  # another thread may be freeing the old memory: waits until it is free
             self._undo = []
         return True
 
@@ -97,7 +97,7 @@ class _Group:
 
 
 class Move:
-    """An offload or a prefetch that is under way. The object may be dropped; the copies go on.
+    """An offload or a prefetch that is under way. The object may be dropped. The copies go on.
 
     Attributes:
         bytes: of all its copies.
@@ -119,20 +119,20 @@ class Move:
         return all(group.over(wait=False) for group in self.groups)
 
     def wait(self, timeout: float | None = None) -> Move:
-        """Returns itself when all is copied.
+        """Returns itself when all copies are done.
 
         Args:
             timeout: seconds; None: no limit.
 
         Raises:
-            BusyTimeout: it is not done by then, and goes on.
-            GlakeError: a copy failed (CopyFailed and the like); its tensors are where they were.
+            BusyTimeout: the move is not done by then. It goes on.
+            GlakeError: a copy failed (CopyFailed and the like). Its tensors are where they were.
         """
         handle.require_own(self._family)
         timeout = timeouts.seconds(timeout)
         end = None if timeout is None else time.monotonic() + timeout
         for group in self.groups:
-            # over() keeps a failure, and undoes the move.
+            # over() keeps the error, and undoes the move.
             with suppress(CopyFailed, CopyCancelled, TransferClosed, DriverError):
                 group.transfer.wait(None if end is None else max(0.0, end - time.monotonic()))
             group.over(wait=False)
@@ -151,7 +151,7 @@ class Offloader:
     """A pool of pinned host memory for tensors that are away from their GPU.
 
     Tensors are found in modules (parameters and buffers), mappings and iterables. Tensors that
-    share a storage move together if all of them are given. One that is not given keeps the old
+    share a storage move together if all of them are given. A tensor that is not given keeps the old
     memory.
 
     Args:
@@ -173,18 +173,19 @@ class Offloader:
             raise InvalidArgument(f"limit {limit!r}: {error}; a size such as '8GiB'") from None
         self._lock = threading.RLock()
         self._away: dict[int, _Away] = {}  # by address of the block
-        self._coming: list[_Group] = []  # whose blocks return to the pool when they are done
+        self._coming: list[_Group] = []  # on the way back: their blocks return when they are done
 
     @property
     def used(self) -> int:
-        """The bytes of the pool that are in use, by tensors that are away or on their way back."""
+        """The bytes of the pool that tensors use, which are away or on their way back."""
         return sum(away.bytes for away in list(self._away.values()))
 
     def offload(self, things: object) -> Move:
-        """Starts moving tensors to the pool. Tensors that are there already, or on the CPU, stay.
+        """Starts moving tensors to the pool. Tensors that are in the pool already, or on the CPU,
+        stay.
 
         The move is ordered after the work on the current stream. When the handle is done, the
-        host's copy is ready and the GPU's memory is free; it is freed group by group.
+        host's copy is ready and the GPU's memory is free. The memory is freed group by group.
 
         Args:
             things: tensors, modules, or mappings and iterables of them.
@@ -201,8 +202,8 @@ class Offloader:
         engine = default_engine()
         with self._lock:
             self._refuse_others(storages)
-            # It has the same name as before, so that the longer list is gone. An error's traceback
-            # holds this frame's variables, and would keep the storages that are away.
+            # The same name is used again, so that the longer list is freed. Otherwise an error's
+            # traceback, which holds this frame's variables, would keep the storages that are away.
             storages = [one for one in storages if self._on_gpu(one)]
             require_own_parameters(storages)
             # A storage that is on its way back without the order of a stream must have arrived
@@ -214,7 +215,8 @@ class Offloader:
     def prefetch(self, things: object) -> Move:
         """Starts moving tensors back to the GPU that they came from. Tensors on a GPU stay.
 
-        Work on the current stream of their GPU may use them at once: it waits for the copies.
+        Work on the current stream of their GPU may use them at once, because that stream waits for
+        the copies.
 
         Args:
             things: tensors, modules, or mappings and iterables of them.
@@ -222,8 +224,8 @@ class Offloader:
         Raises:
             InvalidArgument: there are tensors, but none is away in this pool or on a GPU.
             RegionPaused: tensors of a paused region.
-            OutOfMemory: the GPU has no room. Those not moved stay away.
-            GlakeError: as of Engine.copy. Those not moved stay away.
+            OutOfMemory: the GPU has no room. Tensors that were not moved stay away.
+            GlakeError: as of Engine.copy. Tensors that were not moved stay away.
         """
         storages = storages_of(things)
         default_engine()
@@ -263,13 +265,13 @@ class Offloader:
     def offload_optimizer(self, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
         """Keeps a torch optimizer's state away except while it steps.
 
-        State that exists moves now, and the rest after the step that makes it.
+        State that exists moves now. State that a later step makes moves after that step.
 
         Args:
-            optimizer: of torch.
+            optimizer: one of torch's.
 
         Returns:
-            A function that ends it.
+            A function that ends this, and brings the state back.
 
         Raises:
             InvalidArgument: no torch optimizer, or one whose state is kept away already.
@@ -304,7 +306,7 @@ class Offloader:
 
         def end() -> None:
             nonlocal hooks
-            if hooks:  # called again, it may be another one's by now
+            if hooks:  # in a second call, another offloader may keep the optimizer
                 _optimizers.discard(optimizer)
             for hook in hooks:
                 hook.remove()
@@ -325,16 +327,17 @@ class Offloader:
 
         Args:
             modules: in the order of their forward passes.
-            frozen: nothing is written to them meanwhile; what is written is lost. Then none is
-                copied back, and two of them are on the GPU at a time; else about four.
+            frozen: nothing is written to the modules meanwhile. If something is, it is lost. Frozen
+                modules are not copied to the host when they leave, so about two are on the GPU at a
+                time. Otherwise about four are.
             watermarks: (low, high) bytes of modules on the GPU, such as ("2GiB", "4GiB"). Modules
                 stay there until fetching one would pass high. Then those used last leave, until low
                 or less is there. A module that is copied back holds its memory until the copy is
                 done. None: each leaves after its forward pass.
 
         Raises:
-            InvalidArgument: no modules, or a high watermark below two modules in a row; at the
-                forward pass, if it is recorded for a backward pass.
+            InvalidArgument: there are no modules, or the high watermark is below two modules in a
+                row. The forward pass raises it if it is recorded for a backward pass.
             WrongType: watermarks that are no sizes.
             GlakeError: as of offload() and prefetch().
         """
@@ -348,14 +351,15 @@ class Offloader:
             alternation.end()
 
     def _settled(self, move: Move) -> None:
-        # On a GPU the stream waits for the copies by itself. In the emulation the CPU computes.
+        # On a GPU the stream waits for the copies. In the emulation the CPU computes, and must
+        # wait.
         if not all(group.transfer.ordered for group in move.groups):
             move.wait()
 
     def _on_gpu(self, one: Storage) -> bool:
         if one.bytes == 0 or one.address in self._away:
             return False
-        gpu = _C.place_of(one.address)[0]  # asked of each: RegionPaused is for those on a GPU
+        gpu = _C.place_of(one.address)[0]  # raises RegionPaused for memory of a paused region
         return bool(one.device.type == "cuda" or gpu >= 0)
 
     def _make_room(self, size: int) -> None:
@@ -371,8 +375,8 @@ class Offloader:
             )
 
     def _await_blocks(self, blocks: frozenset[int]) -> None:
-        """Waits for blocks. Another thread that waited for the same copy may hold its memory a
-        moment longer."""
+        """Waits until blocks are free. Another thread that waited for the same copy may hold its
+        memory a moment longer."""
         end = time.monotonic() + _RETURN_S
         while not blocks.isdisjoint(self._away) and time.monotonic() < end:
             time.sleep(0.001)
@@ -382,7 +386,7 @@ class Offloader:
         try:
             for group in groups(storages):
                 started.append(self._move(engine, group, place))
-        finally:  # all that have begun are handled, whatever happened to the others
+        finally:  # groups that have begun are watched, even if a later one failed
             move = Move(started)
         return move
 
@@ -400,7 +404,7 @@ class Offloader:
     def _to_host(self, one: Storage) -> Any:
         import torch
 
-        away = self._away  # not the offloader: its tensors may outlive it
+        away = self._away  # `freed` must not keep the offloader, which tensors may outlive
 
         def freed(block: int) -> None:
             away.pop(block, None)

@@ -11,11 +11,11 @@ from glake.transfer import handle, timeouts
 class PieceTransfer:
     """One request of several pieces. A caller can wait for it or ask about it.
 
-    It may be dropped: the request goes on, and its memory is kept until it is done. In a forked
-    child each method raises Forked.
+    The object may be dropped. The request goes on, and its memory is kept until it is done. In a
+    forked child each method raises Forked.
 
     Attributes:
-        path: what it reads or writes, as texts name it.
+        path: what the request reads or writes, as messages name it.
         bytes: of the whole request.
     """
 
@@ -36,7 +36,7 @@ class PieceTransfer:
         return f"<{type(self).__name__} of {self.bytes} bytes of {self.path}, {state}>"
 
     def done(self) -> bool:
-        """Whether it is over. wait() raises if it has failed."""
+        """Whether the request is over. wait() raises if it has failed."""
         handle.require_own(self._family)
         return self._over.is_set()
 
@@ -45,7 +45,7 @@ class PieceTransfer:
         limit = timeouts.seconds(timeout)
         if not self._over.wait(limit):
             raise BusyTimeout(f"{self.bytes} bytes of {self.path} are not done in {timeout} s")
-        if self._error is not None:  # one of its own: a kept one would keep the caller's frames
+        if self._error is not None:  # a new object: the kept one would keep the caller's frames
             raise self._error.with_traceback(None)
 
     def progress(self) -> tuple[int, int]:
@@ -55,14 +55,14 @@ class PieceTransfer:
 
     @property
     def failed(self) -> bool:
-        """Whether a piece has failed. The remaining ones are then left out."""
+        """Whether a piece has failed. The remaining pieces are then left out."""
         return self._error is not None
 
     def settle(self, moved: int, error: BaseException | None = None) -> bool:
         """Notes that a piece is over. The engine calls it.
 
         Args:
-            moved: bytes of it that are done.
+            moved: bytes of the piece that are done.
             error: why it failed, if it did.
 
         Returns:
@@ -76,8 +76,8 @@ class PieceTransfer:
             return self._left == 0
 
     def finish(self) -> None:
-        """Wakes waiting threads, once all that the request used is given back. The engine calls
-        it."""
+        """Wakes waiting threads. The engine calls it once everything that the request used is given
+        back."""
         self._keep = None
         self._over.set()
 

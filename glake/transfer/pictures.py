@@ -1,6 +1,6 @@
 """Writes pictures to files: checks whether that is possible, and writes them whole or not at all.
 
-matplotlib (the `topology` extra) is imported only when a picture is asked for.
+matplotlib (the `topology` extra) is imported only when a picture is drawn.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def check(file: Path) -> None:
-    """Checks whether `page` can write there. InvalidArgument without matplotlib, or for a wrong
-    suffix or folder."""
+    """Checks whether `page` can write there. Raises InvalidArgument without matplotlib, or for a
+    wrong suffix or folder."""
     if file.suffix.lower() not in (".png", ".svg"):
         raise InvalidArgument(f"{file}: give a name that ends in .png or .svg")
     check_place(file)
@@ -42,10 +42,10 @@ def check_place(file: Path) -> None:
 def page(
     file: Path, inches: tuple[float, float], dpi: int, font_size: float = 10
 ) -> Iterator[Figure]:
-    """A figure to draw in. It becomes `file`, which is the same for the same drawing. Its suffix,
-    .png or .svg, is the format.
+    """A figure to draw in. At the end it is written to `file`. The same drawing gives the same
+    bytes. The suffix, .png or .svg, is the format.
 
-    InvalidArgument as `check`; OSError if the file cannot be written.
+    Raises InvalidArgument as `check` does, and OSError if the file cannot be written.
     """
     check(file)
     from matplotlib import rc_context

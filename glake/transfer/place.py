@@ -1,5 +1,5 @@
-"""The ends of a copy by name: "cuda:3" or "gpu3"; "cpu:1" for host memory of a socket, "cpu" for
-that of all."""
+"""The ends of a copy by name: "cuda:3" or "gpu3" for a GPU, "cpu:1" for host memory of a socket,
+"cpu" for host memory of all sockets."""
 
 import os
 import re
@@ -14,8 +14,9 @@ from glake.transfer import topology as topologies
 from glake.transfer.topology import Topology
 from glake.typing import CopyEnd
 
-# The place of host memory without a socket: on the GPU's own socket; on all sockets, changing every
-# few MiB (so that each chunk has one socket); on all sockets, changing every page.
+# The places of host memory for which no socket is named. It is on the GPU's own socket; or on all
+# sockets, where the socket changes every few MiB (so that each chunk has one socket); or on all
+# sockets, where the socket changes every page.
 HOSTS = ("local", "interleaved", "pages")
 _SPREAD, _STRIPED = -1, -2  # as csrc/plan/plan.h
 
@@ -24,8 +25,8 @@ PlatformLike = str | os.PathLike[str] | Topology | Platform | None
 
 @dataclass(frozen=True)
 class Place:
-    """GPU `gpu`, or if that is None host memory. That is of socket `node`, or if that is None of
-    all, by `pages` or chunks."""
+    """GPU `gpu`. If `gpu` is None, host memory of socket `node`. If `node` is None too, host memory
+    of all sockets, by `pages` or by chunks."""
 
     gpu: int | None = None
     node: int | None = None
@@ -40,7 +41,7 @@ class Place:
 
     @property
     def code(self) -> tuple[int, int]:
-        """The planner's numbers for it."""
+        """The planner's numbers for the place."""
         if self.gpu is not None:
             return self.gpu, 0
         if self.node is not None:
@@ -48,18 +49,18 @@ class Place:
         return -1, _SPREAD if self.pages else _STRIPED
 
     def nodes(self, sockets: int) -> list[str]:
-        """Its nodes in the capacity graph."""
+        """The place's nodes in the capacity graph."""
         if self.gpu is not None:
             return [f"g{self.gpu}"]
         return [f"m{s}" for s in (range(sockets) if self.node is None else [self.node])]
 
 
 def topology_of(platform: PlatformLike) -> Topology:
-    """A topology from a preset's name, a platforms file, or a topology. None: the one of
+    """The topology that a preset's name, a platforms file or a Topology gives. None: that of
     GLAKE_DRIVER.
 
-    InvalidOption (InvalidPlatform) if there is no such preset or file; InvalidArgument for what
-    names none.
+    Raises InvalidOption (for a file InvalidPlatform) if there is no such preset or file, and
+    InvalidArgument for any other value.
     """
     if not isinstance(platform, str | os.PathLike | Topology | Platform | None):
         raise InvalidArgument(
@@ -87,7 +88,7 @@ def graph_of(platform: PlatformLike | CapacityGraph) -> CapacityGraph:
 def ends(graph: CapacityGraph, src: CopyEnd, dst: CopyEnd, host: str) -> tuple[Place, Place]:
     """Both ends of a copy. At least one must be a GPU.
 
-    InvalidDevice or InvalidArgument, saying what is taken, for anything else.
+    Raises InvalidDevice or InvalidArgument for anything else, and says what is taken.
     """
     if host not in HOSTS:
         raise InvalidArgument(f"host={host!r}: take one of {', '.join(HOSTS)}")
@@ -107,7 +108,7 @@ def ends(graph: CapacityGraph, src: CopyEnd, dst: CopyEnd, host: str) -> tuple[P
 
 
 def place_name(graph: CapacityGraph, place: CopyEnd) -> str:
-    """An end that ends() takes, as messages show it: "gpu3" is cuda:3."""
+    """The name by which messages show an end that ends() takes: "gpu3" becomes cuda:3."""
     return _parse(graph, place, "interleaved").name
 
 

@@ -15,7 +15,7 @@ from glake.transfer.topology import Topology
 from glake.typing import CopyEnd, Device, Json
 from glake.units import round_size
 
-_SMALLEST, _LARGEST = 64 << 10, 1 << 40  # bytes, where a gain is looked for
+_SMALLEST, _LARGEST = 64 << 10, 1 << 40  # bytes: the break-even size is sought in between
 _HOST_TEXT = {
     "": "",
     "local": ", host memory on the GPU's socket",
@@ -26,7 +26,7 @@ _HOST_TEXT = {
 
 @dataclass(frozen=True)
 class PlannedPath:
-    """A path and its GB/s, its copies, and the GPU whose thread drives it."""
+    """A path, its GB/s, its driver copies, and the GPU whose thread drives it."""
 
     name: str
     rate: float
@@ -46,25 +46,25 @@ class Refusal:
 class Plan:
     """The paths of one transfer. Rates are GB/s (1e9 bytes a second); times are estimates.
 
-    Where every path is dead there are no paths and the rates are 0; the refusals name the dead
-    edges.
+    If every path is dead, there are no paths and the rates are 0. The refusals name the dead edges.
 
     Attributes:
-        src: where from.
-        dst: where to.
+        src: the place to copy from.
+        dst: the place to copy to.
         bytes: of the copy.
         platform: the topology's name.
-        host: where host memory lies: "local", "interleaved", "pages", "cpu:N", or "" where there is
-            none.
-        rate: planned, over all paths.
-        plain: of one plain copy.
-        equal_split: of GLake's equal shares.
+        host: where host memory lies: "local", "interleaved", "pages", "cpu:N", or "" if neither end
+            is host memory.
+        rate: the planned rate over all paths.
+        plain: the rate of one plain copy.
+        equal_split: the rate of GLake's equal shares.
         expected_us: microseconds of the planned copy; None where there is no path.
         plain_us: microseconds of a plain copy; None where there is no path.
-        relays_from: bytes from which several paths should pay by their links alone; None: never. A
-            copy enqueued in a stream pays for its driver calls too, and may go plainly up to more.
-        paths: those it takes, each with its rate.
-        refusals: those it does not take, and why.
+        relays_from: the size in bytes from which several paths should pay off, by their links
+            alone; None: never. A copy that is enqueued in a stream also takes the time of its
+            driver calls. So it may be a plain copy up to a larger size.
+        paths: the paths that it takes, each with its rate.
+        refusals: the paths that it does not take, and why.
     """
 
     src: str
@@ -145,7 +145,7 @@ def _estimate(us: float | None) -> str:
 
 
 class _Bound:
-    """The bound, which is computed when somebody asks."""
+    """The bound, which is computed when it is first read."""
 
     def __init__(self, graph: CapacityGraph, ask: Mapping[str, Any]) -> None:
         self._graph, self._ask = graph, ask
@@ -171,18 +171,18 @@ def explain(
     scales: Mapping[str, float] | None = None,
     exclude: Iterable[Device] = (),
 ) -> Plan:
-    """Says how a copy would go: by which paths, how fast, and what is refused. Copies nothing.
+    """Says how a copy would go: its paths, its rate, and which paths are refused. Copies nothing.
 
-    `print()` of what it returns is a few lines of text.
+    `print()` shows the result as a few lines of text.
 
     Args:
         dst: the place to copy to, not an array: "cuda:3" (or 3, "gpu3", a torch.device), "cpu:0"
             (host memory of a socket) or "cpu".
-        src: the place to copy from, likewise.
-        nbytes: of the copy.
+        src: the place to copy from, in the same form.
+        nbytes: the bytes of the copy.
         platform: a preset's name, a platforms file, a Topology; None: what GLAKE_DRIVER names.
-        host: where "cpu" lies: "local" on the GPU's socket, "interleaved" on all by chunks, "pages"
-            on all by pages.
+        host: where "cpu" lies. "local": on the GPU's socket. "interleaved": on all sockets, by
+            chunks. "pages": on all sockets, by pages.
         scales: edges ("cuda:0>N", or "g0>N" as in a file) that run at a factor of their rate; 0:
             dead.
         exclude: GPUs that may not relay, each a number, "cuda:0" or a torch.device.
@@ -218,7 +218,7 @@ def explain(
 
 @dataclass(frozen=True)
 class _Way:
-    """The part that plans of all sizes between two places share."""
+    """The part that is the same in plans of all sizes between two places."""
 
     planner: TransferPlanner
     equal_split: float
@@ -226,8 +226,8 @@ class _Way:
     bound: _Bound
 
 
-# The keys have every rate of the topology, so that links that are measured again are planned again.
-# Nobody changes a graph or a planner that is kept.
+# The keys contain every rate of the topology. So after links are measured again, plans are made
+# again. Nobody changes a graph or a planner that is kept.
 @lru_cache(maxsize=16)
 def _graph(topology: Topology) -> CapacityGraph:
     return graph_of(topology)
@@ -253,7 +253,8 @@ def _way(
 def planner_of(
     graph: CapacityGraph, scales: Mapping[str, float] | None = None, exclude: Iterable[Device] = ()
 ) -> TransferPlanner:
-    """The planner that the engine uses, with edges scaled and GPUs excluded. InvalidArgument."""
+    """The planner that the engine uses, with edges scaled and GPUs excluded. Raises
+    InvalidArgument."""
     changed = bounds.scaled(graph, scales)
     planner = TransferPlanner(graph)
     for number in range(len(graph.edges())):

@@ -1,4 +1,5 @@
-"""Lets ranks whose own copies are carried (docs/intercept.md) share their node as engines do."""
+"""Lets ranks whose own copies the preloaded library carries (docs/intercept.md) share their
+node."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def share() -> None:
-    """If ranks share the node, opens the engine that asks the relay service, once a copy is to be
-    carried. The library cannot ask, because it has no Python. No device is touched before."""
+    """If ranks share the node, opens the engine that asks the relay service when the first copy is
+    to be carried. The library cannot ask, because it has no Python. No device is touched before."""
     loaded = intercepted.library()
     if loaded is not None and modes.chosen(None) == "lent":
         threading.Thread(target=_open, args=(loaded,), name="glake intercept", daemon=True).start()
@@ -31,12 +32,12 @@ def _open(loaded: ctypes.CDLL) -> None:
     loaded.glake_intercept_await()
     try:
         engine.open_over(_handed_over())
-    except GlakeError as error:  # nobody waits for this thread
+    except GlakeError as error:  # nobody waits for this thread, so it can only warn
         sys.stderr.write(f"glake: intercept: GPUs of other ranks are not used: {error}\n")
 
 
 def _handed_over() -> Topology | str | None:
-    """The topology that `glake run` found. None: this process finds one itself."""
+    """The topology that `glake run` found. None: this process must find one itself."""
     text = os.environ.get("GLAKE_INTERCEPT_TOPOLOGY", "")
     if not text.startswith("{"):
         return text or None

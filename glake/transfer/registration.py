@@ -7,14 +7,14 @@ from glake.errors import BusyTimeout, WrongType
 from glake.transfer import handle, timeouts
 from glake.transfer.buffers import Buffer
 
-# Pinned memory must not be freed. So it is kept until it is unpinned, whoever drops the
-# registration.
+# Pinned memory must not be freed. So it is kept until it is unpinned, even if the registration is
+# dropped.
 _registered: dict[int, Registration] = {}
 
 
 class Registration:
-    """Host memory that is pinned, or is being pinned. As a context manager it is unpinned at the
-    end.
+    """Host memory that is pinned, or is being pinned. As a context manager, it unpins the memory at
+    the end.
 
     Attributes:
         address: of the memory.
@@ -22,7 +22,7 @@ class Registration:
     """
 
     def __init__(self, memory: Buffer, background: bool) -> None:
-        """Begins to pin. WrongType."""
+        """Begins to pin the memory. Raises WrongType for anything but a Buffer."""
         if not isinstance(memory, Buffer):
             raise WrongType(f"a Registration is what register_host() returns, not of {memory!r}")
         self._memory = memory  # keeps it alive while it is pinned
@@ -34,7 +34,7 @@ class Registration:
         _registered[self.address] = self
 
     def done(self) -> bool:
-        """Whether all of it is pinned.
+        """Whether all of the memory is pinned.
 
         Raises:
             GlakeError: as of wait(), except BusyTimeout.
@@ -45,13 +45,13 @@ class Registration:
         return self._pinned
 
     def wait(self, timeout: float | None = None) -> Registration:
-        """Returns itself once all of it is pinned.
+        """Returns itself once all of the memory is pinned.
 
         Args:
             timeout: seconds; None: no limit.
 
         Raises:
-            BusyTimeout: it is not pinned by then; pinning goes on.
+            BusyTimeout: the memory is not pinned by then. Pinning goes on.
             DriverError: the driver refuses.
             InvalidPointer: it was unregistered.
         """
@@ -69,12 +69,12 @@ class Registration:
         return _C.register_host_progress(self.address)
 
     def unregister(self) -> None:
-        """Unpins it. What is not pinned yet stays so. A second call does nothing.
+        """Unpins the memory, and pins no more of it. A second call does nothing.
 
         No copy of the memory may be under way.
 
         Raises:
-            DriverError: the driver refuses; it may be tried again.
+            DriverError: the driver refuses. The call may be tried again.
         """
         handle.require_own(self._family)
         if self._open:
@@ -96,6 +96,6 @@ class Registration:
 
 
 def forget() -> None:
-    """The engine has ended, which has unpinned all."""
+    """Forgets all registrations, because the engine has ended and unpinned their memory."""
     while _registered:
         _registered.popitem()[1].ended()

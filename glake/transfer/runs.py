@@ -11,13 +11,13 @@ from glake.errors import InvalidArgument
 from glake.transfer.buffers import ASK, Buffer, buffer_of, raw_memory
 from glake.typing import Device
 
-# In simcuda, whose batches follow what others measured on H100, 16 MiB in pieces of 64 KiB take
-# 1.03 to 1.08 times as long as in one piece, of 16 KiB 4.4 to 9 times, of 512 bytes over 100 times.
-# Making an array contiguous on its own device takes a launch and twice its bytes at the memory's
-# rate.
+# In simcuda, whose batches follow measurements on an H100, 16 MiB in pieces of 64 KiB take 1.03 to
+# 1.08 times as long as in one piece. In pieces of 16 KiB they take 4.4 to 9 times as long, and in
+# pieces of 512 bytes over 100 times. To make an array contiguous on its own device takes a launch,
+# and twice its bytes at the memory's rate.
 SHORT_RUN = 64 << 10
 FEW_PARTS = 64
-MOST_SHORT_PARTS = 1 << 16  # a sixth of a second of enqueueing, for what a kernel does in 1 ms
+MOST_SHORT_PARTS = 1 << 16  # enqueueing these takes 1/6 s; a kernel does the same in 1 ms
 MOST_PARTS = 1 << 22
 
 
@@ -63,8 +63,8 @@ def joined(several: list[Parts]) -> Parts:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a strided copy goes: the dimensions to step through as (extent, dst stride, src stride),
-    the outermost first, and the bytes inside them that are contiguous on both sides."""
+    """How a strided copy goes. It steps through dimensions, each (extent, dst stride, src stride),
+    the outermost first. Each step copies bytes that are contiguous on both sides."""
 
     outer: tuple[tuple[int, int, int], ...]
     run: int
@@ -79,13 +79,15 @@ class Layout:
 
     @property
     def short(self) -> bool:
-        """Whether the pieces are many and small. Then the array is better made contiguous first."""
+        """Whether the pieces are many and small. If so, it is faster to make the array contiguous
+        first."""
         return self.run < SHORT_RUN and self.count > FEW_PARTS
 
 
 def check_fit(dst: Buffer, src: Buffer) -> bool:
-    """Whether both are contiguous. InvalidArgument unless `src` can be copied to `dst`: both have
-    equal shapes and items in any strides, or both are contiguous and have equal bytes."""
+    """Whether both are contiguous. Raises InvalidArgument unless `src` can be copied to `dst`. That
+    requires equal shapes and item types, in any strides, or two contiguous arrays of equally many
+    bytes."""
     if dst.dtype != src.dtype and dst.typed and src.typed:
         raise InvalidArgument(
             f"{src} does not fit {dst}: a copy converts nothing; view one as the other's dtype, or "
@@ -118,8 +120,8 @@ def layout_of(dst: Buffer, src: Buffer) -> Layout:
         for extent, to, of in zip(dst.shape, dst.strides, src.strides, strict=True)
         if extent != 1
     ]
-    # It uses the destination's memory order, so that a permuted pair (channels last) still has long
-    # runs.
+    # The order of the dimensions is that of the destination's memory, so that a permuted pair
+    # (channels last) still has long pieces.
     dims.sort(key=lambda dim: -abs(dim[1]))
     run = dst.item
     while dims and dims[-1][1] == run and dims[-1][2] == run:
@@ -128,7 +130,8 @@ def layout_of(dst: Buffer, src: Buffer) -> Layout:
 
 
 def parts_of(dst: Buffer, src: Buffer, layout: Layout) -> Parts:
-    """The parts that copy `src` to `dst` item by item. InvalidArgument for too many pieces."""
+    """The parts that copy `src` to `dst` item by item. Raises InvalidArgument if there are too many
+    pieces."""
     if layout.count > MOST_PARTS or (layout.short and layout.count > MOST_SHORT_PARTS):
         raise InvalidArgument(
             f"a copy of {src} in {layout.count} pieces of {layout.run} bytes: make the side with "
@@ -144,8 +147,8 @@ def parts_of(dst: Buffer, src: Buffer, layout: Layout) -> Parts:
 
 
 def compacted(dst: Buffer, src: Buffer) -> tuple[Buffer, Buffer] | None:
-    """The pair, with `src` made dense on its own device in the memory order of `dst`. None if `dst`
-    has gaps, or if `src` is not of torch, NumPy or CuPy."""
+    """Returns the pair, with `src` made contiguous on its own device in the memory order of `dst`.
+    None if `dst` has gaps, or if `src` is not of torch, NumPy or CuPy."""
     order = sorted(range(len(dst.shape)), key=lambda dim: -abs(dst.strides[dim]))
     flat = replace(
         dst,
@@ -172,10 +175,10 @@ class Blocks:
     Args:
         address: of the first block.
         stride: bytes from the start of one block to that of the next.
-        count: how many blocks.
-        bytes: of each block.
-        device: the GPU (0, "cuda:0" or a torch.device); HOST: host memory; ASK: wherever the
-            driver says it is.
+        count: the number of blocks.
+        bytes: the bytes of each block.
+        device: the GPU (0, "cuda:0" or a torch.device); HOST: host memory; ASK: the driver is
+            asked.
     """
 
     address: int
@@ -194,11 +197,11 @@ def _numbers(blocks: Blocks) -> tuple[int, int]:
 
 
 def block_addresses(blocks: Any, index: Any = None, write: bool = False) -> tuple[Buffer, Any, int]:
-    """(memory, address of each block, bytes of a block) for the blocks `index`, or for all, in
-    order.
+    """Returns (memory, address of each block, bytes of a block), for the blocks `index` in their
+    order, or for all.
 
-    `blocks`: an array, whose blocks lie along its first dimension, or `Blocks`.
-    InvalidArgument for an index outside them, and for blocks that are not contiguous.
+    `blocks` is an array, whose blocks lie along its first dimension, or `Blocks`. Raises
+    InvalidArgument for an index outside the blocks, and for blocks that are not contiguous.
     """
     import numpy as np
 
@@ -221,13 +224,13 @@ def block_addresses(blocks: Any, index: Any = None, write: bool = False) -> tupl
             raise InvalidArgument(f"{whole} is expanded: all its blocks are one place in memory")
     try:
         chosen = np.arange(count, dtype=np.int64) if index is None else np.asarray(index)
-    except ValueError:  # lists of different lengths in a list
+    except ValueError:  # such as a list of lists of different lengths
         raise InvalidArgument("index: expected whole numbers in one dimension") from None
     if chosen.ndim != 1 or (chosen.dtype.kind not in "iu" and chosen.size):
         raise InvalidArgument(
             f"index: expected whole numbers in one dimension, not {chosen.dtype} {chosen.shape}"
         )
-    wrong = chosen[(chosen < 0) | (chosen >= count)]  # before uint64 turns negative
+    wrong = chosen[(chosen < 0) | (chosen >= count)]  # uint64 would make negative ones large
     if len(wrong):
         raise InvalidArgument(f"block {wrong[0]} of {whole}: there are {count}, counted from 0")
     chosen = chosen.astype(np.int64)

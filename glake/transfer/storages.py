@@ -9,32 +9,32 @@ from typing import Any
 
 from glake.errors import InvalidArgument
 
-GROUP = 256 << 20  # bytes copied as one: the GPU memory of one group is free while the next goes
+GROUP = 256 << 20  # bytes of a group: its GPU memory is free while the next group is copied
 
 
 class Storage:
-    """A storage, and the given tensors that are views of it."""
+    """A storage, and those of the given tensors that are views of it."""
 
     def __init__(self, tensor: Any) -> None:
-        """The storage of `tensor`, which is not yet one of its tensors."""
+        """The storage of `tensor`. The tensor itself must still be added."""
         storage = tensor.untyped_storage()
         self.address, self.bytes, self.device = storage.data_ptr(), storage.nbytes(), tensor.device
         self._storage = storage
         self.tensors: list[Any] = []
 
     def flat(self) -> Any:
-        """All its bytes as one tensor."""
+        """All bytes of the storage as one tensor."""
         import torch
 
         return torch.empty(0, dtype=torch.uint8, device=self.device).set_(self._storage)
 
     def rebase(self, flat: Any) -> Callable[[], None]:
-        """Makes the tensors views of `flat`. Returns a function that undoes that."""
+        """Makes the tensors views of `flat`. Returns a function that undoes this."""
         import torch
 
         storage = flat.untyped_storage()
         before = [(weakref.ref(tensor), tensor.data) for tensor in self.tensors]
-        with torch.inference_mode(False):  # or no pass could be recorded through them any more
+        with torch.inference_mode(False):  # else no pass through them could be recorded any more
             for tensor in self.tensors:
                 view = torch.empty(0, dtype=tensor.dtype, device=flat.device)
                 view.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
@@ -53,9 +53,9 @@ class Storage:
 def tensors_in(things: Any) -> Iterator[Any]:
     """The tensors of a module (parameters and buffers), a mapping or an iterable, at any depth.
 
-    Of a tensor that wraps others (DTensor) it takes those inside. InvalidArgument for anything
-    else, and for a parameter that wraps others: FSDP2 has further views of its memory. These would
-    stay on the GPU, and the job would train them.
+    Of a tensor that wraps others (DTensor) it takes the inner ones. Raises InvalidArgument for
+    anything else, and for a parameter that wraps others. FSDP2 has further views of the memory of
+    such a parameter. These would stay on the GPU, and the job would train them.
     """
     import torch
     from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -71,7 +71,7 @@ def tensors_in(things: Any) -> Iterator[Any]:
                 "offload_optimizer() moves an optimizer's state, glake.pause() a whole region"
             )
         inside = (getattr(things, name) for name in things.__tensor_flatten__()[0])
-        for each in inside:  # beside tensors a DTensor names its mesh
+        for each in inside:  # a DTensor also names its mesh here
             if isinstance(each, torch.Tensor):
                 yield from tensors_in(each)
     elif isinstance(things, torch.nn.Module):
@@ -83,7 +83,7 @@ def tensors_in(things: Any) -> Iterator[Any]:
         for each in things:
             if not isinstance(each, (str, bytes, int, float, bool, type(None))):
                 yield from tensors_in(each)
-    else:  # numbers beside tensors are passed over, alone they are a mistake
+    else:  # numbers are skipped beside tensors; alone they are a mistake
         raise InvalidArgument(
             f"{type(things).__name__} holds no tensors to move: pass tensors, a module, or "
             "lists or dicts of them"
@@ -111,12 +111,13 @@ def storages_of(things: Any) -> list[Storage]:
 
 
 def require_own_parameters(storages: list[Storage]) -> None:
-    """Raises InvalidArgument for a parameter whose ranks would train apart if it left its device.
+    """Raises InvalidArgument for a parameter that may not leave its device, because ranks would
+    then train different values, or wait for ever.
 
-    torch drops the node that accumulates a gradient when the parameter changes its device, and
-    DistributedDataParallel, which has a hook on the node, would wait for it for ever without a
-    word. A loss of an earlier step holds the node too, and does not mind. FSDP's parameters are
-    views of a flat one, which would stay.
+    When a parameter changes its device, torch drops the node that accumulates its gradient.
+    DistributedDataParallel has a hook on that node, and would wait for it for ever without a
+    message. A loss of an earlier step holds the node too, but is not harmed. FSDP's parameters are
+    views of a flat one, which would stay on the device.
     """
     averaged: set[int] | None = None
     for tensor in (each for one in storages for each in one.tensors):
@@ -141,8 +142,9 @@ def require_own_parameters(storages: list[Storage]) -> None:
 
 
 def _averaged_by_ranks() -> set[int]:
-    """The parameters of every DistributedDataParallel. Objects refer to their class, so the
-    collector finds them tens of times faster than a loop over all objects."""
+    """The parameters of every DistributedDataParallel. An object refers to its class, so the
+    collector can list the referrers of the class. This is tens of times faster than a loop over all
+    objects."""
     from torch import distributed
     from torch.nn.parallel import DistributedDataParallel
 
@@ -158,8 +160,8 @@ def _averaged_by_ranks() -> set[int]:
 def _gradient_is_held(tensor: Any) -> bool:
     """Whether other code holds the autograd node that accumulates the tensor's gradient.
 
-    Such a node outlives our reference to it. So a note that we leave in it is still there when we
-    ask for the node again.
+    If other code holds the node, it outlives our reference. Then a mark that we leave in it is
+    still there when we ask for the node again.
     """
     import torch
 

@@ -18,9 +18,9 @@ def to(tensor: torch.Tensor, device: Device, non_blocking: bool = False) -> torc
     """The tensor on `device`, as torch's `.to(device)` gives it. A tensor that is there already is
     returned itself.
 
-    Dtype, values and, of dense tensors, strides are kept. The copy is differentiable. On a GPU it
-    is ready for work on the current stream. With the CPU at either end the call returns when the
-    copy is done.
+    The copy has the tensor's dtype and values, and the strides of a dense tensor. It is
+    differentiable. On a GPU it is ready for work on the current stream. With the CPU at either end
+    the call returns when the copy is done.
 
     Args:
         tensor: a dense tensor on the CPU or a GPU.
@@ -29,7 +29,8 @@ def to(tensor: torch.Tensor, device: Device, non_blocking: bool = False) -> torc
             free to be changed, when the GPU's current stream has come to the copy.
 
     Raises:
-        InvalidArgument: no tensor, a sparse or fake one, or a device that is neither cpu nor cuda.
+        InvalidArgument: `tensor` is no tensor, or a sparse or fake one; or `device` is neither cpu
+            nor cuda.
         InvalidDevice: a GPU that torch does not have, as in the emulation.
         GlakeError: as of Engine.copy.
     """
@@ -61,7 +62,7 @@ def _target(tensor: Any, device: Any) -> Any:
         )
     number = arguments.whole(device)
     if number is not None:
-        device = f"cuda:{number}"  # as torch means it, which says otherwise without CUDA
+        device = f"cuda:{number}"  # torch's own name could be another one without CUDA
     try:
         target = torch.device(device)
     except (RuntimeError, TypeError) as error:

@@ -5,11 +5,12 @@ from typing import Any
 
 from glake.errors import InvalidArgument
 
-_ENDLESS = 1e9  # seconds, 31 years: more is no end, and would not fit the clock's nanoseconds
+_ENDLESS = 1e9  # seconds (31 years): more means no end, and would overflow the clock
 
 
 def seconds(timeout: object) -> float | None:
-    """The timeout in seconds, or None for no end. Infinity means no end too. InvalidArgument."""
+    """The timeout in seconds, or None for no end. Infinity means no end too. Raises
+    InvalidArgument."""
     if timeout is None:
         return None
     number: Any = timeout if isinstance(timeout, Real) else -1

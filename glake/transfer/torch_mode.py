@@ -10,14 +10,14 @@ from glake.errors import Forked
 from glake.transfer import tensors
 from glake.transfer.engine import default_engine
 
-_HOST, _ELSEWHERE = -1, -3  # of _place: pinned host memory; pageable, or no CPU's or CUDA's
+_HOST, _ELSEWHERE = -1, -3  # results of _place(): pinned host memory; any other memory
 
 
 class Copying(Protocol):
     """The context manager that torch_copies() returns.
 
     Attributes:
-        bytes: that the engine has copied in it so far.
+        bytes: how many the engine has copied in this context so far.
     """
 
     bytes: int
@@ -28,14 +28,15 @@ class Copying(Protocol):
 
 
 def torch_copies(min_bytes: int | str = "1MiB") -> Copying:
-    """Sends the thread's large `copy_` and `.to(device)` of torch through the engine, inside a
-    `with`.
+    """Sends this thread's large `copy_` and `.to(device)` calls of torch through the engine, inside
+    a `with`.
 
     These are copies of `min_bytes` or more between a GPU and pinned host memory, of one dtype,
-    contiguous at both ends, without a gradient to record. They mean what they do in torch: with
-    `non_blocking` they are done when the GPU's current stream has come to them. All others are
-    torch's. Each torch call in the scope costs some microseconds more, so put it around the few
-    lines that copy. `bytes` of what it returns is what the engine has copied.
+    contiguous at both ends, without a gradient to record. They have the same effect as in torch:
+    with `non_blocking` they are done when the GPU's current stream has come to them. torch makes
+    all other copies. Each torch call in the scope takes some microseconds more, so put the scope
+    around the few lines that copy. `bytes` of the object that it returns says how much the engine
+    has copied.
 
     Args:
         min_bytes: bytes, or text such as "1MiB".
@@ -81,8 +82,8 @@ _made: Any = None
 
 
 def _plain(args: Any, kwargs: Any, least: int) -> bool:
-    """Whether all tensors are dense and large enough, and torch does nothing else with them: no
-    gradient or tangent, no tracing, capture or transform, and no mode below this one."""
+    """Whether all tensors are dense and large enough, and torch does nothing but copy them: there
+    is no gradient or tangent, no tracing, capture or transform, and no mode below this one."""
     import torch
 
     given = [each for each in args if isinstance(each, torch.Tensor)]
@@ -142,14 +143,15 @@ def _moved(tensor: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _place(tensor: Any) -> int:
-    """A GPU's number, also in the emulation. _HOST for pinned memory, else _ELSEWHERE."""
+    """The number of the GPU that has the memory, also in the emulation. _HOST for pinned memory,
+    else _ELSEWHERE."""
     if tensor.device.type == "cuda":
         return int(tensor.device.index)
     if tensor.device.type != "cpu":
         return _ELSEWHERE
     try:
         default_engine()
-    except Forked:  # a worker of a DataLoader: all its memory is torch's
+    except Forked:  # a worker of a DataLoader: glake has none of its memory
         return _ELSEWHERE
     gpu, known = _C.place_of(tensor.data_ptr())
     return int(gpu) if gpu >= 0 else _HOST if known else _ELSEWHERE

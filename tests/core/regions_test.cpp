@@ -289,7 +289,7 @@ TEST(lent) {
   CHECK(says("pool {3, 0}") && says("lent to other pools"));
   OK(glake_free(borrowed));
   OK(glake_region_pause(0, pool, GLAKE_REGION_HOST, nullptr));
-  CHECK(glake_malloc(15 * kMiB, 0, nullptr) != nullptr);  // has the memory, borrows none
+  CHECK(glake_malloc(15 * kMiB, 0, nullptr) != nullptr);  // takes free memory, borrows none
   GIVES(GLAKE_OUT_OF_MEMORY, glake_region_resume(0, pool, 1));
   OK(glake_free(keeps));
   OK(glake_pool_release(0, pool));
@@ -497,8 +497,8 @@ TEST(beside_other_threads) {
   }
 }
 
-// A graph over a region's blocks is replayed after a resume. Of a pool that a graph has captured,
-// freed memory is saved too.
+// A graph over a region's blocks is replayed after a resume. If a graph has captured a pool, a
+// pause of the pool saves its freed memory too.
 TEST(graphs) {
   Fixture f("graphs");
   void* from = get(3 * kMiB, f.weights);

@@ -38,7 +38,8 @@ def test_unset_is_all(here, monkeypatch):
 
 @pytest.mark.parametrize("given", ["", "-1", "8", "none", "1,0,1", "GPU-676c", "GPU-ffff"])
 def test_lists_that_leave_none(here, given):
-    """A UUID must be unique. A GPU that is named twice leaves none, as torch.cuda reads it too."""
+    """The start of a UUID must fit one GPU alone. If a GPU is named twice, no GPU is visible.
+    torch.cuda reads such a list in the same way."""
     init, status, found, total, _, _ = seen(here, CUDA_VISIBLE_DEVICES=given)
     assert (init, status, found, total) == (NO_DEVICE, NO_DEVICE, [], 8)
 

@@ -1,7 +1,7 @@
 """Ready plans: training, serving and RLHF of language models, built from transformers' own code.
 
-``find(name)`` gives the ``make_step`` of a model; ``describe()`` lists the models, ``OPTIONS`` the
-options. Importing this needs neither torch nor transformers.
+``find(name)`` gives the ``make_step`` of a model. ``describe()`` lists the models, and ``OPTIONS``
+the options. Importing this needs neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def is_plan(name: str) -> bool:
 def check(name: str, given: dict[str, str], world: int = 1) -> PlanOptions:
     """Checks a plan's name and options without building anything, before a child is started.
 
-    Raises UnknownOption, InvalidOption or PackageMissing, each naming what would do.
+    Raises UnknownOption, InvalidOption or PackageMissing. Each says what to do.
     """
     parsed = options.parse(given, world)
     configs.load(name, parsed)
@@ -56,8 +56,8 @@ def check(name: str, given: dict[str, str], world: int = 1) -> PlanOptions:
 
 
 def _default_length(job: Any, model: configs.Model, parsed: PlanOptions) -> PlanOptions:
-    """Options with a sequence length for a plan that gives none: the default, or less if the
-    model's own context has less room. The job's facts then tell it."""
+    """Adds a sequence length to options that have none: the default, or less if the model's own
+    context is shorter. The job's facts then contain it."""
     context = getattr(model.build(), "max_position_embeddings", None) or parsed.seq.most
     generated = 0 if parsed.workload == "train" else parsed.multiple + parsed.output.most
     room = (context - generated) // parsed.multiple * parsed.multiple

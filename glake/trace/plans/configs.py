@@ -1,5 +1,5 @@
-"""Model sizes: by name, from a local HuggingFace config.json, or given one by one. Downloads
-nothing."""
+"""Model sizes: by name, from a local HuggingFace config.json, or given one by one. Nothing is
+downloaded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _LONGEST = 300  # characters of another package's error
 
 @dataclass(frozen=True)
 class Model:
-    """A model's name, and its HuggingFace config as keyword arguments (``model_type`` apart)."""
+    """A model's name, and its HuggingFace config as keyword arguments (``model_type`` is
+    separate)."""
 
     name: str
     model_type: str
@@ -55,7 +56,7 @@ class Model:
 
 
 def one_line(error: BaseException) -> str:
-    """Another package's error as a part of one line of a message."""
+    """The text of another package's error, made to fit into one line of a message."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
 
@@ -68,7 +69,8 @@ def require(package: str) -> Any:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Hides transformers' advice about weights and tokens that nobody loads."""
+    """A context that hides transformers' advice about weights and tokens, because nobody loads
+    these."""
     logging = require("transformers").utils.logging
     level = logging.get_verbosity()
     logging.set_verbosity_error()
@@ -90,7 +92,7 @@ def is_path(name: str) -> bool:
     return name.endswith(".json") or os.sep in name or Path(name, "config.json").is_file()
 
 
-# The fields in which each architecture keeps the sizes that can be given one by one.
+# For each architecture the fields of the sizes that can be given one by one.
 _FIELDS = {
     "layers": ("num_hidden_layers", "n_layer"),
     "hidden": ("hidden_size", "n_embd"),
@@ -109,12 +111,12 @@ def _field(name: str, model_type: str) -> str | None:
     return _FIELDS[name][model_type == "gpt2"]
 
 
-# Fields that may be null: transformers then works them out from the others.
+# Fields that may be null. transformers then computes them from the others.
 _DERIVED = ("kv-heads", "ffn")
 
 
 def _check_fields(path: Path, model_type: str, config: dict[str, Any]) -> None:
-    """Refuses sizes in a config file that no model has."""
+    """Raises InvalidOption for sizes in a config file that no model can have."""
     for name in _FIELDS:
         key = _field(name, model_type)
         if key is None or key not in config or (config[key] is None and name in _DERIVED):
@@ -204,8 +206,8 @@ def load(name: str, options: PlanOptions) -> Model:
     """A model from a name of the table, ``custom``, or the path of a config.json (or of its
     directory).
 
-    Sizes given as options take the place of the model's own. Raises UnknownOption for a name that
-    is none of these, InvalidOption for a file that is no config and for sizes that cannot be.
+    Sizes that are given as options replace the model's own. Raises UnknownOption for a name that is
+    none of these, and InvalidOption for a file that is no config and for impossible sizes.
     """
     if name == CUSTOM:
         return _custom(options)

@@ -1,5 +1,5 @@
-"""How a model is spread over GPUs and its weights are updated. There is a class for each strategy.
-All is as rank 0 sees it."""
+"""How a model is spread over GPUs, and how its weights are updated. There is a class for each
+strategy. All of them show what rank 0 does."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _BETAS, _RATE = (0.9, 0.95), 1e-4
 
 
 def make_optimizer(parameters: Iterable[Any], options: PlanOptions, device: str) -> Any:
-    """The optimizer over ``parameters``. It states torch's default for a GPU and does not guess.
+    """The optimizer over ``parameters``, with torch's default implementation for a GPU named
+    explicitly.
 
-    torch chooses foreach by looking for plain CUDA tensors, which fake ones are not.
+    torch would choose `foreach` only for plain CUDA tensors, and fake tensors are none.
     """
     import torch
 
@@ -32,8 +33,8 @@ def make_optimizer(parameters: Iterable[Any], options: PlanOptions, device: str)
 
 
 class HostOptimizer:
-    """AdamW on the host. Float32 weights and states are there, and gradients are copied there as
-    they are.
+    """AdamW on the host, which has float32 weights and states. Gradients are copied there in their
+    own dtype.
 
     ``step`` leaves no gradient on the device and copies the new weights back.
     """
@@ -69,7 +70,7 @@ def _local(tensor: Any) -> Any:
 
 
 class Engine:
-    """One replica on one GPU: ``backward`` for each micro-batch, then ``step``."""
+    """One replica on one GPU. Call ``backward`` for each micro-batch, then ``step``."""
 
     def __init__(self, job: Any, model: Model, options: PlanOptions, *, head: str = "lm") -> None:
         self.options = options
@@ -122,10 +123,11 @@ class _NoLogger:
 
 
 class _FirstBuckets:
-    """DDP's reducer, which keeps the buckets it began with.
+    """DDP's reducer, except that it keeps the buckets with which it began.
 
-    torch makes them anew after the first step, in the order in which gradients came: as large,
-    differently filled. For that, ranks exchange values, which fake tensors do not have.
+    After the first step torch makes new buckets, in the order in which gradients came. They are as
+    large, but hold other gradients. For that, ranks exchange values, which fake tensors do not
+    have.
     """
 
     def __init__(self, reducer: Any) -> None:
@@ -139,7 +141,7 @@ class _FirstBuckets:
 
 
 class DataParallel(Engine):
-    """torch's DistributedDataParallel: there are buckets of gradients beside the gradients
+    """torch's DistributedDataParallel. It has buckets of gradients beside the gradients
     themselves."""
 
     def _prepare(self, job: Any, model: Model, head: str) -> Any:
@@ -148,7 +150,7 @@ class DataParallel(Engine):
         built = super()._prepare(job, model, head)
         # Comparing shapes between ranks reads values, which fake tensors do not have.
         spread = torch.nn.parallel.DistributedDataParallel(built, init_sync=False)
-        # Its logger times kernels with CUDA events, which a CPU build does not have.
+        # DDP's logger times kernels with CUDA events, which a CPU build does not have.
         spread.logger = _NoLogger()
         spread.reducer = _FirstBuckets(spread.reducer)  # type: ignore[assignment]
         # It is a lambda, because torch refuses annotations that are strings.
@@ -161,8 +163,7 @@ class DataParallel(Engine):
 
 
 def _all_reduced(world: int, bucket: Any) -> Any:
-    """The effect of an all-reduce on a bucket's memory: it works in place, and allocates
-    nothing."""
+    """The effect of an all-reduce on a bucket's memory. It works in place and allocates nothing."""
     import torch
 
     done: Any = torch.futures.Future()
@@ -174,7 +175,7 @@ class FullyShard(Engine):
     """torch's FSDP2. Each block is a unit, and the rest of the model is another one."""
 
     def _prepare(self, job: Any, model: Model, head: str) -> Any:
-        # Weights are made after sharding, because nothing has room for all of them before.
+        # Weights are made after sharding, because before it no GPU has room for all of them.
         built = models.build(model, self.options, "meta", head=head)
         shard(built, job, self.options)
         built.to_empty(device="cpu" if self.options.offload == "params" else self.device)
@@ -204,7 +205,7 @@ def shard(model: Any, job: Any, options: PlanOptions) -> None:
 
 
 def frozen(job: Any, model: Model, options: PlanOptions, *, head: str = "lm") -> Any:
-    """A model that only answers (a reference, a reward), spread like the trained ones."""
+    """A model that is not trained (a reference or reward model), spread like the trained ones."""
     if options.strategy != "fsdp2":
         return models.build(model, options, job.device, trainable=False, head=head)
     built = models.build(model, options, "meta", trainable=False, head=head)

@@ -15,8 +15,8 @@ _SIGMA_MOST = 10.0
 
 @dataclass(frozen=True)
 class Lengths:
-    """A distribution of sequence lengths, in tokens, as it was given. ``most`` bounds every drawn
-    length."""
+    """A distribution of sequence lengths, in tokens. ``most`` is the largest length that can be
+    drawn."""
 
     text: str
     most: int
@@ -25,8 +25,8 @@ class Lengths:
     def series(self, seed: int, multiple: int = 1) -> Callable[[int], int]:
         """The length of batch i, for i = 0, 1, ... It is the same for the same seed, in any order.
 
-        Lengths are padded up to a multiple of ``multiple`` tokens. A file's lengths are taken in
-        its order, and again from the start when they run out.
+        Lengths are rounded up to a multiple of ``multiple`` tokens. A file's lengths are taken in
+        its order. After the last one they start again.
         """
         draw = self._draw
         if isinstance(draw, tuple):

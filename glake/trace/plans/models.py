@@ -9,7 +9,7 @@ from glake.trace.plans import moe
 from glake.trace.plans.configs import Model, one_line, quiet, require
 from glake.trace.plans.options import PlanOptions
 
-_LORA_ALPHA = 2  # times the rank: changes no allocation, as the scale is a number
+_LORA_ALPHA = 2  # times the rank; a scale changes no allocation
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj", "out_proj", "query_key_value", "c_attn")
 
 
@@ -25,7 +25,8 @@ def dtypes(options: PlanOptions) -> tuple[Any, Any]:
 
 
 def check_length(config: Any, name: str, tokens: int, option: str) -> None:
-    """Raises InvalidOption if learned positions end before ``tokens``, where a GPU would stop."""
+    """Raises InvalidOption if the model has fewer learned positions than ``tokens``. A GPU would
+    stop there."""
     if config.model_type not in ("opt", "gpt2"):
         return
     most = config.max_position_embeddings
@@ -41,9 +42,9 @@ def build(
 ) -> Any:
     """The model on ``device`` ("meta" for weights that are made once they are sharded).
 
-    ``head`` is lm, or value for a score of each token (critic and reward models). With
-    ``trainable`` false no weight asks for a gradient and dropout is off. Raises PackageMissing,
-    and InvalidOption for a model that transformers does not build.
+    ``head`` is lm, or value for a score of each token (critic and reward models). If ``trainable``
+    is false, no weight requires a gradient and dropout is off. Raises PackageMissing, and
+    InvalidOption for a model that transformers does not build.
     """
     import torch
 
@@ -88,7 +89,7 @@ def _score_tokens(model: Any) -> None:
 
 def _recompute(model: Any, reentrant: bool) -> None:
     enable = getattr(model, "activation_checkpointing_enable", None)
-    enable = enable or model.gradient_checkpointing_enable  # before transformers 5.2x
+    enable = enable or model.gradient_checkpointing_enable  # transformers before 5.2x
     enable({"use_reentrant": reentrant})
 
 
@@ -109,8 +110,8 @@ def _targets(model: Any, options: PlanOptions) -> Any:
 
 
 def _check_targets(model: Any, targets: tuple[str, ...]) -> None:
-    """Checks all names. peft accepts a list if one name in it is found, so a mistyped one would not
-    be seen."""
+    """Checks all names. peft accepts a list if one of its names is found, so it would overlook a
+    mistyped one."""
     linear = set()
     missing = dict.fromkeys(targets)
     for name, module in model.named_modules():
@@ -135,7 +136,8 @@ def _with_adapters(model: Any, options: PlanOptions) -> Any:
         target_modules=_targets(model, options),
         fan_in_fan_out=model.config.model_type == "gpt2",
     )
-    # FSDP2 gathers a block's weights as one type; alone, peft trains its adapters in float32.
+    # FSDP2 gathers a block's weights in one type. Without FSDP2, peft trains its adapters in
+    # float32.
     widen = options.strategy in ("single", "ddp") and options.precision == "mixed"
     try:
         return peft.get_peft_model(model, settings, autocast_adapter_dtype=widen)

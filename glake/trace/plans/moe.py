@@ -1,9 +1,9 @@
-"""Mixture of experts on fake tensors. Token counts are drawn, because no router has values there.
+"""Mixture of experts on fake tensors. Token counts are random, because no router has values there.
 
 transformers' own loop over experts asks which tokens chose each expert, and that depends on data.
-Here each expert gets a number of tokens drawn from the seed, and runs on that many: the same
-allocations as transformers' loop makes for such a batch. ``routing=grouped`` is transformers' own
-grouped kernel, whose buffers do not depend on the choice.
+Here each expert gets a random number of tokens, by the seed, and runs on that many. The allocations
+are those of transformers' loop for such a batch. ``routing=grouped`` is transformers' own grouped
+kernel, whose buffers do not depend on the choice.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from glake.trace.plans.configs import require
 from glake.trace.plans.options import PlanOptions
 
 _NAME = "glake_drawn"
-# The shape of the gamma variates that make each expert's share. The larger it is, the more alike
-# the shares are.
+# The shape of the gamma variates of which each expert's share is made. The larger it is, the more
+# equal the shares are.
 _EVENNESS = {"balanced": 400.0, "skewed": 0.7}
 
 
@@ -45,7 +45,7 @@ def token_counts(
 ) -> list[int]:
     """How many of ``tokens`` each expert gets. They add up to ``tokens * per_token``.
 
-    A token goes to an expert at most once, so no count is above ``tokens``.
+    A token goes to the same expert at most once, so no count is above ``tokens``.
     """
     shares = [chance.gammavariate(_EVENNESS[routing], 1.0) for _ in range(experts)]
     counts = [min(tokens, int(tokens * per_token * each / sum(shares))) for each in shares]
@@ -58,8 +58,8 @@ def token_counts(
 
 
 class Drawn:
-    """Draws each layer's counts, and gives the same ones when the layer is recomputed in
-    backward."""
+    """Draws each layer's counts. If the layer is recomputed in backward, it gets the same
+    counts."""
 
     def __init__(self, routing: str, seed: int) -> None:
         self.routing = routing

@@ -217,8 +217,8 @@ def _value(option: PlanOption, text: str) -> Any:
 def parse(given: Mapping[str, str], world: int = 1) -> PlanOptions:
     """Reads options, each by name (``kv-heads`` or ``kv_heads``) with its value as text.
 
-    Raises UnknownOption for a name that is not in the table, InvalidOption for a value that the
-    option does not take or that contradicts another; each says what would do.
+    Raises UnknownOption for a name that is not in the table, and InvalidOption for a value that the
+    option does not take or that contradicts another one. Each says what to do.
     """
     texts = {option.name: option.default for option in OPTIONS}
     for key, text in given.items():
@@ -238,7 +238,7 @@ def parse(given: Mapping[str, str], world: int = 1) -> PlanOptions:
 
 
 def _check(options: PlanOptions, world: int) -> None:
-    """Refuses options that contradict each other, and says what to do."""
+    """Raises InvalidOption for options that contradict each other, and says what to do."""
     strategy = options.strategy
     if strategy == "single" and world > 1:
         raise InvalidOption(

@@ -1,7 +1,8 @@
 """RLHF steps: generate with growing caches, score, then train actor and critic (PPO).
 
-Four models: the actor and the critic, trained, and the frozen reference and reward. Generation's
-many small, growing blocks and training's large ones take turns in the same memory.
+There are four models: actor and critic, which are trained, and the frozen reference and reward
+models. The many small, growing blocks of generation and the large blocks of training take turns in
+the same memory.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from glake.trace.plans.options import SIZES, PlanOptions
 
 
 def log_probabilities(logits: Any, ids: Any) -> Any:
-    """The log probability of each token but the first, given those before: (batch, length - 1),
-    float32."""
+    """The log probability of each token except the first, given those before it: (batch, length -
+    1), float32."""
     from torch.nn import functional
 
     flat = logits[:, :-1].reshape(-1, logits.shape[-1]).float()
@@ -42,8 +43,8 @@ class Trainer:
         self.vocab = min(model.build().vocab_size, critic.build().vocab_size)
 
     def generate(self, prompt: int, new: int) -> Any:
-        """Token ids (batch, prompt + new), by one forward pass for each token over a growing
-        cache."""
+        """Generates token ids (batch, prompt + new), by one forward pass for each token over a
+        growing cache."""
         import torch
         from transformers import DynamicCache
 

@@ -1,8 +1,9 @@
 """Serving steps: requests arrive, are prefilled in chunks, decode together and leave.
 
-Key-value caches are transformers' DynamicCache, which grows by concatenation: every token makes
-each layer's keys and values anew, one token longer, and a request that joins or leaves makes the
-whole batch's anew. Engines with paged caches hold one fixed pool instead; this is the hard case.
+Key-value caches are transformers' DynamicCache, which grows by concatenation. For every token each
+layer's keys and values are allocated again, one token longer. If a request joins or leaves, those
+of the whole batch are allocated again. Engines with paged caches hold one fixed pool instead. So
+this is the hard case.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from glake.trace.plans.options import PlanOptions
 
 @dataclass
 class Request:
-    """Prompt tokens, tokens that are still to be generated, and prompt tokens that are in its
-    cache."""
+    """A request: its prompt's tokens, the tokens that are still to be generated, and the prompt
+    tokens that are in its cache."""
 
     prompt: int
     remaining: int
@@ -52,7 +53,8 @@ class Server:
         self.cache: Any = None
 
     def tick(self) -> None:
-        """The work of a scheduler between two tokens, and one token for every running request."""
+        """Does a scheduler's work between two tokens, and generates one token for every running
+        request."""
         self._arrive()
         if self.entering is None and self.waiting and len(self.running) < self.options.batch:
             self.entering = self.waiting.popleft()

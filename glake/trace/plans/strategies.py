@@ -1,4 +1,4 @@
-"""Chooses the engine of a plan's strategy: one process, copies of the model, or shards of it."""
+"""Chooses the engine of a plan's strategy: one GPU, copies of the model, or shards of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from glake.trace.plans.options import PlanOptions
 
 
 def make(job: Any, model: Model, options: PlanOptions, *, head: str = "lm") -> Any:
-    """The engine of ``options.strategy``. Building the model may raise."""
+    """The engine of ``options.strategy``. Raises what building the model raises."""
     if options.strategy == "zero3":
         from glake.trace.plans.zero3 import Zero3
 

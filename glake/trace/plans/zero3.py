@@ -1,13 +1,13 @@
-"""A model of ZeRO stage 3 as in DeepSpeed: it is sharded by parameter, and gathered around each
-module.
+"""Imitates ZeRO stage 3 of DeepSpeed: each parameter is sharded, and gathered around its module.
 
-Written anew from DeepSpeed's published configuration reference and from Rajbhandari et al. 2020
-and 2021 (ZeRO, ZeRO-Infinity), with DeepSpeed's default sizes. Modelled: 16-bit partitions and
-float32 masters in flat buffers of a billion elements at most; gathering each module's weights
-before its forward and its backward, one flat buffer a fetch, with prefetching along the order seen
-in the first batch; small parameters that stay whole; one reduction bucket; partitions on the host.
-Not modelled: quantised communication, NVMe, hierarchical partitioning, DeepSpeed's own activation
-checkpointing. Recomputation is torch's reentrant kind: the other would hold gathered weights.
+It was written from DeepSpeed's published configuration reference and from Rajbhandari et al. 2020
+and 2021 (ZeRO, ZeRO-Infinity), with DeepSpeed's default sizes. 16-bit partitions and float32
+masters are in flat buffers of at most a billion elements. Each module's weights are gathered before
+its forward and its backward pass, into one flat buffer for each fetch. Later weights are prefetched
+in the order of the first batch. Small parameters stay whole. There is one reduction bucket.
+Partitions may be on the host. Not modelled are quantised communication, NVMe, hierarchical
+partitioning and DeepSpeed's own activation checkpointing. Recomputation is torch's reentrant kind,
+because the other kind would hold gathered weights.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PERSISTENT = 100_000
 
 @dataclass(eq=False)
 class Sharded:
-    """A parameter: its whole shape, this rank's part, and whether the whole is here now."""
+    """A parameter: its whole shape, this rank's part, and whether it is gathered now."""
 
     parameter: Any
     shape: Any
@@ -146,7 +146,7 @@ class Zero3(engines.Engine):
             module.register_full_backward_hook(functools.partial(self._after, frozen))
             if type(module) is torch.nn.Linear:
                 module.forward = functools.partial(_linear, module)  # type: ignore[method-assign]
-        made = weakref.WeakMethod(self._gradient_made)  # a parameter's hooks are held by C++
+        made = weakref.WeakMethod(self._gradient_made)  # C++ holds a parameter's hooks
         for each in self._known.values():
             if each.parameter.requires_grad:
                 each.parameter.register_post_accumulate_grad_hook(
@@ -171,7 +171,7 @@ class Zero3(engines.Engine):
                 self._release(each)
 
     def _prefetch(self) -> None:
-        """Gathers what comes next in the known order, up to a bucket, at once."""
+        """Gathers at once the next parameters of the known order, up to a bucket."""
         room = PREFETCH_BUCKET
         ahead: list[Sharded] = []
         for group in self._order.seen[self._order.at + 1 :]:
@@ -199,7 +199,7 @@ class Zero3(engines.Engine):
         return soon
 
     def _fetch(self, wanted: list[Sharded]) -> None:
-        """An all-gather: of several parameters through one flat buffer, of a single one without a
+        """An all-gather. Several parameters go through one flat buffer, and a single one needs no
         buffer."""
         import torch
 
@@ -316,7 +316,7 @@ def _sub_groups(every: list[Sharded]) -> list[list[Sharded]]:
 def _linear_function() -> Any:
     """A linear layer whose graph keeps the parameter itself, and not its gathered bytes.
 
-    torch's own saves a transposed view, which would keep a released weight alive.
+    torch's own function saves a transposed view, which would keep a released weight alive.
     """
     import torch
 

@@ -1,8 +1,8 @@
 """Checkpoints of a run: its last state in memory, older ones on disk, and the way back.
 
-The step stalls only for what is left of the copy to host memory when the next optimizer step is
-due; a thread writes the rest. Killed at any time, the run goes on from the newest state that every
-rank has whole.
+The state is copied to host memory while the next step computes. The step stalls only if the copy is
+not done when its optimizer step is due. A thread writes the copy to disk. If the run is killed at
+any time, it goes on from the newest state that every rank has whole.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from glake.trainer.configurable import Configurable, Count, Natural
 from glake.trainer.fsdp.collectives import everyones
 from glake.trainer.fsdp.state import Part, State
 
-_LOCK_S = 30.0  # for a rank 0 that is just being killed
-_PAUSES_S = (5.0, 10.0, 20.0)  # for a user to make room for the last state
+_LOCK_S = 30.0  # waits for the folder's lock: a killed rank 0 may still hold it
+_PAUSES_S = (5.0, 10.0, 20.0)  # between attempts to save the last state: the user can make room
 
 
 @dataclass(frozen=True)
 class Resumed:
     """The place from which a run goes on."""
 
-    source: str  # "memory" or "disk"
+    source: str  # of the state: "memory" or "disk"
     step: int
     notes: dict[str, Any]
 
@@ -51,11 +51,11 @@ class Checkpoint(Configurable):
     """The checkpoints of a run, on every rank."""
 
     class Config(Configurable.Config):
-        folder: str = ""  # on a file system that all ranks share; "": no checkpoints
-        every: Natural = 100  # steps from one on disk to the next; 0: none on disk but the last
-        keep: Count = 2  # on disk
+        folder: str = ""  # on a file system that all ranks share; "": no checkpoints are kept
+        every: Natural = 100  # steps between checkpoints on disk; 0: only the last state is saved
+        keep: Count = 2  # checkpoints on disk
         memory: bool = True  # the last state in /dev/shm as well
-        memory_every: Count = 1  # steps
+        memory_every: Count = 1  # steps between states in memory
 
     def __init__(
         self,
@@ -68,9 +68,9 @@ class Checkpoint(Configurable):
     ) -> None:
         """Takes the folder. `group` is a gloo group of all ranks that nobody else uses. `say` is
         called with what the user should know. `text` is the experiment's config. `signature` says
-        what its states belong to. FolderInUse; InvalidOption."""
+        which experiment the states belong to. Raises FolderInUse or InvalidOption."""
         super().__init__(config)
-        self.stall_s = 0.0  # of all steps so far
+        self.stall_s = 0.0  # seconds for which checkpoints have stalled steps so far
         self._group, self._say, self._text = group, say, text
         self._signature = signature
         self._rank, self._ranks = dist.get_rank(group), dist.get_world_size(group)
@@ -81,15 +81,15 @@ class Checkpoint(Configurable):
         self._copied: list[Future[None]] = []
         self._written: Future[None] | None = None
         self._on_disk = 0  # the step of the newest checkpoint that is whole
-        self._refused = ""  # why the last one that was to be written is not there
+        self._refused = ""  # why the last checkpoint could not be written
         self._lock = -1
-        self.run = self._entered() if config.folder else ""  # its name
+        self.run = self._entered() if config.folder else ""  # the run's name
 
     # --- Beginning ---
 
     def _entered(self) -> str:
-        """Takes the folder for this job. Returns the run's name, which no copy of the folder
-        has."""
+        """Takes the folder for this job. Returns the run's name. A copy of the folder has another
+        name."""
         told: Any = None
         if self._rank == 0:
             lock = self._folder / ".lock"
@@ -108,9 +108,9 @@ class Checkpoint(Configurable):
         return str(told)
 
     def resume(self, state: State, optimizer: Any) -> Resumed | None:
-        """Puts the newest whole state in place. None if the run begins.
+        """Loads the newest whole state. Returns None if there is no state, so that the run begins.
 
-        `state` and `optimizer` are what is kept from here on. NoWholeCheckpoint,
+        Later checkpoints are of `state` and `optimizer`. Raises NoWholeCheckpoint or
         CheckpointMismatch.
         """
         self._state, self._optimizer = state, optimizer
@@ -125,7 +125,7 @@ class Checkpoint(Configurable):
 
     def _from_memory(self, on_disk: list[disk.Found]) -> Resumed | None:
         if not self.config.memory:
-            if _first_here():  # of a run that went on from the disk it would be the past
+            if _first_here():  # its states in memory are older than this run's will be
                 shutil.rmtree(memory.folder_of(self.run), ignore_errors=True)
             return None
         self._memory = memory.Memory(self.run, self._rank, self._ranks)
@@ -153,7 +153,8 @@ class Checkpoint(Configurable):
     def _tell_of_others(self, step: int) -> None:
         """Says that a newer state in memory belongs to another number of ranks, and is not used.
 
-        CheckpointMismatch where it is the only copy: the disk was full when the job ended.
+        Raises CheckpointMismatch if it is the only copy, because the disk was full when the job
+        ended.
         """
         assert self._memory is not None
         told = everyones((*self._memory.of_others(), self._memory.outlives), self._group)
@@ -210,7 +211,7 @@ class Checkpoint(Configurable):
         """Keeps the state in memory, and saves it to disk."""
         keep, save = keep and self._memory is not None, save and bool(self.config.folder)
         if save:
-            self._await_written()  # at most one is under way, on every rank alike
+            self._await_written()  # every rank writes at most one checkpoint at a time
         if keep or save:
             parts = self._state.parts(self._optimizer)
             layout = Layout.of(parts)
@@ -250,8 +251,7 @@ class Checkpoint(Configurable):
         layout: Layout,
         pauses: tuple[float, ...],
     ) -> None:
-        """Saves a state. `pauses` are the times to wait before it tries again, if the disk
-        refuses."""
+        """Saves a state. If the disk refuses it, tries again after each of the times `pauses`."""
         host, held = host_memory(layout, parts), self._memory
         copied = self._copies.submit(HostCopy(parts, layout, host).finish)
         self._copied.append(copied)
@@ -271,7 +271,7 @@ class Checkpoint(Configurable):
                         self._say(f"{error}. The run goes on; older checkpoints are as they were")
                 else:
                     if held is not None and held.outlives:
-                        held.own()  # what had outlived its job is on disk now
+                        held.own()  # the state that had outlived its job is on disk now
                     return
 
         self._written = self._writes.submit(write)
@@ -284,7 +284,8 @@ class Checkpoint(Configurable):
 
     def settle(self) -> None:
         """Waits until the state that is being copied is whole on this rank. It is called before the
-        collective that comes before the optimizer's step, so that no rank is a state ahead."""
+        last collective before the optimizer's step, so that no rank gets a state ahead of
+        others."""
         began = time.perf_counter()
         copied, self._copied = self._copied, []
         for each in copied:
@@ -299,8 +300,8 @@ class Checkpoint(Configurable):
             self._written.result()
 
     def interrupted(self) -> str:
-        """Says what is kept of a run that the user ends here. One rank alone writes its last state
-        to disk. With several ranks it is not known whether all of them are here."""
+        """Says what is kept of a run that the user interrupts. A job of one rank writes its last
+        state to disk. With several ranks it is not known whether all of them were interrupted."""
         if not self.config.folder:
             return "nothing of the run is kept, as no checkpoint.folder is set"
         self.settle()
@@ -318,7 +319,7 @@ class Checkpoint(Configurable):
         return "there is no checkpoint yet: the same command starts from the beginning"
 
     def _write_kept(self, file: memory.File) -> str:
-        """Writes a state in memory to disk. Says why it does not."""
+        """Writes a state in memory to disk. If it cannot, it returns the reason in words."""
         header, state = file.header, file.read()
         if header is None or state is None:
             return ""
@@ -330,8 +331,9 @@ class Checkpoint(Configurable):
         return ""
 
     def finish(self, step: int, notes: dict[str, Any]) -> None:
-        """Ends the run: its last state goes to disk, and nothing stays in memory. NotWritten if the
-        disk does not take it. Then memory keeps it, and the same command writes it later."""
+        """Ends the run: its last state goes to disk, and nothing stays in memory. Raises NotWritten
+        if the disk does not take the state. Then the state stays in memory, and the same command
+        writes it later."""
         if not self.config.folder:
             return
         self.settle()
@@ -341,7 +343,7 @@ class Checkpoint(Configurable):
             self._take(step, notes, keep, save=True, last=True)
             self.settle()
             self._await_written()
-        kept = all(everyones(self._memory is not None, self._group))  # nobody needs it any more
+        kept = all(everyones(self._memory is not None, self._group))  # and every rank has come here
         if self._on_disk != step:
             where = "Older checkpoints are as they were"
             if kept and self._memory is not None:

@@ -1,7 +1,7 @@
-"""Sharded checkpoints on disk, by torch's DCP. They are written whole or not at all.
+"""Sharded checkpoints on disk, in the format of torch's DCP. Each is written whole or not at all.
 
-A checkpoint is a folder, made under another name and renamed into place when every file is there;
-its marker lists them all with their sizes and checksums.
+A checkpoint is a folder. It is made under another name, and renamed when every file is there. Its
+marker lists all files with their sizes and checksums.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch.distributed import checkpoint
 from glake.errors import NotWritten
 from glake.trainer.fsdp.collectives import everyones
 
-dcp: Any = checkpoint  # which does not declare all that it exports
+dcp: Any = checkpoint  # untyped: the module does not declare all that it exports
 MARKER = "whole.json"
 _NAME = "step-"
 _OWN = re.compile(r"step-\d{8,}")  # other names are the user's
@@ -37,21 +37,22 @@ class Found:
 
     path: Path
     marker: dict[str, Any]
-    problem: str | None = None  # with the marker itself, which then says nothing
+    problem: str | None = None  # why the marker cannot be used; `marker` is empty then
 
     @property
     def step(self) -> int:
-        """The number of steps after which it was written."""
+        """The number of steps after which the checkpoint was written."""
         return int(self.path.name[len(_NAME) :])
 
 
 def write(
     folder: Path, marker: dict[str, Any], state: Mapping[str, Any], group: Any, text: str
 ) -> None:
-    """Writes every rank's part; all ranks call it, each with tensors in host memory.
+    """Writes every rank's part. All ranks call it, each with tensors in host memory.
 
-    `marker`: the step, notes and signature; `text`: the experiment's config. What stood in its
-    place has another name then. NotWritten, on every rank; then nothing of it stays.
+    `marker` has the step, notes and signature. `text` is the experiment's config. A folder that has
+    the checkpoint's name is renamed. If it fails, every rank raises NotWritten, and nothing of the
+    checkpoint stays.
     """
     part, rank = folder / f".{_NAME}{marker['step']:08d}.part", dist.get_rank(group)
     mine: Any
@@ -104,12 +105,13 @@ def _committed(part: Path, folder: Path, marker: dict[str, Any], text: str) -> s
 def _free(folder: Path) -> str:
     try:
         return str(shutil.disk_usage(folder).free)
-    except OSError as error:  # it may be what refused the checkpoint
+    except OSError as error:  # perhaps of the same fault that made the checkpoint fail
         return f"an unknown number ({error.strerror})"
 
 
 def set_aside(path: Path, why: str) -> None:
-    """Gives it a free name beside its own, which no checkpoint has, so that nothing is lost."""
+    """Renames a checkpoint, so that nothing is lost. The new name is free, and is no
+    checkpoint's."""
     names = (path.with_name(f"{path.name}.{why}-{at}") for at in itertools.count(1))
     path.rename(next(each for each in names if not each.exists()))
 
@@ -123,7 +125,7 @@ def _synced(folder: Path) -> None:
 
 
 def _facts(path: Path) -> list[int]:
-    """The bytes and the CRC-32 of a file."""
+    """The size in bytes and the CRC-32 of a file."""
     total = size = 0
     with path.open("rb") as file:
         while piece := file.read(_CHUNK):
@@ -132,24 +134,25 @@ def _facts(path: Path) -> list[int]:
 
 
 def _reason(error: BaseException) -> str:
-    """What a disk's refusal means, and what would help."""
+    """What a file system's error means, and what would help."""
     causes = [error, *(failed for failed, _ in getattr(error, "failures", {}).values())]
-    for each in causes:  # which grows by what each was caused by
+    for each in causes:  # the loop appends the cause of each
         if isinstance(each, OSError) and each.errno is not None:
             return os.strerror(each.errno)
         if cause := each.__cause__ or each.__context__:
             causes.append(cause)
-    if any("inline_container" in str(each) for each in causes):  # torch's archive, which says less
+    if any("inline_container" in str(each) for each in causes):  # torch's archive hides the cause
         return "the file system did not take a whole file: it is full, or limits their size"
     lines = str(error).strip().splitlines() or [""]
     # The last line of torch's nested texts says what the error was. In an out-of-memory error the
-    # first line does, and who holds the memory follows it.
+    # first line says it, and the next lines say who holds the memory.
     line = lines[0] if "out of memory" in lines[0] else lines[-1]
     return f"{type(error).__name__}: {line}"
 
 
 def found_in(folder: Path) -> list[Found]:
-    """The checkpoints, the newest first. A folder without any part of one is the user's."""
+    """The checkpoints, the newest first. A folder that holds no part of a checkpoint is the
+    user's."""
     own = [path for path in folder.glob(f"{_NAME}*") if _OWN.fullmatch(path.name)]
     there = [path for path in own if any((path / name).exists() for name in (MARKER, ".metadata"))]
     return sorted(map(_found, there), key=lambda found: found.step, reverse=True)
@@ -164,7 +167,7 @@ def remove_partial(folder: Path, say: Callable[[str], None]) -> None:
 
 def _found(path: Path) -> Found:
     try:
-        if not (path / MARKER).is_file():  # reading a pipe would wait
+        if not (path / MARKER).is_file():  # it may be a pipe, and reading that would wait
             return Found(path, {}, f"there is no file {MARKER}")
         marker = json.loads((path / MARKER).read_text())
         found = Found(path, marker)
@@ -192,7 +195,7 @@ def damage(found: Found, rank: int, ranks: int) -> str | None:
 
 
 def read(found: Found, state: Any, optimizer: Any, group: Any) -> None:
-    """Puts the state in place, whatever number of ranks it was saved with. CheckpointMismatch."""
+    """Loads the state, whatever number of ranks saved it. Raises CheckpointMismatch."""
     reader = dcp.FileSystemReader(found.path)
     tensors = state.template(reader.read_metadata().state_dict_metadata)
     dcp.load(tensors, storage_reader=reader, process_group=group)
@@ -203,7 +206,7 @@ def prune(folder: Path, keep: int) -> None:
     """Removes all whole checkpoints but the newest ones."""
     whole = [each for each in found_in(folder) if each.problem is None]
     for each in whole[keep:]:
-        part = each.path.with_name(f".{each.path.name}.part")  # if it is killed, a rest is no whole
+        part = each.path.with_name(f".{each.path.name}.part")  # a kill leaves only this part
         with contextlib.suppress(OSError):
             each.path.rename(part)
         shutil.rmtree(part, ignore_errors=True)

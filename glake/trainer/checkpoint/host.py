@@ -1,7 +1,7 @@
-"""A rank's state in one run of host memory: the place of each tensor, and the copy that fills it.
+"""A rank's state in one stretch of host memory: the place of each tensor, and the copy.
 
-From device memory they come through glake's transfer engine, from the host's by a thread; either
-way the step goes on meanwhile.
+glake's transfer engine copies tensors that are in device memory, and a thread copies those in host
+memory. The step goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from glake import _C, transfer
 from glake.allocator import torch as allocator
 from glake.trainer.fsdp.state import Part
 
-_ALIGNMENT = 64  # bytes; of every tensor's place
+_ALIGNMENT = 64  # bytes: every tensor's place begins at a multiple
 
 
 class Layout:
-    """The places of 1-D tensors in a run of bytes."""
+    """The places of 1-D tensors in a stretch of bytes."""
 
     def __init__(self, entries: list[tuple[str, str, int]]) -> None:
         """`entries` are the (name, dtype, elements) of the tensors, in order."""
@@ -33,11 +33,11 @@ class Layout:
 
     @classmethod
     def of(cls, parts: Mapping[str, Part]) -> Layout:
-        """The layout of these parts of a state."""
+        """The layout of a state's parts."""
         return cls([(name, str(part.dtype)[6:], part.size) for name, part in parts.items()])
 
     def tensors(self, memory: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The tensors over uint8 memory of the layout's size. Copies nothing."""
+        """The tensors as views of uint8 memory, which has the layout's size. Copies nothing."""
         places = self._places.items()
         return {name: memory[first:end].view(dtype) for name, (first, end, dtype) in places}
 
@@ -56,7 +56,7 @@ class HostCopy:
         self._transfer = _carried(device) if device else None
 
     def finish(self) -> None:
-        """Returns when all is copied. Any thread may call it."""
+        """Returns when everything is copied. Any thread may call it."""
         for to, piece in self._host:
             to.copy_(piece)
         if self._transfer is not None:
@@ -64,7 +64,8 @@ class HostCopy:
 
 
 def _carried(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:
-    """Copies by the transfer engine, after the queued work and beside later work."""
+    """Copies by the transfer engine. The copies follow the work that is queued, and run beside
+    later work."""
     engine = transfer.default_engine()
     if pairs[0][1].device.type != "cuda":  # the emulation has no streams
         return engine.copy_batch(pairs, stream=transfer.UNORDERED)
@@ -74,19 +75,19 @@ def _carried(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:
 
 
 def in_device_memory(tensor: torch.Tensor) -> bool:
-    """Whether its bytes are in GPU memory, real or (in the emulation) simulated."""
+    """Whether the tensor's bytes are in GPU memory. In the emulation this memory is simulated."""
     if tensor.device.type == "cuda":
         return True
     if allocator.mode() != "emulation":
         return False
-    transfer.default_engine()  # it is what knows
+    transfer.default_engine()  # it knows where memory is
     return bool(_C.place_of(tensor.data_ptr())[0] >= 0)
 
 
 def host_memory(layout: Layout, parts: Mapping[str, Part]) -> torch.Tensor:
     """Memory for such a state. It is pinned if the transfer engine fills it."""
     if any(in_device_memory(piece) for part in parts.values() for _, piece in part.pieces):
-        transfer.default_engine()  # whose pool it is
+        transfer.default_engine()  # the memory is of its pool
         return transfer.pinned((layout.bytes,), torch.uint8)
     return torch.empty(layout.bytes, dtype=torch.uint8)
 

@@ -1,13 +1,14 @@
 """The last state in host memory outside the rank's process, so that a killed rank loses only one
 step.
 
-Each rank has two files in /dev/shm and writes them in turn, so that one is whole at any time. What
-a file holds is said in another beside it, which is not there while the first is written. A rank
-begins with step g + 1 only when every rank is done with g: then there is always a step that all of
-them have whole. Idea: Flash Checkpoint of DLRover.
+Each rank has two files in /dev/shm and writes them in turn, so that one is whole at any time. A
+second file beside each says what the first one holds. It is absent while the first one is written.
+A rank begins with step g + 1 only when every rank is done with g. So there is always a step that
+all of them have whole. The idea is that of Flash Checkpoint of DLRover.
 
-The folder is private to the user, named by the run, and owned by the process that outlives the
-ranks (torchrun's agent). What a dead owner left is swept by the next job, unless it is this run's.
+The folder is private to the user and named by the run. Its owner is the process that outlives the
+ranks (torchrun's agent). The next job removes the folders of owners that are gone, except its own
+run's.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _NOBODY = "kept until the run goes on"
 
 @dataclass(frozen=True)
 class Header:
-    """What the file beside a state says about it, once the state is whole."""
+    """The content of the file beside a state. That file exists once the state is whole."""
 
     step: int
     sum: int
@@ -50,7 +51,7 @@ class File:
     """One of a rank's two files: the bytes of a state."""
 
     def __init__(self, path: Path) -> None:
-        """Reads what exists of it."""
+        """Reads the file and its header, if they exist."""
         self.path, self._beside = path, path.with_suffix(f"{path.suffix}.json")
         self.layout: Layout | None = None
         self.header: Header | None = None  # None where no whole state is in it
@@ -61,19 +62,20 @@ class File:
                 self.header = header
 
     def _open(self, layout: Layout) -> None:
-        whole = max(1, layout.bytes)  # nothing cannot be mapped
+        whole = max(1, layout.bytes)  # an empty file cannot be mapped
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             if os.fstat(handle).st_size != whole:
                 os.ftruncate(handle, 0)
-                os.posix_fallocate(handle, 0, whole)  # or a write to it would end the process
+                os.posix_fallocate(handle, 0, whole)  # else a write could end the process
         finally:
             os.close(handle)
         memory = torch.from_file(str(self.path), shared=True, size=whole, dtype=torch.uint8)
         self.memory, self.layout = memory[: layout.bytes], layout
 
     def make(self, layout: Layout) -> None:
-        """Makes room for such a state, which is being written from now on. NoRoom."""
+        """Makes room for a state of this layout. The caller then writes the state. Raises
+        NoRoom."""
         self.clear()
         if self.layout is None or self.layout.entries != layout.entries:
             with self._no_room(layout):
@@ -94,7 +96,7 @@ class File:
             ) from None
 
     def read(self) -> dict[str, torch.Tensor] | None:
-        """The tensors, over the file's own memory, if they are unchanged since they were
+        """The tensors, as views of the file's own memory. None if they have changed since they were
         written."""
         if self.header is None or self.layout is None:
             return None
@@ -102,12 +104,12 @@ class File:
         return self.layout.tensors(self.memory) if whole else None
 
     def clear(self) -> None:
-        """From now on there is no whole state in it."""
+        """Says that the file has no whole state from now on."""
         self.header = None
         self._beside.unlink(missing_ok=True)
 
     def seal(self, step: int, notes: dict[str, Any], signature: Signature) -> None:
-        """Its memory now holds a whole state, after `step` steps. NoRoom."""
+        """Says that the file now holds a whole state, after `step` steps. Raises NoRoom."""
         assert self.layout is not None
         header = Header(step, checksum(self.memory), notes, signature, self.layout.entries)
         with self._no_room(self.layout):
@@ -119,7 +121,7 @@ class Memory:
     """A rank's part of the last two states of a run."""
 
     def __init__(self, run: str, rank: int, ranks: int) -> None:
-        """Opens what exists of this run. GlakeError for a folder of another user."""
+        """Opens the run's files that exist. Raises GlakeError for a folder of another user."""
         self.folder, self._ranks = folder_of(run), ranks
         _require_private(self.folder)
         if not self.outlives:
@@ -140,10 +142,10 @@ class Memory:
         return max(found)
 
     def begin(self, layout: Layout) -> File:
-        """The file with the older state, or with none, so that the other one stays whole.
-        NoRoom."""
+        """The file to write next: the one with the older state, or with none. The other one stays
+        whole. Raises NoRoom."""
         for path in self.folder.glob("*of*.[01]"):
-            if _ranks_of(path) != self._ranks:  # another course of the run
+            if _ranks_of(path) != self._ranks:  # left when the run had another number of ranks
                 path.with_suffix(f"{path.suffix}.json").unlink(missing_ok=True)
                 path.unlink(missing_ok=True)
         chosen = min(self.files, key=lambda each: each.header.step if each.header else 0)
@@ -157,12 +159,13 @@ class Memory:
                 each.clear()
 
     def own(self) -> None:
-        """From now on this run's states end with the process that started the ranks."""
+        """Makes this run's states end with the process that started the ranks."""
         under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
         self._owned_by(_process(os.getppid() if under_torchrun else os.getpid()))
 
     def outlive(self) -> None:
-        """They stay until own(), whichever process ends, because nothing else holds them."""
+        """Makes the states stay until own(), whichever process ends, because they are the only
+        copy."""
         self._owned_by(_NOBODY)
 
     @property
@@ -179,7 +182,7 @@ class Memory:
 
 
 def _ranks_of(path: Path) -> int:
-    """The number of ranks that a File, or the file beside it, belongs to; 0: none."""
+    """The number of ranks in the name of a File, or of the file beside it. 0: there is none."""
     count = path.name.partition(".")[0].rpartition("of")[2]
     return int(count) if count.isdecimal() else 0
 
@@ -190,7 +193,8 @@ def folder_of(run: str) -> Path:
 
 
 def sweep(keep: str) -> list[Path]:
-    """Removes what jobs of this user left whose owner is gone, except for the run `keep`."""
+    """Removes the folders of this user's jobs whose owner is gone, except that of the run
+    `keep`."""
     gone = []
     for folder in sorted(ROOT.glob(f"{_PREFIX}{os.getuid()}-*")):
         owner = _owner_of(folder)
@@ -205,7 +209,7 @@ def sweep(keep: str) -> list[Path]:
 
 
 def _process(pid: int) -> str:
-    """A name of a process that no earlier or later process has, even with the same number."""
+    """A name for a process. No other process has it, not even one that had the same number."""
     return f"{pid} {ticks_at_start(pid)} {_namespace()}"
 
 
@@ -221,7 +225,8 @@ def _owner_of(folder: Path) -> str:
 
 
 def _require_private(folder: Path) -> None:
-    """Makes the folder. Refuses one that is another user's, or that others may enter."""
+    """Makes the folder. Raises GlakeError if the folder is another user's, or others may enter
+    it."""
     try:
         problem = files.not_private(folder)
     except OSError as error:

@@ -1,8 +1,8 @@
 """A state's signature: the options of its experiment and the model's parameters, by name.
 
-Tensors of the same sizes may belong to another function (another number of heads) or another
-optimizer. So each state has its signature beside it. It can be loaded only into an experiment with
-the same model and kind of optimizer. Other differences are reported.
+Tensors of the same sizes may belong to another model (such as one with another number of heads) or
+another optimizer. So each state has its signature beside it. It can be loaded only into an
+experiment with the same model and kind of optimizer. Other differences are reported.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Batches of local text. They are packed or padded, and split over ranks. A part is kept for
-evaluation."""
+"""Batches of local text. Their rows are packed or padded, and split over ranks. A part of the text
+is kept for evaluation."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Data(Configurable):
         separator: str = ""  # ends a document within a file; "": a file is a document
         tokenizer: str = "bytes"  # or the JSON file of a `tokenizers` tokenizer
         arrangement: Literal["packed", "padded"] = "packed"
-        length: Width = 128  # tokens of a sequence; of the longest one, where they are padded
-        evaluation: SharePart = 0.05  # the share of the text, its end, that is not trained on
+        length: Width = 128  # tokens of a sequence, or of the longest one if they are padded
+        evaluation: SharePart = 0.05  # this share of the text, its end, is kept for evaluation
 
     def __init__(self, config: Config, *, sequences: int, seed: int) -> None:
-        """Reads the text. A step has `sequences` of them. DataMissing, DataTooShort,
+        """Reads the text. A step has `sequences` sequences. Raises DataMissing, DataTooShort or
         InvalidOption."""
         super().__init__(config)
         text = corpus.read(config.path, config.pattern, config.separator, config.tokenizer)
@@ -57,7 +57,7 @@ class Data(Configurable):
         return Padded(text, self.config.length, seed, self._sequences)
 
     def batch(self, step: int, rank: int, ranks: int, pieces: int = 1) -> list[Batch]:
-        """The rank's part of a step, in as many pieces as gradients accumulate over.
+        """The rank's part of a step, one piece for each pass whose gradients are accumulated.
 
         All ranks' parts together are the same sequences whatever the number of ranks and pieces.
         """
@@ -93,7 +93,7 @@ class Data(Configurable):
 
     def evaluation(self, steps: int, rank: int, ranks: int) -> Iterator[Batch]:
         """The rank's part of the first `steps` batches of the text that is kept for evaluation.
-        They are the same each time. DataTooShort if that text does not make a batch."""
+        They are the same each time. Raises DataTooShort if that text does not make a batch."""
         try:
             order = self._arranged(self._kept, seed=0)
         except DataTooShort as error:

@@ -1,4 +1,4 @@
-"""Local text as tokens: one array of all of them, and the begin of each document."""
+"""Local text as one array of tokens, with the place where each document begins."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _PROBE = 4096  # bytes of a file that tell whether it is text
 class Corpus:
     """Documents: the tokens of the i-th are tokens[starts[i]:starts[i + 1]]."""
 
-    tokens: Any  # 1-D, uint8 or uint32, or a FileBytes; a part's corpus has the whole one's
-    starts: Any  # 1-D int64, one more than there are documents
+    tokens: Any  # 1-D, uint8 or uint32, or a FileBytes; a part shares the whole corpus's array
+    starts: Any  # 1-D int64; the last one is the end of the last document
     vocabulary: int
 
     def __len__(self) -> int:
@@ -30,12 +30,12 @@ class Corpus:
 
     @property
     def size(self) -> int:
-        """Tokens of all documents."""
+        """The number of tokens of all documents."""
         return int(self.starts[-1] - self.starts[0])
 
     def split(self, share: float) -> tuple[Corpus, Corpus]:
-        """(all but the last `share` of the tokens, and these). A document at the border is cut in
-        two."""
+        """Splits off the last `share` of the tokens. Returns (the other part, that part). A
+        document at the border is cut in two."""
         cut = self.size - int(self.size * share)
         return self._between(0, cut), self._between(cut, self.size)
 
@@ -47,8 +47,8 @@ class Corpus:
 
 
 class FileBytes:
-    """A file as an array of its bytes, which slices read. It is not mapped, because a mapped file
-    that is cut short meanwhile would end the process by SIGBUS."""
+    """A file as an array of its bytes. A slice reads them. The file is not mapped, because if it
+    were cut short meanwhile, a mapping would end the process by SIGBUS."""
 
     def __init__(self, path: Path) -> None:
         self._file, self._size = path.open("rb"), path.stat().st_size
@@ -74,12 +74,12 @@ def read(path: str, pattern: str, separator: str, tokenizer: str) -> Corpus:
 
     Args:
         path: a file or a folder.
-        pattern: which files of a folder, as pathlib's glob has it; files that are no text are left
+        pattern: which files of a folder, as for pathlib's glob. Files that are not text are left
             out.
         separator: ends a document within a file; "" makes each file one document.
         tokenizer: "bytes", or the JSON file of a `tokenizers` tokenizer.
 
-    DataMissing; InvalidOption for a tokenizer that cannot be read.
+    Raises DataMissing; InvalidOption for a tokenizer that cannot be read.
     """
     if not path:
         raise DataMissing("no text to train on is named: --data PATH (data.path), a file or folder")
@@ -132,7 +132,7 @@ def _bytes(files: list[Path], separator: str) -> Corpus:
     files = [each for each in files if each.stat().st_size]
     if len(files) == 1:
         parts: list[Any] = [FileBytes(files[0])]
-    else:  # each would hold its file open
+    else:  # every FileBytes would hold its file open
         parts = [np.fromfile(each, np.uint8) for each in files]
     starts, offset = [0], 0
     for part in parts:

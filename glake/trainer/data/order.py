@@ -1,4 +1,4 @@
-"""Which text a step trains on. It depends on the seed and the step, and not on the number of ranks.
+"""Chooses the text of a step. It depends on the seed and the step, not on the number of ranks.
 
 Nothing is remembered from one step to the next, so a run goes on at any step.
 """
@@ -18,14 +18,14 @@ IGNORED = -100  # a target that is not to be predicted
 
 
 class Packed:
-    """Rows of equal length, cut from an epoch's documents, which are joined in a drawn order.
+    """Rows of equal length. An epoch's documents are joined in a random order and cut into rows.
 
-    A row tells its documents apart: `segments` numbers them, and the last token of one predicts
-    nothing of the next.
+    `segments` numbers the documents of a row. The last token of a document does not predict the
+    next document.
     """
 
     def __init__(self, corpus: Corpus, length: int, seed: int) -> None:
-        """Raises DataTooShort if the documents do not make one row."""
+        """Raises DataTooShort if the documents do not fill one row."""
         self._corpus, self._length, self._seed = corpus, length, seed
         self.tokens_of_sequence = length
         self.rows = (corpus.size - 1) // length
@@ -76,8 +76,8 @@ class Packed:
 class Padded:
     """Each row has a document (or a piece of one). Each batch is as long as its longest row.
 
-    Documents of like length share a batch, and the length varies from step to step. What is padded
-    comes last and predicts nothing, so that a causal model needs no mask for it.
+    Documents of similar length share a batch, and the length varies from step to step. Padding
+    comes last and predicts nothing, so a causal model needs no mask for it.
     """
 
     def __init__(self, corpus: Corpus, length: int, seed: int, sequences: int) -> None:

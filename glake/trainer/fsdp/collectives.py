@@ -1,4 +1,4 @@
-"""The communication of ranks by torch.distributed: NCCL between GPUs, gloo between CPUs."""
+"""Collectives of the ranks by torch.distributed: NCCL between GPUs, gloo between CPUs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class _SumOfChunks:
 
 
 def _newest(*names: str) -> Any:
-    """The first of these functions that this torch has, because deprecated names warn."""
+    """The first of these functions that this torch has. New names come first, because deprecated
+    ones warn."""
     for name in names:
         if (found := getattr(dist, name, None)) is not None:
             return found
@@ -43,7 +44,7 @@ class Collectives:
     """The ranks that share a model. A single rank needs no process group."""
 
     def __init__(self, group: Any, device: torch.device) -> None:
-        """`group` is a process group; None: all ranks, or this process alone if there is no
+        """`group` is a process group. None: all ranks, or this process alone if there is no process
         group."""
         together = dist.is_available() and dist.is_initialized()
         self.group: Any = group if group is not None or not together else dist.group.WORLD
@@ -64,19 +65,19 @@ class Collectives:
         return self._meshes[kind]
 
     def aside(self) -> contextlib.AbstractContextManager[Any]:
-        """A stream beside the current one, behind the work that is enqueued on that so far
-        (CUDA)."""
+        """A second CUDA stream. It waits for the work that is enqueued on the current stream so
+        far."""
         if self._aside is None:
             return contextlib.nullcontext()
         self._aside.wait_stream(torch.cuda.current_stream(self.device))
         return torch.cuda.stream(self._aside)
 
     def mark(self) -> Any:
-        """A mark behind the work that ran aside so far, for join()."""
+        """A mark behind the work that is enqueued aside so far, for join()."""
         return None if self._aside is None else self._aside.record_event()
 
     def join(self, mark: Any) -> None:
-        """Makes the current stream wait for the work that ran aside before the mark."""
+        """Makes the current stream wait for the work that was enqueued aside before the mark."""
         if mark is not None:
             torch.cuda.current_stream(self.device).wait_event(mark)
 

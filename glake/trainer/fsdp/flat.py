@@ -1,8 +1,9 @@
 """A flat holds the parameters of a unit that have the same dtype and trainability, end to end.
 
-Its elements are dealt out in equal shares, one a rank. While the unit computes, `full` holds all of
-them, gathered in place: the unit's parameters are views of it, so nothing is copied in or out. In
-between `full` has no memory, and the optimizer works on the pieces of parameters in this share.
+Its elements are divided into equal shares, one for each rank. While the unit computes, `full` holds
+all elements, gathered in place. The unit's parameters are views of `full`, so nothing is copied in
+or out. At other times `full` has no memory. The optimizer works on the pieces of parameters in this
+rank's share.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from glake.trainer.fsdp.collectives import Collectives, Work
 if TYPE_CHECKING:
     from glake.trainer.fsdp.offload import Host
 
-_ALIGN = 8  # elements: 16 bytes of the narrowest dtype, which vector loads and NCCL ask for
-_ROUND = 1024  # of a large flat, so that the shares of 2 to 128 ranks begin aligned
+_ALIGN = 8  # elements: 16 bytes of the narrowest dtype, as vector loads and NCCL need
+_ROUND = 1024  # a large flat is a multiple, so that shares of 2 to 128 ranks begin aligned
 
 
 @dataclass(eq=False)
@@ -28,8 +29,8 @@ class Slot:
     """A parameter of the model, and its place in its flat."""
 
     name: str
-    whole: nn.Parameter  # as it was given; in a flat a view of `full`, which the module works with
-    owners: list[tuple[nn.Module, str]] = field(default_factory=list)  # who knows it, by what name
+    whole: nn.Parameter  # the model's parameter; in a flat it is a view of `full`
+    owners: list[tuple[nn.Module, str]] = field(default_factory=list)  # modules, and names there
     start: int = 0
     offset: int = 0  # of the piece in the share
     piece: nn.Parameter = field(init=False)  # this rank's part, 1-D: what the optimizer updates
@@ -78,12 +79,12 @@ class Flat:
         self.chunk = -(-self.length // ranks.ranks)  # as DTensor's Shard(0) deals out `length`
         self.first = ranks.rank * self.chunk  # where in the flat this share begins
         self.partial: torch.Tensor | None = None  # gradients of backward passes not yet reduced
-        self._used: set[int] = set()  # slots that had a gradient in those, or in the one at hand
+        self._used: set[int] = set()  # slots that had a gradient in those passes or in this one
         self._ranks, self._host = ranks, host
         self._reducing: tuple[Work | None, torch.Tensor, torch.Tensor] | None = None
         self._arriving: list[tuple[Any, torch.Tensor]] = []  # gradients on their way to the host
         self._work: Work | None = None
-        self._source: torch.Tensor | None = None  # what the gather under way reads
+        self._source: torch.Tensor | None = None  # the gather under way reads this
         self._gathered = False
         self._flags: torch.Tensor | None = None
         self._share_out()
@@ -104,8 +105,8 @@ class Flat:
             size = self.chunk * ranks.ranks
             self.full = torch.empty(size, dtype=self.compute_dtype, device=ranks.device)
         for slot, count in zip(self.slots, counts, strict=True):
-            # It uses `.data`, because gathering into `full` must not count as a change of what
-            # autograd has saved.
+            # `.data` is used, because autograd must not count gathering into `full` as a change of
+            # tensors that it saved.
             part = self.shard[slot.offset : slot.offset + count].data
             slot.piece = nn.Parameter(part, self.trainable)
             whole = self.full[slot.start : slot.end].view(slot.shape).data
@@ -114,8 +115,7 @@ class Flat:
         self._free()
 
     def _copy_overlap(self, slot: Slot, share: torch.Tensor) -> int:
-        """Copies the part of a parameter that is in this share. Returns how many elements it
-        has."""
+        """Copies the part of a parameter that is in this share. Returns the number of elements."""
         low, high = max(slot.start, self.first), min(slot.end, self.first + self.chunk)
         slot.offset, count = low - self.first, max(0, high - low)
         if count:
@@ -131,7 +131,7 @@ class Flat:
     # Between passes
 
     def gather(self) -> None:
-        """Starts to gather all shares, if that was not done."""
+        """Starts to gather all shares, unless a gather was started already."""
         if self._alone or self._gathered or self._work is not None:
             return
         self.full.untyped_storage().resize_(self._bytes)
@@ -151,7 +151,7 @@ class Flat:
         return made
 
     def wait(self) -> None:
-        """From now on the unit's modules have their whole parameters."""
+        """Waits for the gather. From now on the unit's modules have their whole parameters."""
         if self._gathered:
             return
         self.gather()
@@ -195,8 +195,9 @@ class Flat:
         """The gradients of the whole parameters, end to end and summed so far. The parameters have
         none afterwards.
 
-        Each rank's chunk of them has a flag for every slot behind it, 1 where this rank has a
-        gradient: sums of flags tell all ranks which parameters nobody used, with no further word.
+        Flags follow each rank's chunk, one for every slot. A flag is 1 if this rank has a gradient
+        for the slot. So the sums of flags tell all ranks which parameters no rank used, without
+        another collective.
         """
         device, size = self._ranks.device, self.chunk * self._ranks.ranks
 
@@ -223,7 +224,8 @@ class Flat:
         return whole
 
     def _flags_of(self, used: set[int], dtype: torch.dtype) -> torch.Tensor:
-        """A flag for each slot. Those of a pass that used all slots are kept, as most passes do."""
+        """A flag for each slot. Most passes use all slots, so the flags of such a pass are kept for
+        later ones."""
         if len(used) < len(self.slots):
             row = [float(number in used) for number in range(len(self.slots))]
             return torch.tensor(row, dtype=dtype, device=self._ranks.device)
@@ -232,13 +234,14 @@ class Flat:
         return self._flags
 
     def reduce(self, dtype: torch.dtype) -> None:
-        """Starts to sum collect() of all ranks. This rank keeps its share of the sum."""
+        """Starts to sum the results of collect() over all ranks. This rank keeps its share of the
+        sum."""
         share = whole = self.collect(dtype)
         work: Work | None = None
         if self._ranks.ranks > 1:
             share = torch.empty_like(whole[: self.chunk + len(self.slots)])
             work = self._ranks.reduce(share, whole)
-        self._reducing = work, share, whole  # which must live until it has been summed
+        self._reducing = work, share, whole  # `whole` must live until it has been summed
 
     def arrived(self) -> torch.Tensor | None:
         """The sum of reduce(), once it has arrived. None if reduce() was not called."""
@@ -250,14 +253,14 @@ class Flat:
         return share
 
     def deliver(self) -> None:
-        """Gives the pieces the gradients of reduce(), or adds to those that they have. A piece that
-        no rank used gets none, so that no optimizer steps it."""
+        """Gives the pieces their gradients from reduce(), or adds these to gradients that they
+        have. A piece that no rank used gets no gradient, so that no optimizer steps it."""
         share = self.arrived()
         if share is None:
             return
         reduced, flags = share.split([self.chunk, len(self.slots)])
         used: Any = self._used
-        if len(used) < len(self.slots):  # only then does the host wait for the ranks' word
+        if len(used) < len(self.slots):  # only then must the host read the flags, and wait for them
             used = set(flags.nonzero().flatten().tolist())
         self._used = set()
         reduced = reduced.to(self.dtype)
@@ -281,8 +284,8 @@ class Flat:
         self._arriving.clear()
 
     def forget(self, backward: bool) -> None:
-        """Drops the gradients of a pass that failed. `backward`: the pass had begun to add to those
-        of earlier passes, which are dropped as well."""
+        """Drops the gradients of a pass that failed. `backward`: the backward pass had begun to add
+        to gradients of earlier passes. These are dropped as well."""
         self.arrived()
         if backward:
             self.partial = None
@@ -295,7 +298,7 @@ class Flat:
 
 
 def _chunked(parts: list[torch.Tensor], chunk: int, flags: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The parts, which together make whole chunks, cut where a chunk ends. `flags` follow each
+    """Cuts the parts, which together make whole chunks, where a chunk ends. `flags` follow each
     chunk."""
     room = chunk
     for part in parts:

@@ -17,7 +17,7 @@ ROOT = "root"
 
 
 def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
-    """The blocks by name, each once. InvalidArgument for a model without `blocks`."""
+    """The blocks by name, each once. Raises InvalidArgument for a model without `blocks`."""
     blocks = getattr(model, "blocks", None)
     if not isinstance(blocks, nn.ModuleList):
         raise InvalidArgument(
@@ -29,7 +29,7 @@ def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
 
 def slots_of(model: nn.Module) -> dict[str, list[Slot]]:
     """Each unit's parameters, in the order of its modules. A parameter that two units share belongs
-    to the root, whose parameters are always there."""
+    to the root, because the root's parameters are gathered throughout the pass."""
     units: dict[str, list[Slot]] = {ROOT: []}
     homes: dict[nn.Module, str] = {}
     for name, block in blocks_of(model).items():
@@ -67,10 +67,10 @@ def flats_of(
 
 def drawn(model: nn.Module, units: dict[str, list[Slot]], device: torch.device) -> Iterator[str]:
     """Gives parameters and buffers on the meta device their first values. Yields a unit's name when
-    its own have them, so that only one whole unit is on the device at a time.
+    those of the unit have values, so that only one whole unit is on the device at a time.
 
-    Every rank draws all values, in the same order whoever shards the model: the same seed gives
-    the same ones whatever the number of ranks.
+    Every rank draws all values, always in the same order. So the same seed gives the same values,
+    whatever the number of ranks and whichever FSDP shards the model.
     """
     homes = {
         module: unit for unit, slots in units.items() for slot in slots for module, _ in slot.owners

@@ -1,9 +1,9 @@
-"""Host memory for what need not be on the device: shares, gradients, optimizer state, activations.
+"""Keeps shares, gradients, optimizer state and activations in host memory while no work needs them.
 
-Where glake is torch's allocator its transfer engine copies, over every useful path of the node, and
-its pool gives pinned memory; elsewhere torch's own copies and pinned memory do, but for optimizer
-state, which is the engine's on every GPU. On a device that is host memory itself (the CPU without
-glake) the same calls are made, and move nothing off anything.
+If glake is torch's allocator, its transfer engine makes the copies, over every useful path of the
+node, and its pool gives the pinned memory. Otherwise torch makes the copies and gives the pinned
+memory. Optimizer state is an exception: on a GPU the engine always moves it. If the device is host
+memory itself (the CPU without glake), the same calls are made, but no memory is saved.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from glake.trainer.fsdp.collectives import Collectives
 if TYPE_CHECKING:
     from glake.trainer.fsdp.flat import Flat
 
-SMALLEST = 1 << 16  # bytes of an activation that is worth the way
+SMALLEST = 1 << 16  # bytes: smaller activations stay on the device
 
 
 class _ByTorch:
-    """A copy by torch, on a CUDA stream or already done."""
+    """A copy by torch. It is enqueued on a CUDA stream, or already done."""
 
     def __init__(self, device: torch.device) -> None:
         self._event = torch.cuda.current_stream().record_event() if device.type == "cuda" else None
@@ -50,8 +50,8 @@ class Host:
         return torch.empty(shape, dtype=dtype, pin_memory=self._device.type == "cuda")
 
     def copy(self, to: torch.Tensor, of: torch.Tensor) -> Any:
-        """Starts a copy in the order of the device's current stream. The handle's wait() returns
-        when the host may read or change its side."""
+        """Starts a copy in the order of the device's current stream. wait() of the returned handle
+        returns when the host may read or change its memory."""
         if self._engine and to.numel():
             handle = transfer.copy(to, of)
             if not handle.ordered:  # the emulation: the CPU computes, and no stream orders it
@@ -63,8 +63,8 @@ class Host:
     def keep_optimizer(self, optimizer: Any, bytes_of_parameters: int) -> None:
         """Makes the transfer engine keep the optimizer's state away except while it steps."""
         if self._engine or self._device.type == "cuda":
-            # It is a bound and not a size: a few values are kept for each element, of 8 bytes at
-            # most.
+            # This is an upper bound: an optimizer keeps a few values for each element, of 8 bytes
+            # at most.
             transfer.Offloader(64 * bytes_of_parameters).offload_optimizer(optimizer)
 
 
@@ -77,23 +77,25 @@ class _Away(NamedTuple):
 class Activations:
     """Keeps what autograd saves in a block's forward pass in host memory until the backward pass.
 
-    Copies go beside the computation. The device's memory is free one block later, when they are
-    done: the computation then waits for them, which costs nothing where links keep up. With the
-    engine the host waits too, and so enqueues no more than a block before it is computed.
+    Copies run beside the computation. At the end of the next block the computation waits for the
+    copies of this one, and the device's memory becomes free. The wait costs nothing if links are
+    fast enough. With the engine the host waits too, so it enqueues at most one block ahead of the
+    computation.
     """
 
     def __init__(self, host: Host, ranks: Collectives) -> None:
         self._host, self._ranks = host, ranks
-        # Tensors that are being copied to the host, with their copies: those since this block
-        # began, and those since the one before it began.
+        # Tensors that are being copied to the host, with their copies. The first list is of this
+        # block, and the second one of the block before it.
         self._leaving: list[tuple[torch.Tensor, Any]] = []
         self._left: list[tuple[torch.Tensor, Any]] = []
         self._arriving: Any = None  # the engine's last copy back to the device
-        self._mark: Any = None  # of the end of what left in the block before
+        self._mark: Any = None  # the end of the copies to the host of the block before
 
     @contextmanager
     def saved(self, flats: list[Flat]) -> Iterator[None]:
-        """Used around a block's forward pass. What it saves of its parameters, `flats`, stays."""
+        """A context for a block's forward pass. Saved tensors that are views of its parameters,
+        `flats`, stay on the device."""
         known: dict[Any, tuple[StorageWeakRef, _Away]] = {}
         stay = {flat.full.untyped_storage().data_ptr() for flat in flats}
 
@@ -103,7 +105,7 @@ class Activations:
                 return tensor
             place = (storage._cdata, tensor._version, tensor.storage_offset())
             key = (*place, tensor.dtype, tensor.shape, tensor.stride())
-            if key in known and not known[key][0].expired():  # several layers of one input
+            if key in known and not known[key][0].expired():  # several layers save the same input
                 return known[key][1]
             away = _Away(self._host.empty(tensor.shape, tensor.dtype))
             given = tensor.detach()
@@ -117,10 +119,12 @@ class Activations:
         self._turn()
 
     def _turn(self) -> None:
-        """A block is over. What left in the one before it may be freed."""
+        """Called at the end of a block. Memory of tensors that left in the block before it may be
+        freed."""
         self._ranks.join(self._mark)
         for _, handle in self._left:
-            # The engine's handles keep tensors alive. For torch's copies stream order is enough.
+            # The engine's handles keep tensors alive. For torch's copies the order of the stream is
+            # enough.
             if not isinstance(handle, _ByTorch):
                 handle.wait()
         self._left, self._leaving = self._leaving, []
@@ -129,13 +133,13 @@ class Activations:
     def _fetch(self, packed: Any) -> torch.Tensor:
         if isinstance(packed, torch.Tensor):
             return packed
-        if self._left:  # the backward pass begins: the last blocks leave as well
+        if self._left:  # the backward pass begins: finish the copies of the last blocks too
             self._turn()
             self._turn()
         values = packed.values
         made = torch.empty(values.shape, dtype=values.dtype, device=self._ranks.device)
         handle = self._host.copy(made, values)
-        if not isinstance(handle, _ByTorch):  # the engine's keeps what it wrote to: one at a time
+        if not isinstance(handle, _ByTorch):  # the engine's handle keeps memory: one at a time
             if self._arriving is not None:
                 self._arriving.wait()
             self._arriving = handle

@@ -59,7 +59,7 @@ class Ours(Sharded, fsdp="ours"):
             self._host.keep_optimizer(optimizer, total)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The parts are 1-D."""
+        """This rank's parts, by name. They are 1-D."""
         for flat in self._flats:
             for slot in flat.slots:
                 if slot.piece.numel():

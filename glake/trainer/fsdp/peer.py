@@ -1,4 +1,5 @@
-"""PyTorch's own FSDP (`fully_shard`) with the same interface. glake's is compared with it."""
+"""PyTorch's own FSDP (`fully_shard`) with the interface of Sharded, to compare glake's FSDP with
+it."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ class Peer(Sharded, fsdp="torch"):
         super().__init__(config, model, group, device)
         blocks, slots = materialise.blocks_of(model), materialise.slots_of(model)
         for unit in materialise.drawn(model, slots, self.device):
-            slots[unit].clear()  # which hold whole parameters
+            slots[unit].clear()  # they hold whole parameters
             if unit in blocks:
                 if config.recompute:
                     forward = blocks[unit].forward
@@ -53,7 +54,7 @@ class Peer(Sharded, fsdp="torch"):
             param_dtype=dtype_of(config.compute_dtype), reduce_dtype=dtype_of(config.reduce_dtype)
         )
         fully_shard(module, mesh=self._ranks.mesh(self.device.type), mp_policy=policy, **options)
-        # It sums over ranks, where fully_shard would take the mean.
+        # Gradients are summed over ranks. By default fully_shard would take the mean.
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)
 

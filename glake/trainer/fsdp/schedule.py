@@ -1,7 +1,7 @@
-"""When gathers and reductions begin: one step before the computation, and one after it.
+"""Starts gathers and reductions: a gather before its unit computes, and a reduction after it.
 
-Ranks must start their collectives in the same order. That order follows from the order in which
-units run, which is the same on all ranks, never from the values a rank holds or the time it takes.
+All ranks must start their collectives in the same order. So this order depends only on the order in
+which units run, which is the same on all ranks. It does not depend on values or on time.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ class Schedule:
         self.synchronise = True  # reduce gradients after a backward pass
         self._reduce_dtype, self._ahead = reduce_dtype, ahead
         self._expected: list[Unit] = []  # the order of the last forward pass
-        self._order: list[Unit] = []  # of the one under way
-        self._kept: list[Unit] = []  # forward passes whose backward is to come, in order
-        self._reducing: Unit | None = None  # whose gradients are on their way
-        self._depth = 0  # of units within units
-        self._task: int | None = None  # the backward pass whose end has been arranged
+        self._order: list[Unit] = []  # the order of the forward pass under way
+        self._kept: list[Unit] = []  # units whose backward pass is still to come, in order
+        self._reducing: Unit | None = None  # its gradients are being summed
+        self._depth = 0  # how many forward passes of units are under way, one inside the other
+        self._task: int | None = None  # the backward pass at whose end _end() will be called
 
     # Forward
 
     def enter(self, unit: Unit) -> None:
-        """A unit's forward pass begins."""
+        """Called when a unit's forward pass begins."""
         if torch._C._current_graph_task_id() != -1:
             raise InvalidArgument(
                 f"{unit.name} runs forward within a backward pass: a checkpoint around it would "
@@ -53,7 +53,7 @@ class Schedule:
             self._prefetch(self._expected[at : at + self._ahead])
 
     def leave(self, unit: Unit, keep: bool) -> None:
-        """A unit's forward pass is over. `keep`: a backward pass may follow."""
+        """Called when a unit's forward pass is over. `keep`: a backward pass may follow."""
         if keep:
             self._kept.append(unit)
         self._depth -= 1
@@ -63,7 +63,7 @@ class Schedule:
                     other.release()
 
     def failed(self) -> None:
-        """A unit's forward pass raised."""
+        """Called when a unit's forward pass has raised an error."""
         self._depth -= 1
         if self._depth == 0:
             self.reset()
@@ -75,7 +75,7 @@ class Schedule:
     # Backward
 
     def before_backward(self, unit: Unit) -> None:
-        """The gradients of a unit's output have arrived."""
+        """Called when the gradients of a unit's output have arrived."""
         task = torch._C._current_graph_task_id()
         if self._task != task:
             self._task = task
@@ -109,25 +109,25 @@ class Schedule:
                 flat.deliver()
 
     def _end(self) -> None:
-        """The backward pass is over. Reduces the root's gradients, and those of units whose input
-        needs none."""
+        """Called at the end of the backward pass. Reduces the gradients of the root, and of units
+        whose inputs need no gradient."""
         for unit in reversed(self.units):
-            unit.release()  # first: there may be no room for parameters and sums of gradients
+            unit.release()  # first, because there may be no room for parameters and sums
             if unit.reached or unit.has_gradients(partial=self.synchronise):
                 self.reduce(unit)
             unit.pending = 0
         self._deliver()
         for unit in self.units:
             for flat in unit.flats:
-                flat.settle()  # what goes to host memory is there
+                flat.settle()  # waits for gradients on their way to host memory
         self._task = None
         self._kept.clear()
 
     # Both
 
     def reset(self) -> None:
-        """Ends what a failed pass has left under way, and forgets its gradients. After a backward
-        pass it forgets all gradients."""
+        """Ends what a failed pass has left under way, and forgets its gradients. If a backward pass
+        failed, all gradients are forgotten."""
         backward = self._task is not None
         self._reducing = None
         self._kept.clear()

@@ -1,4 +1,4 @@
-"""How a model is shared out, and what the training loop then needs of it."""
+"""The options of sharding, and what the training loop needs of a sharded model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Sharding(Configurable):
     """The base of shardings. Its Config.build() makes the Sharded model that `fsdp` names."""
 
     class Config(Configurable.Config):
-        """How a model is shared out.
+        """How a model is sharded.
 
         fsdp: glake's FSDP, or PyTorch's fully_shard behind the same contract.
         reshard_after_forward: free a block's parameters between forward and backward.
@@ -30,7 +30,8 @@ class Sharding(Configurable):
         prefetch: how many blocks are gathered before they are needed.
         offload: keep shares of parameters (and so gradients and the optimizer), or only the
             optimizer's state, in host memory.
-        recompute: keep only a block's input for its backward pass, and run it again there.
+        recompute: keep only a block's input for its backward pass, and compute the block again
+            there.
         activation_offload: keep what the backward pass needs in host memory.
         """
 
@@ -46,15 +47,16 @@ class Sharding(Configurable):
         def build(self, model: nn.Module, group: Any = None, device: Any = None) -> Sharded:
             """The sharded model.
 
-            The model's blocks are sharded in place; one on the meta device is made here. `group`:
-            None for all ranks, or one process alone. `device`: None for this process's GPU where
-            there is one. Parameters that are not on the meta device must be equal on all ranks.
+            The model's blocks are sharded in place. Parameters on the meta device get their first
+            values here. Other parameters must be equal on all ranks. `group` is the ranks' process
+            group; None: all ranks, or one process alone. `device` is the device to use; None: this
+            process's GPU if it has one.
             """
             return Sharded.kinds[self.fsdp](copy.deepcopy(self), model, group, device)
 
 
 class Sharded:
-    """A model shared out among ranks.
+    """A model that is sharded over ranks.
 
     Gradients are sums over ranks and over the passes since the optimizer's last zero_grad();
     clip_gradients() scales them.
@@ -99,16 +101,17 @@ class Sharded:
         if max_norm is not None:
             factor = scale * torch.clamp(max_norm / (norm + 1e-6), max=1.0)
             if gradients:
-                factor = factor.to(gradients[0].device)  # the host's, where they are offloaded
+                factor = factor.to(gradients[0].device)  # the host, if gradients are offloaded
         if gradients and (max_norm is not None or scale != 1.0):
             torch._foreach_mul_(gradients, factor)
         return norm
 
     def attach(self, optimizer: Any) -> None:
-        """Tells which optimizer was built. With offload its state is in host memory."""
+        """Takes the optimizer of these parameters. With `offload` its state is kept in host
+        memory."""
 
     def put(self, name: str, value: torch.Tensor) -> None:
-        """Takes a whole parameter's values. This rank keeps its part."""
+        """Sets a parameter from its whole values. This rank keeps its part of them."""
         raise NotImplementedError
 
     def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:

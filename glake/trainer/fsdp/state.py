@@ -2,7 +2,7 @@
 
     parameters.FLAT            the parameters of a flat, end to end
     optimizer.FLAT.KEY         what the optimizer keeps for each element of it (`exp_avg`)
-    optimizer.scalars.KEY      what it keeps for each parameter (`step`), in order; NaN: nothing
+    optimizer.scalars.KEY what it keeps for each parameter (`step`), in order; NaN: none
 
 A flat's length does not depend on the number of ranks, so DCP loads it at another number of them.
 """
@@ -26,15 +26,16 @@ _SCALARS = "scalars"
 
 @dataclass
 class Part:
-    """A tensor of the state as this rank has it: pieces of tensors in use."""
+    """This rank's part of a tensor of the state. It consists of pieces of the tensors in use."""
 
     dtype: torch.dtype
     size: int  # elements
-    pieces: list[tuple[int, torch.Tensor]]  # (where it begins, its elements), in their order
-    fill: float = 0.0  # what lies between them
+    pieces: list[tuple[int, torch.Tensor]]  # (first element, values) of each, in order
+    fill: float = 0.0  # the value of elements between the pieces
 
     def put_into(self, to: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Fills the gaps between the pieces. Returns (where, what) of the copies that are left."""
+        """Fills the gaps between the pieces. Returns (destination, source) of the copies that
+        remain."""
         end, copies = 0, []
         for first, piece in self.pieces:
             to[end:first] = self.fill
@@ -45,7 +46,7 @@ class Part:
 
 
 class State:
-    """The tensors of some flats, and of an optimizer that works on their pieces."""
+    """The tensors of the model's flats, and of the optimizer that works on their pieces."""
 
     def __init__(self, flats: list[Flat], ranks: Collectives) -> None:
         self._flats = {flat.name: flat for flat in flats}
@@ -53,7 +54,7 @@ class State:
         self._slots = [slot for flat in flats if flat.trainable for slot in flat.slots]
 
     def parts(self, optimizer: Any) -> dict[str, Part]:
-        """This rank's part of all tensors. It asks no rank and copies nothing."""
+        """This rank's part of all tensors. It involves no other rank and copies nothing."""
         found = {
             f"parameters.{name}": Part(flat.dtype, flat.valid, [(0, flat.shard[: flat.valid])])
             for name, flat in self._flats.items()
@@ -74,13 +75,14 @@ class State:
         if self._ranks.device.type == "cuda":
             kept = [found[path] for path in found if _flat_of(path) != _SCALARS]
             if any(each.device.type == "cpu" for part in kept for _, each in part.pieces):
-                torch.cuda.synchronize(self._ranks.device)  # it may be on its way to the host
+                torch.cuda.synchronize(self._ranks.device)  # the copy to the host may be under way
         return found
 
     def complete(self, own: dict[str, torch.Tensor], group: Any) -> dict[str, Any]:
         """The tensors that DCP writes, from those that parts() describes. All ranks call it.
 
-        A rank may hold no piece of what others have: it has zeros there, and everybody's scalars.
+        A rank may hold no piece of a tensor that other ranks have. It gets zeros for it. Scalars
+        are the same on all ranks.
         """
         told: dict[str, Any] = dict(own)
         told |= {path: each.dtype for path, each in own.items() if _flat_of(path) != _SCALARS}
@@ -105,7 +107,7 @@ class State:
     def template(self, saved: Mapping[str, Any]) -> dict[str, Any]:
         """Tensors into which DCP loads. `saved` is the state_dict_metadata of a checkpoint.
 
-        CheckpointMismatch where the checkpoint is of another model.
+        Raises CheckpointMismatch if the checkpoint is of another model.
         """
         self._require({path: math.prod(each.size) for path, each in saved.items()}, "length")
         found = {}
@@ -117,9 +119,9 @@ class State:
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Any], optimizer: Any) -> None:
-        """Takes this rank's tensors: those that DCP has put into template(), or a copy of parts().
+        """Loads this rank's tensors: those that DCP has filled in template(), or a copy of parts().
 
-        CheckpointMismatch where they are of another model.
+        Raises CheckpointMismatch if they are of another model.
         """
         own = {path: local(each) for path, each in state.items()}
         self._require({path: each.numel() for path, each in own.items()}, "valid")
@@ -129,7 +131,7 @@ class State:
             return
         optimizer.state.clear()
         rows = [own[path] for path in own if _flat_of(path) == _SCALARS]
-        # A parameter that has never had a gradient has no state, also beside ones that have.
+        # A parameter that has never had a gradient has no state, even if others of its flat have.
         never = torch.stack(rows).isnan().all(0).tolist() if rows else []
         stateless = {slot for slot, none in zip(self._slots, never, strict=False) if none}
         on_device = _counted_on_device(optimizer)
@@ -147,8 +149,8 @@ class State:
                 optimizer.state[slot.piece][key] = value.to(device, copy=True)
 
     def _spread(self, path: str, share: torch.Tensor) -> Any:
-        """A share as a part of the whole. Scalars, and tensors that one process has alone, are
-        whole."""
+        """A share as a part of the whole tensor. Scalars, and tensors of a single process, are
+        whole already."""
         flat = self._flats.get(_flat_of(path))
         if flat is None or self._ranks.group is None:
             return share
@@ -175,7 +177,7 @@ class State:
 
 
 def local(tensor: Any) -> torch.Tensor:
-    """This rank's part of a DTensor; any other tensor itself."""
+    """This rank's part of a DTensor. Any other tensor is returned as it is."""
     own: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return own
 
@@ -187,6 +189,6 @@ def _flat_of(path: str) -> str:
 
 
 def _counted_on_device(optimizer: Any) -> set[torch.Tensor]:
-    """The parameters whose steps torch counts on their device, and not on the host."""
+    """The parameters whose steps torch counts on the device and not on the host."""
     groups = [g for g in optimizer.param_groups if g.get("fused") or g.get("capturable")]
     return {each for group in groups for each in group["params"]}

@@ -1,7 +1,7 @@
-"""A unit: a block of the model, or all that is in no block (the root), and its flats.
+"""A unit: a block of the model with its flats. The root is the unit of all that is in no block.
 
-The unit takes the place of its module's `forward`, so that nothing else of the model changes. It
-waits for its parameters before the forward and the backward pass, and frees them after each.
+The unit replaces its module's `forward`, so that nothing else of the model changes. It waits for
+its parameters before the forward and the backward pass, and frees them after each pass.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Unit:
         """`reshard`: free the parameters between forward and backward. `inputs` is the dtype to
         which floating-point arguments are cast. `saved` is a context for what autograd saves."""
         self.name, self.module, self.flats = name, module, flats
-        self.reached = False  # by the backward pass under way
-        self.pending = 0  # forward passes whose backward has not come yet
+        self.reached = False  # whether the backward pass under way has come to this unit
+        self.pending = 0  # forward passes whose backward pass has not come yet
         self._schedule, self._reshard, self._saved = schedule, reshard, saved
         self._inputs = inputs
         self._compute: Callable[..., Any] = module.forward
@@ -87,7 +87,7 @@ class Unit:
         return result
 
     def _arrive(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The arguments, after a cast. Their gradients tell when those of this unit are
+        """The arguments, after a cast. When their gradients arrive, the gradients of this unit are
         complete."""
         leaves, layout = pytree.tree_flatten((args, kwargs))
         if self._inputs is not None:
@@ -108,7 +108,7 @@ class Unit:
     # Its backward pass
 
     def after_backward(self) -> None:
-        """The gradients of one forward pass are complete."""
+        """Called when the gradients of one forward pass are complete."""
         self.pending = max(0, self.pending - 1)
         if self._reshard or not self.pending:
             self.release()
@@ -116,8 +116,8 @@ class Unit:
             self._schedule.reduce(self)
 
     def has_gradients(self, partial: bool) -> bool:
-        """Whether there are gradients that are not reduced. `partial`: counts those of earlier
-        passes too."""
+        """Whether there are gradients that are not reduced yet. `partial`: gradients of earlier
+        passes count too."""
         left = (flat for flat in self.flats if flat.trainable)
         return any(
             (partial and flat.partial is not None)

@@ -17,8 +17,8 @@ class Attention(Configurable, nn.Module):
 
     class Config(Configurable.Config):
         heads: Width
-        key_value_heads: Width | None = None  # as many as heads
-        head_dim: Width | None = None  # dim / heads
+        key_value_heads: Width | None = None  # None: as many as heads
+        head_dim: Width | None = None  # None: dim / heads
         rotary: Rotary.Config | None = None
         query: Projection.Config = child(Linear.Config)
         key: Projection.Config = child(Linear.Config)

@@ -15,12 +15,12 @@ from glake.trainer.models.feed_forward import FeedForward
 from glake.trainer.models.leaf import Embedding, Norm, Projection, RMSNorm
 from glake.trainer.models.position import LearnedPosition, Sequences
 
-IGNORED = -100  # a target that counts for nothing
+IGNORED = -100  # a target that does not count in the loss
 
 
 class Block(Configurable, nn.Module):
-    """Attention, then the feed-forward part. Each part's input is normed, and its output is
-    added."""
+    """Attention, then the feed-forward part. Each part's input is normed, and its output is added
+    to the input."""
 
     class Config(Configurable.Config):
         attention: Attention.Config
@@ -44,7 +44,7 @@ class Block(Configurable, nn.Module):
 class LossSum(NamedTuple):
     """`total` is the sum over tokens. The loss is its mean, total / count.
 
-    terms: what each part but the cross-entropy adds to the mean, by name ("balance").
+    `terms` has what each part except the cross-entropy adds to the mean, by name ("balance").
     """
 
     total: Tensor
@@ -67,7 +67,7 @@ class Decoder(Configurable, nn.Module):
         position: LearnedPosition.Config | None = None
         norm: Norm.Config = child(RMSNorm.Config)
         head: Projection.Config | None = None
-        loss_rows: Count | None = None  # tokens whose logits exist at once, for a loss
+        loss_rows: Count | None = None  # a loss computes the logits of so many tokens at a time
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -83,10 +83,11 @@ class Decoder(Configurable, nn.Module):
     def forward(
         self, tokens: Tensor, targets: Tensor | None = None, *, segments: Tensor | None = None
     ) -> Tensor | LossSum:
-        """Logits [B, T, vocabulary]. With targets, the loss of those that are not IGNORED.
+        """Returns logits [B, T, vocabulary]. With targets, returns the loss of those that are not
+        IGNORED.
 
-        Args: tokens, targets, segments: [B, T] int64. Documents that share a row have
-        different `segments` and do not see one another; positions begin anew in each.
+        Args: tokens, targets, segments: [B, T] int64. Documents that share a row have different
+        `segments` and do not see one another. Positions begin at 0 in each document.
         """
         sequences = Sequences.of(tokens, segments)
         x = self.embedding(tokens)

@@ -33,8 +33,8 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(Configurable, nn.Module, abstract=True):
-    """The base. It maps [..., dim] to [..., dim] and is built with `dim` and `gain`, which scales
-    the last weights at the start."""
+    """The base of feed-forward parts, which map [..., dim] to [..., dim]. They are built with `dim`
+    and `gain`. `gain` scales the initial values of the last weights."""
 
     class Config(Configurable.Config):
         pass
@@ -61,7 +61,7 @@ class SwiGLU(MLP):
     """An MLP whose hidden layer is gated (arXiv 2002.05202)."""
 
     class Config(MLP.Config):
-        activation: Literal["relu", "gelu", "gelu_tanh", "silu"] = "silu"  # of the gate
+        activation: Literal["relu", "gelu", "gelu_tanh", "silu"] = "silu"  # the gate's
         gate: Projection.Config = child(Linear.Config)
 
     def __init__(self, config: Config, *, dim: int, gain: float = 1.0) -> None:
@@ -76,11 +76,13 @@ class MoE(FeedForward):
     """A mixture of experts. Each token goes to the top_k experts that its router prefers.
 
     Experts take tables of a fixed number of tokens, so no shape depends on the data. With a
-    `capacity` c, an expert takes at most c times its even share; what does not fit skips it, first
-    choices last. Without one nothing is dropped, and every expert is given a row for every token.
+    `capacity` c, an expert takes at most c times its even share. Tokens that do not fit skip the
+    expert, and first choices are the last to be dropped. Without a capacity nothing is dropped, and
+    every expert's table has a row for every token.
 
     The balance term is `experts` times the sum, over experts, of the share of choices times the
-    mean probability: 1 where all are used alike (arXiv 2101.03961). Filler tokens count in it.
+    mean probability (arXiv 2101.03961). It is 1 if all experts are used equally. Padding tokens
+    count in it.
     """
 
     class Config(FeedForward.Config):
@@ -111,7 +113,7 @@ class MoE(FeedForward):
         balance = config.experts * (shares * likes.mean(0)).sum()
         sequences.add_term("balance", config.balance * balance)
 
-        rows = len(tokens)  # of an expert's table
+        rows = len(tokens)  # rows of an expert's table
         if config.capacity is not None:
             share = config.capacity * rows * config.top_k / config.experts
             rows = min(rows, math.ceil(share))
@@ -124,8 +126,8 @@ class MoE(FeedForward):
         """The experts' rows one after another, and a row of zeros for dropped tokens."""
         count, table = len(tokens), len(self.experts) * rows
         of_choice = torch.arange(count, device=tokens.device).repeat(self.config.top_k)
-        # The token that each slot holds. `count` stands for none. The slot behind the table is for
-        # dropped tokens.
+        # The token that each slot holds. `count` stands for no token. The slot behind the table is
+        # for dropped tokens.
         held = slots.new_full((table + 1,), count).scatter(0, slots, of_choice)[:table]
         inputs = F.pad(tokens, (0, 0, 0, 1))[held].unflatten(0, (len(self.experts), rows))
         made = [expert(inputs[at], sequences) for at, expert in enumerate(self.experts)]
@@ -133,8 +135,8 @@ class MoE(FeedForward):
 
 
 def _slots(chosen: Tensor, picks: Tensor, rows: int) -> Tensor:
-    """The row for each choice in the joined tables of all experts. It is one past them if none is
-    free.
+    """The row of each choice in the joined tables of all experts. If no row is free, it is the one
+    behind the tables.
 
     Args: chosen [choices] int64; picks [choices, experts] bool, its one-hot form.
     """

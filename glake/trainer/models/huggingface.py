@@ -1,8 +1,8 @@
 """Reads and writes checkpoint directories of `transformers`' Llama, as safetensors.
 
-Tables say which key of config.json is which option of ours, and which of its modules is which of
-ours; parameters keep their last name (weight, bias). Weights are read one at a time, so that a
-model larger than a process's memory can be read into shards.
+Tables map keys of config.json to options of our model, and modules of transformers to ours.
+Parameters keep their last name (weight, bias). Weights are read one at a time, so that a model
+larger than a process's memory can be read into shards.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _FIXED = {
     "attention_bias": False,
     "mlp_bias": False,
 }
-# Options of our model that a checkpoint does not tell, or tells in another way.
+# Options of our model that a checkpoint leaves out or writes in another form.
 _FREE = ("std", "trainable", "dtype", "loss_rows", "key_value_heads", "head_dim", "rotary.longest")
 _MODULES = {
     "embedding": "model.embed_tokens",
@@ -88,13 +88,13 @@ def _renamed(name: str, modules: Mapping[str, str]) -> str:
 
 
 def read_config(directory: str | Path) -> Decoder.Config:
-    """Our config of the model in a directory.
+    """The config, as ours, of the model in a directory.
 
     Args:
         directory: a checkpoint of transformers.
 
     Raises:
-        InvalidArgument: no such checkpoint, or a broken one.
+        InvalidArgument: there is no such checkpoint, or it is broken.
         InvalidOption: a model of another kind.
     """
     path = Path(directory) / "config.json"
@@ -146,7 +146,8 @@ def _rotary_of(described: Mapping[str, Any]) -> Rotary.Config:
 
 
 def _described(plain: Decoder.Config) -> dict[str, Any]:
-    """The content of config.json. InvalidOption if it does not read back as the same model."""
+    """The content of config.json. Raises InvalidOption if it does not read back as the same
+    model."""
     try:
         described = _description(plain)
         read = _config_of(described)
@@ -173,7 +174,8 @@ def _description(config: Decoder.Config) -> dict[str, Any]:
         "rms_norm_eps": config.norm.epsilon,
         "tie_word_embeddings": config.head is None,
         "max_position_embeddings": rotary.longest or int(rotary.trained_length * rotary.factor),
-        # It writes both spellings: transformers 5 reads the first, and 4 the other two.
+        # Both spellings are written. transformers 5 reads the first, and transformers 4 the other
+        # two.
         "rope_parameters": {"rope_theta": rotary.theta, **(scaled or {"rope_type": "default"})},
         "rope_theta": rotary.theta,
         "rope_scaling": scaled,
@@ -184,11 +186,11 @@ def _description(config: Decoder.Config) -> dict[str, Any]:
 
 
 def read_weights(directory: str | Path) -> Iterator[tuple[str, Tensor]]:
-    """Our name and the value of each parameter, one by one, on the CPU."""
+    """Yields our name and the value of each parameter, one by one, on the CPU."""
     directory, tensors = Path(directory), _safetensors()
     config = read_config(directory)
     names = {theirs: ours for ours, theirs in _modules(config.layers).items()}
-    # These are a buffer of old checkpoints, and what a tied model's file may hold a second time.
+    # Left out are a buffer of old checkpoints, and the tied weights that a file may hold twice.
     skipped = ("rotary_emb.inv_freq", *(["lm_head.weight"] if config.head is None else []))
     for path in _files(directory):
         try:
@@ -203,8 +205,8 @@ def read_weights(directory: str | Path) -> Iterator[tuple[str, Tensor]]:
 def matched(
     config: Decoder.Config, weights: Iterable[tuple[str, Tensor]]
 ) -> Iterator[tuple[str, Tensor]]:
-    """The weights by the names of the model's parameters, each once. If a projection has LoRA
-    beside it, they are those of its base. InvalidArgument."""
+    """Yields the weights by the names of the model's parameters, each once. If a projection has
+    LoRA beside it, its weights are those of the base. Raises InvalidArgument."""
     shapes = _shapes(_plain(config))
     names = {name.replace(".base.", "."): name for name in _shapes(config)}
     for name, value in _each_once(weights, shapes):
@@ -213,7 +215,7 @@ def matched(
 
 @torch.no_grad()
 def load_weights(model: Decoder, weights: Iterable[tuple[str, Tensor]]) -> None:
-    """Copies weights into a model's parameters. Each must come once, and fit."""
+    """Copies weights into a model's parameters. Each must come exactly once, and fit."""
     parameters = dict(model.named_parameters())
     for name, value in matched(model.config, weights):
         parameters[name].copy_(value)
@@ -237,8 +239,8 @@ def load(directory: str | Path) -> Decoder:
 
 
 def check(directory: str | Path, config: Decoder.Config, again: bool = False) -> None:
-    """Checks whether write() could write such a model there, before it has been trained.
-    InvalidOption if transformers has no form for it. NotExported if the folder takes no file, or
+    """Checks, before training, whether write() could write such a model there. Raises InvalidOption
+    if transformers has no form for the model. Raises NotExported if the folder takes no file, or
     has a model already. With `again` that model may be the same job's."""
     _described(_plain(config))
     _safetensors()
@@ -266,7 +268,7 @@ def write(
     A checkpoint that is there stays as it is until the new one is whole.
 
     Args:
-        directory: where to; it is made.
+        directory: where to write; it is made if it does not exist.
         config: of the model.
         weights: our names and whole parameters, as named_parameters() yields them, in any order.
 
@@ -290,7 +292,7 @@ def write(
             tensors.torch.save_file(held, fresh / _WHOLE, metadata={"format": "pt"})
             text = json.dumps(described, indent=2)
             (fresh / "config.json").write_text(f"{text}\n", "utf-8")
-            (directory / _INDEX).unlink(missing_ok=True)  # of several files that were there
+            (directory / _INDEX).unlink(missing_ok=True)  # of an earlier model in several files
             for name in (_WHOLE, "config.json"):
                 os.replace(fresh / name, directory / name)
         finally:
@@ -326,8 +328,8 @@ def _merged(
 def _each_once(
     weights: Iterable[tuple[str, Tensor]], shapes: Mapping[str, torch.Size]
 ) -> Iterator[tuple[str, Tensor]]:
-    """The weights. InvalidArgument for one that has no shape here or a wrong one, that comes twice,
-    or that does not come."""
+    """Yields the weights. Raises InvalidArgument for a weight that is unknown, has a wrong shape,
+    comes twice or is missing."""
     left = dict(shapes)
     for name, value in weights:
         if name not in left:
@@ -359,7 +361,7 @@ def _safetensors() -> Any:
 
 
 def _files(directory: Path) -> list[Path]:
-    """The files that hold the weights. An index names none in other folders."""
+    """The files that hold the weights. An index may not name files in other folders."""
     index, names = directory / _INDEX, [_WHOLE]
     if index.exists():
         try:

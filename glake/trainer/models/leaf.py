@@ -1,8 +1,9 @@
 """Leaves, which are the only modules with parameters of their own.
 
-A leaf gives its parameters their first values in reset_parameters(): at the end of its constructor,
-or after it if it was built on the meta device. Since nothing else owns parameters, a model that is
-materialised leaf by leaf, in the order of modules(), gets the values of one built in place.
+A leaf gives its parameters their first values in reset_parameters(). That is at the end of its
+constructor, or later if it was built on the meta device. Nothing else owns parameters. So a model
+that is materialised leaf by leaf, in the order of modules(), gets the same values as one built in
+place.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ from glake.trainer.configurable import Configurable, NonNegative
 class Leaf(Configurable, nn.Module, abstract=True):
     class Config(Configurable.Config):
         trainable: bool = True
-        # The types in which parameters are kept, and in which they are used: inputs are cast. None:
-        # torch's default.
+        # The types in which parameters are kept. Inputs are cast to them. None: torch's default.
         dtype: Literal["float32", "bfloat16"] | None = None
 
     def parameter(self, *shape: int) -> nn.Parameter:
@@ -28,8 +28,8 @@ class Leaf(Configurable, nn.Module, abstract=True):
         return nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=self.config.trainable)
 
     def begin(self) -> None:
-        """Draws the first values, if there is room for values. Drawing on the meta device takes
-        longer than building the model."""
+        """Draws the first values, unless the leaf is on the meta device. Drawing there takes longer
+        than building the model."""
         if not any(each.is_meta for each in self.parameters(recurse=False)):
             self.reset_parameters()
 

@@ -1,4 +1,5 @@
-"""LoRA (arXiv 2106.09685): frozen weights, and a trained product of two thin ones beside each."""
+"""LoRA (arXiv 2106.09685): weights are frozen. Beside each, the product of two thin matrices is
+trained."""
 
 from __future__ import annotations
 
@@ -53,17 +54,18 @@ def with_lora(
 
     Args:
         config: of the experiment, or of a part of it. It is changed.
-        rank: of LoRA's matrices.
-        alpha: what they add is scaled by alpha / rank.
-        dtype: of frozen weights: "bfloat16" takes half the memory, and they need no more. None: as
-            they are.
-        parts: whose projections get LoRA.
+        rank: the rank of LoRA's matrices.
+        alpha: the output of LoRA's matrices is scaled by alpha / rank.
+        dtype: the frozen weights' type. "bfloat16" takes half the memory, and is enough for them.
+            None: the type stays.
+        parts: the projections of these parts get LoRA.
 
     Returns:
         The config.
 
     Raises:
-        InvalidArgument: there is LoRA already: it would be frozen, and have LoRA beside it.
+        InvalidArgument: there is LoRA already. Its matrices would be frozen and get LoRA
+            themselves.
     """
     there: list[LoRA.Config] = []
     config.visit(LoRA.Config, there.append)
@@ -74,7 +76,7 @@ def with_lora(
         )
     config.visit(Leaf.Config, lambda leaf: leaf.set("trainable", False))
     config.visit(Leaf.Config, lambda leaf: leaf.set("dtype", dtype))
-    chosen: set[int] = set()  # each once, also where a part lies within another
+    chosen: set[int] = set()  # so that each comes once, even if a part lies within another
     for part in parts:
         config.visit(part, lambda it: it.visit(Linear.Config, lambda at: chosen.add(id(at))))
     changed: _Config = config.visit(

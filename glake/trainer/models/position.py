@@ -1,4 +1,4 @@
-"""The position of each token, and the two ways in which a model learns it."""
+"""The position of each token, and the two ways of giving it to a model."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from glake.trainer.models.leaf import Embedding
 
 
 class Sequences:
-    """What every layer may ask about the current batch. Each forward pass makes a new object.
+    """What layers need to know about the current batch. Each forward pass makes a new object.
 
     positions: [T] or [B, T] int64, the place of each token in its document.
-    mask: None where each token sees all before it; else [B, 1, T, T] bool, True where it sees.
+    mask: None if each token sees all tokens before it; else [B, 1, T, T] bool, True for what it
+    sees.
     """
 
     def __init__(self, positions: Tensor, mask: Tensor | None) -> None:
@@ -39,14 +40,14 @@ class Sequences:
         return cls(at - torch.where(begins, at, 0).cummax(1).values, seen[:, None])
 
     def once(self, key: object, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """The result of `make`. Layers that ask with an equal key share it."""
+        """The result of `make`. Layers that use the same key share it."""
         if key not in self._memo:
             self._memo[key] = make()
         return self._memo[key]
 
     def add_term(self, name: str, value: Tensor) -> None:
-        """Adds a term, per token, to the loss. It does nothing once take_terms() was called,
-        because recomputation calls it a second time."""
+        """Adds a term, per token, to the loss. After take_terms() it does nothing, because
+        recomputation calls it a second time."""
         if self._terms is not None:
             self._terms.setdefault(name, []).append(value)
 
@@ -78,9 +79,9 @@ class Rotary(Configurable):
     """Turns queries and keys by angles that grow with the position (RoPE, arXiv 2104.09864).
 
     Feature i is paired with feature i + head_dim / 2, as in Llama checkpoints of transformers.
-    With a `factor` other than 1, low frequencies are divided by it, as in Llama 3.1: those with
-    fewer than `slow_turns` turns in `trained_length` positions wholly, those with more than
-    `fast_turns` not at all, the others in between.
+    With a `factor` other than 1, low frequencies are divided by it, as in Llama 3.1. A frequency
+    that makes fewer than `slow_turns` turns in `trained_length` positions is divided by all of it.
+    One that makes more than `fast_turns` is unchanged. For the others the divisor lies in between.
     """
 
     class Config(Configurable.Config):
@@ -89,7 +90,7 @@ class Rotary(Configurable):
         slow_turns: NonNegative = 1.0
         fast_turns: NonNegative = 4.0
         trained_length: Count = 8192
-        longest: Count | None = None  # told by a checkpoint, and told again in an export
+        longest: Count | None = None  # read from a checkpoint, only to be written to an export
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

@@ -1,7 +1,7 @@
-"""The zoo: models by name, from a million to 13 billion parameters. Functions put RoPE, or experts,
-into all of them.
+"""The zoo: models by name, from a million to 13 billion parameters. Functions change any of them to
+RoPE or to experts.
 
-Figures are those of the published configurations; tests hold the parameter counts against them.
+The figures are those of the published configurations. Tests compare the parameter counts with them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def gpt(
     activation: Literal["relu", "gelu", "gelu_tanh", "silu"] = "gelu_tanh",
     offset: int = 0,
 ) -> Decoder.Config:
-    """GPT-2's shape, and OPT's: learned positions, layer norms, biases, tied embeddings."""
+    """The shape of GPT-2 and OPT: learned positions, layer norms, biases, tied embeddings."""
     block = Block.Config(
         attention=Attention.Config(heads=heads),
         feed_forward=MLP.Config(hidden=4 * dim, activation=activation),
@@ -63,7 +63,8 @@ def llama(
     rotary: Rotary.Config | None = None,
     tied: bool = False,
 ) -> Decoder.Config:
-    """Llama's shape: RoPE, RMS norms, SwiGLU, no biases; from 2 on with shared keys."""
+    """Llama's shape: RoPE, RMS norms, SwiGLU, no biases. From Llama 2 on, heads may share keys and
+    values."""
     return Decoder.Config(
         vocabulary=vocabulary,
         dim=dim,
@@ -123,8 +124,8 @@ def with_rope(config: Configurable.Config, theta: float = 10000.0) -> Any:
 
 
 def with_experts(config: Configurable.Config, experts: int = 8, top_k: int = 2) -> Any:
-    """Changes this config: a mixture of experts replaces every feed-forward part. Each expert is
-    like that part."""
+    """Changes this config: a mixture of experts replaces every feed-forward part. Each expert has
+    the shape of the replaced part."""
     return config.visit(
         FeedForward.Config, lambda part: MoE.Config(expert=part, experts=experts, top_k=top_k)
     )

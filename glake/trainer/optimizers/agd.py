@@ -1,12 +1,12 @@
 """AGD (arXiv 2312.01658): a step is divided by the recent change of the mean gradient.
 
-With m the moving mean of gradients and s the difference of its two latest values, both corrected
-for their start at zero, and b the moving mean of s squared, a step is, for each element,
+Let m be the moving mean of gradients, and s the difference of its two latest values. Both are
+corrected for their start at zero. Let b be the moving mean of s squared. For each element a step is
 
     w -= lr * sqrt(1 - beta2**t) / (1 - beta1**t) * m / max(sqrt(b), delta * sqrt(1 - beta2**t))
 
-Where b falls below the threshold the step is that of SGD with momentum: the automatic switch.
-Written from the paper's Algorithm 1; weight decay is AdamW's.
+If b is below the threshold, the step is that of SGD with momentum: the automatic switch. Written
+from the paper's Algorithm 1. Weight decay is as in AdamW.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from glake.trainer.optimizers.base import Betas, Decayed, Norm
 
 
 class AGDOptimizer(torch.optim.Optimizer):
-    """It works element by element, so pieces of parameters take the same steps as the whole."""
+    """The optimizer works element by element, so pieces of parameters take the same steps as whole
+    ones."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class AGDOptimizer(torch.optim.Optimizer):
     def _step_one(self, own: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state = self.state[own]
         if not state:
-            state["step"] = torch.tensor(0.0, device="cpu")  # read below, without a wait
+            state["step"] = torch.tensor(0.0, device="cpu")  # so that reading it waits for no GPU
             state["exp_avg"] = torch.zeros_like(own)
             state["exp_avg_sq"] = torch.zeros_like(own)
         state["step"] += 1

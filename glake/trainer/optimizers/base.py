@@ -20,8 +20,9 @@ class Optimizer(Configurable, abstract=True):
     """The base of optimizers. Its config's build(named_parameters, norm=None) returns a
     torch.optim.Optimizer.
 
-    Parameters may be pieces: rules go by name, never by shape, and a step on pieces equals that on
-    the whole. `norm` is for what needs the norm of all gradients, those of other ranks included.
+    Parameters may be pieces of whole ones. So rules depend on names, never on shapes, and a step on
+    pieces equals a step on the whole. `norm` computes the norm of tensors over all ranks, for
+    optimizers that need it.
     """
 
     class Config(Configurable.Config):
@@ -35,10 +36,11 @@ class Decayed(Optimizer, abstract=True):
     class Config(Optimizer.Config):
         lr: Rate = 3e-4
         weight_decay: Rate = 0.1
-        undecayed: tuple[str, ...] = ("bias", "norm")  # no decay where a name holds one of these
+        undecayed: tuple[str, ...] = ("bias", "norm")  # no decay if a name contains one of these
 
         def groups(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> list[Any]:
-            """Parameters that learn, with weight decay and without. No group is empty."""
+            """The trainable parameters in two groups: with weight decay and without. Empty groups
+            are left out."""
             decayed: list[nn.Parameter] = []
             spared: list[nn.Parameter] = []
             for name, own in named_parameters:

@@ -41,7 +41,7 @@ class Schedule(Configurable):
         """Sets each group's rate for a step, from the group's first rate. Returns the first group's
         rate.
 
-        The rate depends on the step alone, so a run that goes on from a checkpoint needs no more.
+        The rate depends on the step alone, so a checkpoint needs no state of the schedule.
         """
         factor = self(step)
         for group in optimizer.param_groups:

@@ -24,8 +24,8 @@ class WSAMOptimizer(torch.optim.Optimizer):
     """It works around a base optimizer and shares that one's groups and state. It has no state of
     its own.
 
-    step(closure) takes the gradients at hand as g; `closure` must zero them and make them anew, on
-    the same batch, with clipping and reduction as before.
+    step(closure) takes the present gradients as g. `closure` must zero them and compute them again
+    on the same batch, with the same clipping and reduction.
     """
 
     takes_closure = True
@@ -57,7 +57,7 @@ class WSAMOptimizer(torch.optim.Optimizer):
             loss = closure()
         sharpness = []
         for own, was, gradient in moved:
-            own.copy_(was)  # exactly, which subtracting would not be
+            own.copy_(was)  # subtracting would not restore it exactly
             sharpness.append(torch.zeros_like(was) if own.grad is None else own.grad - gradient)
             own.grad = gradient  # the closure may have given it another tensor
         self.base.step()
@@ -79,7 +79,7 @@ class WSAMOptimizer(torch.optim.Optimizer):
 
 class WSAM(Optimizer):
     class Config(Optimizer.Config):
-        base: Decayed.Config = child(AdamW.Config)  # whose rate it takes too
+        base: Decayed.Config = child(AdamW.Config)  # its rate is WSAM's too
         rho: Positive = 0.05
         gamma: SharePart = 0.9
 

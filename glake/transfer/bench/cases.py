@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from glake.platforms import Platform
 from glake.transfer.topology.routes import Routes, Way, parents
 
-# The places of host memory: all on the GPU's socket; an equal part on each, which changes in
-# stripes; the same, which changes every page.
+# The places of host memory: all of it on the GPU's socket; equal parts on all sockets, which change
+# in stripes; equal parts on all sockets, which change every page.
 LOCAL, INTERLEAVED, PAGES = "local", "interleaved", "pages"
 _MOST_PAIRS = 8
 _Pair = tuple[int, int]
@@ -26,17 +26,17 @@ class Case:
 
     @property
     def together(self) -> bool:
-        """Whether it is more than one copy."""
+        """Whether the case has more than one copy."""
         return len(self.copies) > 1
 
 
 def cases(platform: Platform, pages: bool = False) -> list[Case]:
     """Every transfer measured on a platform.
 
-    h2d, d2h and bidir are GPU 0's. p2p:A>B: the first pair of GPUs of each kind of route.
-    h2d:pair: GPUs 0 and 1 at once; h2d:pair:A,B: the first pairs that share less. all-h2d,
-    all-d2h: every GPU. Copies that use host memory come once for each place of it; `pages` adds
-    memory that changes socket every page.
+    h2d, d2h and bidir are copies of GPU 0. p2p:A>B is the first pair of GPUs of each kind of route.
+    h2d:pair is GPUs 0 and 1 at once, and h2d:pair:A,B are the first pairs that share less. all-h2d
+    and all-d2h are all GPUs at once. Cases that use host memory come once for each place of it.
+    `pages` adds memory that changes socket every page.
     """
     hosts = [LOCAL, INTERLEAVED] + ([PAGES] if pages else [])
     gpus = range(platform.gpus)
@@ -55,7 +55,7 @@ def cases(platform: Platform, pages: bool = False) -> list[Case]:
 
 
 def _pairs(platform: Platform) -> list[_Pair]:
-    """Pairs of GPU 0 and another one: the first that share a PCIe switch, a socket, or nothing."""
+    """Pairs of GPU 0 and another GPU: the first that share a PCIe switch, a socket, or nothing."""
     tree = parents(platform)
 
     def kind(pair: _Pair) -> object:
@@ -66,8 +66,8 @@ def _pairs(platform: Platform) -> list[_Pair]:
 
 
 def _peers(platform: Platform) -> list[_Pair]:
-    """The first pair of each kind of route. The kind is its way, its NVLinks' rate, and what is
-    shared."""
+    """The first pair of each kind of route. A kind consists of the way, the NVLinks' rate, and what
+    the two GPUs share."""
     routes, tree = Routes(platform), parents(platform)
     gpus = range(platform.gpus)
 

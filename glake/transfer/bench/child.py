@@ -1,8 +1,8 @@
 """The process that measures one platform: `python -m glake.transfer.bench.child REQUEST`.
 
-REQUEST is a JSON object: platforms (the path of a platforms file), name, sizes, pages. Each row,
-and the error that ends it, is one JSON object a line on stdout. It is a process of its own since a
-process has one driver.
+REQUEST is a JSON object: platforms (the path of a platforms file), name, sizes, pages. It writes
+each row, and an error that ends it, to stdout as a line with one JSON object. Each platform needs
+its own process, because a process has one driver.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from glake.transfer.place import graph_of
 
 
 def main(argument: str) -> int:
-    """Measures. Returns 0, or 2 for an error that has been reported."""
+    """Measures the platform. Returns 0, or 2 after an error that was reported."""
     request = json.loads(argument)
     try:
         _measure(request)
@@ -69,7 +69,7 @@ class _Bench:
         try:
             for size in self._sizes:
                 copies = subjects.prepared(machine, case, size)
-                _C.transfer_open(self._text, self._name)  # nothing learnt from the one before
+                _C.transfer_open(self._text, self._name)  # a new engine has learnt nothing yet
                 try:
                     # The engine learns which copies come together. That may take two rounds: in the
                     # first, calls are so slow that the first copy ends before the last one begins.
@@ -84,8 +84,8 @@ class _Bench:
             machine.close()
 
     def _limits(self, case: Case) -> dict[str, Any]:
-        """The bound of the sum and, for several copies, that of equal rates; and whether it is
-        worth using relays."""
+        """The bound of the sum; for several copies, also the bound of equal rates; and whether
+        relays are worth using."""
         if case.together:
             copies: list[bounds.Ends] = [{"dst": dst, "src": src} for src, dst in case.copies]
             joint = bounds.joint_bound(self._graph, copies, host=case.host)

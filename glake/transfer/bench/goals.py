@@ -9,14 +9,14 @@ from typing import Any
 from glake.platforms import Platform
 
 _KIB, _MIB = 1 << 10, 1 << 20
-RELAY_GAIN = 1.15  # of a plain copy: with less, relays are refused and a plain copy is the goal
-_GAIN = 1.02  # of a plain copy: anything less is none
-_ROUNDING = 1e-4  # of what a row prints
-_COHERENT = 130  # GB/s: more is NVLink to the CPU
+RELAY_GAIN = 1.15  # x a plain copy: for less, relays are refused, and plain copies are the goal
+_GAIN = 1.02  # x a plain copy: less counts as no gain
+_ROUNDING = 1e-4  # the rounding of printed figures
+_COHERENT = 130  # GB/s: a faster host link is NVLink to the CPU
 _GOALS = (0.92, 0.95)  # of the bound, at 256 MiB and at 1 GiB
-_FAST = 200  # GB/s: on such links chunks are as short as a copy's start
+_FAST = 200  # GB/s: on faster links a chunk takes no longer than a copy's start
 _FAST_GOALS = (0.80, 0.90)
-_MOST_CORE = 0.30  # part of a core that the driver calls of each path take
+_MOST_CORE = 0.30  # the share of a core that the driver calls of a path may take
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,13 @@ class Part:
 
     @property
     def reached(self) -> bool:
-        """Whether it reaches the goal."""
+        """Whether the row reaches the goal."""
         return self.share >= self.goal * (1 - _ROUNDING)
 
 
 def part_of_bound(row: Mapping[str, Any], platform: Platform) -> Part | None:
-    """None if there is nothing to gain, or if the copy is too short for a goal.
+    """The part of the bound that a row reaches. None if there is nothing to gain, or if the copy is
+    too short for a goal.
 
     Equal copies that begin together cannot exceed `fair_bound`, whatever the largest sum is.
     """
@@ -48,10 +49,10 @@ def part_of_bound(row: Mapping[str, Any], platform: Platform) -> Part | None:
 
 
 def missed(row: Mapping[str, Any], platform: Platform) -> list[dict[str, Any]]:
-    """The goals that the row misses: `of` what, what it `is` and the `goal`.
+    """The goals that the row misses. Each has `of`, `is` (the row's value) and `goal`.
 
-    of: "bound", "fair_bound", "plain", "equal_split", a share of that rate; "time", microseconds
-    beyond a plain copy's; "jain".
+    `of` says what the values are. "bound", "fair_bound", "plain" and "equal_split": a share of that
+    rate. "time": microseconds more than a plain copy takes. "jain": Jain's index of fairness.
     """
     achieved, size = row["achieved"], row["size"]
     found: list[dict[str, Any]] = []
@@ -70,7 +71,8 @@ def missed(row: Mapping[str, Any], platform: Platform) -> list[dict[str, Any]]:
         least(0.98, "plain")
     if size >= 64 * _MIB:
         least(0.95, "equal_split")
-        # Threads of held streams ask for each chunk: they cost more, and have no goal.
+        # With held streams, threads poll for each chunk. They take more of a core, and have no
+        # goal.
         if row["order"] == "enqueued" and row["core_per_path"] > _MOST_CORE:
             found.append({"of": "core_per_path", "is": row["core_per_path"], "goal": _MOST_CORE})
     joint = "jain" in row
@@ -84,14 +86,14 @@ def missed(row: Mapping[str, Any], platform: Platform) -> list[dict[str, Any]]:
 
 
 def gains_from(platform: Platform) -> float:
-    """The bytes from which relays should pay: 4 MiB, or 8 MiB if NVLink joins the CPU."""
+    """The bytes from which relays should pay off: 4 MiB, or 8 MiB if NVLink joins GPU and CPU."""
     if not any(edge.source[0] == "g" and edge.target[0] in "gN" for edge in platform.edges):
         return float("inf")
     return (8 if _own_rate(platform) > _COHERENT else 4) * _MIB
 
 
 def _link_rate(transfer: str, platform: Platform) -> float:
-    """GB/s of the fastest link of the copy's ends, among GPUs or to their socket."""
+    """GB/s of the fastest link of the copy's ends: to other GPUs, or to their socket."""
     if not transfer.startswith("p2p:"):
         return _own_rate(platform)
     source = f"g{transfer.removeprefix('p2p:').split('>')[0]}"

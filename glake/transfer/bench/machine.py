@@ -1,6 +1,7 @@
 """A simulated machine for the benchmark: driver calls, streams, events, buffers, the clock.
 
-Of one process, whose driver is the simulator. Memory is phantom: a GiB costs nothing.
+It belongs to this process, whose driver is the simulator. Memory is phantom: a GiB takes no real
+memory.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ _Pointer = ctypes.c_void_p
 
 
 class Machine:
-    """The machine on which copies are made. There can be one at a time. close() gives the memory
-    back."""
+    """The machine on which copies are made. There is at most one at a time. close() gives its
+    memory back."""
 
     def __init__(self, sockets: list[list[int]], most: int) -> None:
         """`most` is the size of the largest copy."""
@@ -30,7 +31,7 @@ class Machine:
         self._buffers: dict[tuple[int, str], int] = {}
 
     def call(self, name: str, *arguments: object) -> None:
-        """Makes a driver call. DriverError if it fails."""
+        """Makes a driver call. Raises DriverError if the call fails."""
         code = getattr(simcuda._library(), name)(*arguments)
         if code != 0:
             raise DriverError(f"the simulator's {name} returned CUresult {code}")
@@ -100,8 +101,7 @@ class Machine:
         return self._buffers[gpu, name]
 
     def host_buffer(self, name: str, size: int, gpu: int, host: str) -> int:
-        """Pinned memory. Its first `size` bytes are placed as `host` says, for a copy of that
-        GPU."""
+        """Pinned memory. Its first `size` bytes lie as `host` says, for a copy of that GPU."""
         if (-1, name) not in self._buffers:
             self._buffers[-1, name] = _C.host_malloc(self._most)
         at = self._buffers[-1, name]
@@ -110,8 +110,8 @@ class Machine:
         return at
 
     def _stripes(self, size: int, gpu: int, host: str) -> Iterable[tuple[int, int, int]]:
-        """(offset, bytes, socket) of a buffer's stretches. Socket -1: each page is on another
-        one."""
+        """(offset, bytes, socket) of a buffer's stretches. Socket -1: the socket changes every
+        page."""
         sockets = len(self._sockets)
         if host == LOCAL:
             return [(0, size, next(s for s, gpus in enumerate(self._sockets) if gpu in gpus))]

@@ -1,7 +1,7 @@
 """Made-up machines by number: 2 to 16 GPUs on 1 to 4 sockets, with every kind of fabric.
 
-A number gives the same machine for ever. What the engine does on machines that nobody has tuned it
-to is measured on these.
+A number always gives the same machine. They show what the engine does on machines for which nobody
+has tuned it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Maker:
         self._kind = dice.choice(_KINDS)
         self._gpus = dice.choice(_GPUS if self._kind != "coherent" else (2, 4, 4, 8))
         sockets = dice.choice([s for s in (1, 2, 2, 4) if s <= self._gpus])
-        # Sockets may have unlike numbers of GPUs, each at least one.
+        # Sockets may have different numbers of GPUs, but each has at least one.
         cuts = [round(self._gpus * i / sockets) for i in range(sockets + 1)]
         if self._gpus > sockets > 1 and dice.random() < 0.25:
             cuts[1] = max(1, cuts[1] - 1)
@@ -56,8 +56,8 @@ class _Maker:
         )
 
     def _rate(self, rate: float) -> float:
-        """The rate of one direction. It is the same on most machines, and within a factor of two on
-        others."""
+        """A link's rate. On most machines equal links have equal rates, and on others these are
+        within a factor of two."""
         return round(rate * (self._dice.uniform(0.5, 1.0) if self._unlike else 1.0), 2)
 
     def _both(self, a: str, b: str, rate: float) -> None:
@@ -66,7 +66,7 @@ class _Maker:
         self._edges += [Edge(a, b, there), Edge(b, a, back)]
 
     def _memory(self, own: float) -> None:
-        """The memory of a socket, enough for one to four of its GPUs."""
+        """The rate of a socket's memory. It is enough for one to four of its GPUs."""
         dice = self._dice
         dram = own * dice.uniform(1.5, 4.5)
         both_ways = dice.random() < 0.5
@@ -81,8 +81,8 @@ class _Maker:
             self._both(f"s{a}", f"s{b}", across)
 
     def _host_links(self, own: float) -> None:
-        """Links straight to the socket, or behind a switch as fast as the link of one GPU or of
-        two."""
+        """GPUs' links to the socket. They go there directly, or through a switch whose uplink is as
+        fast as the links of one GPU or of two."""
         dice = self._dice
         group = 1 if self._kind == "coherent" else dice.choice((1, 1, 2, 2, 4))
         up = own * dice.choice((1.0, 1.0, 2.0))

@@ -19,7 +19,7 @@ _LINES = (
 )
 _PANELS = 6  # in a row
 _LINE, _HEAD = 2.1, 0.5  # inches
-_WHOLE = 2  # platforms, of which every transfer is shown
+_WHOLE = 2  # up to so many platforms, every transfer is shown
 _TELLING = (
     ("h2d", "local"),
     ("h2d", "interleaved"),
@@ -47,7 +47,7 @@ def draw(rows: Sequence[Row], file: Path) -> None:
 
 
 def _chosen(rows: Sequence[Row]) -> list[tuple[str, list[list[Row]]]]:
-    """Each platform's curves. With many platforms, only a row of the ones that show most."""
+    """Each platform's curves. With many platforms, only the row of curves that show most."""
     platforms = [
         (name, [list(each) for _, each in groupby(of, key=_curve)])
         for name, of in groupby(rows, key=lambda row: str(row["platform"]))

@@ -28,21 +28,21 @@ MOST_MADE = 1000
 COMPLETIONS = ("instant", "polled")
 ORDERS = ("enqueued", "held")
 _AT_ONCE = 2
-_SILENT_S: float = 300  # seconds without a row, after which it hangs
-_INSIDE = "platform"  # its name in the file a child reads: any text may be a platform's own
+_SILENT_S: float = 300  # seconds: a child that sends no row for so long counts as hanging
+_INSIDE = "platform"  # the name in the child's file: the platform's own may be any text
 
 Row = dict[str, Any]
 Progress = Callable[[str, int, int], object]
 
 
-LEAST_RATE = 1e-3  # GB/s of a link; over slower ones copies end long after any useful deadline
+LEAST_RATE = 1e-3  # GB/s of a link; over slower ones copies take too long to measure
 
 
 def platforms_of(given: str) -> dict[str, Platform]:
     """The platforms by name, from "all", "made:COUNT", a preset's name, or a platforms file.
 
-    InvalidOption names the presets for an unknown name; InvalidPlatform, which is one, the wrong
-    field of a file.
+    Raises InvalidOption for an unknown name, and lists the presets. Raises InvalidPlatform, which
+    is an InvalidOption, for a file, and names the wrong field.
     """
     if given.startswith("made:"):
         return _made(given)
@@ -70,7 +70,7 @@ def _made(given: str) -> dict[str, Platform]:
 def sizes_of(texts: Sequence[str]) -> list[int]:
     """Bytes from "256KiB", "1GiB" or "4MiB,16MiB", ascending. SIZES if none are given.
 
-    InvalidOption: no size, or none of a copy.
+    Raises InvalidOption for a text that is no size, and for a size that no copy has.
     """
     found = set()
     for text in (part.strip() for each in texts for part in each.split(",")):
@@ -99,14 +99,16 @@ def measure(
         platforms: by name, such as `platforms_of` gives.
         sizes: of each copy, in bytes.
         pages: measure host memory that changes socket every page, too.
-        completion: how a thread learns that copies are done, one of COMPLETIONS: "instant", it is
-            woken, or "polled", it asks and sleeps as it must on a GPU, and both take time.
+        completion: how a thread learns that copies are done, one of COMPLETIONS. "instant": it is
+            woken. "polled": it asks and sleeps, as it must on a GPU, and both take time.
         order: the option copy_order, one of ORDERS. With "enqueued", calls that enqueue work take
-            their time on the clock in whichever thread, instead of the caller's being added.
-        progress: called with (platform, rows done, rows of all), from several threads.
+            their time on the clock, in every thread. Otherwise the time of the caller's calls is
+            added.
+        progress: called with (platform, rows done, all rows), from several threads.
 
-    Rates are GB/s (1e9 bytes a second); docs/transfer-bench.md has the fields. InvalidArgument, for
-    links below LEAST_RATE too; BenchFailed; PackageMissing without HiGHS.
+    Rates are GB/s (1e9 bytes a second). docs/transfer-bench.md explains the fields. Raises
+    InvalidArgument, also for links below LEAST_RATE. Raises BenchFailed if a child fails, and
+    PackageMissing without HiGHS.
     """
     if not platforms or not sizes or not all(0 < size <= MOST_COPY for size in sizes):
         raise InvalidArgument(
@@ -167,7 +169,7 @@ class _Child:
         self._lock = threading.Lock()
 
     def stop(self) -> None:
-        """Ends the process now, or before it begins."""
+        """Ends the process, or keeps it from starting."""
         with self._lock:
             self._stopped = True
             if self._process is not None:
@@ -184,7 +186,7 @@ class _Child:
         return alarm
 
     def run(self, progress: Progress) -> list[Row]:
-        """Runs the process and returns its rows. BenchFailed."""
+        """Runs the process and returns its rows. Raises BenchFailed."""
         # Files without names, so that nothing of them is left, however this process ends.
         with _nameless() as platforms, _nameless() as said:
             platforms.write(file_text({_INSIDE: self._platform}))

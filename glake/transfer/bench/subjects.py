@@ -1,11 +1,11 @@
-"""The subjects of the benchmark: glake's engine, a plain driver copy, GLake's equal shares. Each is
-timed in the same way.
+"""The subjects of the benchmark: glake's engine, a plain driver copy, and GLake's equal shares. All
+are timed in the same way.
 
-All copies of a case begin at one moment of the virtual clock, ordered by a stream each, and end
-when an event behind them in it does. What the calling thread's driver calls cost (modelled host
-time, which the clock does not contain) is added; copies of one thread queue up behind it. Where
-copies are enqueued whole (option copy_order) those calls go on while the first chunks flow: then
-each takes its time on the clock, in whichever thread.
+All copies of a case begin at one moment of the virtual clock, each in its own stream. A copy ends
+when an event behind it in that stream is reached. The clock does not contain the host time of
+driver calls, which is modelled. The time of the calling thread's calls is added, and a later copy
+of the thread waits for the calls before it. If copies are enqueued whole (option copy_order), calls
+go on while the first chunks flow. Then each call takes its time on the clock, in every thread.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from glake.transfer.bench.machine import Machine
 from glake.transfer.place import ends
 from glake.typing import PathRefusal
 
-_SLOTS, _LANES = 4, 2  # of each relay of equal shares: buffers, and streams in and out
+_SLOTS, _LANES = 4, 2  # each relay of equal shares has 4 buffers, and 2 streams in and 2 out
 _LEAST_CHUNK, _MOST_CHUNK, _CHUNKS = 256 << 10, 4 << 20, 16
-_GRAIN = 4096  # GLake rounds its parts to pages
+_GRAIN = 4096  # bytes: GLake rounds its parts to pages
 _PAGES_NODE, _STRIPED_NODE = -1, -2  # csrc/plan/plan.h
 
 
 @dataclass(frozen=True)
 class Ends:
-    """One copy's memory, its GPUs (-1: host memory), and its stream."""
+    """The memory of a copy, its GPUs (-1: host memory), and its stream."""
 
     dst: int
     src: int
@@ -43,11 +43,12 @@ class Ends:
 
     @property
     def gpu(self) -> int:
-        """The GPU of its stream: the source, or the destination if the source is host memory."""
+        """The GPU of the copy's stream: the source, or the destination if the source is host
+        memory."""
         return self.of if self.of >= 0 else self.to
 
     def stream(self, machine: Machine) -> int:
-        """Its own stream."""
+        """The copy's own stream."""
         return machine.stream(self.gpu, f"copy {self.number}")
 
 
@@ -58,12 +59,12 @@ class Outcome:
     times: list[float]
     paths: list[dict[str, Any]] = field(default_factory=list)
     refusals: list[PathRefusal] = field(default_factory=list)
-    relayed: bool = False  # of glake: some of it over another GPU
-    calls_us: float = 0.0  # of glake: all its driver calls, in whichever thread, until all is done
+    relayed: bool = False  # by glake: whether a part went over another GPU
+    calls_us: float = 0.0  # by glake: the time of its driver calls in all threads
 
     @property
     def total_ns(self) -> float:
-        """The time until the end of the last one."""
+        """The time until the last copy ends."""
         return max(self.times)
 
 
@@ -71,7 +72,7 @@ Subject = Callable[[Machine, Case, Sequence[Ends]], Outcome]
 
 
 def prepared(machine: Machine, case: Case, size: int) -> list[Ends]:
-    """The case's memory, placed as it says."""
+    """The memory of the case's copies, placed as the case says."""
     found = []
     for number, (src, dst) in enumerate(case.copies):
         to, of = _gpu(dst), _gpu(src)
@@ -95,8 +96,8 @@ def _timed(
     copies: Sequence[Ends],
     start: Callable[[Ends], tuple[float, list[int]]],
 ) -> list[float]:
-    """Starts all copies. `start` returns the cost of its driver calls in us, and the events of its
-    end."""
+    """Starts all copies, and returns the time of each. `start` starts one copy. It returns the time
+    of its driver calls in us, and the events at the copy's end."""
     base = machine.record(copies[0].gpu, machine.stream(copies[0].gpu, "clock"), "begin")
     machine.synchronize(base)
     submitted = 0.0
@@ -121,7 +122,7 @@ def _timed(
 def ours(machine: Machine, case: Case, copies: Sequence[Ends]) -> Outcome:
     """Copies by glake's engine, which is open."""
     ids: list[int] = []
-    on_clock = config.read().copy_order == "enqueued"  # calls take their time there
+    on_clock = config.read().copy_order == "enqueued"  # then calls take time on the clock
 
     def start(copy: Ends) -> tuple[float, list[int]]:
         stream = copy.stream(machine)
@@ -151,7 +152,7 @@ def ours(machine: Machine, case: Case, copies: Sequence[Ends]) -> Outcome:
 
 
 def _plain_path(outcome: Outcome, case: Case, copy: Ends, ns: float) -> None:
-    """The plan that the engine would have made for a plain copy, and why it did not."""
+    """Records the path of a plain copy, and why the plan's paths with relays were not taken."""
     rate = round(copy.size / ns, 3)
     outcome.paths.append({"path": _name(copy), "bytes": copy.size, "rate": rate, "plain": True})
     node = _STRIPED_NODE if case.host != "pages" else _PAGES_NODE
@@ -189,12 +190,12 @@ def plain(machine: Machine, case: Case, copies: Sequence[Ends]) -> Outcome:
 
 
 class EqualShares:
-    """GLake's way: equal parts over the GPU's own link and over each NVLink peer of another index
-    pair.
+    """Copies as GLake does: equal parts over the GPU's own link and over each NVLink peer of
+    another index pair.
 
-    Parts go in chunks, those of relays through four buffers, by two streams in and two out. GLake
-    has a thread for each path, so that only one call is charged, as to a plain copy; its own costs
-    (calls to its server for every copy) are left out.
+    Parts go in chunks. Each relay has four buffers, two streams in and two out. GLake has a thread
+    for each path, so only one call is charged, as for a plain copy. GLake's calls to its server,
+    which it makes for every copy, are left out.
     """
 
     def __init__(self, machine: Machine, graph: Any) -> None:
@@ -231,14 +232,15 @@ class EqualShares:
         return [self._machine.record(copy.gpu, stream, f"end {copy.number}")]
 
     def _part(self, copy: Ends, relay: int | None, begin: int, end: int) -> list[int]:
-        """Copies one path's part in chunks, also over the own link. The copies under way share a
-        link equally, and one long copy would get less than the two of each relay."""
+        """Copies one path's part in chunks. The part over the GPU's own link goes in chunks too,
+        because copies under way share a link equally, and one long copy would get less than the two
+        copies of a relay."""
         machine, direct = self._machine, relay is None
         gpu = copy.gpu if relay is None else relay
         name = f"part {copy.number} g{gpu}"
         chunk = min(max((end - begin) // _CHUNKS, _LEAST_CHUNK), _MOST_CHUNK)
         slots = 0 if direct else machine.device_buffer(gpu, name, _SLOTS * _MOST_CHUNK)
-        # Copy engines push, so the source's GPU copies into the buffer, if there is one.
+        # Copy engines push. So the source's GPU, if the source is one, copies into the buffer.
         first = copy.of if copy.of >= 0 else gpu
         ended: dict[int, int] = {}
         # The first chunk is half as long. Otherwise both streams would start copies, and wait, at
@@ -253,7 +255,7 @@ class EqualShares:
             else:
                 slot = slots + turn * _MOST_CHUNK
                 into = machine.stream(first, f"{name} in {lane}")
-                if turn in ended:  # the buffer is empty again
+                if turn in ended:  # wait until the buffer is empty again
                     machine.after(first, into, ended[turn])
                 machine.copy(slot, src, length, first, into, gpu, copy.of)
                 machine.after(gpu, onward, machine.record(first, into, f"{name} arrived {turn}"))

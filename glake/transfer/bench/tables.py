@@ -1,4 +1,4 @@
-"""The table: one platform after another, with its transfers by place of host memory and size."""
+"""Prints the table: for each platform its transfers, by place of host memory and size."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from glake.platforms import Platform
 from glake.transfer.bench.goals import part_of_bound
 
 Row = Mapping[str, Any]
-# A world is a pair (completion, order) of run.measure. NEW is as on a GPU. In OLD a thread wakes
-# at the moment a copy is done, and copies in held streams.
+# A world is a pair (completion, order) of run.measure. NEW is as on a GPU. In OLD a thread wakes at
+# the moment when a copy is done, and copies are made in held streams.
 NEW, OLD = ("polled", "enqueued"), ("instant", "held")
 SIZES = "4MiB,64MiB,256MiB,1GiB"
 _PLAIN = 0.98
@@ -35,7 +35,7 @@ class Tally:
     worst_row: str = "-"
     below_plain: int = 0
     least_of_plain: float = float("inf")
-    first_below: int = 0  # rows below plain copies the first time their copies begin together
+    first_below: int = 0  # rows below plain copies when their copies first began together
 
     def add(self, row: Row, platform: Platform) -> None:
         """Counts one row."""
@@ -96,10 +96,11 @@ def show(rows: Sequence[Row], platforms: Mapping[str, Platform], console: Consol
     table.add_row("all", "", *_cells(new), str(new.first_below), *_cells(old), new.worst_row)
     console.print(table)
     console.print(
-        f"Simulated: {new.rows} rows in each world. GPUs: and sockets. Reach the goal: of the rows "
-        "with gain of 256 MiB and more. < plain: rows below 0.98 of plain copies; first: those "
-        "when the copies begin together for the first time. old: threads are woken at the moment "
-        "a copy is done, and copy in held streams. docs/transfer-bench.md",
+        f"Simulated: {new.rows} rows in each world. GPUs: their number, and that of sockets. Reach "
+        "the goal: of the rows with gain, of 256 MiB and more. < plain: rows below 0.98 of plain "
+        "copies. first: such rows when their copies begin together for the first time. old: a "
+        "thread wakes at the moment when a copy is done, and copies in held streams. "
+        "docs/transfer-bench.md",
         style="dim",
         highlight=False,
         markup=False,

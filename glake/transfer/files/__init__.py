@@ -1,5 +1,5 @@
-"""Reads and writes files, from and to host and GPU memory, by several requests at once and past the
-page cache."""
+"""Reads files into host and GPU memory, and writes them from there. Several requests run at once,
+past the page cache."""
 
 from glake.transfer.files.default import read_file, stats, write_file
 from glake.transfer.files.engine import FileEngine, FileStats

@@ -24,7 +24,7 @@ def read_file(path: str | os.PathLike[str] | int, into: Array, offset: int = 0) 
 
     Raises:
         InvalidArgument: memory with gaps or read-only, or a negative offset.
-        FileFailed: there is no such file. What it lacks is told by the handle.
+        FileFailed: there is no such file. If the file is too short, the handle raises it.
     """
     return _engine().read(path, into, offset)
 
@@ -39,7 +39,7 @@ def write_file(path: str | os.PathLike[str] | int, data: Array, offset: int = 0)
 
     Raises:
         InvalidArgument: memory with gaps, or a negative offset.
-        FileFailed: the file cannot be opened. A full disk is told by the handle.
+        FileFailed: the file cannot be opened. If the disk is full, the handle raises it.
     """
     return _engine().write(path, data, offset)
 
@@ -54,4 +54,4 @@ def _engine() -> FileEngine:
     return FileEngine()
 
 
-os.register_at_fork(after_in_child=_engine.cache_clear)  # the parent's threads are not the child's
+os.register_at_fork(after_in_child=_engine.cache_clear)  # a child has no threads of the parent

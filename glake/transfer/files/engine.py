@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from glake.typing import Array
 
 # On a disk of 2.4 to 3.2 GB/s, 16 threads with 1 MiB each read and wrote at its full rate. With 128
-# KiB they took five times the CPU's time for the same rate (two cores, 2026-11-24). With 4 MiB the
-# interpreter has time for other work.
+# KiB they took five times as much CPU time for the same rate (two cores, 2026-11-24). With 4 MiB
+# the interpreter has time for other work.
 BLOCK = 4 << 20
 DEPTH = 16
-_MOST_PIECES = 1 << 22  # of a request: 16 TiB in blocks of 4 MiB
+_MOST_PIECES = 1 << 22  # in one request: 16 TiB in blocks of 4 MiB
 _MOST_ENDED = 64
 
 
@@ -48,12 +48,12 @@ class FileStats:
     """The figures of an engine since it was made.
 
     Attributes:
-        reads, writes: requests that are over.
-        read_bytes, written_bytes: of all requests, as far as they came.
-        direct_bytes: of those, past the page cache.
-        gds_bytes: of those, between the disk and a GPU by GPUDirect Storage.
+        reads, writes: requests that have ended.
+        read_bytes, written_bytes: bytes of all requests, also of those that failed later.
+        direct_bytes: the part of these bytes that went past the page cache.
+        gds_bytes: the part that went between disk and GPU by GPUDirect Storage.
         failed: requests that failed.
-        buffer_bytes: pinned buffers in use now, for GPU memory.
+        buffer_bytes: bytes of the pinned buffers that GPU memory's pieces use now.
     """
 
     reads: int = 0
@@ -73,7 +73,7 @@ _engines: weakref.WeakSet[FileEngine] = weakref.WeakSet()
 
 
 def _forget() -> None:
-    """Start a forked child's counters from zero, as if the parent had had no engine."""
+    """Starts a forked child's counters from zero, as if the parent had had no engine."""
     global _ended, _engines
     _ended, _engines = deque(), weakref.WeakSet()
 
@@ -96,14 +96,14 @@ def _sum(parts: list[FileStats]) -> FileStats:
 
 def _end(stats: FileStats, made_by: object) -> None:
     if made_by is handle.family():
-        stats.buffer_bytes = 0  # they went with it
+        stats.buffer_bytes = 0  # its buffers are gone
         _ended.append(stats)
 
 
 @dataclass
 class _File:
-    """A file of one request. It is open through the page cache, and past it if its file system can
-    do that."""
+    """A file of one request. It is open twice if its file system can do direct I/O: through the
+    page cache, and past it."""
 
     path: str
     cached: int
@@ -112,7 +112,7 @@ class _File:
     gds: GdsFile | None = None
 
     def close(self) -> None:
-        """Closes all that is open."""
+        """Closes all descriptors."""
         if self.gds is not None:
             self.gds.close()
         os.close(self.cached)
@@ -124,7 +124,7 @@ class _File:
 class _Request:
     file: _File
     address: int
-    gpu: int  # HOST, or whose memory it is
+    gpu: int  # the GPU whose memory it is, or HOST
     stream: Any  # of the copies to and from the GPU
     handle: FileTransfer
 
@@ -132,23 +132,24 @@ class _Request:
 class FileEngine:
     """Reads and writes files in pieces, several at once, on threads that wait for the disk.
 
-    Whole blocks go past the page cache where the file system allows it, to and from memory at a
-    multiple of 4096 bytes: pinned(), GPU memory (through pinned buffers, one of at most
-    `block` bytes a thread), large tensors of torch. Other memory goes through the page cache.
-    Threads, not io_uring: container runtimes forbid that by default, and blocks of this size leave
-    it nothing to gain.
+    Whole blocks go past the page cache if the file system allows it and the memory begins at a
+    multiple of 4096 bytes. pinned() gives such memory, and torch's large tensors have it. GPU
+    memory goes through pinned buffers, which have it: one of at most `block` bytes for each thread.
+    Other memory goes through the page cache. The engine uses threads and not io_uring, because
+    container runtimes forbid io_uring by default. With blocks of this size it would gain nothing.
 
     Args:
         block: bytes of a piece, a multiple of 4096, or text such as "4MiB".
-        depth: pieces under way at once, 1 to 256: threads, which start when they are needed.
-        direct: False: all goes through the page cache.
+        depth: the most pieces under way at once, 1 to 256. Each has a thread, which starts when it
+            is needed.
+        direct: False: everything goes through the page cache.
         gds: True: whole blocks of GPU memory go by GPUDirect Storage (kvikio), without pinned
-            buffers; what cuFile does not take goes through them, and stats() tells how much went
-            which way. Not seen on hardware.
+            buffers. Blocks that cuFile does not take go through the buffers. stats() tells how much
+            went which way. Not seen on hardware.
 
     Raises:
         InvalidArgument, WrongType: another block or depth; gds without direct.
-        PackageMissing, DriverAbsent: gds, and there is no kvikio, or no GPUDirect Storage.
+        PackageMissing, DriverAbsent: `gds` is set, but there is no kvikio, or no GPUDirect Storage.
         TransferClosed: the interpreter ends.
     """
 
@@ -178,7 +179,7 @@ class FileEngine:
         weakref.finalize(self, _end, self._stats, self._family).atexit = False
         try:
             made = ThreadPoolExecutor(self.depth, thread_name_prefix="glake-file")
-            made.submit(int)  # one thread there is then, should others be refused later
+            made.submit(int)  # starts one thread: the system may refuse others later
         except RuntimeError as error:
             raise TransferClosed(f"no file engine: {error}") from None
         self._threads: ThreadPoolExecutor | None = made
@@ -190,13 +191,13 @@ class FileEngine:
 
         Args:
             path: the file, or a descriptor of an open one, which may be closed at once.
-            into: contiguous, written to whole: a tensor, an array, a buffer object or `Raw`, of
-                the host or a GPU. GPU memory is written in order of the current stream.
+            into: a contiguous tensor, array, buffer object or `Raw`, of the host or a GPU. All of
+                it is filled. GPU memory is written in the order of the current stream.
             offset: the first byte of the file to read.
 
         Raises:
             InvalidArgument: memory with gaps or read-only, a negative offset.
-            FileFailed: there is no such file; what it lacks is told by the handle.
+            FileFailed: there is no such file. If the file is too short, the handle raises it.
         """
         going = self._start(path, buffer_of(into, write=True), offset, write=False)
         written(into)
@@ -208,18 +209,18 @@ class FileEngine:
         """Starts writing memory to a file. The file is made if it does not exist, and never cut
         short.
 
-        The memory must stay as it is until the handle is done. The bytes are then the kernel's:
-        os.fsync is the caller's.
+        The memory must stay as it is until the handle is done. The kernel has the bytes then. The
+        caller must call os.fsync if they must be on the disk.
 
         Args:
             path: the file, or a descriptor of one open for writing.
-            data: contiguous: a tensor, an array, a buffer object or `Raw`, of the host or a GPU.
-                GPU memory is read in order of the current stream.
+            data: a contiguous tensor, array, buffer object or `Raw`, of the host or a GPU. GPU
+                memory is read in the order of the current stream.
             offset: where in the file.
 
         Raises:
             InvalidArgument: memory with gaps, a negative offset.
-            FileFailed: the file cannot be opened; a full disk is told by the handle.
+            FileFailed: the file cannot be opened. If the disk is full, the handle raises it.
         """
         return self._start(path, buffer_of(data), offset, write=True)
 
@@ -230,7 +231,7 @@ class FileEngine:
             return asdict(self._stats)
 
     def close(self) -> None:
-        """Waits for what is under way and ends the threads. A second call, or one in a forked
+        """Waits for requests under way and ends the threads. A second call, or one in a forked
         child, does nothing."""
         if self._family is not handle.family():
             return
@@ -238,7 +239,7 @@ class FileEngine:
             threads, self._threads = self._threads, None
             self._ending = threads or self._ending
         if self._ending is not None:
-            self._ending.shutdown(wait=True)  # whoever closes it, and again
+            self._ending.shutdown(wait=True)  # every call of close() waits
 
     def __enter__(self) -> FileEngine:
         """The engine itself."""
@@ -276,8 +277,8 @@ class FileEngine:
                 try:
                     threads.submit(self._carry, request, piece)
                 except RuntimeError as error:
-                    # At the interpreter's end nothing begins any more. If only another thread was
-                    # refused, the piece waits for the existing ones.
+                    # At the interpreter's end nothing can begin any more. If only a new thread was
+                    # refused, an existing thread takes the piece later.
                     if "shutdown" in str(error):
                         break
                 begun += 1
@@ -321,7 +322,7 @@ class FileEngine:
     ) -> None:
         stats, going, write = self._stats, request.handle, request.file.write
         moved = 0 if error is not None or going.failed else piece.bytes
-        with self._lock:  # before the handle tells of it
+        with self._lock:  # stats() has the piece before the handle is done
             stats.written_bytes += moved if write else 0
             stats.read_bytes += 0 if write else moved
             stats.direct_bytes += moved if direct else 0
@@ -380,7 +381,7 @@ def _opened(path: str | os.PathLike[str] | int, write: bool, direct: bool) -> _F
         _require_mode(descriptor, write, text)
     else:
         raise InvalidArgument(f"path {path!r}: a file's name, or the descriptor of an open file")
-    # It is opened without a wait, because opening a pipe would wait for its other end.
+    # O_NONBLOCK: opening a pipe would wait for its other end.
     flags = os.O_CLOEXEC | os.O_NONBLOCK
     flags |= (os.O_WRONLY | os.O_CREAT) if write else os.O_RDONLY
     try:
@@ -395,16 +396,16 @@ def _opened(path: str | os.PathLike[str] | int, write: bool, direct: bool) -> _F
         return _File(text, cached, None, write)
     try:
         return _File(text, cached, os.open(name, flags & ~os.O_CREAT | os.O_DIRECT), write)
-    except OSError:  # a file system without direct I/O, which stats() tells
+    except OSError:  # the file system has no direct I/O; stats() tells
         return _File(text, cached, None, write)
 
 
 def _require_mode(descriptor: int, write: bool, text: str) -> None:
-    """Raises FileFailed unless the descriptor is open for this mode, because a new opening would
-    not check it."""
+    """Raises FileFailed unless the descriptor is open for this mode. Opening the file again does
+    not check that."""
     try:
         mode = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
-    except (OSError, OverflowError, ValueError):  # not open: told by the opening
+    except (OSError, OverflowError, ValueError):  # not open: opening it again raises the error
         return
     if mode == (os.O_RDONLY if write else os.O_WRONLY):
         way = "writing" if write else "reading"
@@ -419,8 +420,8 @@ def _named(name: str) -> str:
 
 
 def _move(file: _File, piece: Piece, address: int) -> bool:
-    """Reads or writes a piece. Returns whether that was direct. Raises the file system's
-    OSError."""
+    """Reads or writes a piece. Returns whether it went past the page cache. Raises the file
+    system's OSError."""
     memory = memoryview((ctypes.c_char * piece.bytes).from_address(address)).cast("B")
     done = 0
     direct = file.direct is not None and piece.whole and address % ALIGNMENT == 0
@@ -428,10 +429,10 @@ def _move(file: _File, piece: Piece, address: int) -> bool:
         try:
             done = _request(file, file.direct, memory, piece.offset)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # larger blocks than ALIGNMENT, or none for this file
+            if error.errno != errno.EINVAL:  # larger blocks are needed, or none are allowed
                 raise
             direct = False
-    while done < piece.bytes:  # what a file's end, or a short request, has left
+    while done < piece.bytes:  # the rest, at a file's end or after a short request
         moved = _request(file, file.cached, memory[done:], piece.offset + done)
         if moved == 0:
             size = os.fstat(file.cached).st_size

@@ -18,12 +18,12 @@ from glake.transfer.engine import default_engine
 
 
 class Gds:
-    """kvikio, if it can do more than read into host memory.
+    """kvikio, in a mode that moves bytes between file and GPU directly.
 
     Raises:
         PackageMissing: kvikio is not installed, or cannot be imported.
-        DriverAbsent: it is in its compatibility mode, as cuFile or the file system driver for it
-            is not there, or KVIKIO_COMPAT_MODE asks for it.
+        DriverAbsent: kvikio is in its compatibility mode, because cuFile or its file system driver
+            is missing, or because KVIKIO_COMPAT_MODE asks for that mode.
     """
 
     def __init__(self) -> None:
@@ -41,10 +41,11 @@ class Gds:
             )
 
     def open(self, name: str, write: bool) -> GdsFile | None:
-        """The file for cuFile. None if its file system or its permissions do not allow that."""
+        """Opens the file for cuFile. None if its file system or its permissions do not allow
+        that."""
         try:
-            # Its mode "w" would cut the file short, and it reads a part of a file that is open for
-            # writing.
+            # kvikio's mode "w" would cut the file short. It also reads a part of a file that it
+            # writes.
             return GdsFile(self._files.CuFile(name, "r+" if write else "r"))
         except (OSError, RuntimeError):  # RuntimeError is what kvikio makes of cuFile's errors
             return None
@@ -59,9 +60,9 @@ class GdsFile:
         self._lock = threading.Lock()
 
     def move(self, gpu: Raw, offset: int, stream: Any, write: bool) -> bool:
-        """Reads or writes a piece. Returns whether all of it went this way. If not, it goes through
-        buffers again, and what is written twice is the same. GlakeError: what the wait for the
-        stream raises."""
+        """Reads or writes a piece. Returns whether all of it went this way. If not, the caller
+        moves the whole piece through buffers. Bytes that are then written twice are the same.
+        Raises GlakeError if the wait for the stream fails."""
         self._order(gpu, stream)
         memory = _Memory(gpu)
         move = self._file.pwrite if write else self._file.pread
@@ -70,7 +71,7 @@ class GdsFile:
         return False
 
     def close(self) -> None:
-        """Deregisters and closes it."""
+        """Deregisters and closes the file."""
         self._file.close()
 
     def _order(self, gpu: Raw, stream: Any) -> None:

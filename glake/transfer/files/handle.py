@@ -9,11 +9,11 @@ from glake.transfer.parted import PieceTransfer
 class FileTransfer(PieceTransfer):
     """One read or write of a file. A caller can wait for it or ask about it.
 
-    It may be dropped: the request goes on, and its memory is kept until it is done. In a forked
-    child each of its methods raises Forked.
+    The object may be dropped. The request goes on, and its memory is kept until it is done. In a
+    forked child each method raises Forked.
 
     Attributes:
-        path: the file, as texts name it.
+        path: the file, as messages name it.
         bytes: of the whole request.
     """
 
@@ -25,8 +25,8 @@ class FileTransfer(PieceTransfer):
 
         Raises:
             BusyTimeout: not done by then; it goes on.
-            FileFailed: the file system refused, or the file ends too early. Which bytes of the
-                destination are written is not known.
+            FileFailed: the file system refused, or the file ends too early. It is not known which
+                bytes of the destination are written.
             GlakeError: what copies between pinned memory and a GPU raise.
         """
         self._wait(timeout)

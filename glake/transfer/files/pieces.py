@@ -1,4 +1,4 @@
-"""Cuts a range of a file into requests. It uses no file and no memory."""
+"""Cuts a range of a file into requests. It only computes, and touches no file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 # Direct I/O takes file offsets, lengths and addresses in multiples of the device's logical block.
-# That is 512 or 4096 bytes, and a page where the file system is the page cache (tmpfs).
+# That is 512 or 4096 bytes, or a page on a file system that is in the page cache itself (tmpfs).
 ALIGNMENT = 4096
 
 

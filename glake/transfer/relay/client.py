@@ -1,7 +1,7 @@
-"""The client of the relay service: a thread that tells this process's demands and applies the
+"""The client of the relay service: a thread that sends this process's demands and applies the
 grants.
 
-Until the service answers, and whenever it does not, copies go over this process's own GPUs only.
+While the service does not answer, copies go over this process's own GPUs only.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 Ends = tuple[int, int, int, int]
 
-# Seconds for which an ended demand is kept, because the next copy is often like the last.
+# Seconds for which an ended demand is kept, because the next copy is often like the last one.
 LINGER = 0.02
-REST = 0.002  # seconds between two looks for changes, so that many short copies are one look
-_FIRST_WAIT, _LONGEST_WAIT = 0.1, 30.0  # seconds between attempts, doubling
+REST = 0.002  # seconds between two looks for changes, so that short copies do not cause many
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 30.0  # seconds between attempts: each wait doubles
 _PIECE = 1 << 16
 _clients: weakref.WeakSet[RelayClient] = weakref.WeakSet()
 
@@ -44,8 +44,8 @@ class RelayClient:
 
     Args:
         node: all of the node's GPUs, as every client of the service has them.
-        gpus: this process's own, by its numbers, before it has copied anything.
-        idle: seconds a service that we start stays without clients.
+        gpus: the GPUs, by this process's numbers, that count as its own until it copies.
+        idle: the seconds for which a service that we start stays without clients.
     """
 
     def __init__(self, node: Node, gpus: tuple[int, ...], idle: float = starting.IDLE) -> None:
@@ -55,19 +55,19 @@ class RelayClient:
         self._numbers = Numbers(node)
         self._files: Files | None = None
         self._reached: set[int] = set()  # hidden GPUs on which the service copies for us
-        self._unreached: dict[int, str] = {}  # and those on which it does not, and why
+        self._unreached: dict[int, str] = {}  # hidden GPUs on which it does not copy, and why
         self._key = directory.key_of(self._topology)
         self._event = _C.transfer_demands_event()
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._stopped = threading.Event()
         self._socket: socket.socket | None = None
-        self._demands: dict[Ends, float] = {}  # until when; inf: under way
+        self._demands: dict[Ends, float] = {}  # the time until which each is kept; inf: under way
         self._told: tuple[tuple[int, ...], tuple[Ends, ...]] | None = None
         self._lent: tuple[tuple[int, ...], tuple[float, ...]] | None = None
         self._serial = 0
         self._said = False
         self.grants = 0
-        self.state = "connecting"  # then "lent", or "alone: " and why
+        self.state = "connecting"  # then "lent", or "alone: " and a reason
         _clients.add(self)
         self._thread = threading.Thread(target=self._run, name="glake-relay-client", daemon=True)
         self._thread.start()
@@ -87,7 +87,7 @@ class RelayClient:
         return bool(self._reached)
 
     def stats(self) -> Lent:
-        """Its state, and how many grants have arrived."""
+        """The client's state, and how many grants have arrived."""
         found: Lent = {"service": self.state, "grants": self.grants}
         if self._node.hides_some:
             found["hidden"] = sorted(self._reached)
@@ -105,7 +105,7 @@ class RelayClient:
                 self._alone(error)
                 self._stopped.wait()
                 return
-            except Exception as error:  # whatever it is, nothing may stay lent that is not ours
+            except Exception as error:  # after any error, this process must use its own GPUs alone
                 self._alone(error)
             wait = _FIRST_WAIT if self.grants > before else min(2 * wait, _LONGEST_WAIT)
             self._stopped.wait(wait * random.uniform(0.5, 1))
@@ -121,7 +121,7 @@ class RelayClient:
         if self._said or self._stopped.is_set():
             return
         self._said = True
-        with contextlib.suppress(RuntimeWarning):  # as an error nobody could catch it here
+        with contextlib.suppress(RuntimeWarning):  # if warnings are errors, nobody could catch it
             warnings.warn(
                 f"glake: no relay service, copies go over this process's own GPUs: {error}",
                 RuntimeWarning,
@@ -129,8 +129,8 @@ class RelayClient:
             )
 
     def _converse(self) -> None:
-        """Talks to the service until it is stopped. OSError or GlakeError if the connection ends
-        otherwise."""
+        """Talks to the service until the client is stopped. Raises OSError or GlakeError if the
+        connection ends before."""
         self._files = files = Files(directory.private(), self._key)
         connection = starting.reach(files, self._topology, self._idle, self._stopped)
         if connection is None:
@@ -181,7 +181,7 @@ class RelayClient:
         return max(0.0, min(ends) * 1000 + 1) if ends else None
 
     def _report(self, connection: socket.socket) -> None:
-        """Tells new demands at once, and the end of demands after a while."""
+        """Sends new demands at once, and the end of demands after a while."""
         found = _C.transfer_demands()
         now = time.monotonic()
         under_way = [self._numbers.ends_there(ends) for ends in found["demands"]]
@@ -218,7 +218,7 @@ class RelayClient:
         if grant is None:
             return
         lent = grant.relays, grant.limits
-        if lent != self._lent:  # it costs the engine its plans
+        if lent != self._lent:  # a change makes the engine plan again
             relays = self._usable(self._numbers.here(gpu) for gpu in grant.relays)
             limits = self._numbers.limits_here(grant.limits)
             _C.transfer_lend(sum(1 << gpu for gpu in relays), limits)
@@ -227,7 +227,8 @@ class RelayClient:
         self.state = "lent"
 
     def _usable(self, relays: Iterable[int]) -> list[int]:
-        """The lent GPUs, by this process's numbers, that it sees or on which the service copies."""
+        """Those of the lent GPUs that this process sees, or on which the service copies, by its
+        numbers."""
         usable = []
         for gpu in relays:
             if gpu >= len(self._node.seen) and not self._reach(gpu):
@@ -243,7 +244,7 @@ class RelayClient:
         try:
             _C.transfer_open_relays(str(self._files.copies), [gpu], [there])
             self._reached.add(gpu)
-        except GlakeError as error:  # the others may do
+        except GlakeError as error:  # other GPUs may still work
             self._unreached[gpu] = str(error)
         return gpu in self._reached
 

@@ -1,9 +1,10 @@
 """The private directory of a user in which the relay service and its clients meet.
 
-`$XDG_RUNTIME_DIR/glake-relay`, else `glake-relay-UID` in the directory for temporary files. It and
-its files are the user's alone; one that is somebody else's, or open to others, is refused. By
-topology key: KEY.sock, KEY.lock (the one service has it), KEY.log, KEY.json (what it is over),
-KEY.starting (a client that starts one has it), KEY.copy (where it copies for clients).
+`$XDG_RUNTIME_DIR/glake-relay`, else `glake-relay-UID` in the directory for temporary files. The
+directory and its files are private to the user. A directory that belongs to somebody else, or is
+open to others, is refused. Each topology has a KEY and these files: KEY.sock, KEY.lock (held by the
+service), KEY.log, KEY.json (the topology), KEY.starting (held by a client that starts a service),
+KEY.copy (the socket on which the service copies for clients).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from glake.errors import InvalidArgument, RelayRefused
 from glake.transfer.topology import Topology
 
 _PEER = struct.Struct("3i")  # struct ucred: pid, uid, gid
-_LONGEST = 107  # bytes of a socket's path
+_LONGEST = 107  # the most bytes of a socket's path
 
 
 def place(environ: Mapping[str, str] | None = None) -> Path:
@@ -36,7 +37,8 @@ def place(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def private(where: Path | None = None) -> Path:
-    """Makes the directory if there is none. RelayRefused if it is not private to this user."""
+    """Makes the directory if there is none. Raises RelayRefused if it is not private to this
+    user."""
     where = where or place()
     try:
         problem = files.not_private(where)
@@ -63,7 +65,7 @@ class Files:
     key: str
 
     def __post_init__(self) -> None:
-        """InvalidArgument if the path is too long for a socket."""
+        """Raises InvalidArgument if the path is too long for a socket."""
         if len(os.fsencode(self.socket)) > _LONGEST:
             raise InvalidArgument(
                 f"{self.socket} is over {_LONGEST} bytes, too long for a socket: set "
@@ -72,12 +74,12 @@ class Files:
 
     @property
     def socket(self) -> Path:
-        """The socket of the service, 0600."""
+        """The socket of the service. Its mode is 0600."""
         return self.where / f"{self.key}.sock"
 
     @property
     def copies(self) -> Path:
-        """The socket of the service for copies of processes that see one GPU, 0600."""
+        """The socket of the service for copies of processes that see one GPU. Its mode is 0600."""
         return self.where / f"{self.key}.copy"
 
     @property
@@ -101,7 +103,7 @@ class Files:
         return self.where / f"{self.key}.json"
 
     def store(self, topology: Topology) -> None:
-        """Writes the topology, whole or not at all, for a service that is to be started."""
+        """Writes the topology, whole or not at all, for the service that the caller will start."""
         content = {
             "name": topology.name,
             "devices": topology.devices,
@@ -111,7 +113,8 @@ class Files:
 
 
 def stored(file: Path) -> Topology:
-    """The topology that a starting process has written. InvalidArgument if it cannot be read."""
+    """The topology that a starting process has written. Raises InvalidArgument if it cannot be
+    read."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         platform = platform_file.parse(content["platform"], str(file))
@@ -129,7 +132,7 @@ def peer(connection: socket.socket) -> tuple[int, int]:
 
 
 def check_peer(connection: socket.socket) -> int:
-    """The process at the other end. RelayRefused if it is another user's."""
+    """The process at the other end. Raises RelayRefused if it is another user's."""
     pid, uid = peer(connection)
     if uid != os.geteuid():
         raise RelayRefused(

@@ -2,8 +2,8 @@
 
 All demands of all clients are planned together, max-min fair (csrc/plan/planner.h). A client's
 part of a limit is the load of its own demands in that plan, plus an even share of what no demand
-uses. A little of every limit is kept out of the plan. So this share is never zero, and a first copy
-can begin at once. The parts of a limit never add up to more than all of it.
+uses. A little of every limit is kept out of the plan. So a client's part is never zero, and its
+first copy can begin at once. The parts of a limit never add up to more than all of it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from glake.transfer.relay.protocol import Demand
 
 KEPT = 0.04  # the part of every limit that is shared evenly, whatever the demands are
 MOST_RELAYS = 4  # GPUs lent to one client: it needs a CUDA context of its own on each
-_STEPS = 1_000_000  # parts are cut down to whole millionths
+_STEPS = 1_000_000  # parts are rounded down to whole millionths
 _LEAST_GAIN = 1.01
 # Other clients may not relay over the GPUs of a demand that gets less than this part of its plain
 # rate.
@@ -32,8 +32,8 @@ class Client:
 
     gpus: tuple[int, ...]
     visible: int  # GPUs of the machine
-    may: tuple[int, ...]  # those that may relay for it
-    served: bool  # the service copies on those GPUs for it
+    may: tuple[int, ...]  # GPUs that may relay for it
+    served: bool  # whether the service copies on those GPUs for it
     relays: tuple[int, ...] = ()
     demands: tuple[Demand, ...] = ()
     parts: tuple[float, ...] = field(default=(), repr=False)
@@ -46,7 +46,7 @@ class Client:
 
 
 class Ledger:
-    """Holds the clients of one machine, by number."""
+    """Keeps the clients of one machine, by number."""
 
     def __init__(self, graph: CapacityGraph, most_relays: int = MOST_RELAYS) -> None:
         """Begins without a client. `most_relays` is the most GPUs that one client is lent."""
@@ -72,8 +72,8 @@ class Ledger:
         seen: Iterable[int] | None = None,
     ) -> None:
         """Adds a client, which sees these GPUs (None: all). If it sees one of several, the service
-        copies on the others for it, in contexts of its own, and lends it all of them. BadMessage if
-        the machine has no such GPUs."""
+        lends it all the others, and copies on them for it in the service's own contexts. Raises
+        BadMessage if the machine has no such GPUs."""
         if visible > self._graph.gpus:
             raise BadMessage(f"visible: {visible} GPUs, the topology has {self._graph.gpus}")
         may = self._known(range(visible) if seen is None else seen, visible)
@@ -84,11 +84,12 @@ class Ledger:
         self.clients[number] = client
 
     def leave(self, number: int) -> None:
-        """A client has ended. What was its own goes to the others."""
+        """Removes a client that has ended. Its parts go to the others."""
         self.clients.pop(number, None)
 
     def want(self, number: int, gpus: Iterable[int], demands: Iterable[Demand]) -> None:
-        """Sets all present copies of the client. BadMessage if the machine has no such places."""
+        """Sets all present copies of the client. Raises BadMessage if the machine has no such
+        places."""
         client = self.clients[number]
         used = self._known(gpus, client.visible)
         asked: dict[tuple[int, int, int, int], float] = {}
@@ -97,7 +98,7 @@ class Ledger:
                 if gpu >= client.visible or (gpu < 0 and node >= self._graph.sockets):
                     raise BadMessage(f"demands: no place (cuda:{gpu}, socket {node}) here")
             key = a, 0 if a >= 0 else b, c, 0 if c >= 0 else d
-            asked[key] = max(asked.get(key, 0), weight)  # between the same places: one demand
+            asked[key] = max(asked.get(key, 0), weight)  # same places: one demand
         if used != client.gpus:
             client.gpus = used
             client.relays = self._relays_for(client)
@@ -159,8 +160,8 @@ class Ledger:
         self, plans: list[dict[str, float]], owners: list[int], demands: list[Demand],
         bits: list[int],
     ) -> bool:  # fmt: skip
-        """If a demand gets less than a plain copy would, takes its GPUs from the other clients'
-        relays. Returns whether that changed anything."""
+        """If a demand gets less than a plain copy would, its GPUs no longer relay for other
+        clients. Returns whether that changed anything."""
         before = list(bits)
         for plan, owner, (a, _, b, _, _) in zip(plans, owners, demands, strict=True):
             if plan["rate"] >= _FAIR * plan["plain"]:
@@ -179,9 +180,10 @@ class Ledger:
         return found
 
     def _relays_for(self, client: Client) -> tuple[int, ...]:
-        """The GPUs that bring most to its copies to and from the host beside those before: each
-        one, or two of one path. Ties go round the machine, so that neighbours are lent different
-        ones. Lent GPUs stay lent, because it has contexts there."""
+        """The GPUs to lend to the client. Each step adds the GPU, or the two GPUs of one path, that
+        speed up its copies to and from the host most. The search begins behind the client's own
+        GPU, so that neighbours are lent different GPUs. GPUs that were lent stay lent, because the
+        client has contexts there."""
         kept = tuple(gpu for gpu in client.relays if gpu not in client.gpus)
         if not client.gpus:
             return kept
@@ -206,7 +208,7 @@ class Ledger:
             worth = {way: rate + (rates[way] - rate) / len(way) for way in ways}  # per GPU
             best = max(worth.values())
             more = next(way for way in ways if worth[way] > best * (1 - 1e-3))
-            # A relay that brings nothing here may still help other copies, between GPUs.
+            # A relay that brings nothing to these copies may still help copies between GPUs.
             if worth[more] < rate * _LEAST_GAIN:
                 rest = [gpu for gpu in rest if self._linked(client, gpu)]
                 return tuple(chosen + rest[:room])
@@ -218,16 +220,16 @@ class Ledger:
     def _pairs(self, own: int, rest: list[int]) -> list[tuple[int, ...]]:
         """Pairs of relays in a row on one path. The one next to `own` comes first.
 
-        The second relay of a pair is of no use alone. A GPU that has links of its own both ways to
-        `own` is of use alone, so that it is never the second of a pair.
+        The second relay of a pair is useless alone. A GPU that has its own links to and from `own`
+        is useful alone, so it is never the second of a pair.
         """
         linked, near = self._graph.linked, [gpu for gpu in rest if self._next_to(gpu, own)]
         far = [gpu for gpu in rest if not (linked(gpu, own) and linked(own, gpu))]
         return [(a, b) for a in near for b in far if a != b and self._next_to(a, b)]
 
     def _next_to(self, a: int, b: int) -> bool:
-        """Whether a path may go from one to the other in either direction: by NVLink, or under one
-        PCIe switch."""
+        """Whether a path may go from one GPU to the other, in either direction: by NVLink, or below
+        one PCIe switch."""
         names = self._graph.edges()
         for ends in (((a, 0), (b, 0)), ((b, 0), (a, 0))):
             route = self._graph.route(*ends)
@@ -239,7 +241,8 @@ class Ledger:
         return any(self._graph.linked(gpu, own) for own in client.gpus)
 
     def _reached(self, client: Client, relays: list[int]) -> float:
-        """GB/s of copies between its first GPU and the host over these relays, summed."""
+        """The summed GB/s of copies between the client's first GPU and the host over these
+        relays."""
         own = client.gpus[0]
         bits = sum(1 << gpu for gpu in {*client.gpus, *relays})
         total = 0.0
@@ -250,5 +253,6 @@ class Ledger:
 
 
 def _cut(part: float) -> float:
-    """Rounds down to a millionth, so that the parts add up to no more than all."""
+    """Rounds a part down to a millionth, so that the parts of a limit add up to at most all of
+    it."""
     return min(1.0, math.floor(part * _STEPS) / _STEPS)

@@ -1,5 +1,5 @@
-"""Decides over which GPUs an engine may relay, and which are the process's own, from its
-surroundings."""
+"""Finds, from the process's environment, over which GPUs its engine may relay, and which are its
+own."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ MODES = ("all", "lent", "own")
 
 
 def chosen(given: str | None, environ: Mapping[str, str] | None = None) -> str:
-    """One of MODES. InvalidArgument for another value; InvalidOption or UnknownOption for
-    variables."""
+    """One of MODES. Raises InvalidArgument for another value, and InvalidOption or UnknownOption
+    for a variable."""
     environ = os.environ if environ is None else environ
     if given is not None:
         if given not in MODES:
@@ -32,14 +32,14 @@ def told(environ: Mapping[str, str] | None = None) -> bool:
     return config.read(os.environ if environ is None else environ).relays is not None
 
 
-# What launchers tell each process: the processes on the node, or else in all; and its rank on the
-# node.
+# Variables that launchers set: the number of processes on the node, or else of all processes; and
+# the process's rank on the node.
 _ON_NODE = (
     "LOCAL_WORLD_SIZE",  # torchrun
     "OMPI_COMM_WORLD_LOCAL_SIZE",  # Open MPI
     "MPI_LOCALNRANKS",  # MPICH, Intel MPI
     "PMI_LOCAL_SIZE",
-    "SLURM_STEP_TASKS_PER_NODE",  # srun: "8", "8(x2)", "8,4": of the first nodes
+    "SLURM_STEP_TASKS_PER_NODE",  # srun: "8", "8(x2)", "8,4": a list by node
 )
 _IN_ALL = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE")
 _RANKS = (
@@ -52,9 +52,9 @@ _RANKS = (
 
 
 def one_of_several(environ: Mapping[str, str]) -> bool:
-    """Whether a launcher (torchrun, mpirun, srun, or bare RANK and WORLD_SIZE) says that this is
-    one of several processes. If it only tells their number on all nodes, some may be on this
-    one."""
+    """Whether a launcher (torchrun, mpirun, srun, or bare RANK and WORLD_SIZE) says that this node
+    may have several of the job's processes. If only the number of all processes is known, several
+    of them are assumed to be here."""
     for name in _ON_NODE:
         if environ.get(name):
             return re.match(r"\d+", environ[name]) is None or not re.fullmatch(
@@ -64,8 +64,8 @@ def one_of_several(environ: Mapping[str, str]) -> bool:
 
 
 def own_gpus(visible: int, environ: Mapping[str, str] | None = None) -> tuple[int, ...]:
-    """The GPU that launchers' convention gives this process, if it sees it: that of its rank on the
-    node, or the only one."""
+    """The GPU that this process uses by launchers' convention. Its number is the process's rank on
+    the node. If the process sees one GPU, it is that one."""
     environ = os.environ if environ is None else environ
     if visible == 1:
         return (0,)

@@ -14,7 +14,7 @@ class Numbers:
     """The numbers of one process on a node."""
 
     def __init__(self, node: Node) -> None:
-        """Takes the GPUs that it sees, in its order."""
+        """Takes the GPUs that the process sees, in its order."""
         self._order = node.order
         self._here = {there: here for here, there in enumerate(node.order)}
         self._links = len(node.topology.platform.edges)
@@ -32,7 +32,7 @@ class Numbers:
         return self.there(ends[0]), ends[1], self.there(ends[2]), ends[3]
 
     def limits_here(self, limits: Sequence[float]) -> list[float]:
-        """The parts of limits, in this process's order: links, each GPU's own memory, the
+        """The parts of limits, in this process's order: links, each GPU's own memory, then the
         others."""
         memory = [limits[self._links + there] for there in self._order]
         rest = limits[self._links + len(self._order) :]

@@ -1,7 +1,8 @@
 """Messages between the relay service and its clients: JSON objects, each after its length.
 
-The length is four bytes, most significant first. Both sides check every field of what they read and
-end the connection at the first that is wrong. Bumping VERSION parts old from new.
+The length is four bytes, most significant first. Both sides check every field that they read, and
+end the connection at the first wrong one. Processes with different VERSIONs do not talk to each
+other.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from glake.errors import BadMessage
 from glake.transfer.fields import flag, listed, number, refuse, text, whole
 
 VERSION = 2
-MOST_REQUEST = 1 << 16  # of a message to the service
-MOST_ANSWER = 1 << 22  # of one from it
+MOST_REQUEST = 1 << 16  # the most bytes of a message to the service
+MOST_ANSWER = 1 << 22  # the most bytes of a message from the service
 MOST_DEMANDS = 32
 MOST_GPUS = 16
 MOST_NODES = 64
@@ -56,10 +57,10 @@ class Hello:
     kind: ClassVar[str] = "hello"
     version: int
     pid: int
-    key: str  # of the topology
-    gpus: tuple[int, ...]  # its own
+    key: str  # the topology's
+    gpus: tuple[int, ...]  # the client's own
     visible: int  # GPUs of the node, numbered from 0
-    seen: tuple[int, ...]  # of those, the ones its driver shows it
+    seen: tuple[int, ...]  # the GPUs of the node that the client's driver shows
 
     @classmethod
     def read(cls, given: dict[str, Any]) -> Hello:
@@ -75,7 +76,8 @@ class Hello:
 
     @property
     def hidden(self) -> bool:
-        """Whether it sees one GPU of several. Then the service copies for it on the others."""
+        """Whether the client sees one GPU of several. If so, the service copies for it on the
+        others."""
         return len(self.seen) == 1 < self.visible
 
 
@@ -118,7 +120,7 @@ class Grant:
     """What a client may use: GPUs as relays, and its part of each limit of the topology."""
 
     kind: ClassVar[str] = "grant"
-    serial: int  # of the demands it answers
+    serial: int  # the number of the demands that it answers
     relays: tuple[int, ...]
     limits: tuple[float, ...]
 
@@ -167,13 +169,14 @@ FROM_SERVICE = (Grant, Refused, Status)
 
 
 def encode(message: Message) -> bytes:
-    """The length and the text."""
+    """The bytes of the message: its length, and its text."""
     content = json.dumps({"kind": message.kind, **asdict(message)}, allow_nan=False).encode()
     return _HEAD.pack(len(content)) + content
 
 
 def length(head: bytes, most: int) -> int:
-    """The bytes of the message behind `head`. BadMessage for more than `most`, or none."""
+    """The length of the message behind `head`, in bytes. Raises BadMessage for more than `most`, or
+    for 0."""
     size: int = _HEAD.unpack(head)[0]
     if not 0 < size <= most:
         raise BadMessage(f"a message of {size} bytes: there are 1 to {most}")
@@ -181,7 +184,7 @@ def length(head: bytes, most: int) -> int:
 
 
 def decode(content: bytes, known: tuple[type[Any], ...]) -> Any:
-    """The message. Unless it is one of `known`, BadMessage names the field."""
+    """The message. Raises BadMessage, which names the field, unless it is one of `known`."""
 
     def no_number(name: str) -> NoReturn:
         raise BadMessage(f"{name} is no number")

@@ -1,4 +1,5 @@
-"""The relay service: one per user and topology, which lends GPUs and parts of links to clients."""
+"""The relay service, which lends GPUs and parts of links to clients. Each user and topology has
+one."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ from glake.transfer.relay.link_shares import Client, Ledger
 from glake.transfer.relay.protocol import Ask, Demands, Grant, Hello, Message, Refused, Status
 from glake.transfer.topology import Topology
 
-GAP = 0.005  # seconds between two grants, because each makes every client plan again
-PATIENCE = 5.0  # seconds a new connection has to say who it is
+GAP = 0.005  # seconds between two grants: a grant makes every client plan again
+PATIENCE = 5.0  # seconds for which a new connection may be silent
 MOST_CLIENTS = 64
 _LOG_BYTES = 256 << 10
 
@@ -31,8 +32,8 @@ _log = logging.getLogger("glake.relayd")
 
 
 class _Connection:
-    """A client's connection. Only the newest grant waits to be sent. So a client that does not read
-    costs nothing and delays nobody."""
+    """A client's connection. At most one grant waits to be sent, the newest. So a client that does
+    not read costs nothing and delays nobody."""
 
     def __init__(self, pid: int, writer: asyncio.StreamWriter) -> None:
         self.pid, self.since, self.serial = pid, time.time(), 0
@@ -61,7 +62,7 @@ class Service:
     """Serves until it is stopped, or until it has had no client for `idle` seconds (None: for
     ever).
 
-    With `at_once` that time begins at the start; else when the last client leaves.
+    With `at_once` that time begins at the start, otherwise when the last client leaves.
     """
 
     def __init__(
@@ -76,11 +77,11 @@ class Service:
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._at_once, self._ordered = at_once, False
-        self._door: asyncio.Future[None] | None = None  # for those that see one GPU
-        self._watch: asyncio.Task[None] | None = None  # whether it still serves
+        self._door: asyncio.Future[None] | None = None  # copies for clients that see one GPU
+        self._watch: asyncio.Task[None] | None = None  # waits until these copies end
 
     async def run(self, listening: socket.socket) -> None:
-        """Returns when it is over. The socket is closed then."""
+        """Serves. When it returns, the socket is closed."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
@@ -111,7 +112,7 @@ class Service:
             self._dirty.clear()
             try:
                 self._ledger.share()
-            except Exception:  # the books stay as they were; nobody is cut off for it
+            except Exception:  # the books stay as they were, and no client is cut off
                 _log.exception("no plan for the demands of %d clients", len(self._connections))
                 continue
             self._grants += 1
@@ -125,20 +126,21 @@ class Service:
         self._tasks.add(task)
         try:
             await self._speak(reader, writer)
-        except asyncio.CancelledError:  # the service ends, on somebody's order
+        except asyncio.CancelledError:  # the service was told to end
             _tell(writer, Refused("the relay service was stopped", lasting=self._ordered))
         except (BadMessage, RelayRefused) as error:
             _log.warning("a client is refused: %s", error)
             _tell(writer, Refused(_printable(error), lasting=True))
         except (OSError, EOFError, asyncio.TimeoutError):
-            pass  # it is gone, or says nothing
+            pass  # the client is gone, or says nothing
         finally:
             self._tasks.discard(task)
             with contextlib.suppress(OSError):
                 writer.close()
 
     async def _open_door(self) -> None:
-        """From now on copies for clients that see one GPU. RelayRefused if that is not possible."""
+        """Begins to copy for clients that see one GPU. Raises RelayRefused if that is not
+        possible."""
         if self._door is None:
             driver, path = config.read(os.environ).driver, str(self._files.copies)
             self._door = asyncio.ensure_future(asyncio.to_thread(_C.relay_open, driver, path))
@@ -150,8 +152,8 @@ class Service:
             self._watch = asyncio.create_task(self._end_with_the_door())
 
     async def _end_with_the_door(self) -> None:
-        """Ends the service when it has lost a GPU. Only this process has lost it, and clients start
-        another service."""
+        """Ends the service when it has lost a GPU. Other processes can still use that GPU, so
+        clients start another service."""
         try:
             await asyncio.to_thread(_C.relay_wait)
         except GlakeError as error:
@@ -159,7 +161,7 @@ class Service:
             self._over.set()
 
     def _stop(self) -> None:
-        self._ordered = True  # clients need not start another
+        self._ordered = True  # clients need not start another service
         self._over.set()
 
     async def _speak(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -222,7 +224,7 @@ class Service:
             self._dirty.set()
 
     def books(self) -> dict[str, Any]:
-        """The clients, their demands and their parts of every limit of a link, as JSON types."""
+        """The clients, their demands and their parts of every limit, as JSON types."""
         limits = self._ledger.limits
         links = [i for i, (name, _) in enumerate(limits) if not _inside_gpu(name)]
         clients = []
@@ -253,7 +255,8 @@ class Service:
 
 
 def _inside_gpu(limit: str) -> bool:
-    """Whether it is the planner's own edge for copies within a GPU, which is in no platform."""
+    """Whether the edge is the planner's own one for copies within a GPU. No platform has such an
+    edge."""
     source, _, target = limit.partition(">")
     return source == target
 
@@ -281,14 +284,14 @@ def serve(
     idle: float | None,
     at_once: bool,
 ) -> bool:
-    """Serves until the end. False: another service has this topology already.
+    """Serves until the service ends. False: another service has this topology already.
 
-    OSError if the socket cannot be made.
+    Raises OSError if the socket cannot be made.
     """
     held = lock(where.lock)
     if held is None:
         return False
-    before = os.umask(0o077)  # of the log, and of the socket
+    before = os.umask(0o077)  # for the log and the socket
     handler = RotatingFileHandler(where.log, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     _log.addHandler(handler)
@@ -300,7 +303,7 @@ def serve(
             asyncio.run(_run(topology, where, most_relays, idle, at_once, listening))
         finally:
             with contextlib.suppress(OSError):
-                where.socket.unlink()  # nobody else makes one while the lock is held
+                where.socket.unlink()  # nobody else makes a socket while the lock is held
             where.copies.unlink(missing_ok=True)
     finally:
         os.umask(before)
@@ -322,8 +325,8 @@ async def _run(
 
 
 def _listening(where: Files) -> socket.socket:
-    """The service's socket. A socket that a killed service left is removed first. The lock is
-    held."""
+    """Makes the service's socket. A socket that a killed service left is removed first. The caller
+    holds the lock."""
     with contextlib.suppress(FileNotFoundError):
         where.socket.unlink()
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -19,16 +19,16 @@ from glake.transfer.relay.protocol import Ask, Refused, Status
 from glake.transfer.topology import Topology, node
 
 IDLE = 30.0  # seconds without a client after which a service that we start ends
-START_SECONDS = 20.0  # for a service to come up: Python on a busy machine
-PATIENCE = 5.0  # seconds that another process's start is waited for before we start one too
+START_SECONDS = 20.0  # in which a service must come up, even on a busy machine
+PATIENCE = 5.0  # seconds to wait for another process's start before we start one too
 SEND_SECONDS = 5.0  # a service that takes no message for that long counts as gone
 _LOOK = 0.02
 
 
 def connect(files: Files) -> socket.socket | None:
-    """A connection to the service, whose user is checked. None if there is no service.
+    """A connection to the service. None if there is no service.
 
-    RelayRefused if it is another user's.
+    Raises RelayRefused if the service is another user's.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(SEND_SECONDS)
@@ -49,15 +49,16 @@ def connect(files: Files) -> socket.socket | None:
 
 
 def spawn(files: Files, topology: Topology, idle: float) -> subprocess.Popen[bytes]:
-    """Starts a service that outlives this process. If several start, one stays.
+    """Starts a service that outlives this process. If several processes do so, one service stays.
 
-    OSError if no process can be made.
+    Raises OSError if no process can be made.
     """
     files.store(topology)
     if not sys.executable:
         raise RelayUnavailable("there is no Python interpreter to run the relay service with")
     described = ("--described", str(files.topology), "--idle", repr(idle))
-    # It gets its own options, and the driver, which it opens for clients that see one GPU.
+    # The service gets its options and the driver's name. It opens the driver for clients that see
+    # one GPU.
     clean = node.service_environment()
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     log = os.open(files.log, flags, 0o600)
@@ -78,9 +79,10 @@ def spawn(files: Files, topology: Topology, idle: float) -> subprocess.Popen[byt
 def reach(
     files: Files, topology: Topology, idle: float, stopped: threading.Event
 ) -> socket.socket | None:
-    """A connection to the topology's service, which is started if needed. None once `stopped`.
+    """A connection to the topology's service. If there is no service, one is started. None once
+    `stopped` is set.
 
-    RelayUnavailable, RelayRefused, OSError.
+    Raises RelayUnavailable, RelayRefused or OSError.
     """
     process: subprocess.Popen[bytes] | None = None
     held: int | None = None
@@ -92,13 +94,13 @@ def reach(
                 return connection
             waited = time.monotonic() - began
             if process is None and held is None:
-                held = lock(files.starting)  # and look once more, unless it is another's
+                held = lock(files.starting)  # if another process holds it, this one waits a little
                 if held is None and waited > PATIENCE:
                     process = spawn(files, topology, idle)
             elif process is None:
                 process = spawn(files, topology, idle)
             elif process.poll() == 0:
-                process = None  # it left the place to another, which may be ending itself
+                process = None  # it found another service, which may be ending
             elif process.poll() is not None:
                 raise RelayUnavailable(
                     f"the relay service ended at once with {process.returncode}: see {files.log}"
@@ -117,13 +119,13 @@ def reach(
 
 
 def _await_in_background(process: subprocess.Popen[bytes]) -> None:
-    # Otherwise it would stay in the process table until this process ends.
+    # Otherwise the ended service would stay in the process table until this process ends.
     threading.Thread(target=process.wait, name="glake-relay-reaper", daemon=True).start()
 
 
 def ask(files: Files, what: str) -> Status | None:
-    """The service's books. None if there is no service. RelayUnavailable if it does not answer;
-    OSError, BadMessage, RelayRefused."""
+    """The service's books. None if there is no service. Raises RelayUnavailable if the service does
+    not answer; also OSError, BadMessage or RelayRefused."""
     connection = connect(files)
     if connection is None:
         return None

@@ -46,6 +46,7 @@ def _end(gpu: int, node: int) -> str:
 
 
 def _parts(limits: list[list[Any]], parts: list[float]) -> str:
-    """The parts of which the client has least, because the others use those most."""
+    """The limits of which the client has the smallest parts. Other clients use these limits
+    most."""
     named = sorted((part, name) for part, (name, _) in zip(parts, limits, strict=False))
     return ", ".join(f"{for_people(name)} {part:.0%}" for part, name in named[:_MOST_LINKS])

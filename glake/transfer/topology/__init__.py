@@ -1,7 +1,8 @@
-"""How GPUs and host memory are joined, and how fast: as found on the machine, or from a preset or
+"""Says how GPUs and host memory are joined, and at what rates, from the machine, a preset or a
 file.
 
-docs/topology.md tells how. `sources` chooses; `discovery` reads the machine; `probe` measures it.
+docs/topology.md explains it. `sources` chooses, `discovery` reads the machine, and `probe` measures
+it.
 """
 
 from glake.transfer.topology.sources import (

@@ -1,4 +1,4 @@
-"""The results of a probe of a topology, and the topology with them."""
+"""The results of a probe, and the topology to which they are applied."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,9 +14,9 @@ MEASURED = "measured by a probe"
 class Calibration:
     """Measured rates by edge name (GB/s), limits over several edges, and notes.
 
-    `together` has sets of edges whose loads were measured at once and were not what the topology
-    said: limits over edges of one such set are what `joint` says. `date` is when, as text; empty if
-    nobody said.
+    `together` has sets of edges. Each set was measured at once, and its loads were not what the
+    topology said. So `joint` replaces all limits over edges of such a set. `date` says when they
+    were measured, as text; empty: unknown.
     """
 
     rates: Mapping[str, float]
@@ -26,7 +26,8 @@ class Calibration:
     date: str = ""
 
     def applied(self, topology: Topology) -> Topology:
-        """The topology with these rates. Notes about estimates go once every edge is measured."""
+        """The topology with these rates. Once every edge is measured, notes about estimates are
+        dropped."""
         platform = self.on(topology.platform)
         edges = platform.edges
         missing = [edge.name for edge in edges if edge.name not in self.rates]
@@ -48,7 +49,8 @@ class Calibration:
         return replace(platform, edges=edges, joint=(*self._kept(platform), *self.joint))
 
     def _kept(self, platform: Platform) -> list[Joint]:
-        """Earlier limits that no measurement replaces. They rise as their edges got faster."""
+        """Earlier limits that no measurement replaces. If their edges got faster, they rise with
+        them."""
         measured = [*self.together, *(frozenset(dict(each.weights)) for each in self.joint)]
         before = {edge.name: edge.gb_per_s for edge in platform.edges}
         kept = []

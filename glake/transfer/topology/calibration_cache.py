@@ -1,8 +1,8 @@
 """Keeps measured rates between processes, by a hash of their topology.
 
-One small file for each topology under the user's cache directory, readable by the user alone,
-written whole or not at all. One that cannot be understood is ignored with a warning. What was found
-of a simulated machine is kept in memory only: another process's machine is another one.
+Each topology has a small file under the user's cache directory. Only the user can read it. It is
+written whole or not at all. A file that cannot be understood is ignored with a warning. Results for
+a simulated machine are kept in memory only, because each process has its own simulated machine.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from glake.transfer.topology.calibration import Calibration
 from glake.transfer.topology.topology import Topology
 
 _simulated: dict[tuple[int, str], Calibration] = {}
-_VERSION = 3  # of the file's content and of how the probe measures
+_VERSION = 3  # of the file's form and of the probe's method
 
 
 def directory(environ: Mapping[str, str] | None = None) -> Path:
@@ -45,10 +45,10 @@ def _machine(topology: Topology) -> tuple[int, str]:
 
 
 def store(topology: Topology, found: Calibration, where: Path | None = None) -> Path | None:
-    """Keeps the results of a probe. Returns the file's path, or None with a warning if it cannot be
-    written.
+    """Keeps the results of a probe. Returns the file's path. If the file cannot be written, warns
+    and returns None.
 
-    Of a simulated machine (a topology without devices) there is no file: None.
+    A simulated machine (a topology without devices) has no file: None.
     """
     if not topology.devices and where is None:
         _simulated[_machine(topology)] = found
@@ -74,7 +74,8 @@ def store(topology: Topology, found: Calibration, where: Path | None = None) -> 
 
 
 def load(topology: Topology, where: Path | None = None) -> Calibration | None:
-    """Loads what an earlier probe of this same topology found. None if there is nothing usable."""
+    """Loads the results of an earlier probe of this same topology. None if there are none that can
+    be used."""
     if not topology.devices and where is None:
         return _simulated.get(_machine(topology)) if _simulated else None
     file = (where or directory()) / f"{key(topology)}.json"

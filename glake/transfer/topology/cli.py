@@ -144,7 +144,7 @@ def _chosen(preset: str | None, path: str | None, name: str | None, probe: bool)
     if probe:
         from glake.transfer.topology.probe import measure
 
-        # A simulated machine copies quickly if it need not move bytes, which nobody looks at.
+        # A simulated machine is faster if its copies move no bytes. Nobody reads these bytes.
         os.environ["GLAKE_SIM_PHANTOM"] = os.environ.get("GLAKE_SIM_PHANTOM") or "1"
         return measure()
     return topologies.current()

@@ -1,5 +1,5 @@
-"""What a set of plain copies would get on a platform, and whether their measured rates agree with
-it."""
+"""Computes the rates that plain copies would get together, and compares measured rates with
+them."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -9,12 +9,12 @@ from glake.platforms import Platform
 from glake.transfer.topology.copier import Copy
 from glake.transfer.topology.routes import Routes
 
-SATURATED = 0.95  # a load above this share of a limit fills it: what copies can be timed to
+SATURATED = 0.95  # a load above this share fills a limit: timing is not more exact
 
 
 class Contention:
-    """A platform's limits for sets of copies, in GB/s. `without` leaves out the limits of these
-    edges (alone and with others), as if they were infinite.
+    """A platform's limits for sets of copies, in GB/s. Limits that include one of the edges
+    `without` are left out, as if they were infinite.
     """
 
     def __init__(self, platform: Platform, routes: Routes, without: Collection[str] = ()) -> None:
@@ -24,8 +24,8 @@ class Contention:
         self._limits = [each for each in limits if not any(name in each[0] for name in without)]
 
     def total(self, copies: Sequence[Copy]) -> float:
-        """The sum of all copies at once, shared max-min fairly. It is infinite if nothing limits
-        one."""
+        """The summed rate of all copies at once, if they share links max-min fairly. It is infinite
+        if nothing limits one of them."""
         loads, rates = self._loads(copies), [0.0] * len(copies)
         growing = set(range(len(copies)))
         while growing:
@@ -44,8 +44,8 @@ class Contention:
         return sum(rates)
 
     def explains(self, copies: Sequence[Copy], rates: Sequence[float]) -> bool:
-        """Whether no limit is exceeded, and every copy meets a full one, however the copies share
-        it."""
+        """Whether the limits explain these rates: no limit is exceeded, and every copy crosses a
+        full limit. It does not matter how copies share that limit."""
         stopped: set[int] = set()
         for load, limit in self._loads(copies):
             used = sum(w * rate for w, rate in zip(load, rates, strict=True))
@@ -56,7 +56,7 @@ class Contention:
         return len(stopped) == len(copies)
 
     def _loads(self, copies: Sequence[Copy]) -> list[tuple[list[float], float]]:
-        """The load that one GB/s of each copy puts on each limit that any of them meets."""
+        """The load that 1 GB/s of each copy puts on each limit that any of the copies crosses."""
         ways = [
             [edge.name for edge in self._routes.between(copy.source, copy.target)]
             for copy in copies
@@ -70,7 +70,8 @@ class Contention:
 
 
 class BothWays(NamedTuple):
-    """Copies in both directions at once: the two edges, and what each copy got."""
+    """A measurement of copies in both directions at once: the two edges, and the rate of each
+    copy."""
 
     names: frozenset[str]
     copies: Sequence[Copy]

@@ -9,11 +9,11 @@ from typing import Protocol
 from glake.errors import CopyRefused, DriverError, InvalidArgument
 from glake.transfer.topology.topology import Topology
 
-_BYTES = 16 << 20  # of one copy
+_BYTES = 16 << 20  # bytes of one copy
 _FEWEST, _MOST = 3, 48  # copies one after another on each stream
-# The copies of a stream take at least this long, so that clocks and queues matter little.
+# The copies of a stream take at least this long, so that errors of clocks and queues matter little.
 _LEAST_NS = 1_500_000
-# The bytes of a copy, and how many such copies show what one takes besides its bytes.
+# Small copies show the time of a copy besides its bytes: the bytes of one, and their number.
 _SMALL, _CHAIN = 4096, 17
 
 _Place = tuple[int, int]  # a GPU or -1, and the socket
@@ -31,8 +31,7 @@ class Copier(Protocol):
     """Times plain copies. An implementation decides how they are made."""
 
     def rates(self, copies: Sequence[Copy]) -> Sequence[float]:
-        """GB/s of each of these copies while all of them run. It is 0 for a copy that cannot be
-        made."""
+        """GB/s of each of these copies while all of them run. 0: the copy cannot be made."""
         ...
 
 
@@ -41,9 +40,9 @@ class DriverCopier:
 
     It is a context manager. It opens the process's engine over the topology, whose GPUs and sockets
     the copies name. At the end it closes the engine. The engine uses 32 MiB of each GPU, and 32 MiB
-    of pinned host memory for each copy of a set, and gives all of it back. InvalidArgument if an
-    engine is open already, because the copies of that one would disturb the measurement. `notes`
-    says what could not be measured.
+    of pinned host memory for each copy of a set, and gives all of it back. It raises
+    InvalidArgument if an engine is open already, because that engine's copies would disturb the
+    measurement. `notes` says what could not be measured.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -73,10 +72,10 @@ class DriverCopier:
         self._engine.close()
 
     def rates(self, copies: Sequence[Copy]) -> list[float]:
-        """GB/s of each while all run. All are 0 if host memory is not available where a copy needs
-        it.
+        """GB/s of each copy while all run. All are 0 if a copy needs host memory on a socket that
+        has none to give.
 
-        OutOfMemory, BusyTimeout (they stand still), DriverError.
+        Raises OutOfMemory, BusyTimeout (if the copies do not proceed) or DriverError.
         """
         try:
             return self._rates(copies)
@@ -100,7 +99,8 @@ class DriverCopier:
         return found
 
     def _besides(self, copy: Copy, took: float) -> float:
-        """The nanoseconds of a copy besides its bytes, from a chain of small copies."""
+        """The nanoseconds that a copy takes besides those for its bytes, from a chain of small
+        copies."""
         kind = copy.source[0] + copy.target[0]
         if kind not in self._overhead:
             ends = self._timed([copy], _SMALL, _CHAIN)[0]
@@ -124,7 +124,7 @@ def _place(node: str) -> _Place:
 
 
 def _done(ends: Sequence[int], window: int) -> float:
-    """How many copies were done by `window`, with the part of the last one."""
+    """How many copies were done by `window`. The last one counts in part."""
     before = 0
     for count, end in enumerate(ends):
         if end > window:

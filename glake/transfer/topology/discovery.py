@@ -1,7 +1,7 @@
 """Makes the real machine's capacity graph from NVML's facts and /sys.
 
-Structure is read, rates are estimates by generation (rates.py). Whatever is estimated, hidden or
-contradictory ends as a line in the platform's `assumed`; nothing is filled in without one.
+The structure is read. Rates are estimates by generation (rates.py). Everything that is estimated,
+hidden or contradictory has a line in the platform's `assumed`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from glake.transfer.topology.sysfs import Sysfs
 from glake.transfer.topology.tree import Leaf, Tree
 from glake.transfer.topology.visible import visible
 
-_ONE_SWITCH = 20  # NVML's levels up to this one: a common PCIe switch below the host bridge
+_ONE_SWITCH = 20  # NVML's levels up to this one mean a common PCIe switch
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def discover(
 ) -> Found:
     """The machine as this process's CUDA sees it. GPUs have CUDA's numbers.
 
-    InvalidDevice if there is no GPU, or more than a platform holds.
+    Raises InvalidDevice if there is no GPU, or if there are more than a platform can have.
     """
     sysfs = sysfs or Sysfs()
     notes = _Notes()

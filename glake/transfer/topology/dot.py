@@ -31,8 +31,8 @@ def draw(topology: Topology, file: Path) -> None:
     """Makes `dot` draw the graph into a .png or .svg file, whole or not at all.
 
     Raises:
-        GlakeError: `dot` failed; its own words are in the text.
-        OSError: The file cannot be written.
+        GlakeError: `dot` failed. Its own message is in the text.
+        OSError: the file cannot be written.
     """
     words = ["dot", f"-T{file.suffix.lower().lstrip('.')}"]
     done = subprocess.run(words, input=text(topology).encode(), capture_output=True, check=False)
@@ -59,7 +59,7 @@ def text(topology: Topology) -> str:
         "  edge [fontname=Helvetica, fontsize=9]",
     ]
     if any(edge.source[0] == edge.target[0] == "g" for edge in platform.edges):
-        # If they had levels, the links among GPUs would be drawn over each other.
+        # Links among GPUs get no levels, because with levels they would be drawn over each other.
         lines += ["  layout=neato; mode=KK; overlap=false; splines=true"]
     else:
         lines += ["  rankdir=BT; nodesep=0.6; ranksep=0.9"]

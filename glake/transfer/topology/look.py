@@ -1,4 +1,4 @@
-"""How a platform looks, whoever draws it: colours, names of nodes, widths of links."""
+"""The look of a platform in every kind of picture: colours, names of nodes, widths of links."""
 
 import math
 
@@ -9,10 +9,10 @@ FILL = {"m": "#e5e7eb", "s": "#fed7aa", "u": "#bfdbfe", "g": "#bbf7d0", "N": "#8
 
 
 def label(node: str) -> str:
-    """What a picture calls a node."""
+    """The name of a node in pictures."""
     return {"u": f"switch {node[1:]}", "N": "NVSwitch"}.get(node[0], for_people(node))
 
 
 def line_width(gb_per_s: float) -> float:
-    """How thick a link is drawn, in points: thicker for a faster one."""
+    """The width of a link's line, in points. A faster link has a thicker line."""
     return min(0.8 + math.sqrt(gb_per_s / 40), 6.0)

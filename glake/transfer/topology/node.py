@@ -1,7 +1,7 @@
 """All GPUs of the node, whichever of them CUDA_VISIBLE_DEVICES shows this process.
 
-Processes that see different GPUs, or the same in another order, know them by UUID, so that they
-mean the same link by the same name.
+Processes may see different GPUs, or the same GPUs in another order. UUIDs identify GPUs, so that
+all processes use the same name for the same link.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Node:
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """The node's number of each GPU, in this process's order: GPUs it sees, then the others."""
+        """The node's number of each GPU, in this process's order: first the GPUs that it sees, then
+        the others."""
         hidden = [gpu for gpu in range(self.topology.platform.gpus) if gpu not in self.seen]
         return (*self.seen, *hidden)
 
@@ -55,7 +56,7 @@ class Node:
 
 
 def current(environ: Mapping[str, str] | None = None) -> Node:
-    """The node of the driver in force. Raises InvalidDevice or InvalidOption, as sources.current
+    """The node of the driver in use. Raises InvalidDevice or InvalidOption, as sources.current()
     does."""
     environ = sources.in_force() if environ is None else environ
     everything = {name: value for name, value in environ.items() if name != _HIDES}
@@ -69,9 +70,9 @@ def current(environ: Mapping[str, str] | None = None) -> Node:
 def used_by_others(environ: Mapping[str, str], source: Nvml | None = None) -> dict[int, int]:
     """Finds the GPUs on which another process computes, and the id of one such process for each.
 
-    Only GPUs that this process sees are asked about; the keys are its own numbers of them. The
-    result is empty where NVML does not tell. In a container with process ids of its own, this
-    process counts as another one on the GPUs it uses itself.
+    Only GPUs that this process sees are examined. The keys are its own numbers of them. The result
+    is empty if NVML does not tell. In a container with its own process ids, this process counts as
+    another one on the GPUs that it uses itself.
     """
     try:
         gpus = (source or Nvml()).read().gpus

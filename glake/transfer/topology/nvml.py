@@ -1,7 +1,7 @@
 """Reads NVML's facts about the GPUs, through nvidia-ml-py, as plain values.
 
-NVML answers "not supported" per call and generation, so every fact but a GPU's name and address is
-optional. Nothing here guesses; the reading is compared with /sys in discovery.py.
+NVML supports different calls on different generations. So every fact except a GPU's name and
+address is optional. Nothing here guesses. discovery.py compares the facts with /sys.
 """
 
 import importlib
@@ -15,8 +15,8 @@ from glake.errors import DriverAbsent
 
 SWITCH, CPU, UNKNOWN = "switch", "cpu", "unknown"
 
-# Indices of nvmlDeviceGetP2PStatus. They are plain numbers, because nvidia-ml-py's name for reading
-# is a tuple.
+# Indices of nvmlDeviceGetP2PStatus. They are plain numbers, because nvidia-ml-py defines the name
+# of the index for reads as a tuple.
 _P2P_WRITE = 1
 _P2P_STATUS = {
     0: "ok",
@@ -26,7 +26,8 @@ _P2P_STATUS = {
     4: "a driver setting forbids it",
     5: "not supported",
 }
-# NVML numbers link versions in the order in which they appeared. This is the major version of each.
+# NVML numbers link versions in the order in which they appeared. This list has the major version of
+# each.
 _NVLINK_MAJOR = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
 
 
@@ -56,15 +57,16 @@ class Gpu:
     c2c: float = 0.0
     mig: bool = False
     mig_uuids: tuple[str, ...] = ()
-    processes: tuple[int, ...] = ()  # those that compute on it, by the driver's numbers for them
+    processes: tuple[int, ...] = ()  # the ids, by the driver, of processes that compute on it
 
 
 @dataclass(frozen=True)
 class NvmlFacts:
     """GPUs in NVML's order, which is that of PCI addresses. `ancestor` and `p2p` are by index pair.
 
-    `ancestor`: NVML's topology level (10 one PCIe switch .. 50 across sockets); `p2p`: "ok" or why
-    one GPU cannot write to the other's memory. `lost`: GPUs that NVML counts and cannot open.
+    `ancestor` is NVML's topology level, from 10 (one PCIe switch) to 50 (across sockets). `p2p` is
+    "ok", or the reason why one GPU cannot write to the other's memory. `lost` are GPUs that NVML
+    counts but cannot open.
     """
 
     gpus: tuple[Gpu, ...]
@@ -92,7 +94,8 @@ class Nvml:
         self._nvml = module
 
     def read(self) -> NvmlFacts:
-        """Reads everything about all GPUs. DriverAbsent if NVML is missing or does not start."""
+        """Reads everything about all GPUs. Raises DriverAbsent if NVML is missing or does not
+        start."""
         nvml = self._nvml
         try:
             nvml.nvmlInit()
@@ -115,7 +118,7 @@ class Nvml:
             self._ask(nvml.nvmlShutdown)
 
     def _ask(self, call: Callable[..., Any] | None, *arguments: Any) -> Any:
-        """The answer of a call. None if this driver, GPU or binding has none."""
+        """The answer of a call. None if this driver, GPU or binding gives none."""
         if call is None:
             return None
         try:
@@ -168,7 +171,8 @@ class Nvml:
             speed = common or self._value(handle, "NVML_FI_DEV_NVLINK_GET_SPEED", number)
             links.append(
                 NvLink(
-                    # A number newer than this table is a generation newer than its last.
+                    # A number beyond this table counts as the next generation after the table's
+                    # last one.
                     _NVLINK_MAJOR.get(version, 0 if version < 1 else 6),
                     speed / 1000 if speed else None,
                     self._remote(handle, number),

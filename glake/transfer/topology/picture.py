@@ -1,6 +1,7 @@
 """Draws a platform by matplotlib, for machines without Graphviz.
 
-Sockets stand side by side, host memory below, switches and GPUs above, NVLink on top.
+Sockets stand side by side. Host memory is below them, switches and GPUs are above, and NVLink is on
+top.
 """
 
 import math
@@ -14,7 +15,7 @@ from glake.transfer.topology.look import DRAM, FILL, NVLINK, PCIE, SOCKET, label
 from glake.transfer.topology.routes import parents
 from glake.transfer.topology.topology import Topology
 
-_STEP = 1.7  # between GPUs
+_STEP = 1.7  # from one GPU to the next
 _ARC = 0.62  # height of an NVLink's arc for each GPU it spans
 _GPU_WIDTH, _HEIGHT = 0.9, 0.42
 Spots = dict[str, tuple[float, float]]
@@ -29,8 +30,8 @@ def draw(topology: Topology, file: Path) -> None:
 
 
 def _cut(text: str) -> str:
-    """Fits the title's line, without `$`, which would start a formula. The end of a path says the
-    most."""
+    """Cuts a text to fit the title's line, and removes `$`, which would start a formula. The end of
+    a path says most, so it is kept."""
     shown = text if len(text) <= 36 else f"...{text[-33:]}"
     return shown.replace("$", r"\$")
 

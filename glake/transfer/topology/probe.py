@@ -1,10 +1,10 @@
 """A short probe that replaces a topology's estimated rates by measured ones.
 
-Written against a `Copier`, so that the same steps run on a model, on the simulator and on GPUs. Not
-yet seen on hardware. What the topology as known so far explains is not explained anew: only copies
-that got something else change a limit, of the narrowest link that all of them cross. What a few
-copies cannot separate stays as it was, and is noted: a link faster than all that the GPUs behind it
-can ask for has no measurable rate, only a lower bound.
+It uses a `Copier`, so that the same steps run on a model, on the simulator and on GPUs. It was not
+seen on hardware yet. If the topology as known so far explains the rates of copies, it stays.
+Otherwise the limit of the narrowest link that all of these copies cross changes. Links that a few
+copies cannot tell apart stay as they were, with a note. If a link is faster than all GPUs behind it
+together, its rate cannot be measured. It has only a lower bound.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -21,7 +21,7 @@ from glake.transfer.topology.routes import Routes, Way, parents
 from glake.transfer.topology.sources import current
 from glake.transfer.topology.topology import Topology
 
-_POOR = 0.7  # a pair below this share of the graph's rate is told
+_POOR = 0.7  # a pair of GPUs below this share of the graph's rate is noted
 
 
 def probe(platform: Platform, copier: Copier) -> Calibration:
@@ -34,14 +34,15 @@ def measure(topology: Topology | None = None) -> Topology:
     """Measures the machine's links with plain copies. Later engines and processes plan with the
     result.
 
-    Takes a second or two of the GPUs' time, which should have nothing else to do. Kept by a hash of
-    the topology (calibration_cache.py); a simulated machine's only as long as the process. If it
-    raises, nothing is kept and the topology is as it was.
+    This takes a second or two, in which the GPUs should do nothing else. The results are kept by a
+    hash of the topology (calibration_cache.py). Those of a simulated machine are kept only as long
+    as the process lives. After an error nothing is kept, and the topology is as before.
 
     Args:
-        topology: the machine's, as discovered; None: current(calibrated=False).
+        topology: the machine's topology, as discovered; None: current(calibrated=False).
 
-    OutOfMemory: no room for buffers. InvalidArgument: an engine is open. BusyTimeout, DriverError.
+    Raises OutOfMemory if there is no room for buffers, InvalidArgument if an engine is open,
+    BusyTimeout or DriverError.
     """
     if topology is None:
         topology = current(calibrated=False)
@@ -61,8 +62,8 @@ class _Probe:
         self._found: dict[str, float] = {}
         self._joint: list[Joint] = []
         self._notes: list[str] = []
-        self._shared: dict[tuple[str, str], float] = {}  # what went over them, by their ends
-        self._together: set[frozenset[str]] = set()  # edges measured at once, not as believed
+        self._shared: dict[tuple[str, str], float] = {}  # GB/s that went over them, by their ends
+        self._together: set[frozenset[str]] = set()  # edges that got other rates than believed
         self._both: list[BothWays] = []
 
     def run(self) -> Calibration:
@@ -87,7 +88,7 @@ class _Probe:
         return Calibration(rates, tuple(self._joint), tuple(self._notes), together)
 
     def _believed(self, without: Collection[str] = ()) -> Contention:
-        """How copies share the links, by what is known so far."""
+        """How copies share the links, as far as is known."""
         return Contention(self._calibration().on(self._platform), self._routes, without)
 
     def _host_pair(self, gpu: int, socket: int) -> tuple[Copy, Copy]:
@@ -101,7 +102,8 @@ class _Probe:
             self._found[f"{source}>{target}"] = rate
 
     def _at_least(self, source: str, target: str, rate: float) -> None:
-        """The edge carried this much without being full. Its estimate stays unless it is lower."""
+        """Notes that the edge carried this much without being full. Its estimate stays unless it is
+        lower."""
         exists = self._platform.rate(source, target) is not None
         if exists and self._edge_rate(source, target) < rate:
             self._found[f"{source}>{target}"] = rate
@@ -113,8 +115,9 @@ class _Probe:
         rates: Sequence[float],
         beyond: Collection[str] = (),
     ) -> bool:
-        """Whether the edge kept the copies at these rates. `beyond` are edges on their way that are
-        not measured yet. They are blamed only if they are as slow as believed.
+        """Whether the edge limited the copies to these rates. `beyond` are edges on their way that
+        are not measured yet. One of these counts as the limit only if it would be as slow as is
+        believed.
         """
         name = ">".join(ends)
         as_believed = self._believed().explains(copies, rates)
@@ -148,12 +151,12 @@ class _Probe:
         return [Copy(memory, gpu) if down else Copy(gpu, memory) for gpu in gpus]
 
     def _total(self, gpus: Sequence[str], memory: str, down: bool) -> float:
-        """GB/s of all of them at once; 0 if that cannot be measured."""
+        """The summed GB/s of all copies at once. 0: it cannot be measured."""
         copies = self._copies(gpus, memory, down)
         return sum(self._copier.rates(copies)) if copies else 0.0
 
     def _switches(self) -> None:
-        """Copies to all GPUs below a switch at once. What they get together is the rate of its
+        """Copies to all GPUs below a switch at once. Their summed rate is that of the switch's
         uplink."""
         innermost_first = [node for node in reversed(self._above) if node[0] == "u"]
         for switch in innermost_first:
@@ -183,8 +186,8 @@ class _Probe:
         return found
 
     def _hidden(self, node: str, total: float, down: bool) -> None:
-        """A link below that alone fills the node's link is at least as fast. No more is known of
-        it."""
+        """Notes that a link below the node is at least as fast as the node's link, because it fills
+        that link alone. No more is known of it."""
         for name in self._inside(node) & self._found.keys():
             source, target = name.split(">")
             if (self._above.get(target) == source) == down:
@@ -194,8 +197,8 @@ class _Probe:
                     self._at_least(source, target, rate)
 
     def _demand(self, node: str, down: bool) -> float:
-        """What the nodes below a switch or root can ask for together, by what was measured below
-        it."""
+        """The most that the nodes below a switch or root can take together, from the rates measured
+        below it."""
         total = 0.0
         for child in (child for child, above in self._above.items() if above == node):
             rate = self._edge_rate(node, child) if down else self._edge_rate(child, node)
@@ -225,9 +228,9 @@ class _Probe:
                     self._at_least(*ends, total)
 
     def _hidden_uplinks(self, socket: int, total: float, down: bool) -> bool:
-        """Finds whether links of the socket that look separate share an uplink that the graph does
-        not show, because a virtual machine hides switches. Then it finds limits over them. `total`
-        is the rate of all at once.
+        """Finds whether links of the socket that look separate share an uplink. A virtual machine
+        may hide switches, so the graph does not show it. If links share one, finds limits over
+        them. `total` is the rate of all at once.
         """
         root, memory = f"s{socket}", f"m{socket}"
         alone = {
@@ -275,18 +278,18 @@ class _Probe:
                 wrong |= self._carry_more(copies, rates)
                 if self._limits(ends, copies, rates):
                     name = ">".join(ends)
-                    # The GPUs of both ends may have measured it. The better of the two used it
-                    # fully.
+                    # It may have been measured twice, by the GPUs of either end. The higher rate
+                    # used it fully.
                     self._set(*ends, max(total, self._found.get(name, 0.0)))
                 else:
                     self._at_least(*ends, total)
-        if wrong and again:  # a memory taken for its GPUs' links, and maybe for these
+        if wrong and again:  # a memory's limit was taken for that of links, perhaps of these too
             self._found = {n: r for n, r in self._found.items() if n.count("s") < 2}
             self._memories()
             self._socket_links(again=False)
 
     def _carry_more(self, copies: Sequence[Copy], rates: Sequence[float]) -> bool:
-        """Finds whether links carry more than they were found to, because the slow part is beyond
+        """Finds whether links carry more than was measured, because the slow part was beyond
         them."""
         raised = False
         for name in list(self._found):
@@ -314,8 +317,8 @@ class _Probe:
             self._switched(gpu, [*switched[at + 1 :], *switched[:at]])
 
     def _switched(self, gpu: int, others: Sequence[int]) -> None:
-        """Copies from one to all and from all to one, which is what a GPU sends to, and gets from,
-        the NVSwitch."""
+        """Copies from one GPU to all others, and from all to one. This gives the rates of its links
+        to and from the NVSwitch."""
         out = [Copy(f"g{gpu}", f"g{other}") for other in others]
         back = [Copy(f"g{other}", f"g{gpu}") for other in others]
         for copies, ends in ((out, (f"g{gpu}", "N")), (back, ("N", f"g{gpu}"))):
@@ -323,7 +326,7 @@ class _Probe:
             self._set(*ends, max(alone, sum(self._copier.rates(copies))))
 
     def _over_pcie(self, a: int, b: int) -> None:
-        """Learns no edge. But a pair that is far below the graph is worth a note."""
+        """Learns no edge, but notes pairs of GPUs whose rate is far below the graph's."""
         rate = self._alone(Copy(f"g{a}", f"g{b}"))
         way = self._routes.between(f"g{a}", f"g{b}")
         expected = min(self._edge_rate(edge.source, edge.target) for edge in way)
@@ -335,7 +338,7 @@ class _Probe:
 
     def _both_ways(self, own: Mapping[Copy, float]) -> None:
         """Copies in both directions of a GPU's host link at once. If each gets less than alone,
-        that is a joint limit."""
+        there is a joint limit."""
         for gpu in range(self._platform.gpus):
             pair = self._host_pair(gpu, self._platform.socket_of(gpu))
             above = self._above[f"g{gpu}"]
@@ -343,7 +346,8 @@ class _Probe:
             self._at_once(names, pair, (own[pair[0]], own[pair[1]]))
 
     def _both_ways_shared(self) -> None:
-        """The same for what several GPUs share: switches, and the memory of a socket."""
+        """Does the same for links that several GPUs share: those of switches and of a socket's
+        memory."""
         for node in [*(n for n in reversed(self._above) if n[0] == "u"), *self._roots()]:
             gpus = self._below(node)
             if len(gpus) < 2:
@@ -372,17 +376,19 @@ class _Probe:
         self._both.append(seen)
         if self._believed().explains(seen.copies, seen.rates):
             return
-        self._together.add(seen.names)  # limits over both that were believed do not hold
+        self._together.add(seen.names)  # earlier limits over both edges do not hold
         if sum(rates) < SATURATED * self._believed().total(copies):
             self._limit_both(names, alone, (sum(rates[::2]), sum(rates[1::2])))
 
     def _limit_both(
         self, names: tuple[str, str], alone: tuple[float, float], got: tuple[float, float]
     ) -> None:
-        """The lines from what each direction reaches alone to what both reach at once.
+        """Adds joint limits: lines from the rate that each direction reaches alone to the rates of
+        both at once.
 
-        An edge that its GPUs cannot fill can reach more than they did, up to what was believed, as
-        far as a straight line to what both reached allows.
+        GPUs may not be able to fill an edge. Then the edge can reach more than they did. It is
+        taken to reach the rate that was believed, as far as a straight line to the rates of both
+        allows.
         """
         can = [max(self._edge_rate(*n.split(">")), a) for n, a in zip(names, alone, strict=True)]
         share = got[0] / can[0] + got[1] / can[1]
@@ -397,8 +403,8 @@ class _Probe:
                 self._joint.append(Joint(terms, round(best, 2)))
 
     def _explained_by_others(self) -> None:
-        """Drops limits of inner links that a limit explains as well that was found later, further
-        out."""
+        """Drops limits of inner links if a limit further out, which was found later, explains the
+        rates too."""
         for seen in self._both:
             before = list(self._joint), set(self._together)
             if seen.names not in self._together:

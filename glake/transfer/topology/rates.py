@@ -1,8 +1,7 @@
-"""Estimates for discovery: what a link of each generation carries, as far as public logs say.
+"""Estimates for discovery: the rates of links of each generation, from public logs.
 
-All in GB/s (1e9 bytes a second) one way, by copy engine. These are the only rates discovery makes
-up; whatever it takes from here is marked as assumed, and a probe (probe.py) replaces it by what the
-machine does.
+All are in GB/s (1e9 bytes a second) one way, by copy engine. Discovery estimates no other rates. It
+marks each of them as assumed, and a probe (probe.py) replaces it by the machine's own rate.
 """
 
 from dataclasses import dataclass
@@ -10,7 +9,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Both:
-    """A link's rate towards the GPU (or out of DRAM) and back, and the source of the figures."""
+    """A link's rate towards the GPU (or out of DRAM), its rate back, and the source of the
+    figures."""
 
     down: float
     up: float
@@ -30,11 +30,11 @@ PCIE = {
     6: Both(110.8, 110.4, "twice generation 5; no log"),
 }
 
-# A switch's link to the host while several GPUs use it, if that is known to be less than one link.
+# A switch's link to the host while several GPUs use it, if it is known to carry less than one link.
 UPLINK = {4: Both(23.75, 20.35, "derived from GLake's 83.1 / 71.2 on DGX A100")}
 
 # Host DRAM of a socket (read, write) and the link between two sockets, by the best PCIe generation
-# below it: hosts with one generation of PCIe have one generation of memory.
+# below the socket. Hosts with the same generation of PCIe have the same generation of memory.
 DRAM = {
     3: Both(60.0, 60.0, "estimate for six channels of DDR4 as GPUs see it"),
     4: Both(150.0, 150.0, "estimate for eight channels of DDR4"),
@@ -50,12 +50,12 @@ SOCKET_LINK = {
 # The same for Grace, whose GPUs are joined by NVLink-C2C.
 C2C_DRAM = Both(338.0, 364.0, "nvbandwidth #53, GB200: all GPUs of a node at once")
 C2C_SOCKET_LINK = Both(100.0, 100.0, "estimate")
-C2C_SHARE = 0.90  # of the rate NVML gives for the links: 201 of 223.5 on GB200
+C2C_SHARE = 0.90  # of the links' rate by NVML: copies got 201 of 223.5 on GB200
 
 
 @dataclass(frozen=True)
 class NvlinkRate:
-    """One NVLink: the rate NVML reports for it, and what copies reach."""
+    """One NVLink: the rate that NVML reports for it, and the rate that copies reach."""
 
     reported: float
     reached: float
@@ -96,7 +96,7 @@ def socket_link(generation: int) -> Both:
 
 
 def nvlink(version: int, reported: float | None) -> float:
-    """What one link carries. `reported` is NVML's figure for it in GB/s, if there is one."""
+    """The rate of one link. `reported` is NVML's figure for it in GB/s, if there is one."""
     row = NVLINK[_nearest(version, NVLINK)]
     factor = reported / row.reported if reported is not None else 1.0
     # Drivers round the same signalling rate differently: 50 or 53.125 for version 5.
@@ -111,7 +111,8 @@ def nvlink_note(version: int) -> str:
 
 
 def plausible(version: int, reported: float) -> bool:
-    """Whether a reported rate can be that of one link of that version, and not in another unit."""
+    """Whether a reported rate can be that of one link of that version. NVML may report it in
+    another unit."""
     return 0.3 < reported / NVLINK[_nearest(version, NVLINK)].reported < 1.5
 
 

@@ -1,7 +1,8 @@
 """The route of a plain copy through a platform, its rate, and its kind.
 
-The routes of csrc/plan/topology.cpp: NVLink where there is one, else the shortest way through
-switches and root complexes. For showing a platform and probing it; plans are made in C++.
+The routes are those of csrc/plan/topology.cpp: NVLink if there is one, else the shortest way
+through switches and root complexes. They serve to show and to probe a platform. Plans are made in
+C++.
 """
 
 from collections import deque
@@ -11,7 +12,7 @@ from glake.platforms import Edge, Platform
 
 
 class Way(Enum):
-    """How two GPUs are joined, the best way first."""
+    """The ways in which two GPUs can be joined, the best one first."""
 
     NVLINK = "NVLink"
     NVSWITCH = "NVSwitch"
@@ -22,7 +23,7 @@ class Way(Enum):
 
 
 def parents(platform: Platform) -> dict[str, str]:
-    """The node above each switch and GPU, towards its socket: the PCIe trees, nearest first."""
+    """The node above each switch and GPU in its PCIe tree, towards the socket."""
     found: dict[str, str] = {}
     for socket, gpus in enumerate(platform.sockets):
         queue = deque([f"s{socket}"])
@@ -47,7 +48,7 @@ class Routes:
             self._ahead.setdefault(edge.source, []).append(edge)
 
     def way(self, a: int, b: int) -> Way:
-        """How GPU `a` reaches GPU `b`."""
+        """The way in which GPU `a` reaches GPU `b`."""
         nodes = [edge.source for edge in self.between(f"g{a}", f"g{b}")][1:]
         if not nodes:
             return Way.NVLINK if self._edge(f"g{a}", f"g{b}") else Way.NONE

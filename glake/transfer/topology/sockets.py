@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from glake.transfer.topology.nvml import NvmlFacts
 from glake.transfer.topology.sysfs import NumaNode, Sysfs
 
-_ONE_NODE = 40  # NVML's levels up to this one: below one NUMA node
+_ONE_NODE = 40  # NVML's levels up to this one mean the same NUMA node
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def _made(
 def _packages(nodes: Sequence[NumaNode], note: Callable[[str], None]) -> list[list[int]]:
     """The NUMA nodes of each processor package that has memory.
 
-    Nodes without cores (a GPU's own memory, CXL) are no sockets; a package may be several nodes.
+    Nodes without cores (a GPU's own memory, CXL) are no sockets. A package may have several nodes.
     """
     for node in nodes:
         if not node.has_cores and node.memory_bytes:
@@ -111,8 +111,8 @@ def _by_level(facts: NvmlFacts, note: Callable[[str], None]) -> list[list[int]]:
 
 
 def _guess(told: Sequence[int | None], roots: Sequence[str], sockets: int) -> list[int]:
-    """Puts a GPU that tells nothing where others of its root bus are, or else spreads GPUs in PCI
-    order."""
+    """Finds a socket for a GPU that tells nothing: the socket of others on its root bus. If there
+    are none, spreads the GPUs over sockets in PCI order."""
     known = {root: socket for root, socket in zip(roots, told, strict=True) if socket is not None}
     return [
         socket if socket is not None else known.get(root, index * sockets // len(told))

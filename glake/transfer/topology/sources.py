@@ -23,8 +23,8 @@ def from_preset(name: str) -> Topology:
         name: its name.
 
     Raises:
-        InvalidOption: there is none; the text lists those that there are.
-        WrongType: no text.
+        InvalidOption: there is no such preset. The text lists all presets.
+        WrongType: `name` is no text.
     """
     return Topology(name, _chosen(load_platforms(), name, str(preset_file())), f"preset {name}")
 
@@ -34,12 +34,12 @@ def from_file(path: str | Path, name: str | None = None) -> Topology:
 
     Args:
         path: of the file (docs/topology.md, "Platforms file").
-        name: the platform's; None: the only one.
+        name: the platform's name; None: the file has only one.
 
     Raises:
-        InvalidPlatform: the file cannot be used, or has several and none is named.
-        InvalidOption: it has none of that name.
-        WrongType: no path, or no text.
+        InvalidPlatform: the file cannot be used, or has several platforms and none is named.
+        InvalidOption: the file has no platform of that name.
+        WrongType: `path` is no path, or `name` is no text.
     """
     platforms = read_file(Path(arguments.path("a platforms file", path)))
     if name is None:
@@ -55,18 +55,18 @@ def from_file(path: str | Path, name: str | None = None) -> Topology:
 def current(environ: Mapping[str, str] | None = None, calibrated: bool = True) -> Topology:
     """The topology of the driver in use: the simulator's platform, or the real machine.
 
-    That is the driver this process has open, whoever chose it (glake.enable(driver=...)), else what
-    GLAKE_DRIVER names.
+    If this process has a driver open, it is that one, even if code chose it
+    (glake.enable(driver=...)). Otherwise it is the one that GLAKE_DRIVER names.
 
     Args:
-        environ: the environment whose GLAKE_DRIVER is meant; None: as said above.
-        calibrated: with the rates that an earlier probe of it found, if there was one; otherwise
-            estimates, or of the simulator what the platform says.
+        environ: the environment whose GLAKE_DRIVER counts; None: as above.
+        calibrated: with the rates that an earlier probe found, if there was one. Otherwise a real
+            machine has estimates, and the simulator has its platform's rates.
 
     Raises:
         InvalidDevice: the machine has no GPU.
-        InvalidOption: a variable's value that cannot be used.
-        UnknownOption: a GLAKE_* variable that there is not.
+        InvalidOption: a variable's value cannot be used.
+        UnknownOption: glake has no such GLAKE_* variable.
         WrongType: `environ` is no mapping of strings.
     """
     environ = in_force() if environ is None else environ
@@ -85,9 +85,9 @@ def current(environ: Mapping[str, str] | None = None, calibrated: bool = True) -
 
 
 def in_force() -> Mapping[str, str]:
-    """The environment with the driver that is open in it, because options given in code are not
-    there."""
-    core = sys.modules.get("glake._C")  # not loaded here: then it has no driver
+    """The environment, where GLAKE_DRIVER names the driver that is open. Options given in code are
+    not in the environment."""
+    core = sys.modules.get("glake._C")  # if it is not loaded, no driver is open
     if core is not None and core.driver_path():
         chosen = {option["name"]: option["value"] for option in core.options()}
         if os.environ.get("GLAKE_DRIVER") != chosen["driver"]:
@@ -131,16 +131,16 @@ def _file_hint(name: str) -> str:
 
 
 def first_gpus(platform: Platform, count: int, name: str = "the platform") -> Platform:
-    """The platform with only its first GPUs. All of the host stays.
+    """The platform with only its first GPUs. The whole host stays.
 
     Args:
-        platform: of a Topology.
+        platform: a Topology's platform.
         count: how many GPUs stay.
         name: what an error calls the platform.
 
     Raises:
-        InvalidOption: it has fewer.
-        WrongType: something else than a platform, or than a whole number.
+        InvalidOption: the platform has fewer.
+        WrongType: `platform` is no platform, or `count` is no whole number.
     """
     if not isinstance(platform, Platform):
         raise WrongType(f"platform is a Platform, as load_platforms() gives it, not {platform!r}")
@@ -155,7 +155,7 @@ def first_gpus(platform: Platform, count: int, name: str = "the platform") -> Pl
 
     edges = tuple(edge for edge in platform.edges if kept(edge.source) and kept(edge.target))
     names = {edge.name for edge in edges}
-    # A joint limit loses the terms of edges that are gone, because nothing flows there.
+    # A joint limit loses the terms of edges that are gone, because nothing flows over these.
     joint = tuple(
         replace(each, weights=tuple(pair for pair in each.weights if pair[0] in names))
         for each in platform.joint

@@ -1,6 +1,6 @@
 """Reads Linux's facts about PCIe devices and memory nodes under /sys, as plain values.
 
-Nothing here guesses: what a container hides or an old kernel lacks is None or empty.
+Nothing here guesses. A fact that a container hides or an old kernel lacks is None or empty.
 """
 
 import re
@@ -12,16 +12,16 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _NVIDIA = 0x10DE
 _DISPLAY = 0x03  # PCI base class of GPUs, with a screen or without
 
-# PCI Express extended capability "access control services" and the bits of its control register
-# that send a request between two devices under one switch up to the host first.
+# The PCI Express extended capability "access control services" (ACS). These bits of its control
+# register send a request between two devices under one switch to the host first.
 _ACS = 0x000D
 _ACS_REDIRECTS = 0x04 | 0x08
 
 
 @dataclass(frozen=True)
 class Port:
-    """One end of a PCIe link: its generation and lanes, at most and now. None if they are not
-    told."""
+    """One end of a PCIe link: its generation and lanes, the most possible and the present ones.
+    None if they are unknown."""
 
     generation: int | None
     lanes: int | None
@@ -41,7 +41,7 @@ class NumaNode:
 
 
 class Sysfs:
-    """Reads /sys and /proc under `root`. Tests give a made-up tree."""
+    """Reads /sys and /proc under `root`. Tests pass a made-up tree."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
@@ -100,7 +100,7 @@ class Sysfs:
     def redirects(self, address: str) -> bool | None:
         """Whether a port sends traffic between its devices up to the host (ACS).
 
-        None where the configuration space cannot be read that far, which takes root.
+        None if the configuration space cannot be read that far. Only root can do so.
         """
         try:
             config = (self._pci / address / "config").read_bytes()

@@ -61,7 +61,7 @@ def show(topology: Topology, console: Console) -> None:
 
 
 def known(platform: Platform) -> str:
-    """How the rates are known: by a probe and when, by an estimate, or from a user."""
+    """The origin of the rates: a probe and its date, an estimate, or a user."""
     for note in platform.assumed:
         if note.startswith(f"rates {MEASURED}"):
             return note.removeprefix("rates ") + "; exceptions under Assumed"
@@ -104,7 +104,7 @@ def _cell(platform: Platform, routes: Routes, row: str, column: str, narrow: boo
 
 
 def uplinks(platform: Platform) -> Iterator[str]:
-    """A line for each PCIe switch: what its link to the host carries, and who shares it."""
+    """A line for each PCIe switch: the rate of its link to the host, and the GPUs that share it."""
     above = parents(platform)
     for switch in sorted((n for n in above if n[0] == "u"), key=lambda node: int(node[1:])):
         root = above[switch]
@@ -125,7 +125,7 @@ def _ancestors(node: str, above: Mapping[str, str]) -> set[str]:
 
 
 def limits(platform: Platform) -> Iterator[str]:
-    """The joint limits. Those that differ only in the numbers of their nodes are one line."""
+    """The joint limits. Limits that differ only in the numbers of their nodes share a line."""
     alike: dict[str, list[Joint]] = {}
     for joint in platform.joint:
         alike.setdefault(re.sub(r"\d+(?=>|\Z|\s)|(?<=[msug])\d+", "#", _limit(joint)), []).append(

@@ -14,10 +14,10 @@ class Topology:
     """A named platform, and its source.
 
     Args:
-        name: the platform's.
+        name: the platform's name.
         platform: its GPUs, sockets, edges and limits.
-        source: where it is from, in words.
-        devices: describes each GPU, where that is known.
+        source: the platform's origin, in words.
+        devices: descriptions of the GPUs, if they are known.
 
     Raises:
         WrongType: a value of another type.

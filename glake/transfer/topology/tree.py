@@ -1,5 +1,5 @@
-"""Builds PCIe below the sockets: from each GPU's chain of ports to switches and links with
-rates."""
+"""Builds the PCIe trees below the sockets: turns each GPU's chain of ports into switches and links
+with rates."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,8 @@ class Tree:
     """Builds the edges below one socket after another. Switches get their numbers as they are
     found.
 
-    A switch under which one GPU hangs is no shared link and becomes part of that GPU's own.
+    The link of a switch with one GPU below it is not shared. It becomes part of that GPU's own
+    link.
     """
 
     def __init__(self, sysfs: Sysfs, note: Callable[[str], None], believe_ports: bool) -> None:
@@ -76,8 +77,8 @@ class Tree:
         self._join(parent, f"g{leaf.number}", generation, lanes)
 
     def _narrowest(self, segment: Sequence[str], generation: int, lanes: int) -> tuple[int, int]:
-        """The slowest link of a stretch without branches. Idle links clock down, so the most that
-        each port can do counts, but with its present lanes."""
+        """The slowest link of a stretch without branches. Idle links clock down, so each port
+        counts with its highest generation, but with its present lanes."""
         found = (generation, lanes)
         for address in segment if self._believe_ports else ():
             port = self._sysfs.port(address)

@@ -10,8 +10,9 @@ def visible(
 ) -> list[int]:
     """Indices into `gpus`, one for each CUDA device, according to CUDA_VISIBLE_DEVICES.
 
-    As CUDA does, the list ends at its first entry that is no device; a note says so. Without
-    CUDA_DEVICE_ORDER=PCI_BUS_ID, CUDA puts the fastest kind of GPU first, which is not known here.
+    As in CUDA, the list ends at its first entry that is no device. A note says so. Without
+    CUDA_DEVICE_ORDER=PCI_BUS_ID, CUDA puts the fastest kind of GPU first. That kind is not known
+    here.
     """
     if len({gpu.name for gpu in gpus}) > 1 and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         note(
