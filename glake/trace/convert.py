@@ -6,9 +6,10 @@ import csv
 import os
 from collections.abc import Iterator
 
+from glake import arguments
 from glake.errors import ConvertError, RefusedPickle
 from glake.trace import history
-from glake.trace.format import MAX_BYTES, read_events
+from glake.trace.format import MAX_BYTES, opened, read_events
 from glake.trace.history import Conversion, Entry
 from glake.trace.snapshot import Snapshot
 
@@ -28,11 +29,11 @@ def convert(
         device: the device to take, if a snapshot has the history of several.
 
     Blocks that were live before the history began come first. A snapshot's stacks become tags of
-    the user's own frames. The result's `notes` say what a trace cannot. Raises OSError, and
+    the user's own frames. The result's `notes` say what a trace cannot. Raises FileFailed, and
     RefusedPickle or ConvertError, which are ValueErrors that name the file and the field.
     """
-    name = os.fspath(path)
-    with open(name, "rb") as file:
+    name = arguments.path("a snapshot or a log", path)
+    with opened(name, "rb") as file:
         start = file.read(64)
     try:
         if start.startswith(",".join(_RMM_HEADER[:4]).encode()):

@@ -41,8 +41,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from typing_extensions import Self, dataclass_transform
 
-from glake import extras, files
-from glake.errors import InvalidOption, UnknownOption, WrongType
+from glake import arguments, extras, files
+from glake.errors import FileFailed, InvalidOption, UnknownOption, WrongType
 from glake.hints import did_you_mean
 
 C = TypeVar("C", bound="Configurable.Config")
@@ -98,12 +98,22 @@ def child(kind: Callable[..., C], **fields: object) -> C:
         fields: the values that differ from the class's defaults.
 
     Raises:
-        WrongType: `kind` is no class.
+        WrongType: `kind` is no config's class.
     """
-    if not callable(kind):
+    if not (isinstance(kind, type) and issubclass(kind, Configurable.Config)):
         raise WrongType(f"kind is a config's class, not {kind!r}")
     default: Any = dataclasses.field(default_factory=functools.partial(kind, **fields))
     return default
+
+
+@contextlib.contextmanager
+def _told_as_failed(path: str) -> Iterator[None]:
+    """Turns errors of the system into FileFailed, which names `path`."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # a ValueError: no file has such a name
+        number, why = getattr(error, "errno", None), getattr(error, "strerror", None)
+        raise FileFailed(number, why or str(error), path) from None
 
 
 class Configurable:
@@ -152,7 +162,7 @@ class Configurable:
         def get(self, path: str) -> Any:
             """The value at a dotted path such as "model.block.attention.heads"."""
             node: Any = self
-            for key in path.split("."):
+            for key in arguments.text("an option's path", path).split("."):
                 if not isinstance(node, Configurable.Config):
                     raise UnknownOption(f"{path!r}: nothing named {key!r} in {node!r}")
                 _known(type(node), key)
@@ -185,6 +195,8 @@ class Configurable:
             is not visited again. If it returns None, the node stays. Returns the root, which may
             have been replaced too.
             """
+            if not (isinstance(kind, type) and issubclass(kind, Configurable.Config)):
+                raise WrongType(f"kind is a config's class, not {kind!r}")
             for name, value in self._options():
                 if isinstance(value, Configurable.Config):
                     setattr(self, name, value.visit(kind, function))
@@ -225,16 +237,32 @@ class Configurable:
             return made
 
         def save(self, path: str | Path) -> None:
-            """Writes the config as TOML, whole or not at all."""
-            files.write_whole(Path(path), str(self), mode=0o666)
+            """Writes the config as TOML, whole or not at all.
+
+            Raises:
+                WrongType: no path.
+                FileFailed: the file cannot be written.
+            """
+            place = arguments.path("a config's file", path)
+            with _told_as_failed(place):
+                files.write_whole(Path(place), str(self), mode=0o666)
 
         @classmethod
         def load(cls: type[C], path: str | Path) -> C:
-            """Reads what save() wrote. Fields that are left out have their defaults."""
+            """Reads what save() wrote. Fields that are left out have their defaults.
+
+            Raises:
+                WrongType: no path.
+                FileFailed: the file cannot be read.
+                InvalidOption: no TOML, or not of this config.
+            """
             reader = _toml_reader()
-            with told_of(f"{path}: "):
+            place = arguments.path("a config's file", path)
+            with told_of(f"{place}: "):
                 try:
-                    plain = reader.loads(Path(path).read_text("utf-8"))
+                    with _told_as_failed(place):
+                        read = Path(place).read_bytes()
+                    plain = reader.loads(read.decode("utf-8"))
                 except (reader.TOMLDecodeError, UnicodeDecodeError) as error:
                     raise InvalidOption(f"no TOML: {error}") from None
                 return cls.from_dict(plain)
@@ -246,6 +274,8 @@ class Configurable:
         def diff(self, other: Configurable.Config) -> dict[str, tuple[object, object]]:
             """Path -> (here, there) where the two differ. None stands for a path that is
             missing."""
+            if not isinstance(other, Configurable.Config):
+                raise WrongType(f"other is a config, not {other!r}")
             mine, theirs = self.flat(), other.flat()
             pairs = {path: (mine.get(path), theirs.get(path)) for path in mine | theirs}
             return {path: pair for path, pair in pairs.items() if pair[0] != pair[1]}

@@ -26,6 +26,7 @@ from glake.metrics import serve_prometheus
 from glake.trace import Job, html
 from glake.trace import plan as glake_plan
 from glake.trace import replay as replaying
+from glake.trace.convert import convert
 from glake.trace.format import TraceWriter, read_events
 from glake.transfer import topology
 
@@ -68,6 +69,13 @@ def _gather(index: Any, stride: int = 4096) -> None:
     with glake.empty(1 << 20) as block:
         blocks = transfer.Blocks(block.ptr, stride, 2, 4096, 0)
         transfer.gather(to, blocks, index).wait()
+
+
+def _options() -> Any:
+    """A small config of the trainer's."""
+    from glake.trainer.data import Data
+
+    return Data.Config
 
 
 def _connect(address: Any) -> None:
@@ -180,6 +188,15 @@ CALLS: list[tuple[Callable[[Any], object], tuple[Any, ...], type[GlakeError]]] =
     (lambda value: topology.Topology(value, topology.from_preset("dgx1v").platform, "b"),
      (None, 3), WrongType),
     (trainer.Experiment, (None, 3, "x"), WrongType),
+    (_options().load, (None, 3, b"x"), WrongType),
+    (_options().load, ("/no/such/x", "/", "a\0b"), FileFailed),
+    (lambda path: _options()().save(path), ("/no/such/x", "/", "a\0b"), FileFailed),
+    (lambda path: _options()().set(path, 1), (None, 3), WrongType),
+    (lambda kind: _options()().visit(kind, id), (None, 3, int), WrongType),
+    (lambda other: _options()().diff(other), (None, 3, {}), WrongType),
+    (trainer.child, (int, str), WrongType),
+    (lambda path: convert(path, "/dev/null"), (None, 3), WrongType),
+    (lambda path: convert(path, "/dev/null"), ("/no/such/x", "/", "a\0b"), FileFailed),
     (topology.current, (3, "x", {"GLAKE_DRIVER": 3}, {3: "x"}), WrongType),
     (lambda size: simcuda.landings(0, size), (1 << 62, 1 << 70), InvalidOption),
     (replaying.load_trace, (None, 1, b"x", []), WrongType),
