@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
-from glake.errors import InvalidOption, UnknownOption
+from glake.errors import FileFailed, InvalidOption, UnknownOption
 from glake.trainer.configurable import Configurable, child
 
 
@@ -226,7 +226,7 @@ def test_a_bad_file_is_named(tmp_path: Path) -> None:
     path.write_text("name = 'a'\ncolur = 'b'\n")
     with pytest.raises(UnknownOption, match=r"bike\.toml: Bike has no option 'colur'"):
         Bike.Config.load(path)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileFailed, match="none.toml"):
         Bike.Config.load(tmp_path / "none.toml")
 
 
