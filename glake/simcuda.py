@@ -278,7 +278,10 @@ def fail(symbol: str | None = None, k: int = 1, code: int = 2, times: int = 1) -
     """
     result = _call("fail", symbol, k, code, times)
     if result != 0:
-        raise InvalidOption(f"the simulator cannot fail call {k} of {symbol!r} (CUresult {result})")
+        raise InvalidOption(
+            f"the simulator cannot fail call {k} of {symbol!r}, {times} times, with {code}: a call "
+            'of the driver such as "cuMemMap", or "*"; k and times from 1 on, or times=-1'
+        )
 
 
 def calls(symbol: str = "*") -> int:
@@ -292,7 +295,9 @@ def calls(symbol: str = "*") -> int:
     """
     made = int(_call("calls", symbol))
     if made < 0:
-        raise InvalidOption(f"the simulator has no call {symbol!r}")
+        raise InvalidOption(
+            f"the simulator has no call {symbol!r}: one of the driver's, as cuMemMap, or *"
+        )
     return made
 
 
@@ -307,7 +312,9 @@ def cost_us(symbol: str = "*") -> float:
     """
     modelled = float(_call("cost_us", symbol))
     if modelled < 0:
-        raise InvalidOption(f"the simulator has no call {symbol!r}")
+        raise InvalidOption(
+            f"the simulator has no call {symbol!r}: one of the driver's, as cuMemMap, or *"
+        )
     return modelled
 
 
@@ -384,7 +391,9 @@ def ledger(device: Device = 0) -> dict[str, int]:
     gpu = arguments.device_number(device)
     books: dict[str, int] = _json(lambda to, room: int(_call("ledger", gpu, to, room)))
     if not books:
-        raise InvalidDevice(f"the simulator has no GPU {gpu}, or none was used yet")
+        raise InvalidDevice(
+            f"the simulator has no GPU {gpu}, or none was used yet: `glake info` lists those there are"
+        )
     return books
 
 
