@@ -392,7 +392,7 @@ def ledger(device: Device = 0) -> dict[str, int]:
     books: dict[str, int] = _json(lambda to, room: int(_call("ledger", gpu, to, room)))
     if not books:
         raise InvalidDevice(
-            f"the simulator has no GPU {gpu}, or none was used yet: `glake info` lists those there are"
+            f"the simulator has no GPU {gpu}, or none was used yet: `glake info` lists them"
         )
     return books
 
