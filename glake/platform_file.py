@@ -217,7 +217,8 @@ def _edges(value: Any, where: str) -> tuple[Edge, ...]:
     return tuple(found.values())
 
 
-# The kinds of nodes that may be joined, in either direction. The numbers of m and s must agree.
+# The kinds of nodes that may be joined, in either direction. An m and an s that are joined must
+# have the same number.
 _LINKS = {"ms", "ss", "su", "uu", "gs", "gu", "gg", "Ng"}
 
 

@@ -22,7 +22,7 @@ from glake.dryrun.result import DryRun, Refusal
 from glake.errors import DryRunError
 
 _CONF = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-_SHOWN = 20  # of a quiet job that fails, the last lines are shown
+_SHOWN = 20  # how many of a quiet job's last lines are shown if it fails
 _GRACE = 5.0  # seconds between asking a job's processes to end and killing them
 
 

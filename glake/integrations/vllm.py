@@ -190,8 +190,8 @@ class RegionAllocator:
         return sorted(set(self._graphs.items()) & paused_pools())
 
     def _pause(self, tags: Any, kept: tuple[str, ...]) -> None:
-        # Tags whose bytes are dropped go last, because these would be lost if another tag was
-        # refused.
+        # Tags whose bytes are dropped go last. So no bytes are lost if a tag whose bytes are kept
+        # is refused.
         for tag in sorted(tags, key=lambda tag: tag not in kept):
             for at in _regions(tag, "in use"):
                 if at.reserved:

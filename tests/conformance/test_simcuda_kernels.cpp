@@ -79,8 +79,8 @@ void check_bytes() {
   TRUE(violations() == "[]");
 }
 
-// The kernel takes as long as one copy of all bytes at a part of a copy's rate. It shares its link
-// with other copies.
+// The kernel takes as long as one copy of all bytes would take at kRate times a copy's rate. It
+// shares its link with other copies.
 void check_time() {
   constexpr size_t kBytes = size_t{32} << 20, kBlock = 16384;
   Machine m(kBytes, {{"phantom", "1"}});

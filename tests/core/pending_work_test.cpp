@@ -124,7 +124,7 @@ TEST(repeated_places_wait_for_their_work) {
   int64_t repeats = 0;
   for (int step = 0; step < 5; ++step) {
     repeats = test::stat("glake.repeats");
-    for (size_t i = 0; i < 24; ++i) {  // of 5 MiB in 8: the second has the first's memory
+    for (size_t i = 0; i < 24; ++i) {  // 8 MiB have no room for both, so they share memory
       void* first = get(5 * kMiB + i * 1024, f.s[0]);
       fill(first, kUsed, f.s[0]);
       OK(glake_free(first));
@@ -214,8 +214,8 @@ TEST(small_frees_wait_for_recorded_streams) {
   for (size_t bytes : {size_t{512}, 64 * test::kKiB, kMiB}) recorded_on(1, false, bytes);
 }
 
-// They also give no stream a block that another stream freed, whose work may be pending. Of so many
-// streams at least two share a shelf of the cache.
+// Threads give a kept block only to the stream that freed it, because that stream's work on it may
+// be pending. There are more streams than the cache has shelves, so at least two share a shelf.
 TEST(small_frees_serve_their_own_stream) {
   Fixture f("small frees serve their own stream", {{"limit", "192MiB"}});
   constexpr size_t kBytes = 512;

@@ -153,8 +153,9 @@ Row row_of(const Topology& topology, const std::string& name, const Json& bound,
   return row;
 }
 
-// Where memory changes socket at every page, half of every chunk crosses the socket link: too much
-// for GB200's, and for most in both directions. No plan can bring these rows to the bound.
+// Where memory changes socket at every page, half of every chunk crosses the link between sockets.
+// GB200's socket link is too slow for that. Most other socket links are too slow for it in both
+// directions at once. No plan can bring these rows to the bound.
 bool excepted(const std::string& platform, const std::string& name, int host) {
   const bool own_socket = name.find("local") != std::string::npos || name.rfind("p2p", 0) == 0;
   return host == glake::topology::kSpread && !own_socket &&

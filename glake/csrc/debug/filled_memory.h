@@ -14,8 +14,8 @@ namespace glake {
 
 class FilledMemory {
  public:
-  // Bytes at home up to `end`. `offset` is the distance of the first one from the caller's pointer
-  // of the block that was freed there.
+  // Bytes at their home addresses, up to `end`. `offset` is the distance of the stretch's first
+  // byte from the caller's pointer of the block that was freed there.
   struct Stretch {
     Address end;
     HoldingPtr block;

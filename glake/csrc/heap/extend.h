@@ -1,5 +1,6 @@
-// Stitches behind granules that a view has already, so that only the missing ones are mapped. If
-// neither blocks nor work use the view, it is cut first, where that saves more than it costs.
+// Makes a block from free granules that a view has already and more granules mapped behind them. So
+// only the missing granules are mapped. If neither blocks nor work use the view, it is cut first,
+// where that saves more than it costs.
 // Callers hold the slow lock.
 #pragma once
 
@@ -19,15 +20,15 @@ class Extend {
   // The longest request above `least` that extend_view() makes now, if the arenas may grow by
   // `growth`; 0: none.
   Granules most_extended(const Request& r, Granules growth, Granules least);
-  // The longest end of a view's free stretch that r's stream may have without a wait. extend_view()
-  // uses it where it need not map anything.
+  // How many granules r's stream may have without a wait at the end of a free stretch of a view, in
+  // the stretch where they are most. extend_view() can use them without mapping anything.
   Granules longest_reuse(const Request& r);
 
  private:
   struct Reuse {
     View* view = nullptr;
     Granules at, length;  // of the free stretch; the rest is mapped behind it
-    Granules next;        // the longest shorter request, which has more places
+    Granules next;        // the longest request that a place too short for r may serve
   };
   struct Plan {
     Reuse reuse;

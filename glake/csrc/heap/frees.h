@@ -17,8 +17,8 @@ class Frees {
   // Frees the blocks of this heap that threads keep for themselves: large ones, or small ones too.
   void drain_caches(bool small_too);
   // Gives back the pending blocks whose recorded work is complete. Where waiting is allowed, it
-  // also gives back blocks whose own stream can be made to wait for that work. Then that stream's
-  // ticket stands for all of it.
+  // also gives back blocks whose own stream can be made to wait for that work. Then a ticket of the
+  // block's own stream stands for the work of all recorded streams.
   void drain_pending(Wait wait);
   // Gives back the blocks that are kept whole. Call it after drain_pending(), which may add to
   // them.

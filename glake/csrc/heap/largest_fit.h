@@ -27,8 +27,8 @@ class LargestFit {
   // The largest block for r in its heap's memory and in what other heaps lend, if the arenas may
   // grow by `growth`.
   Bytes largest(const Request& r, Granules growth);
-  // The largest request of this caller that would succeed. Where blocks from a size on are
-  // contiguous (option `contiguous`), it may be of another kind than r.
+  // The largest request of this caller that would succeed. With the option `contiguous`, blocks of
+  // at least a given size are contiguous. Then that request may be of another kind than r.
   Bytes callers(const Request& r, const Asked& asked, const GrowthRoom& allocations);
 
   // By how much the arenas could grow. What the driver has is known if it has just refused. Else it
@@ -42,7 +42,7 @@ class LargestFit {
   struct Usable {
     Granules whole{0};           // free ones, from anywhere
     Bytes large = 0, small = 0;  // the longest free stretch for a block of that class
-    Bytes edges = 0;             // the free end and start of two granules that are partly used
+    Bytes edges = 0;             // the free end of one granule and the free start of another
     Bytes grown = 0;             // a free stretch with the growth that can follow it
   };
   Usable usable(const Request& r, Granules growth);

@@ -22,8 +22,9 @@ struct PausedHeap {
   // Whether any heap of the process is paused. While none is, a copy looks no further.
   static bool any() { return some_.load(std::memory_order_relaxed) != 0; }
 
-  // How many of the first granules are held from the driver, and how many are mapped. Those that
-  // the driver refuses to take back stay counted, and serve resume().
+  // How many granules of the run are held from the driver, and how many are mapped. Both counts
+  // begin at the run's first granule. Granules that the driver refuses to take back stay counted,
+  // and serve resume().
   struct Home {
     GranuleRun run;
     uint64_t held = 0, mapped = 0;
@@ -50,7 +51,7 @@ struct PausedHeap {
   std::unique_ptr<SavedBytes> saved;
   bool pending = false;  // copies that failed may still write there, until the device is waited for
   bool whole = false;    // all bytes are saved, and not only those of live blocks
-  Granules missing{0};   // granules() - held(), for callers that hold only hot
+  Granules missing{0};   // granules() - held(), for callers that have only the hot lock
 
  private:
   inline static std::atomic<int> some_{0};

@@ -26,8 +26,8 @@ class Process {
     return process != nullptr ? *process : start();
   }
 
-  // The process, or null if an allocation or free has more to do than the plain one. The hot path
-  // makes no other check.
+  // The process; null if it has not started, or if a hook gives allocations and frees more to do
+  // (process/hook_flags.h). The hot path makes no other check.
   static Process* plain() {
     Process* process = instance_.load(std::memory_order_acquire);
     return process != nullptr && !process->hooks_.any() ? process : nullptr;

@@ -205,9 +205,9 @@ GLAKE_API int glake_set_headroom(int device, size_t bytes, size_t* free_bytes);
 /* The headroom of a device, which need not be in use yet. -1: that of devices used later. */
 GLAKE_API int glake_headroom(int device, size_t* bytes);
 
-/* Counts `bytes` against the limit that another allocator takes from the driver for the caller,
- * such as a pool with an allocator of its own. If there is no room, idle memory is given back
- * first. GLAKE_OUT_OF_MEMORY: that is not enough. Negative bytes reduce the claim. */
+/* Counts `bytes` against the limit. They are memory that another allocator, such as a pool with an
+ * allocator of its own, takes from the driver for the caller. If there is no room, idle memory is
+ * given back first. GLAKE_OUT_OF_MEMORY: that is not enough. Negative bytes reduce the claim. */
 GLAKE_API int glake_claim_outside(int device, int64_t bytes);
 
 /* The device's memory as its driver reports it, and the largest block that fits without growth. */
@@ -480,17 +480,17 @@ typedef struct glake_copy_request {
   int also_device, also_ordered;
 } glake_copy_request;
 
-/* Opens the process's transfer engine. `topology` is the text of one platform or, if `name` says
- * which platform to take, of a platforms file. With NULL or "" as `topology` the links are unknown,
- * and all copies are plain. */
+/* Opens the process's transfer engine. `topology` is the text of one platform. It may also be the
+ * text of a platforms file; then `name` says which of its platforms to take. With NULL or "" as
+ * `topology` the links are unknown, and all copies are plain. */
 GLAKE_API int glake_transfer_open(const char* topology, const char* name);
 /* Cancels transfers, waits for their copies under way and ends the engine's threads.
  * GLAKE_BUSY_TIMEOUT: a stream has not come to its transfer in time. Call again later. */
 GLAKE_API int glake_transfer_close(void);
 
 /* Starts a copy and returns its id at once, or 0 on failure. On a stream it begins after the work
- * enqueued there, and later work there waits for it. Memory must stay valid until the copy is done,
- * and the stream until it has been waited for.
+ * enqueued there, and later work there waits for it. Memory must stay valid until the copy is done.
+ * The stream must stay valid until the copy has been waited for.
  * A small copy, or one that more paths would not speed up, is one plain copy on the stream. */
 GLAKE_API uint64_t glake_copy_start(const glake_copy_request* request);
 /* GLAKE_OK: it is done. GLAKE_BUSY_TIMEOUT: not yet. GLAKE_COPY_FAILED and GLAKE_COPY_CANCELLED say
