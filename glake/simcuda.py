@@ -284,6 +284,15 @@ def fail(symbol: str | None = None, k: int = 1, code: int = 2, times: int = 1) -
         )
 
 
+def _of_symbol(figure: str, symbol: str) -> float:
+    found: float = _call(figure, symbol)
+    if found < 0:
+        raise InvalidOption(
+            f"the simulator has no call {symbol!r}: one of the driver's, as cuMemMap, or *"
+        )
+    return found
+
+
 def calls(symbol: str = "*") -> int:
     """The calls made since the last reset_calls().
 
@@ -293,12 +302,7 @@ def calls(symbol: str = "*") -> int:
     Raises:
         InvalidOption: the simulator has no such call.
     """
-    made = int(_call("calls", symbol))
-    if made < 0:
-        raise InvalidOption(
-            f"the simulator has no call {symbol!r}: one of the driver's, as cuMemMap, or *"
-        )
-    return made
+    return int(_of_symbol("calls", symbol))
 
 
 def cost_us(symbol: str = "*") -> float:
@@ -310,12 +314,7 @@ def cost_us(symbol: str = "*") -> float:
     Raises:
         InvalidOption: the simulator has no such call.
     """
-    modelled = float(_call("cost_us", symbol))
-    if modelled < 0:
-        raise InvalidOption(
-            f"the simulator has no call {symbol!r}: one of the driver's, as cuMemMap, or *"
-        )
-    return modelled
+    return float(_of_symbol("cost_us", symbol))
 
 
 def cost_by_us(table: str, symbol: str) -> float:
