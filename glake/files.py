@@ -10,6 +10,8 @@ import secrets
 import stat
 from pathlib import Path
 
+from glake.errors import FileFailed
+
 
 def lock(file: Path) -> int | None:
     """The descriptor of the locked file, which must stay open. None: another process has the
@@ -36,6 +38,12 @@ def write_whole(file: Path, content: str | bytes, mode: int = 0o600) -> None:
         os.replace(part, file)
     finally:
         part.unlink(missing_ok=True)
+
+
+def failed(error: OSError | ValueError, path: str | os.PathLike[str]) -> FileFailed:
+    """The error of a call that names a file, as glake's. A ValueError: no file has such a name."""
+    number, why = getattr(error, "errno", None), getattr(error, "strerror", None)
+    return FileFailed(number, why or str(error), os.fspath(path))
 
 
 def not_private(folder: Path) -> str:

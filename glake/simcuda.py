@@ -7,6 +7,7 @@ raises WrongType for an argument of another type, and DriverAbsent if the librar
 
 from __future__ import annotations
 
+import abc
 import ctypes
 import functools
 import json
@@ -82,15 +83,15 @@ class Links(TypedDict):
     joint: list[Joint]
 
 
-class _Kind:
+class _Kind(abc.ABC):
     """A kind of parameter of the C interface: its C type, and the values that are taken for it."""
 
     ctype: Any
 
+    @abc.abstractmethod
     def made_of(self, value: Any) -> Any:
         """The value as ctypes takes it. Raises WrongType for another type, and for a value that
         ctypes would cut off."""
-        raise NotImplementedError
 
 
 class _Name(_Kind):

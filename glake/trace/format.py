@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import IO, Any, NamedTuple, TypeVar
 
-from glake import arguments
-from glake.errors import FileFailed, TraceError, WrongType
+from glake import arguments, files
+from glake.errors import TraceError, WrongType
 
 __all__ = [
     "FORMAT",
@@ -242,13 +242,13 @@ class TraceWriter:
                     self._packed.close()
                 self._file.close()
         except OSError as error:
-            raise _failed(error, self._path) from None
+            raise files.failed(error, self._path) from None
 
     def _write(self, text: str) -> None:
         try:
             self._text.write(text)
         except OSError as error:
-            raise _failed(error, self._path) from None
+            raise files.failed(error, self._path) from None
 
     def __enter__(self) -> TraceWriter:
         return self
@@ -281,12 +281,7 @@ def opened(path: str | os.PathLike[str], mode: str) -> IO[bytes]:
     try:
         return open(path, mode)
     except (OSError, ValueError) as error:  # a ValueError: no file has such a name
-        raise _failed(error, path) from None
-
-
-def _failed(error: OSError | ValueError, path: str | os.PathLike[str]) -> FileFailed:
-    number, why = getattr(error, "errno", None), getattr(error, "strerror", None)
-    return FileFailed(number, why or str(error), os.fspath(path))
+        raise files.failed(error, path) from None
 
 
 class Chunks(Iterator[bytes]):

@@ -42,7 +42,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from typing_extensions import Self, dataclass_transform
 
 from glake import arguments, extras, files
-from glake.errors import FileFailed, InvalidOption, UnknownOption, WrongType
+from glake.errors import InvalidOption, UnknownOption, WrongType
 from glake.hints import did_you_mean
 
 C = TypeVar("C", bound="Configurable.Config")
@@ -111,9 +111,8 @@ def _told_as_failed(path: str) -> Iterator[None]:
     """Turns errors of the system into FileFailed, which names `path`."""
     try:
         yield
-    except (OSError, ValueError) as error:  # a ValueError: no file has such a name
-        number, why = getattr(error, "errno", None), getattr(error, "strerror", None)
-        raise FileFailed(number, why or str(error), path) from None
+    except (OSError, ValueError) as error:
+        raise files.failed(error, path) from None
 
 
 class Configurable:
