@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Buffer
 
-    from glake.transfer.buffers import Raw
+    from glake.transfer.array_memory import Raw
     from glake.transfer.runs import Blocks
 
 

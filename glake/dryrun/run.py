@@ -15,7 +15,7 @@ from typing import IO
 from glake import arguments
 from glake.allocator import adapter_build
 from glake.dryrun.gpus import machine, outside_bytes
-from glake.dryrun.job import Job, run_once
+from glake.dryrun.launch import Launch, run_once
 from glake.dryrun.result import DryRun
 from glake.dryrun.search import PRECISION, smallest_capacity
 from glake.errors import AdapterBuildError, DryRunError
@@ -79,7 +79,7 @@ def dry_run(
             "with: ask for one of the two"
         )
     require_cuda_build()
-    job = Job(
+    launch = Launch(
         command=command_of(str(script), args, as_module),
         machine=machine(str(gpus), memory),
         outside=outside,
@@ -89,24 +89,26 @@ def dry_run(
         timeout_s=timeout_s,
     )
     taken = outside_bytes(outside, 1)
-    if taken >= job.machine.memory_bytes:
+    if taken >= launch.machine.memory_bytes:
         raise DryRunError(
             f"CUDA itself would take {size(taken)} of each GPU, which has "
-            f"{size(job.machine.memory_bytes)}: a larger memory=, or a smaller outside="
+            f"{size(launch.machine.memory_bytes)}: a larger memory=, or a smaller outside="
         )
-    if job.keep is not None:
+    if launch.keep is not None:
         try:
-            job.keep.mkdir(parents=True, exist_ok=True)
+            launch.keep.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise DryRunError(f"no folder {job.keep} for what is kept: {error.strerror}") from None
+            raise DryRunError(
+                f"no folder {launch.keep} for what is kept: {error.strerror}"
+            ) from None
     tell = progress or (lambda text: None)
-    job = replace(job, known=_adapter_is_built(numbers, tell))
+    launch = replace(launch, known=_adapter_is_built(numbers, tell))
     found = []
     for name in names:
         tell(f"{name}: running the job")
-        made = run_once(job, name)
+        made = run_once(launch, name)
         if capacity_search:
-            made = smallest_capacity(job, made, tell, precision)
+            made = smallest_capacity(launch, made, tell, precision)
         found.append(made)
     return found
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from glake.config import GRANULE
-from glake.dryrun.job import Job, run_once
+from glake.dryrun.launch import Launch, run_once
 from glake.dryrun.result import DryRun
 from glake.units import size
 
@@ -15,7 +15,7 @@ _ROOMY = 4 << 40  # bytes: more than a job needs; phantom memory takes nothing
 
 
 def smallest_capacity(
-    job: Job, made: DryRun, tell: Callable[[str], None], precision: float = PRECISION
+    launch: Launch, made: DryRun, tell: Callable[[str], None], precision: float = PRECISION
 ) -> DryRun:
     """The run with the smallest capacity (bytes of the device, including CUDA's own share).
     Bisection finds it to `precision`. It is on the safe side: the job ran with it.
@@ -23,7 +23,7 @@ def smallest_capacity(
     It is assumed that a job which runs with some memory also runs with more. A job that asks how
     much memory there is, and takes a share of it, has no definite smallest capacity.
     """
-    quiet = replace(job, quiet=True, keep=None)
+    quiet = replace(launch, quiet=True, keep=None)
     needed = made
     if made.oom is not None:
         tell(f"{made.allocator}: running the job with room to spare")
@@ -49,14 +49,14 @@ def smallest_capacity(
     return replace(made, smallest_capacity_bytes=high)
 
 
-def _runs(job: Job, allocator: str, capacity: int, tell: Callable[[str], None]) -> bool:
-    fits = run_once(_with_memory(job, capacity), allocator).fits
+def _runs(launch: Launch, allocator: str, capacity: int, tell: Callable[[str], None]) -> bool:
+    fits = run_once(_with_memory(launch, capacity), allocator).fits
     tell(f"{allocator}: {'runs' if fits else 'does not run'} with {size(capacity)}")
     return fits
 
 
-def _with_memory(job: Job, capacity: int) -> Job:
-    return replace(job, machine=replace(job.machine, memory_bytes=capacity))
+def _with_memory(launch: Launch, capacity: int) -> Launch:
+    return replace(launch, machine=replace(launch.machine, memory_bytes=capacity))
 
 
 def _rounded(capacity: int) -> int:

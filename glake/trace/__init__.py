@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from glake.trace.expected import assume as assume
     from glake.trace.job import Job as Job
     from glake.trace.kinds import kind as kind
-    from glake.trace.planner import Plan as Plan
+    from glake.trace.planner import MemoryPlan as MemoryPlan
     from glake.trace.planner import plan as plan
 
 _LAZY = {
     "Job": "job",
     "assume": "expected",
     "kind": "kinds",
-    "Plan": "planner",
+    "MemoryPlan": "planner",
     "plan": "planner",
 }
 
@@ -31,4 +31,4 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
 
 
-__all__ = ["Job", "Plan", "assume", "kind", "plan"]
+__all__ = ["Job", "MemoryPlan", "assume", "kind", "plan"]

@@ -200,7 +200,7 @@ def _console() -> Console:
     return console
 
 
-def _plan(target: str, given: dict[str, Any]) -> planner.Plan:
+def _plan(target: str, given: dict[str, Any]) -> planner.MemoryPlan:
     # This check comes first, because with the packages that a plan lacks (peft) pip would install
     # another torch.
     if not given["python"]:
@@ -272,7 +272,7 @@ def _options(target: str, given: dict[str, Any]) -> dict[str, str]:
     return options
 
 
-def _print(made: planner.Plan, seconds: float, given: dict[str, Any]) -> None:
+def _print(made: planner.MemoryPlan, seconds: float, given: dict[str, Any]) -> None:
     console = _console()
     facts = made.facts
     static = int(facts["setup_live_bytes"])
@@ -294,7 +294,7 @@ def _print(made: planner.Plan, seconds: float, given: dict[str, Any]) -> None:
     console.print(f"({seconds:.0f} s)")
 
 
-def _table(made: planner.Plan) -> Table:
+def _table(made: planner.MemoryPlan) -> Table:
     table = Table("policy", "fits")
     times = [f"driver time a step, {costs}" for costs in made.results[0].by_costs]
     for heading in ("physical peak", "smallest capacity", "headroom", *times):
@@ -319,7 +319,7 @@ def _when(step: int | None) -> str:
     return "out of memory in set-up" if step is None else f"out of memory in step {step}"
 
 
-def _print_holders(console: Console, made: planner.Plan) -> None:
+def _print_holders(console: Console, made: planner.MemoryPlan) -> None:
     total = sum(held for _, held, _ in made.holders)
     roles = ", ".join(f"{role} {size(held)} ({share(held, total)})" for role, held in made.roles)
     console.print(escape(f"At the peak: {roles}."))
@@ -331,7 +331,7 @@ def _print_holders(console: Console, made: planner.Plan) -> None:
     console.print(table)
 
 
-def _print_assumptions(console: Console, made: planner.Plan, given: dict[str, Any]) -> None:
+def _print_assumptions(console: Console, made: planner.MemoryPlan, given: dict[str, Any]) -> None:
     texts = [f"{given['attention']} attention where CUDA could take it"]
     scratch = given["scratch"]
     texts.append(f"{scratch} kernel scratch, not calibrated" if scratch != "none" else "no scratch")

@@ -41,7 +41,7 @@ Progress = Callable[[float, str], None]
 
 
 @dataclass(frozen=True)
-class Plan:
+class MemoryPlan:
     """What a plan found. Sizes are bytes.
 
     Attributes:
@@ -136,7 +136,7 @@ def plan(
     html: str | os.PathLike[str] | None = None,
     python: str = "",
     progress: Progress | None = None,
-) -> Plan:
+) -> MemoryPlan:
     """Records `target` without running it, and replays it on a device of `gpu` bytes.
 
     Args:
@@ -211,7 +211,7 @@ def plan(
             report.write(html, trace, results)
         advice = _advice(trace, results)
         kept = path if out is not None else _kept(target, file) if keep else None
-    return Plan(
+    return MemoryPlan(
         target=target,
         trace=kept,
         facts=facts,

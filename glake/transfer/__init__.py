@@ -9,8 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from glake.transfer.array_memory import ASK, HOST, Raw
     from glake.transfer.bounds import Ends, bound, joint_bound
-    from glake.transfer.buffers import ASK, HOST, Raw
     from glake.transfer.default import copy, copy_batch, gather, scatter, stats
     from glake.transfer.engine import UNORDERED, Engine, default_engine
     from glake.transfer.files import FileEngine, FileTransfer, read_file, write_file
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from glake.transfer.torch_mode import torch_copies
 
 _HOME = {
-    "ASK": "buffers",
+    "ASK": "array_memory",
     "Blocks": "runs",
     "Ends": "bounds",
     "bound": "bounds",
@@ -37,7 +37,7 @@ _HOME = {
     "FileEngine": "files",
     "FileTransfer": "files",
     "gather": "default",
-    "HOST": "buffers",
+    "HOST": "array_memory",
     "joint_bound": "bounds",
     "Mooncake": "nodes",
     "Nixl": "nodes",
@@ -47,7 +47,7 @@ _HOME = {
     "pinned": "host",
     "Peer": "nodes",
     "Plan": "planning",
-    "Raw": "buffers",
+    "Raw": "array_memory",
     "read_file": "files",
     "register_host": "host",
     "Registration": "host",

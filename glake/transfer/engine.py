@@ -16,7 +16,7 @@ from glake import _C, arguments
 from glake.errors import GlakeError, InvalidArgument, InvalidDevice, TransferClosed
 from glake.transfer import completion_watcher, handle, intercepted, registration, runs
 from glake.transfer import topology as topologies
-from glake.transfer.buffers import ASK, Buffer, buffer_of, is_tensor
+from glake.transfer.array_memory import ASK, ArrayMemory, is_tensor, memory_of
 from glake.transfer.handle import Transfer, stream_of
 from glake.transfer.relay import modes
 from glake.transfer.topology import node as nodes
@@ -224,7 +224,7 @@ class Engine:
             RegionPaused: memory of a paused region.
             TransferClosed: this engine is closed.
         """
-        to, of = buffer_of(dst, write=True), buffer_of(src)
+        to, of = memory_of(dst, write=True), memory_of(src)
         to, of, parts, made = _planned(to, of)
         streams = _ordering(stream, to, of, made)
         flags = _DIRECT if arguments.flag("direct", direct) else 0
@@ -250,7 +250,7 @@ class Engine:
             InvalidArgument: no pairs, or what copy() refuses.
             GlakeError: what copy() raises.
         """
-        given = [(dst, buffer_of(dst, write=True), buffer_of(src)) for dst, src in _pairs(pairs)]
+        given = [(dst, memory_of(dst, write=True), memory_of(src)) for dst, src in _pairs(pairs)]
         groups: dict[tuple[Any, ...], list[runs.Parts]] = {}
         keep: list[Any] = []
         for _, to, of in given:
@@ -288,7 +288,7 @@ class Engine:
             InvalidArgument: a block that is not there, gaps, or sizes that do not match.
             GlakeError: what copy() raises.
         """
-        flat = _whole(buffer_of(dst, write=True))
+        flat = _whole(memory_of(dst, write=True))
         memory, addresses, size = runs.block_addresses(blocks, index)
         parts = runs.rows_of(_lined_up(flat, len(addresses), size), addresses, size)
         return self._blocks(dst, parts, flat, memory, stream)
@@ -312,7 +312,7 @@ class Engine:
         """
         import numpy as np
 
-        flat = _whole(buffer_of(src))
+        flat = _whole(memory_of(src))
         memory, addresses, size = runs.block_addresses(blocks, index, write=True)
         parts = runs.rows_of(addresses, _lined_up(flat, len(addresses), size), size)
         try:
@@ -358,14 +358,14 @@ class Engine:
         )
 
     def _blocks(
-        self, dst: Any, parts: runs.Parts, to: Buffer, of: Buffer, stream: CopyStream
+        self, dst: Any, parts: runs.Parts, to: ArrayMemory, of: ArrayMemory, stream: CopyStream
     ) -> Transfer:
         streams = _ordering(stream, to, of)
         ids = self._ids(parts, to.device, of.device, streams, _checks(to, of))
         written(dst)
         return Transfer(ids, parts.bytes, _owners(to, of), bool(streams))
 
-    def _place(self, end: Buffer) -> int:
+    def _place(self, end: ArrayMemory) -> int:
         return end.device if end.device != ASK else _C.place_of(end.address)[0]
 
     def _ids(
@@ -378,7 +378,7 @@ class Engine:
         return [_C.copy_start(parts.numbers, dst, src, streams, flags | _TRACKED)]
 
 
-def _planned(to: Buffer, of: Buffer) -> tuple[Buffer, Buffer, runs.Parts, bool]:
+def _planned(to: ArrayMemory, of: ArrayMemory) -> tuple[ArrayMemory, ArrayMemory, runs.Parts, bool]:
     """The two arrays, the copy's parts, and whether the source was made contiguous for it."""
     # This comes first to make small copies fast: both are known to have no gaps.
     size = to._bytes if to._dense and of._dense else None
@@ -411,22 +411,22 @@ def _pairs(given: Any) -> list[tuple[Any, Any]]:
     return pairs
 
 
-def _checks(to: Buffer, of: Buffer) -> int:
+def _checks(to: ArrayMemory, of: ArrayMemory) -> int:
     """The flags for memory without an owner: `Raw`, `Blocks`."""
     return (_CHECKED_DST if to.owner is None else 0) | (_CHECKED_SRC if of.owner is None else 0)
 
 
-def _owners(to: Buffer, of: Buffer) -> Any:
+def _owners(to: ArrayMemory, of: ArrayMemory) -> Any:
     return None if to.owner is None and of.owner is None else (to.owner, of.owner)
 
 
-def _whole(found: Buffer) -> Buffer:
+def _whole(found: ArrayMemory) -> ArrayMemory:
     if not found.contiguous:
         raise InvalidArgument(f"{found} is not C-contiguous: the side without blocks must be")
     return found
 
 
-def _lined_up(flat: Buffer, count: int, size: int) -> Any:
+def _lined_up(flat: ArrayMemory, count: int, size: int) -> Any:
     import numpy as np
 
     if flat.bytes != count * size:
@@ -443,11 +443,13 @@ def written(dst: Any) -> None:
         sys.modules["torch"].autograd.graph.increment_version(dst)
 
 
-def _ordering(stream: CopyStream, dst: Buffer, src: Buffer, made: bool = False) -> Streams:
+def _ordering(
+    stream: CopyStream, dst: ArrayMemory, src: ArrayMemory, made: bool = False
+) -> Streams:
     """The streams of a copy. `made`: the source was just made contiguous on its framework's own
     stream."""
     found: Streams = []
-    ends: tuple[Buffer, ...] = (src, dst)
+    ends: tuple[ArrayMemory, ...] = (src, dst)
     if isinstance(stream, str):
         if stream != UNORDERED:
             raise InvalidArgument(f"{stream!r} is no stream: pass a stream, None or UNORDERED")

@@ -6,17 +6,17 @@ from typing import Any
 
 from glake import _C
 from glake.errors import GlakeError, InvalidArgument, InvalidPointer
-from glake.transfer.buffers import HOST, Buffer
+from glake.transfer.array_memory import HOST, ArrayMemory
 from glake.transfer.engine import default_engine
 
 
-def require(memory: Buffer) -> None:
+def require(memory: ArrayMemory) -> None:
     """Raises InvalidArgument for memory with gaps."""
     if not memory.contiguous:
         raise InvalidArgument(f"{memory} has gaps: pass contiguous memory, or copy it first")
 
 
-def gpu_of(memory: Buffer) -> int:
+def gpu_of(memory: ArrayMemory) -> int:
     """The GPU that has the memory, or HOST.
 
     Raises:
@@ -36,7 +36,7 @@ def gpu_of(memory: Buffer) -> int:
     return gpu
 
 
-def stream_of(memory: Buffer, gpu: int) -> Any:
+def stream_of(memory: ArrayMemory, gpu: int) -> Any:
     """(GPU, handle) of the caller's current stream. None: it has none.
 
     It must be asked on the caller's thread, because a thread that copies has another current
@@ -47,7 +47,7 @@ def stream_of(memory: Buffer, gpu: int) -> Any:
     return (gpu, memory.stream)
 
 
-def _require_block(memory: Buffer) -> None:
+def _require_block(memory: ArrayMemory) -> None:
     try:
         held = _C.block_info(memory.address)[0]
     except GlakeError:  # inside a block, or not glake's: the engine checks each piece

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from glake import _C, arguments
 from glake.errors import GlakeError, InvalidArgument
-from glake.transfer.buffers import Buffer, buffer_of
+from glake.transfer.array_memory import ArrayMemory, memory_of
 from glake.transfer.engine import default_engine, open_engine
 from glake.transfer.registration import Registration
 
@@ -136,7 +136,7 @@ def register_host(array: Array, background: bool = False) -> Registration:
         DriverError: the driver refuses.
     """
     arguments.flag("background", background)
-    memory = array if isinstance(array, Buffer) else buffer_of(array, use="pin")
+    memory = array if isinstance(array, ArrayMemory) else memory_of(array, use="pin")
     if not memory.contiguous or memory.bytes == 0:
         raise InvalidArgument(
             f"{memory} is not C-contiguous (it has gaps, or another order) or has no bytes: pin "

@@ -35,7 +35,7 @@ class PlannedPath:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class RefusedPath:
     """A path that is not taken, and the reason."""
 
     path: str
@@ -79,7 +79,7 @@ class Plan:
     plain_us: float | None
     relays_from: int | None
     paths: tuple[PlannedPath, ...]
-    refusals: tuple[Refusal, ...]
+    refusals: tuple[RefusedPath, ...]
     _bound: "_Bound" = field(repr=False, compare=False)
 
     @property
@@ -133,7 +133,7 @@ class Plan:
         return "\n".join(lines)
 
 
-def _by_reason(refusals: Iterable[Refusal]) -> Iterable[tuple[str, list[str]]]:
+def _by_reason(refusals: Iterable[RefusedPath]) -> Iterable[tuple[str, list[str]]]:
     grouped: dict[str, list[str]] = {}
     for refusal in refusals:
         grouped.setdefault(refusal.reason, []).append(refusal.path)
@@ -302,7 +302,7 @@ def _sized(answer: dict[str, Any], bytes: int) -> dict[str, Any]:
         )
         for path in answer["paths"]
     )
-    refusals = [Refusal(*refusal) for refusal in answer["refusals"]]
+    refusals = [RefusedPath(*refusal) for refusal in answer["refusals"]]
     rate, expected_us = answer["rate"], answer["expected_us"]
     direct = tuple(path for path in paths if len(path.hops) == 1)
     if direct and len(paths) > len(direct) and not answer["split"]:
@@ -310,7 +310,9 @@ def _sized(answer: dict[str, Any], bytes: int) -> dict[str, Any]:
             f"at {round_size(bytes)} all paths would take {expected_us:.0f} us, a plain copy "
             f"{answer['plain_us']:.0f} us (estimate)"
         )
-        refusals = [Refusal(path.name, reason) for path in paths if path not in direct] + refusals
+        refusals = [
+            RefusedPath(path.name, reason) for path in paths if path not in direct
+        ] + refusals
         paths, rate, expected_us = direct, answer["plain"], answer["plain_us"]
     return {
         "rate": rate,

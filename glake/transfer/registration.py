@@ -5,7 +5,7 @@ from __future__ import annotations
 from glake import _C
 from glake.errors import BusyTimeout, WrongType
 from glake.transfer import handle, timeouts
-from glake.transfer.buffers import Buffer
+from glake.transfer.array_memory import ArrayMemory
 
 # Pinned memory must not be freed. So it is kept until it is unpinned, even if the registration is
 # dropped.
@@ -21,9 +21,9 @@ class Registration:
         bytes: of the memory.
     """
 
-    def __init__(self, memory: Buffer, background: bool) -> None:
-        """Begins to pin the memory. Raises WrongType for anything but a Buffer."""
-        if not isinstance(memory, Buffer):
+    def __init__(self, memory: ArrayMemory, background: bool) -> None:
+        """Begins to pin the memory. Raises WrongType for anything but an ArrayMemory."""
+        if not isinstance(memory, ArrayMemory):
             raise WrongType(f"a Registration is what register_host() returns, not of {memory!r}")
         self._memory = memory  # keeps it alive while it is pinned
         self._open = self._pinned = False

@@ -8,7 +8,7 @@ from typing import Any
 
 from glake import arguments
 from glake.errors import InvalidArgument
-from glake.transfer.buffers import ASK, Buffer, buffer_of, raw_memory
+from glake.transfer.array_memory import ASK, ArrayMemory, memory_of, raw_memory
 from glake.typing import Device
 
 # In simcuda, whose batches follow measurements on an H100, 16 MiB in pieces of 64 KiB take 1.03 to
@@ -84,7 +84,7 @@ class Layout:
         return self.run < SHORT_RUN and self.count > FEW_PARTS
 
 
-def check_fit(dst: Buffer, src: Buffer) -> bool:
+def check_fit(dst: ArrayMemory, src: ArrayMemory) -> bool:
     """Whether both are contiguous. Raises InvalidArgument unless `src` can be copied to `dst`. That
     requires equal shapes and item types, in any strides, or two contiguous arrays of equally many
     bytes."""
@@ -113,7 +113,7 @@ def check_fit(dst: Buffer, src: Buffer) -> bool:
     return False
 
 
-def layout_of(dst: Buffer, src: Buffer) -> Layout:
+def layout_of(dst: ArrayMemory, src: ArrayMemory) -> Layout:
     """The layout of a copy between two arrays that fit each other and are not both contiguous."""
     dims = [
         (extent, to, of)
@@ -129,7 +129,7 @@ def layout_of(dst: Buffer, src: Buffer) -> Layout:
     return Layout(tuple(dims), run)
 
 
-def parts_of(dst: Buffer, src: Buffer, layout: Layout) -> Parts:
+def parts_of(dst: ArrayMemory, src: ArrayMemory, layout: Layout) -> Parts:
     """The parts that copy `src` to `dst` item by item. Raises InvalidArgument if there are too many
     pieces."""
     if layout.count > MOST_PARTS or (layout.short and layout.count > MOST_SHORT_PARTS):
@@ -146,7 +146,7 @@ def parts_of(dst: Buffer, src: Buffer, layout: Layout) -> Parts:
     return rows_of(offsets[:, 0] + dst.address, offsets[:, 1] + src.address, layout.run)
 
 
-def compacted(dst: Buffer, src: Buffer) -> tuple[Buffer, Buffer] | None:
+def compacted(dst: ArrayMemory, src: ArrayMemory) -> tuple[ArrayMemory, ArrayMemory] | None:
     """Returns the pair, with `src` made contiguous on its own device in the memory order of `dst`.
     None if `dst` has gaps, or if `src` is not of torch, NumPy or CuPy."""
     order = sorted(range(len(dst.shape)), key=lambda dim: -abs(dst.strides[dim]))
@@ -164,7 +164,7 @@ def compacted(dst: Buffer, src: Buffer) -> tuple[Buffer, Buffer] | None:
         made = owner.transpose(order).copy(order="C")
     else:
         return None
-    return flat, buffer_of(made)
+    return flat, memory_of(made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,9 @@ def _numbers(blocks: Blocks) -> tuple[int, int]:
     return count, stride
 
 
-def block_addresses(blocks: Any, index: Any = None, write: bool = False) -> tuple[Buffer, Any, int]:
+def block_addresses(
+    blocks: Any, index: Any = None, write: bool = False
+) -> tuple[ArrayMemory, Any, int]:
     """Returns (memory, address of each block, bytes of a block), for the blocks `index` in their
     order, or for all.
 
@@ -213,7 +215,7 @@ def block_addresses(blocks: Any, index: Any = None, write: bool = False) -> tupl
         if count < 0 or far or (abs(stride) < size and count > 1):
             raise InvalidArgument(f"{blocks}: {count} blocks of {size} bytes every {stride} bytes")
     else:
-        whole = buffer_of(blocks, write)
+        whole = memory_of(blocks, write)
         if not whole.shape:
             raise InvalidArgument(f"{whole} has no first dimension to take blocks of")
         inner = replace(whole, shape=whole.shape[1:], strides=whole.strides[1:])

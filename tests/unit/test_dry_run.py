@@ -13,7 +13,7 @@ from rich.console import Console
 
 from glake import cli, outside
 from glake.dryrun import gpus, html, run, search
-from glake.dryrun import job as running
+from glake.dryrun import launch as launching
 from glake.dryrun.cli import show
 from glake.dryrun.result import DryRun, Refusal, verdict
 from glake.errors import DryRunError
@@ -107,15 +107,15 @@ def test_bad_allocators_are_named(tmp_path):
 
 
 def test_environments_differ_by_the_allocator_alone(monkeypatch):
-    monkeypatch.setattr(running.libraries, "environment", dict)
+    monkeypatch.setattr(launching.libraries, "environment", dict)
     given = {
         "PATH": "/bin",
         "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64,expandable_segments:True",
         "GLAKE_ALLOCATOR": "1",
         "GLAKE_SIM_SEED": "7",
     }
-    job = running.Job(("true",), gpus.machine("2"), environment=given)
-    found = {name: running._environment(job, name, "m") for name in run.ALLOCATORS}
+    launch = launching.Launch(("true",), gpus.machine("2"), environment=given)
+    found = {name: launching._environment(launch, name, "m") for name in run.ALLOCATORS}
     conf = {name: each["PYTORCH_CUDA_ALLOC_CONF"] for name, each in found.items()}
     assert conf["native"] == "max_split_size_mb:64"
     assert conf["expandable"] == "max_split_size_mb:64,expandable_segments:True"
@@ -139,9 +139,9 @@ def report(**given):
 
 
 def gathered(code, *reports):
-    job = running.Job(("python", "train.py"), gpus.machine())
-    running._check_end(job, "native", code, list(reports), Path(os.devnull))
-    return running._gathered(job, "native", code, list(reports), 1.0)
+    launch = launching.Launch(("python", "train.py"), gpus.machine())
+    launching._check_end(launch, "native", code, list(reports), Path(os.devnull))
+    return launching._gathered(launch, "native", code, list(reports), 1.0)
 
 
 def test_figures_are_the_most_of_any_rank():
@@ -196,17 +196,17 @@ def test_the_search_finds_the_smallest_gpu(monkeypatch, extra, most_runs):
     least = 61 * GIB + extra  # as reserved bytes say, more, less, or close to live bytes
     runs = []
 
-    def once(job, allocator):
-        runs.append(job.machine.memory_bytes)
-        fits = job.machine.memory_bytes >= least
+    def once(launch, allocator):
+        runs.append(launch.machine.memory_bytes)
+        fits = launch.machine.memory_bytes >= least
         oom = None if fits else Refusal(0, 0, 1, 0, "out of memory")
-        return made(allocator, capacity_bytes=job.machine.memory_bytes, oom=oom)
+        return made(allocator, capacity_bytes=launch.machine.memory_bytes, oom=oom)
 
     monkeypatch.setattr(search, "run_once", once)
-    job = running.Job(("python",), gpus.machine())
+    launch = launching.Launch(("python",), gpus.machine())
     for first, before in ((made(), 0), (made(oom=Refusal(0, 0, 1, 0, "out of memory")), 1)):
         runs.clear()
-        found = search.smallest_capacity(job, first, lambda text: None)
+        found = search.smallest_capacity(launch, first, lambda text: None)
         assert least <= found.smallest_capacity_bytes <= least * (1 + 1.5 * search.PRECISION)
         assert len(runs) <= most_runs + before
 

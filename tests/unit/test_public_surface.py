@@ -25,7 +25,7 @@ MODULES = sorted(docs_pages.MODULES.keys() - {"glake.typing"})  # it has aliases
 RETURNED = {
     "glake.Buffer", "glake.Headroom", "glake.Region", "glake.dryrun.DryRun",
     "glake.dryrun.Refusal", "glake.metrics.Server", "glake.trace.Job",
-    "glake.trace.Plan", "glake.trace.replay.DriverTime", "glake.trace.replay.Holder",
+    "glake.trace.MemoryPlan", "glake.trace.replay.DriverTime", "glake.trace.replay.Holder",
     "glake.trace.replay.Layout", "glake.trace.replay.LayoutBlock",
     "glake.trace.replay.LayoutSegment", "glake.trace.replay.Exhaustion",
     "glake.trace.replay.ReplayResult", "glake.trace.replay.StepCost",

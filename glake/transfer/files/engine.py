@@ -24,7 +24,7 @@ from glake.errors import (
     TransferClosed,
 )
 from glake.transfer import flat, handle
-from glake.transfer.buffers import HOST, Buffer, Raw, buffer_of
+from glake.transfer.array_memory import HOST, ArrayMemory, Raw, memory_of
 from glake.transfer.engine import default_engine, written
 from glake.transfer.files.gds import Gds, GdsFile
 from glake.transfer.files.handle import FileTransfer
@@ -199,7 +199,7 @@ class FileEngine:
             InvalidArgument: memory with gaps or read-only, a negative offset.
             FileFailed: there is no such file. If the file is too short, the handle raises it.
         """
-        going = self._start(path, buffer_of(into, write=True), offset, write=False)
+        going = self._start(path, memory_of(into, write=True), offset, write=False)
         written(into)
         return going
 
@@ -222,7 +222,7 @@ class FileEngine:
             InvalidArgument: memory with gaps, a negative offset.
             FileFailed: the file cannot be opened. If the disk is full, the handle raises it.
         """
-        return self._start(path, buffer_of(data), offset, write=True)
+        return self._start(path, memory_of(data), offset, write=True)
 
     def stats(self) -> dict[str, int]:
         """The figures so far: the fields of FileStats."""
@@ -250,7 +250,7 @@ class FileEngine:
         self.close()
 
     def _start(
-        self, path: str | os.PathLike[str] | int, memory: Buffer, offset: int, write: bool
+        self, path: str | os.PathLike[str] | int, memory: ArrayMemory, offset: int, write: bool
     ) -> FileTransfer:
         handle.require_own(self._family)
         at = arguments.whole(offset)

@@ -13,7 +13,7 @@ from typing import Any
 
 from glake import extras
 from glake.errors import DriverAbsent, GlakeError, PackageMissing
-from glake.transfer.buffers import HOST, Raw
+from glake.transfer.array_memory import HOST, Raw
 from glake.transfer.engine import default_engine
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from glake.errors import PeerFailed, PeerLost
-from glake.transfer.buffers import HOST, Raw
+from glake.transfer.array_memory import HOST, Raw
 from glake.transfer.engine import default_engine
 from glake.transfer.host import pinned_block
 from glake.transfer.nodes.backend import Backend

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from glake.errors import BusyTimeout, InvalidArgument
-from glake.transfer.buffers import Buffer
+from glake.transfer.array_memory import ArrayMemory
 
 
 class Exposed:
@@ -16,7 +16,7 @@ class Exposed:
         writable: whether peers may write to it.
     """
 
-    def __init__(self, name: str, memory: Buffer, gpu: int, writable: bool) -> None:
+    def __init__(self, name: str, memory: ArrayMemory, gpu: int, writable: bool) -> None:
         self.name, self.memory, self.gpu, self.writable = name, memory, gpu, writable
         self._users = 0
         self._hidden = False

@@ -22,7 +22,7 @@ from glake.errors import (
     TransferClosed,
 )
 from glake.transfer import flat, handle
-from glake.transfer.buffers import buffer_of
+from glake.transfer.array_memory import memory_of
 from glake.transfer.engine import default_engine
 from glake.transfer.nodes import messages, settings
 from glake.transfer.nodes.address import Address, watch
@@ -142,7 +142,7 @@ class Node:
         self._require_open()
         if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 200:
             raise InvalidArgument(f"name {name!r}: a printable text of 1 to 200 characters")
-        found = buffer_of(memory, write=arguments.flag("writable", writable))
+        found = memory_of(memory, write=arguments.flag("writable", writable))
         flat.require(found)
         exposed = Exposed(name, found, flat.gpu_of(found), writable)
         with self._lock:

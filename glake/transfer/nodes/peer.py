@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from glake import arguments
 from glake.errors import GlakeError, InvalidArgument, PeerFailed, PeerLost
 from glake.transfer import flat, handle
-from glake.transfer.buffers import Buffer, buffer_of
+from glake.transfer.array_memory import ArrayMemory, memory_of
 from glake.transfer.engine import written
 from glake.transfer.nodes import messages
 from glake.transfer.nodes.carrier import RETRIES, Carrier, checksum, require_checksum
@@ -111,7 +111,7 @@ class Peer:
             InvalidArgument: no such name, bytes that it or `dst` has not, gaps, read-only memory.
             PeerLost: it has ended, or does not answer.
         """
-        memory = buffer_of(dst, write=True)
+        memory = memory_of(dst, write=True)
         going = self._start(name, memory, offset, nbytes, checksum, write=False)
         written(dst)
         return going
@@ -138,7 +138,7 @@ class Peer:
             InvalidArgument: no such name, not writable, bytes that it or `src` has not, gaps.
             PeerLost: it has ended, or does not answer.
         """
-        return self._start(name, buffer_of(src), offset, nbytes, checksum, write=True)
+        return self._start(name, memory_of(src), offset, nbytes, checksum, write=True)
 
     def close(self) -> None:
         """Waits for what is under way, and then ends the connection. A second call, or one in a
@@ -198,7 +198,13 @@ class Peer:
         return told
 
     def _start(
-        self, name: str, memory: Buffer, offset: int, nbytes: int | None, checked: bool, write: bool
+        self,
+        name: str,
+        memory: ArrayMemory,
+        offset: int,
+        nbytes: int | None,
+        checked: bool,
+        write: bool,
     ) -> NodeTransfer:
         arguments.flag("checksum", checked)
         flat.require(memory)
@@ -225,7 +231,7 @@ class Peer:
         name: str,
         at: int,
         size: int,
-        memory: Buffer,
+        memory: ArrayMemory,
         gpu: int,
         stream: Any,
         checked: bool,

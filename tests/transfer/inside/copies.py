@@ -12,7 +12,7 @@ from memory import MIB, Device, numbers
 
 from glake import _C, errors, simcuda
 from glake import transfer as t
-from glake.transfer import buffers
+from glake.transfer import array_memory
 
 
 @pytest.mark.parametrize("size", [1, 3, 4096, MIB + 1, 16 * MIB + 13])
@@ -52,13 +52,13 @@ def test_numpys_own_arrays_are_read_as_any_others(given: np.ndarray) -> None:
     class Other:
         dtype, __array_interface__ = given.dtype, given.__array_interface__
 
-    other = buffers.buffer_of(Other())
-    quick = buffers.buffer_of(given)  # by the name that its dtype now has
+    other = array_memory.memory_of(Other())
+    quick = array_memory.memory_of(given)  # by the name that its dtype now has
     for name in ("address", "shape", "strides", "item", "device", "dtype", "stream", "read_only"):
         assert getattr(quick, name) == getattr(other, name)
     assert (quick.bytes, quick.contiguous) == (given.nbytes, given.flags.c_contiguous)
     with pytest.raises(errors.InvalidArgument, match="Python objects"):
-        buffers.buffer_of(np.zeros(3, object))
+        array_memory.memory_of(np.zeros(3, object))
 
 
 @pytest.mark.parametrize("size", [4097, 32 * MIB])

@@ -40,8 +40,8 @@ class Raw:
 # The class is not frozen, because that would triple the time to make an object, and slow down small
 # copies.
 @dataclass(slots=True)
-class Buffer:
-    """The memory of an array. A Buffer is never changed.
+class ArrayMemory:
+    """The memory of an array. An ArrayMemory is never changed.
 
     `strides` are in bytes. `owner` keeps the memory alive. `stream` is the current stream of the
     array's framework on that GPU; None: there is none. `read_only` says why the memory may not be
@@ -103,7 +103,7 @@ _USES = {
 }
 
 
-def buffer_of(thing: Any, write: bool = False, use: str = "copy") -> Buffer:
+def memory_of(thing: Any, write: bool = False, use: str = "copy") -> ArrayMemory:
     """The memory of a tensor, an array, any DLPack or buffer object, or a `Raw`.
 
     Raises InvalidArgument for anything else; `use` says what is taken. With `write` it also raises
@@ -111,7 +111,7 @@ def buffer_of(thing: Any, write: bool = False, use: str = "copy") -> Buffer:
     """
     if isinstance(thing, Raw):
         found = raw_memory("Raw", thing.address, thing.bytes, thing.device)
-    elif isinstance(thing, Buffer):
+    elif isinstance(thing, ArrayMemory):
         found = thing
     else:
         found = _framework(thing, use)
@@ -126,7 +126,7 @@ def is_tensor(thing: Any) -> bool:
     return torch is not None and (type(thing) is torch.Tensor or isinstance(thing, torch.Tensor))
 
 
-def _framework(thing: Any, use: str) -> Buffer:
+def _framework(thing: Any, use: str) -> ArrayMemory:
     if is_tensor(thing):
         return _tensor(sys.modules["torch"], thing)
     numpy = sys.modules.get("numpy")
@@ -149,14 +149,14 @@ def _framework(thing: Any, use: str) -> Buffer:
     return _memory(view, thing)
 
 
-def raw_memory(kind: str, address: Any, bytes: Any, device: Any) -> Buffer:
+def raw_memory(kind: str, address: Any, bytes: Any, device: Any) -> ArrayMemory:
     """Memory without an owner. `kind` is what errors call it. Raises InvalidArgument."""
     first, size = arguments.whole(address), arguments.whole(bytes)
     if first is None or not 1 <= first < 1 << 63:
         raise InvalidArgument(f"{kind}: address {address!r} is not a number from 1 to 2^63")
     if size is None or not 0 <= size < 1 << 63:
         raise InvalidArgument(f"{kind}: bytes {bytes!r} is not a number from 0 to 2^63")
-    found = Buffer(first, (size,), (1,), 1, _place(kind, device), None)
+    found = ArrayMemory(first, (size,), (1,), 1, _place(kind, device), None)
     found._bytes, found._dense = size, True
     return found
 
@@ -174,7 +174,7 @@ def _place(kind: str, device: Any) -> int:
         ) from None
 
 
-def _tensor(torch: Any, tensor: Any) -> Buffer:
+def _tensor(torch: Any, tensor: Any) -> ArrayMemory:
     on_gpu = tensor.is_cuda
     if tensor.layout is not torch.strided or not (on_gpu or tensor.is_cpu):
         raise InvalidArgument(
@@ -194,7 +194,7 @@ def _tensor(torch: Any, tensor: Any) -> Buffer:
         ) from None
     item, dtype = tensor.element_size(), tensor.dtype
     leaf = tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled()
-    found = Buffer(
+    found = ArrayMemory(
         address,
         tensor.shape,  # a tuple
         tensor.stride() if item == 1 else tuple([stride * item for stride in tensor.stride()]),
@@ -216,7 +216,7 @@ def _current_stream(torch: Any, gpu: int) -> int:
     return int(quick(gpu) if quick else torch.cuda.current_stream(gpu).cuda_stream)
 
 
-def _numpy_array(array: Any) -> Buffer | None:
+def _numpy_array(array: Any) -> ArrayMemory | None:
     # Finds the memory of NumPy's own arrays quickly, because small copies spend their time on this.
     # None: the array is handled like others.
     dtype = interfaces.name_of(array.dtype)
@@ -228,12 +228,12 @@ def _numpy_array(array: Any) -> Buffer | None:
         return None
     address, shape, strides, item, dense, read_only, size = facts
     why = "it is read-only" if read_only else ""
-    found = Buffer(address, shape, strides, item, ASK, array, dtype, None, why, "ndarray")
+    found = ArrayMemory(address, shape, strides, item, ASK, array, dtype, None, why, "ndarray")
     found._bytes, found._dense = size, dense
     return found
 
 
-def _interface(thing: Any, name: str, facts: Any, on_gpu: bool) -> Buffer:
+def _interface(thing: Any, name: str, facts: Any, on_gpu: bool) -> ArrayMemory:
     # This check takes as long as all the others. So arrays of libraries, which have a dtype, are
     # checked later.
     if not hasattr(thing, "dtype"):
@@ -246,7 +246,7 @@ def _interface(thing: Any, name: str, facts: Any, on_gpu: bool) -> Buffer:
         raise
 
 
-def _array(thing: Any, facts: dict[str, Any], on_gpu: bool) -> Buffer:
+def _array(thing: Any, facts: dict[str, Any], on_gpu: bool) -> ArrayMemory:
     dtype = getattr(thing, "dtype", None)
     if facts.get("mask") is not None or hasattr(thing, "harden_mask"):  # "mask" is not set by NumPy
         raise InvalidArgument(
@@ -258,7 +258,7 @@ def _array(thing: Any, facts: dict[str, Any], on_gpu: bool) -> Buffer:
     address, read_only = facts["data"]
     item = interfaces.item_bytes(dtype, typestr)
     strides = facts.get("strides")
-    found = Buffer(
+    found = ArrayMemory(
         address=address or 0,
         shape=shape,
         strides=tuple(strides) if strides is not None else dlpack.dense(shape, item),
@@ -275,10 +275,10 @@ def _array(thing: Any, facts: dict[str, Any], on_gpu: bool) -> Buffer:
     return found
 
 
-def _memory(view: memoryview, thing: Any) -> Buffer:
+def _memory(view: memoryview, thing: Any) -> ArrayMemory:
     if not view.c_contiguous:
         raise InvalidArgument("a strided memoryview cannot be copied: use a NumPy array")
-    return Buffer(
+    return ArrayMemory(
         address=_address(view),
         shape=tuple(view.shape or ()),
         strides=tuple(view.strides or ()),
@@ -302,7 +302,7 @@ def _address(view: memoryview) -> int:
     return int(numpy.frombuffer(view, numpy.uint8).ctypes.data)
 
 
-def _dlpack(thing: Any) -> Buffer:
+def _dlpack(thing: Any) -> ArrayMemory:
     capsule = dlpack.capsule_of(thing)
     found = dlpack.read(capsule)
     on_gpu = found.device_type == dlpack.CUDA
@@ -310,7 +310,7 @@ def _dlpack(thing: Any) -> Buffer:
         raise InvalidArgument(
             f"a DLPack tensor of device type {found.device_type}: copies are of CPU and CUDA memory"
         )
-    return Buffer(
+    return ArrayMemory(
         address=found.address,
         shape=found.shape,
         strides=found.strides,

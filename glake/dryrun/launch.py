@@ -27,7 +27,7 @@ _GRACE = 5.0  # seconds between asking a job's processes to end and killing them
 
 
 @dataclass(frozen=True)
-class Job:
+class Launch:
     """A command line, the machine on which it runs, and the place of its output (None: this
     process's)."""
 
@@ -45,33 +45,35 @@ class Job:
     timeout_s: float | None = None
 
 
-def run_once(job: Job, allocator: str) -> DryRun:
+def run_once(launch: Launch, allocator: str) -> DryRun:
     """Runs the job once. Raises DryRunError if it fails for another reason than memory."""
     name = f"glake-dry-{uuid.uuid4().hex[:12]}"
     folder = Path(tempfile.mkdtemp(prefix="glake-dry-run-"))
     request = {
         "folder": str(folder),
-        "snapshot": job.keep is not None,
-        "numbers": job.numbers,
-        "known": job.known,
-        "outside": None if job.outside is None else str(job.outside),
+        "snapshot": launch.keep is not None,
+        "numbers": launch.numbers,
+        "known": launch.known,
+        "outside": None if launch.outside is None else str(launch.outside),
     }
-    environment = _environment(job, allocator, name) | {VARIABLE: json.dumps(request)}
+    environment = _environment(launch, allocator, name) | {VARIABLE: json.dumps(request)}
     started = time.monotonic()
     try:
         with (folder / "words").open("w+b") as words:
-            code = _run(job, environment, words if job.quiet else None)
+            code = _run(launch, environment, words if launch.quiet else None)
         reports = [json.loads(each.read_text()) for each in sorted(folder.glob("*.json"))]
         seconds = time.monotonic() - started
-        _check_end(job, allocator, code, reports, folder / "words")
-        made = _gathered(job, allocator, code, reports, seconds)
-        return _with_files(job, made, folder, reports)
+        _check_end(launch, allocator, code, reports, folder / "words")
+        made = _gathered(launch, allocator, code, reports, seconds)
+        return _with_files(launch, made, folder, reports)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _environment(job: Job, allocator: str, name: str) -> dict[str, str]:
-    made = {key: text for key, text in job.environment.items() if not key.startswith("GLAKE_SIM_")}
+def _environment(launch: Launch, allocator: str, name: str) -> dict[str, str]:
+    made = {
+        key: text for key, text in launch.environment.items() if not key.startswith("GLAKE_SIM_")
+    }
     for key in ("GLAKE_ALLOCATOR", "GLAKE_STRICT", "GLAKE_DRIVER", "GLAKE_POLICY"):
         made.pop(key, None)
     conf = next((key for key in _CONF if key in made), _CONF[0])
@@ -88,30 +90,30 @@ def _environment(job: Job, allocator: str, name: str) -> dict[str, str]:
     if pairs:
         made[conf] = ",".join(pairs)
     made |= {
-        "GLAKE_SIM_PRESET": job.machine.platform,
-        "GLAKE_SIM_DEVICES": str(job.machine.gpus),
-        "GLAKE_SIM_MEMORY": str(job.machine.memory_bytes),
-        "GLAKE_SIM_PHANTOM": "0" if job.numbers else "1",
+        "GLAKE_SIM_PRESET": launch.machine.platform,
+        "GLAKE_SIM_DEVICES": str(launch.machine.gpus),
+        "GLAKE_SIM_MEMORY": str(launch.machine.memory_bytes),
+        "GLAKE_SIM_PHANTOM": "0" if launch.numbers else "1",
         "GLAKE_SIM_MACHINE": name,
     }
     return libraries.environment(made)
 
 
-def _run(job: Job, environment: Mapping[str, str], words: IO[bytes] | None) -> int:
+def _run(launch: Launch, environment: Mapping[str, str], words: IO[bytes] | None) -> int:
     """Runs the job, and returns its exit code. Afterwards its processes are gone, even if an error
     or a signal ends this call."""
     # A session of its own, so that one signal reaches every process the job starts.
     with subprocess.Popen(
-        job.command,
+        launch.command,
         env=environment,
-        stdout=job.output if words is None else words,
+        stdout=launch.output if words is None else words,
         stderr=words,
         start_new_session=True,
     ) as child:
         try:
-            return child.wait(job.timeout_s)
+            return child.wait(launch.timeout_s)
         except subprocess.TimeoutExpired:
-            raise DryRunError(f"the job was still running after {job.timeout_s:g} s") from None
+            raise DryRunError(f"the job was still running after {launch.timeout_s:g} s") from None
         finally:
             _end(child)
 
@@ -133,10 +135,10 @@ def _end(child: subprocess.Popen[Any]) -> None:
 
 
 def _check_end(
-    job: Job, allocator: str, code: int, reports: list[dict[str, Any]], words: Path
+    launch: Launch, allocator: str, code: int, reports: list[dict[str, Any]], words: Path
 ) -> None:
     """Raises DryRunError if a job failed for another reason than memory, or used no GPU."""
-    command = " ".join(job.command[:3])
+    command = " ".join(launch.command[:3])
     if code != 0 and not any(_ended_by_memory(each) for each in reports):
         ended = f"signal {-code}" if code < 0 else f"exit code {code}"
         said = words.read_text(errors="replace").splitlines()[-_SHOWN:]
@@ -152,7 +154,7 @@ def _check_end(
 
 
 def _gathered(
-    job: Job, allocator: str, code: int, reports: list[dict[str, Any]], seconds: float
+    launch: Launch, allocator: str, code: int, reports: list[dict[str, Any]], seconds: float
 ) -> DryRun:
     by_memory = code != 0  # _check_end has raised an error for any other failure
     peaks: dict[str, int] = {"allocated_bytes": 0, "reserved_bytes": 0}
@@ -163,7 +165,7 @@ def _gathered(
     fullest = max(reports, key=lambda each: max((peak for *_, peak in each["peaks"]), default=0))
     return DryRun(
         allocator=allocator,
-        capacity_bytes=job.machine.memory_bytes,
+        capacity_bytes=launch.machine.memory_bytes,
         peak_allocated_bytes=peaks["allocated_bytes"],
         peak_reserved_bytes=peaks["reserved_bytes"],
         outside_bytes=max(each["outside_bytes"] for each in reports),
@@ -208,13 +210,15 @@ def _refusal(reports: list[dict[str, Any]]) -> Refusal:
     )
 
 
-def _with_files(job: Job, made: DryRun, folder: Path, reports: list[dict[str, Any]]) -> DryRun:
+def _with_files(
+    launch: Launch, made: DryRun, folder: Path, reports: list[dict[str, Any]]
+) -> DryRun:
 
-    if job.keep is None:
+    if launch.keep is None:
         return made
     kept = []
     for name in (name for report in reports for name in report["files"]):
-        target = job.keep / f"{made.allocator}-{name}"
+        target = launch.keep / f"{made.allocator}-{name}"
         shutil.move(folder / name, target)
         kept.append(str(target))
     return replace(made, files=tuple(sorted(kept)))
