@@ -53,7 +53,7 @@ def parse_bytes(text: str, zero: bool = False) -> int:
     one byte. With `zero`, 0 is allowed."""
     match = re.fullmatch(rf"({_NUMBER})([A-Za-z]*)", text)
     if match is None or match[2] not in UNITS:
-        raise ValueError("not a number of bytes")
+        raise ValueError('not a number of bytes, such as 4096 or "64MiB"')
     value = float(match[1]) * UNITS[match[2]]
     if value < 1 and not (zero and value == 0):
         raise ValueError("not above 0 bytes")

@@ -38,7 +38,7 @@ CUresult not_initialized() {
     return fail(CUDA_ERROR_NOT_INITIALIZED,
                 "this process is a forked child: CUDA does not survive fork");
   }
-  return fail(CUDA_ERROR_NOT_INITIALIZED, "cuInit has not been called");
+  return fail(CUDA_ERROR_NOT_INITIALIZED, "cuInit has not been called; use a device first");
 }
 
 Given& given_options() {

@@ -22,8 +22,9 @@ Block* escaped(Address ptr) {
   if (b != nullptr && b->ptr == ptr) return b;
   throw Error(
       GLAKE_INVALID_POINTER,
-      hex(ptr) + (inside ? " lies inside a block; glake knows it by its first byte's address only"
-                         : " is not glake's memory"));
+      hex(ptr) + (inside
+                      ? " lies inside a block; glake knows it by its first byte's address only"
+                      : " is not glake's memory; pass a block's first address, as glake gave it"));
 }
 
 }  // namespace
