@@ -25,7 +25,7 @@ constexpr Row kRows[] = {
 
 int64_t nanoseconds(double us) { return static_cast<int64_t>(us * 1000 + 0.5); }
 
-// False for calls whose code says nothing about the driver's state. "*" does not make them fail.
+// False for calls whose return code says nothing about the driver. "*" does not make them fail.
 bool may_fail(Symbol symbol) {
   return symbol != Symbol::k_cuGetErrorName && symbol != Symbol::k_cuGetErrorString &&
          symbol != Symbol::k_cuGetProcAddress && symbol != Symbol::k_cuDriverGetVersion;

@@ -17,8 +17,9 @@ struct CUstream_st;
 
 /* Memory that the work reads or writes, and the place on the host where its bytes are staged. In
  * phantom memory `*known` is the number of bytes that are known. For `in` it is set when they are
- * read to `host`. For `out` it is looked at when they are written: unless all of them are known,
- * none is afterwards. If `known` is NULL, phantom memory neither reads nor writes `host`. */
+ * read to `host`. For `out` it is looked at when they are written: if not all of them are known,
+ * none of the written bytes is. If `known` is NULL, phantom memory neither reads nor writes `host`.
+ * */
 struct simcuda_piece {
   uint64_t address;
   void* host;

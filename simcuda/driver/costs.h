@@ -16,7 +16,7 @@ namespace simcuda {
 // default). `beside` is the file if option cost_file names none.
 CUresult read_costs(const Options& options, const std::string& beside,
                     std::vector<CallCost>* costs);
-// Makes that table valid for every call whose cost option call_us has not set.
+// Puts that table in force for every call whose cost option call_us has not set.
 CUresult apply_costs(const Options& options, const std::string& beside);
 
 // How a kernel that copies blocks differs from a copy. Both figures are assumed: no hardware was

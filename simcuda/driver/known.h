@@ -41,7 +41,7 @@ class Known {
   };
   struct Range {
     int device = -1;    // the memory's device
-    uint64_t turn = 0;  // the turn in which it was written
+    uint64_t turn = 0;  // its number in the order of all writes
     Bytes bytes;
   };
   using Ranges = std::map<uint64_t, Range>;  // by first address; they do not overlap

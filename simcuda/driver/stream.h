@@ -52,7 +52,7 @@ struct Event {
   unsigned flags = 0;
   bool recorded = false;
   CapturePtr capture;                      // recorded in a capture, so it says nothing of time
-  After after;                             // what it stands for in the capture
+  After after;                             // the captured work that it stands for
   OpPtr op;                                // the last record; nullptr: tick clock
   uint64_t stream = 0, seq = 0, tick = 0;  // tick clock: where and when it was last recorded
 };
