@@ -1,4 +1,5 @@
-// Many copies in one call, as CUDA 12.8 declares it. CUDA 13.0's has no index of the failed copy.
+// cuMemcpyBatchAsync: many copies in one call, as CUDA 12.8 declares it. The form of CUDA 13.0 does
+// not return the index of the failed copy.
 #include "driver.h"
 #include "prototypes.h"
 #include "work.h"

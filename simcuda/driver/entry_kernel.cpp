@@ -18,7 +18,7 @@ constexpr const char kName[] = "glake_copy_blocks";
 constexpr unsigned kWarp = 32, kMostThreads = 256;  // the launch bounds of the kernel
 constexpr unsigned kMostAnyThreads = 1024;          // in a block, on every GPU so far
 
-std::atomic<bool> counting{false};  // kernels that nobody runs
+std::atomic<bool> counting{false};  // whether to take and count kernels that nobody runs
 
 struct Shape {
   unsigned groups[3], threads[3];
@@ -56,7 +56,7 @@ CUresult check_any_shape(const Shape& shape) {
                                             " threads; a block has 1 to 1024");
 }
 
-// For questions about a function other than its launch. Its handle must be valid.
+// For calls about a function, except its launch. They need a valid handle.
 template <class Body>
 CUresult on_function(Symbol symbol, CUfunction function, Body&& body) {
   return in_context(symbol, 0, [&](Driver& driver, Context&) -> CUresult {
@@ -209,8 +209,8 @@ CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int groups_x,
                         shared, stream, arguments, nullptr);
 }
 
-// Registers and static shared memory are not known. It answers that there are none, and gives the
-// most threads.
+// Registers and static shared memory are not known, so their answer is 0. The answer for threads is
+// the most that a block may have.
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction function) {
   return on_function(CALL(cuFuncGetAttribute), function, [&]() -> CUresult {
     if (value == nullptr || attribute < 0 || attribute >= CU_FUNC_ATTRIBUTE_MAX) {

@@ -26,7 +26,7 @@ CUresult value_work(Symbol symbol, CUstream handle, Op::Kind kind, CUdeviceptr a
   });
 }
 
-// The answer for a capturing stream. For other streams nothing is filled in.
+// Fills in every result for a capturing stream, and only *status for other streams.
 CUresult capture_info(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id,
                       CUgraph* graph, const CUgraphNode** dependencies, size_t* count) {
   return on_stream(CALL(cuStreamGetCaptureInfo), handle, [&](Driver&, Stream& stream) -> CUresult {

@@ -47,7 +47,8 @@ CUresult resolve(Driver* driver, CopyEnd* end, size_t bytes, size_t rows) {
   return CUDA_SUCCESS;
 }
 
-// Finds where both ends of a copy are. Host memory without a place is near the other end.
+// Finds where both ends of a copy are. Host memory that nobody placed is where option host_node
+// says.
 void locate(Driver* driver, const CopyEnd& dst, const CopyEnd& src, size_t dst_span,
             size_t src_span, int device, Op* op) {
   const auto gpu_of = [&](CUdeviceptr address) {
@@ -190,7 +191,7 @@ CUresult copy(Driver* driver, uint64_t id, Lock* lock, CopyEnd dst, CopyEnd src,
   const size_t dst_span = dst.pitch * (rows - 1) + bytes, src_span = src.pitch * (rows - 1) + bytes;
   locate(driver, dst, src, dst_span, src_span, stream->device, op.get());
   op->route = route(driver->topology, op->from, op->to);
-  // Pageable memory is read before the call returns, and written before it returns.
+  // Before the call returns, a pageable source has been read, and a pageable target written.
   const bool kept = !driver->options.phantom || bytes * rows <= Known::kMostOfOne;
   if (src.host && !capturing && kept && !driver->host.pinned(src.address, src_span)) {
     take_source(op.get());

@@ -54,8 +54,8 @@ struct Configured {
 thread_local std::vector<Configured> configured;
 thread_local std::string refused;  // see refusal()
 
-// Refuses a kernel that nobody computes where numbers are wanted. Its name is in the error's text,
-// which the user gets as an exception with the line of the script.
+// Refuses a kernel that nobody computes, in numbers mode. Its name is in the error's text, which
+// the user gets as an exception with the line of the script.
 void refuse(const char* name) {
   int status = 0;
   char* readable = abi::__cxa_demangle(name, nullptr, nullptr, &status);

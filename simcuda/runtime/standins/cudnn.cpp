@@ -62,8 +62,8 @@ DESCRIPTOR(Activation)
 DESCRIPTOR(Dropout)
 DESCRIPTOR(SpatialTransformer)
 
-// Batch normalisation keeps nothing between its passes that PyTorch does not keep itself, unless an
-// activation is fused with it. PyTorch does not request that.
+// PyTorch itself keeps all that batch normalisation needs between its passes. Only a fused
+// activation would need more, and PyTorch does not request one.
 STANDIN_EXPORT int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(Handle*, int, int,
                                                                             void*, void*, void*,
                                                                             void*, void*,
