@@ -447,7 +447,8 @@ class Config:
     )  # fmt: skip
     sim_call_time: bool = _option(
         "0", parse_flag, "0 or 1", "1: calls that enqueue work take their time on the clock", _SIM,
-        "With driver_lock=1, calls that block those take theirs too. 0: the time is only added up.",
+        "With driver_lock=1, calls that block such calls take their own time too. 0: the time is "
+        "only added up.",
         any_time=True,
     )  # fmt: skip
     sim_visible_devices: bool = _option(
@@ -456,7 +457,7 @@ class Config:
     )  # fmt: skip
     sim_pace: int = _option(
         "0", Whole(0, 1000000), "a whole number to 1000000",
-        "real nanoseconds to one of the clock that all processes of a shared machine have "
+        "real nanoseconds to one of the clock that all processes of a shared machine share "
         "(0: each has its own, which runs by itself)", _SIM,
         "With a pace they share the machine's links, too.",
     )  # fmt: skip

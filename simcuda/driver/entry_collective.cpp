@@ -95,7 +95,8 @@ std::vector<OpPtr> ops_of(const Driver& driver, const simcuda_collective_work& w
 
 CUresult enqueue(Driver* driver, Stream* stream, const simcuda_collective_work& work,
                  simcuda_order* order, int* how) {
-  if (!known(*driver, work)) return fail(CUDA_ERROR_INVALID_DEVICE, "a flow's device");
+  if (!known(*driver, work))
+    return fail(CUDA_ERROR_INVALID_DEVICE, "a flow names a device that the platform does not have");
   const bool captured = stream->capture != nullptr;
   *how = captured ? SIMCUDA_CAPTURED : driver->ticking() ? SIMCUDA_COUNTED : SIMCUDA_ENQUEUED;
   const std::vector<OpPtr> ops = ops_of(*driver, work, stream->device);

@@ -46,7 +46,7 @@ CUresult places_of(Driver* driver, const Graph* graph, const CUgraphNode* nodes,
     GraphPtr owner;
     uint32_t place = 0;
     if (driver->graphs.find_node(nodes[i], &owner, &place) == nullptr || owner.get() != graph) {
-      return fail(CUDA_ERROR_INVALID_VALUE, "a dependency is no node of the graph");
+      return fail(CUDA_ERROR_INVALID_VALUE, "a dependency is not a node of the graph");
     }
     merge(places, {place});
   }

@@ -38,7 +38,8 @@ CUresult check_shape(const Shape& shape) {
   }
   if (shape.threads[0] % kWarp != 0 || threads != shape.threads[0] ||
       shape.groups[1] * shape.groups[2] != 1) {
-    return fail(CUDA_ERROR_INVALID_VALUE, "glake_copy_blocks: whole warps, in one dimension");
+    return fail(CUDA_ERROR_INVALID_VALUE,
+                "glake_copy_blocks: blocks are whole warps, grid and block one-dimensional");
   }
   return CUDA_SUCCESS;
 }
@@ -163,7 +164,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int groups_x, unsigned int
         if (found == nullptr) return bad_handle("function");
         if (found->context != driver.streams.find(id)->context) {
           return fail(CUDA_ERROR_INVALID_HANDLE,
-                      "cuLaunchKernel: the function and the stream are of two contexts");
+                      "cuLaunchKernel: the function and the stream belong to different contexts");
         }
         if (found->counted != nullptr) {
           const CUresult shaped = check_any_shape(shape);

@@ -13,7 +13,8 @@ CUresult value_work(Symbol symbol, CUstream handle, Op::Kind kind, CUdeviceptr a
     const bool reserved = driver.memory.find(address) != nullptr;
     if ((flags & ~known) != 0 || address % width != 0 ||
         (!reserved && !driver.host.pinned(address, width))) {
-      return fail(CUDA_ERROR_INVALID_VALUE, "a value's address or flags");
+      return fail(CUDA_ERROR_INVALID_VALUE,
+                  "unknown flags, or an address that is unaligned or unknown");
     }
     const auto op = std::make_shared<Op>();
     op->kind = kind;

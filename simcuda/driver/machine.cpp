@@ -156,7 +156,7 @@ CUresult Machine::share_links(const Options& options, const Topology& topology,
                               std::unique_ptr<SharedLinks>* links) {
   if (!shared()) {
     return fail(CUDA_ERROR_INVALID_VALUE,
-                "option pace is of a machine that processes share: name it (option machine)");
+                "option pace needs a machine that processes share: name it by option machine");
   }
   if (options.threaded() || options.polled()) {
     return fail(CUDA_ERROR_INVALID_VALUE,

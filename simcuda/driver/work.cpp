@@ -36,13 +36,15 @@ CUresult resolve(Driver* driver, CopyEnd* end, size_t bytes, size_t rows) {
     }
     end->host = true;
   }
-  if (end->address == 0 && bytes * rows != 0) return fail(CUDA_ERROR_INVALID_VALUE, "NULL");
+  if (end->address == 0 && bytes * rows != 0) {
+    return fail(CUDA_ERROR_INVALID_VALUE, "a copy's address is NULL");
+  }
   const size_t span = bytes * rows == 0 ? 0 : end->pitch * (rows - 1) + bytes;
   // CUDA Driver API, cuMemcpyAsync: host memory of a copy must be registered as a whole, or not at
   // all.
   if (end->host && span != 0 &&
       driver->host.pinned_extent(end->address, span) == HostMemory::Extent::kPart) {
-    return fail(CUDA_ERROR_INVALID_VALUE, "a copy of host memory of which only a part is pinned");
+    return fail(CUDA_ERROR_INVALID_VALUE, "only a part of the copy's host memory is pinned");
   }
   return CUDA_SUCCESS;
 }

@@ -62,11 +62,11 @@ struct CUevent_st;
  *       primary context. 0: the error is told once.
  *   call_time (default 0, any time): 0 or 1
  *       1: calls that enqueue work take their time on the clock. With driver_lock=1, calls that
- *       block those take theirs too. 0: the time is only added up.
+ *       block such calls take their own time too. 0: the time is only added up.
  *   visible_devices (default 0): 0 or 1
  *       1: CUDA_VISIBLE_DEVICES hides GPUs of the simulated machine.
  *   pace (default 0): a whole number to 1000000
- *       real nanoseconds to one of the clock that all processes of a shared machine have (0: each
+ *       real nanoseconds to one of the clock that all processes of a shared machine share (0: each
  *       has its own, which runs by itself). With a pace they share the machine's links, too.
  *   machine: a name of letters, digits, _, - and .
  *       machine that several processes share (default: private).

@@ -192,6 +192,8 @@ CUDART(cudaLaunchCooperativeKernel)
   CUDART_READY();
   Kernel* kernel = kernel_of(function);
   if (kernel == nullptr) return told(kInvalidDeviceFunction);
+  const Error bad = check_shape(*kernel, {grid, block, shared});
+  if (bad != kSuccess) return told(bad);
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
   const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
   const auto most =

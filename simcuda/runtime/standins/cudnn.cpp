@@ -43,7 +43,8 @@ STANDIN_EXPORT const char* cudnnGetErrorString(int status) {
 
 STANDIN_EXPORT void cudnnGetLastErrorString(char* text, size_t capacity) {
   if (text == nullptr || capacity == 0) return;
-  std::strncpy(text, "see stderr for the function that glake's stand-in has not", capacity - 1);
+  std::strncpy(text, "see stderr: it names the function that glake's stand-in does not have",
+               capacity - 1);
   text[capacity - 1] = 0;
 }
 
