@@ -20,7 +20,8 @@ constexpr int kMaskBits = 1024;
 
 Address page_size() { return static_cast<Address>(sysconf(_SC_PAGESIZE)); }
 
-// The node of most of `nodes`, if nearly all are the same. -1 in `nodes` stands for other memory.
+// The node of most pages, if nearly all are on the same one. `nodes` has the node of each page, or
+// -1 for a page that counts for none.
 int single_node(const std::vector<int>& nodes) {
   if (nodes.empty()) return kUnknownNode;
   std::vector<size_t> found;
