@@ -23,7 +23,7 @@ std::string share(const py::int_& ptr) {
 }
 
 py::tuple open_shared(const std::string& handle, const py::int_& device) {
-  // A NUL in the text would end it early for C.
+  // A NUL in the text would end it early for C. C gets "" instead, and refuses that.
   size_t bytes = 0;
   std::string text = handle.find('\0') == std::string::npos ? handle : "";
   void* block = released(glake_ipc_open, text.c_str(), to_device(device), &bytes);

@@ -1,6 +1,6 @@
 // The Python module glake._C has the calls of include/glake/glake.h one by one, and raises statuses
-// as glake.errors. Sizes and pointers are Python ints. So an error can name a negative or huge one,
-// which a conversion would just refuse.
+// as glake.errors. Sizes and pointers are Python ints. So an error can name a negative or huge
+// number, which a conversion would just refuse.
 #include <string>
 
 #include "python/binding.h"

@@ -14,7 +14,7 @@ namespace glake::replay {
 namespace {
 
 constexpr const char* kLetters[] = {"a", "f", "r", "s"};
-constexpr size_t kTagsKept = 4096;
+constexpr size_t kTagsKept = 4096;  // a guess
 constexpr uint64_t kMostPoints = uint64_t{1} << 32;
 
 py::object text(std::string_view utf8) {
@@ -32,7 +32,8 @@ void feed_until(TraceParser& parser, const py::iterable& chunks, const Enough& e
       if (enough()) return;
     }
   } catch (py::error_already_set& error) {
-    // For a source that broke off (a truncated gzip) the line tells the caller how far it got.
+    // The source may have broken off, as a truncated gzip does. The line tells the caller how far
+    // the source got.
     error.restore();
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);

@@ -24,7 +24,8 @@ int to_place(const py::int_& value) {
   return static_cast<int>(place);
 }
 
-// An object's memory, held while this lives. Raises the object's own exception.
+// Keeps an object's memory in place while it exists. The constructor raises the object's own
+// exception.
 class HeldBuffer {
  public:
   HeldBuffer(const py::handle& object, int flags) {
@@ -245,8 +246,8 @@ bool pinned(const py::int_& address, uint64_t timeout_ns) {
 }
 
 // Returns (address, shape, strides, bytes of an item, whether it has no gaps, whether it is
-// read-only, bytes) of an array. The array interface, which is a dictionary of texts, takes several
-// times as long.
+// read-only, bytes) of an array. To read the array interface, which is a dictionary of texts, would
+// take several times as long.
 py::object array_memory(const py::object& array) {
   try {
     const HeldBuffer held(array, PyBUF_STRIDES);
