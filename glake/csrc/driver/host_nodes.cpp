@@ -15,8 +15,8 @@
 namespace glake {
 namespace {
 
-constexpr int kInterleave = 3;  // MPOL_INTERLEAVE of mbind(2)
-constexpr int kMaskBits = 1024;
+constexpr int kInterleave = 3;   // MPOL_INTERLEAVE of mbind(2)
+constexpr int kMaskBits = 1024;  // a bit for each node; the most that Linux can have
 
 Address page_size() { return static_cast<Address>(sysconf(_SC_PAGESIZE)); }
 

@@ -104,9 +104,9 @@ class Topology {
   std::vector<int> node_sockets_;  // of each NUMA node
   std::map<std::pair<std::string, std::string>, int> edges_;
   std::vector<std::string> names_;
-  std::map<std::string, std::vector<std::string>> next_;
+  std::map<std::string, std::vector<std::string>> next_;  // by node: where its edges lead
   std::vector<Limit> limits_;
-  std::vector<std::vector<Load>> holds_;
+  std::vector<std::vector<Load>> holds_;  // by edge; see limits_of()
 };
 
 }  // namespace glake::topology
