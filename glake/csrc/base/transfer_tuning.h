@@ -171,6 +171,9 @@ struct TransferTuning {
   // The longest chunk of a run takes at least this many times as long as a copy's start, at the
   // planned rate.
   static constexpr double kStarts = 2;
+  // A copy that wants to take turns with one of the opposite direction waits for it at most for
+  // this many starts of a copy.
+  static constexpr uint64_t kTurnStarts = 2;
   // The shortest chunk takes this many times as long as a copy's start. Two streams take turns, and
   // half of each copy covers the start of the next one.
   static constexpr double kCovering = 1.25;

@@ -36,7 +36,8 @@ void* pointer(glake::StreamHandle stream) { return reinterpret_cast<void*>(strea
 int visit(int device, void* self, void (*segment)(void* self, const glake_segment_info* segment),
           void (*block)(void* self, const glake_block_record* block), bool told) {
   return api_call([&] {
-    require(segment != nullptr && block != nullptr, "a walk over memory needs two functions");
+    require(segment != nullptr && block != nullptr,
+            "segment and block must be functions, not NULL");
     {
       glake::Snapshot shot = snapshot_of(device);
       glake::Bytes active = 0;

@@ -184,7 +184,7 @@ void Driver::need(bool present, const char* name) const {
 
 uint64_t Driver::memory_calls() const {
   return calls(Call::kReserve) + calls(Call::kCreate) + calls(Call::kMap) + calls(Call::kAccess) +
-         calls(Call::kUnmap) + calls(Call::kRelease);
+         calls(Call::kUnmap) + calls(Call::kRelease) + calls(Call::kFree);
 }
 
 }  // namespace glake

@@ -267,7 +267,7 @@ class Driver {
   static StreamLives& streams() { return StreamLives::of_process(); }
 
   uint64_t calls(Call call) const { return calls_[static_cast<size_t>(call)].load(); }
-  uint64_t memory_calls() const;  // the sum of kReserve to kRelease
+  uint64_t memory_calls() const;  // the sum of kReserve to kFree
 
  private:
   friend class DeviceScope;

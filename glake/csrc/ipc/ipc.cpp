@@ -86,7 +86,7 @@ IpcReply Ipc::ask(const Import& import, const IpcRequest& request, std::vector<I
   }
   reply.text[sizeof reply.text - 1] = '\0';
   if (reply.status != GLAKE_OK) {
-    bool known = reply.status > GLAKE_OK && reply.status <= GLAKE_CORRUPTED;
+    bool known = reply.status > GLAKE_OK && reply.status <= GLAKE_REGION_REFUSED;
     throw Error(known ? static_cast<glake_status>(reply.status) : GLAKE_INTERNAL,
                 std::string(reply.text) + " (process " + std::to_string(pid) + ")");
   }

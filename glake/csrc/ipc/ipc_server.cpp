@@ -169,7 +169,8 @@ bool IpcServer::answer(Connection& connection) {
   } else if (request.op == IpcOp::kNext && connection.device != nullptr) {
     next(connection, request.from, &reply, &fds);
   } else {
-    refuse(&reply, GLAKE_INVALID_ARGUMENT, "a request out of turn");
+    refuse(&reply, GLAKE_INVALID_ARGUMENT,
+           "this request does not fit what the connection has asked before");
   }
   reply.count = static_cast<uint32_t>(fds.size());
   bool sent = ipc_send(connection.socket, &reply, sizeof reply, fds) == IpcIo::kDone;

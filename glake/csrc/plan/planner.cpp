@@ -84,7 +84,7 @@ void Planner::refresh() {
 }
 
 void Planner::set_relay(int gpu, bool usable) {
-  if (gpu < 0) throw PlanError(device_text(gpu));
+  if (gpu < 0) throw PlanError(device_text(gpu) + ": a relay is a GPU of the machine");
   check(Place{gpu});
   std::lock_guard<std::mutex> lock(mutex_);
   may_relay_[static_cast<size_t>(gpu)] = usable;
@@ -99,7 +99,8 @@ std::shared_ptr<const Planner::Plans> Planner::find(const std::vector<Demand>& d
   for (const Demand& demand : demands) {
     check(demand.src);
     check(demand.dst);
-    if (!(demand.weight > 0)) throw PlanError("a weight of " + exact_text(demand.weight));
+    if (!(demand.weight > 0))
+      throw PlanError("a demand of weight " + exact_text(demand.weight) + ": weights are above 0");
   }
   auto made = std::make_shared<const Plans>(make(demands));
   if (known_.size() >= TransferTuning::kPlansKnown) known_.clear();

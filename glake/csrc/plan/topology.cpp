@@ -93,7 +93,7 @@ void Topology::read_sockets(const Json& sockets) {
     ++sockets_;
   }
   if (std::count(socket_.begin(), socket_.end(), -1) != 0) {
-    throw JsonError("sockets: a gpu is on none");
+    throw JsonError("sockets: each GPU must be on one socket");
   }
 }
 
@@ -104,7 +104,7 @@ void Topology::read_numa_nodes(const Json* nodes) {
     return;
   }
   if (nodes->items().size() != static_cast<size_t>(sockets_)) {
-    throw JsonError("numa_nodes: one list for each socket");
+    throw JsonError("numa_nodes: takes one list for each socket");
   }
   for (int socket = 0; socket < sockets_; ++socket) {
     const std::vector<Json>& own = nodes->items()[static_cast<size_t>(socket)].items();

@@ -6,7 +6,6 @@
 #include "debug/debug_device.h"
 #include "heap/paused_heap.h"
 #include "memory/contiguous_index.h"
-#include "transfer/engine.h"  // whose owner is destroyed here
 #include "watch/watch.h"
 
 namespace glake {
@@ -326,7 +325,7 @@ void Process::unpin(void* ptr) {
     if (device == nullptr) continue;
     if (device->sharing().unpin(reinterpret_cast<Address>(ptr), PinOwner::kCaller)) return;
   }
-  throw Error(GLAKE_INVALID_POINTER, hex(ptr) + " is not pinned, or not as often as unpinned");
+  throw Error(GLAKE_INVALID_POINTER, hex(ptr) + " is not pinned any more, or never was");
 }
 
 Driver& Process::driver() {

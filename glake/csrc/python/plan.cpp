@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/numbers.h"
+#include "base/transfer_tuning.h"
 #include "plan/estimate.h"
 #include "plan/planner.h"
 #include "python/binding.h"
@@ -161,7 +162,8 @@ void bind_graph(py::module_& module) {
 void bind_planner(py::module_& module) {
   py::class_<Planner>(module, "TransferPlanner", "Paths and rates; see csrc/plan/planner.h.")
       .def(py::init([](const Topology& graph, double relay_gain, int relays) {
-             return std::make_unique<Planner>(graph, PlannerOptions{relay_gain, relays, 16});
+             return std::make_unique<Planner>(
+                 graph, PlannerOptions{relay_gain, relays, TransferTuning::kPathsOfOne});
            }),
            py::arg("graph"), py::arg("relay_gain") = PlannerOptions{}.relay_gain,
            py::arg("relays") = PlannerOptions{}.relays)

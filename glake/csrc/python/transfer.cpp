@@ -210,7 +210,8 @@ void bind_remote(py::module_& module) {
   module.def(
       "transfer_open_relays",
       [](const std::string& path, const std::vector<int>& gpus, const std::vector<int>& there) {
-        if (gpus.size() != there.size()) raise(GLAKE_INVALID_ARGUMENT, "as many GPUs as numbers");
+        if (gpus.size() != there.size())
+          raise(GLAKE_INVALID_ARGUMENT, "gpus and there must have the same length");
         check(released(glake_transfer_open_relays, path.c_str(), gpus.data(), there.data(),
                        gpus.size()));
       },

@@ -10,7 +10,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kProgressEvents = 4096;
-constexpr uint64_t kGranuleBytes = uint64_t{2} << 20;
 
 double nanoseconds(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double, std::nano>(to - from).count();
@@ -213,14 +212,14 @@ std::optional<uint64_t> find_min_capacity(const Trace& trace, const std::string&
   if (live == 0) return 0;
   if (live > kMostBytes) return std::nullopt;
   // No policy can do with fewer bytes than are live, and none takes less than a granule.
-  uint64_t fails = std::max(live, kGranuleBytes) - 1;
+  uint64_t fails = std::max(live, kGranule) - 1;
   // The memory that the policy takes without a limit is enough, unless a limit changes what it
   // does.
   uint64_t fits = std::max(run_at(kUnlimited).peak_physical_bytes, fails + 1);
   while (run_at(fits).oom) {
-    if ((fits > 8 * live && fits > 64 * kGranuleBytes) || fits == kMostBytes) return std::nullopt;
+    if ((fits > 8 * live && fits > 64 * kGranule) || fits == kMostBytes) return std::nullopt;
     fails = fits;
-    fits = std::min(fits + std::max(fits / 8, kGranuleBytes), kMostBytes);
+    fits = std::min(fits + std::max(fits / 8, kGranule), kMostBytes);
   }
   while (fits - fails > std::max<uint64_t>(fits / 1000, 1)) {
     const uint64_t middle = fails + (fits - fails) / 2;

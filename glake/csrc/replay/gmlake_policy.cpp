@@ -203,6 +203,7 @@ void GmlakePolicy::release_idle(Pool& pool) {
 
 GmlakePolicy::Ranges::iterator GmlakePolicy::drop(Ranges::iterator range) {
   calls_.add_range(Call::kUnmap, range->second.bytes, range->second.bytes / kGranule);
+  stitched_bytes_ -= range->second.bytes;
   return ranges_.erase(range);
 }
 
@@ -225,7 +226,6 @@ void GmlakePolicy::drop_idle_ranges() {
       ++it;
       continue;
     }
-    stitched_bytes_ -= it->second.bytes;
     it = drop(it);
   }
 }

@@ -52,8 +52,7 @@ uint64_t HopMeter::moment(uint64_t now, uint64_t copy_ns) {
 }
 
 uint64_t HopMeter::asked_until(uint64_t copy_ns) const {
-  return use_->asked == 0 ? 0
-                          : use_->asked + static_cast<uint64_t>(TransferTuning::kStarts) * copy_ns;
+  return use_->asked == 0 ? 0 : use_->asked + TransferTuning::kTurnStarts * copy_ns;
 }
 
 void HopMeter::withdraw(Bytes bytes) {

@@ -203,15 +203,14 @@ void CopyTimer::time(const std::vector<TimedCopy>& copies, Bytes bytes, int repe
     const int device = copy.src.host() ? copy.dst.gpu : copy.src.gpu;
     const StreamHandle on = stream(device, streams[device]++);
     const Address dst = buffer(copy.dst, &hosts), src = buffer(copy.src, &hosts);
-    running.push_back(
-        {device,
-         on,
-         dst,
-         src,
-         copy.dst.host() ? TransferTuning::kProbeBuffer : TransferTuning::kProbeBuffer,
-         copy.src.host() ? TransferTuning::kProbeBuffer : TransferTuning::kProbeBuffer,
-         Event(*this),
-         {}});
+    running.push_back({device,
+                       on,
+                       dst,
+                       src,
+                       TransferTuning::kProbeBuffer,
+                       TransferTuning::kProbeBuffer,
+                       Event(*this),
+                       {}});
     for (int round = 0; round < repeats; ++round) running.back().ends.emplace_back(*this);
     if (!copy.dst.host() && !copy.src.host()) {
       devices_.reach(copy.dst.gpu, copy.src.gpu);
