@@ -1,4 +1,4 @@
-// glake_copy_blocks, as any driver runs it, also the simulator.
+// The kernel glake_copy_blocks, launched on any driver, the simulator included.
 #pragma once
 
 #include <cuda.h>
@@ -15,7 +15,7 @@ using glake::transfer::CopyBlock;
 
 class BlockKernel {
  public:
-  // The driver's status of the launch. Needs a current context.
+  // Loads the kernel, and returns the driver's status. Needs a current context.
   CUresult open(const char* library) {
     void* handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr) return CUDA_ERROR_NOT_FOUND;

@@ -1,6 +1,6 @@
-// Named checks of all that glake relies on in a CUDA driver. The first argument names the driver's
-// library (default libsimcuda.so; libcuda.so.1 for a GPU). Checks of features that the device lacks
-// are skipped and counted. Exits 1 if a check fails, 2 if the driver cannot be opened.
+// Checks all that glake relies on in a CUDA driver. Each check has a name. The first argument is
+// the driver's library (default libsimcuda.so; libcuda.so.1 for a GPU). Checks of features that the
+// device lacks are skipped and counted. Exits 1 if a check fails, 2 if the driver cannot be opened.
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -47,7 +47,7 @@ void check_proc_address() {
   CUdriverProcAddressQueryResult status;
   OK(cu.cuGetProcAddress("cuMemAlloc", &function, 12000, CU_GET_PROC_ADDRESS_DEFAULT, &status));
   TRUE(status == CU_GET_PROC_ADDRESS_SUCCESS);
-  CUdeviceptr block = 0;  // the newest version: the one with 64-bit addresses
+  CUdeviceptr block = 0;  // version 2 has 64-bit addresses
   OK(reinterpret_cast<decltype(cu.cuMemAlloc)>(function)(&block, granule));
   OK(cu.cuMemFree(block));
   OK(cu.cuGetProcAddress("cuMemMap", &function, 12000, CU_GET_PROC_ADDRESS_DEFAULT, &status));
@@ -125,7 +125,7 @@ void check_peers() {
     GIVES(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, cu.cuCtxEnablePeerAccess(peer, 0));
     OK(cu.cuCtxDisablePeerAccess(peer));
     GIVES(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, cu.cuCtxDisablePeerAccess(peer));
-    // VMM memory of device 1, in reach of device 0 by its own grant.
+    // Device 0 reaches VMM memory of device 1 by a grant of its own, without peer access.
     Memory here, there(granule, 1);
     Range range(2 * granule);
     range.map(0, here);

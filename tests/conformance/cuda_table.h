@@ -1,5 +1,5 @@
 // The driver under test. Its library is opened by name, and each function is taken at the version
-// that cuda.h declares. Also the small harness of named checks.
+// that cuda.h declares. This file also has the small harness for checks by name.
 #pragma once
 
 #include <cuda.h>
@@ -13,7 +13,7 @@
 
 #include "../core/cases.h"
 
-// Both versions have this signature; older drivers have only the first.
+// Both versions of the function have this signature. Older drivers have only the first version.
 #undef cuEventElapsedTime
 extern "C" CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end);
 
@@ -40,8 +40,8 @@ extern "C" CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUeve
   X(cuStreamGetId) X(cuGetProcAddress)
 // clang-format on
 
-// Members carry the exported (versioned) name: cu.cuMemAlloc is spelled cu.cuMemAlloc_v2 by the
-// preprocessor, here and where it is called.
+// Members have the exported names, with a version: the preprocessor makes cu.cuMemAlloc_v2 of
+// cu.cuMemAlloc, here and where it is called.
 struct CudaTable {
 #define X(name) decltype(&::name) name = nullptr;
   CONFORMANCE_SYMBOLS(X)
@@ -129,7 +129,8 @@ inline int run_checks(int argc, char** argv, const std::vector<Check>& checks) {
   return failed;
 }
 
-// VMM objects, which clean up after a failed check in the order map, range, handle.
+// VMM objects. After a failed check their destructors unmap first, then free the range, then
+// release the handle.
 extern size_t granule;
 CUmemAllocationProp device_memory(int device, bool exportable = false);
 

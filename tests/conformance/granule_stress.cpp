@@ -28,12 +28,13 @@ CUmemAllocationProp device_memory(int device, bool exportable) {
 namespace {
 
 constexpr unsigned kBlocks = 64;
-constexpr size_t kChunk = 4097;  // of the memsets: no multiple of any line, sector or page
+constexpr size_t kChunk = 4097;  // bytes of one memset, no multiple of a line, sector or page
 int rounds = 24;
 kernels::Kernels kernel;
 bool has_kernels = false;
 
-// Sets every other byte, or every other chunk of bytes: those whose place is `which` modulo 2.
+// Sets every other byte, or with memsets every other chunk: the even ones for `which` 0, the odd
+// ones for 1.
 void stamp_half(CUstream stream, CUdeviceptr base, size_t which, unsigned value) {
   if (has_kernels) {
     OK(kernel.stamp_bytes(stream, kBlocks, base, which, 2, granule / 2, value));
@@ -86,8 +87,8 @@ void check_two_streams_in_one_granule() {
   }
 }
 
-// Bytes are written through one address and read through the other, in stream order and without a
-// synchronisation between.
+// Bytes are written through one address and read through the other, in stream order, without a
+// synchronisation in between.
 void check_order_through_two_addresses() {
   Memory memory, copy_memory;
   Views views(memory, 2), copy(copy_memory, 1);
@@ -118,7 +119,7 @@ void check_read_modify_write_in_turn() {
   OK(cu.cuMemsetD32Async(views[0], 0, granule / 4, streams[0]));
   OK(cu.cuEventRecord(done[0], streams[0]));
   for (int round = 0; round < 4 * rounds; ++round) {
-    // Mostly the same stream; every third time the other one, ordered by an event.
+    // Two rounds of three run on stream 0, the third on stream 1. Events order the rounds.
     const int on = round % 3 == 2 ? 1 : 0, before = round % 3 == 0 ? 1 : 0;
     if (round % 3 != 1 && round > 0) OK(cu.cuStreamWaitEvent(streams[on], done[before], 0));
     if (round == 0) OK(cu.cuStreamWaitEvent(streams[1], done[0], 0));

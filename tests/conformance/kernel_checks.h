@@ -6,8 +6,8 @@
 
 inline std::string kernel_library;  // conformance's first argument
 
-// Blocks at every pair of alignments that differ in kind, of sizes around those of its loops, each
-// with a margin at both ends that stays as it is.
+// Copies blocks at many pairs of alignments, of sizes at which the kernel's loops begin and end.
+// Each block has a margin at both ends, which must stay as it is.
 inline void check_kernel_copies_blocks() {
   kernels::BlockKernel kernel;
   OK(kernel.open(kernel_library.c_str()));

@@ -1,5 +1,5 @@
-// The kernels of kernels.ptx, which the driver compiles: no nvcc. The simulator runs none of them:
-// there open() returns false, and callers fill memory by memsets instead.
+// The kernels of kernels.ptx, which the driver compiles, without nvcc. The simulator runs none of
+// them. There open() returns false, and callers fill memory by memsets.
 #pragma once
 
 #include <cuda.h>
@@ -36,7 +36,7 @@ class Kernels {
     }
     return true;
   }
-  CUresult status() const { return status_; }  // of loading them
+  CUresult status() const { return status_; }  // of loading the kernels
 
   CUresult stamp_bytes(CUstream stream, unsigned blocks, CUdeviceptr base, unsigned long long first,
                        unsigned long long step, unsigned long long count, unsigned value) {

@@ -81,8 +81,8 @@ inline void set_up(World* world, const std::vector<Settings::value_type>& settin
   OK(cuStreamCreate(&world->stream, CU_STREAM_NON_BLOCKING));
 }
 
-// Runs the ranks. Each ends as a program does, exit handlers included. Returns each one's exit
-// status.
+// Runs the ranks, and returns the exit status of each. A rank ends as a program does, with its exit
+// handlers.
 inline std::vector<int> run_ranks(int size, const Body& body,
                                   const std::vector<Settings::value_type>& settings = {}) {
   auto* shared = static_cast<Shared*>(
@@ -124,7 +124,7 @@ inline void ranks(int size, const Body& body,
   for (const int end : run_ranks(size, body, settings)) TRUE(end == 0);
 }
 
-// Rooms of this user's ranks, whether these are still there or not.
+// The rooms (shared folders) of this user's ranks, also of ranks that have ended.
 inline std::vector<std::string> rooms() {
   const std::string prefix = "glake-nccl-" + std::to_string(geteuid()) + "-";
   const char* parent = std::getenv("GLAKE_SIM_MACHINE_DIR");

@@ -67,7 +67,8 @@ inline int open_descriptors() {
   return count;
 }
 
-// The child's part. Memory `index` must read 100 + index. The child leaves 200 + index there.
+// What the child does. The memory with number `index` must hold 100 + index. The child writes 200 +
+// index there.
 inline void child_descriptors(const Message& message, const int* fds) {
   Range range(message.count * granule);
   for (int i = 0; i < message.count; ++i) {

@@ -36,7 +36,7 @@ constexpr size_t kGranule = size_t{2} << 20;
 
 using Settings = std::initializer_list<std::pair<const char*, const char*>>;
 
-// A fresh driver with these options, device 0's primary context current.
+// A fresh driver with these options. The primary context of device 0 is current.
 struct Sim {
   explicit Sim(Settings settings) : Sim(std::vector<Settings::value_type>(settings)) {}
   explicit Sim(const std::vector<Settings::value_type>& settings) {
@@ -118,7 +118,7 @@ inline std::string ledger(int device = 0) {
   return text;
 }
 
-// A number of the ledger by its key; -1: not there.
+// A number of the ledger, by its key; -1: there is no such key.
 inline long ledger_of(const char* key, int device = 0) {
   const std::string text = ledger(device), name = std::string("\"") + key + "\": ";
   const size_t at = text.find(name);

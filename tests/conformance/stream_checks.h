@@ -208,8 +208,8 @@ inline void check_capture() {
   TRUE(word_at(range.base) == 1);  // captured work does not run
 }
 
-// A stream's number: it is told in a capture too, nullptr has one, and a later stream with the same
-// handle has another.
+// Each stream has a number, the null stream too. The driver tells it during a capture too. A later
+// stream with the same handle has another number.
 inline void check_stream_numbers() {
   unsigned long long number = 0, again = 0, other = 0, default_stream = 0;
   CUstream stream = nullptr;

@@ -109,9 +109,9 @@ void check_lasting_error() {
   GIVES(kIllegalAddress, cudaMemset(device, 0, 16));
 }
 
-// Each thread has its own device. The runtime gives a thread without a context the primary one of
-// its device, where the driver refuses the thread. The second question for the device is no driver
-// call.
+// Each thread has its own device. The driver refuses calls of a thread without a context. The
+// runtime gives such a thread the primary context of its device. The second cudaGetDevice() makes
+// no driver call.
 void check_devices() {
   Fresh fresh;
   OK(cudaSetDevice(1));
@@ -155,7 +155,7 @@ void check_devices() {
 
 char kernel_stub, variable_stub;
 
-// Registers a kernel and a variable, as code of nvcc does when it is loaded.
+// Registers a kernel and a variable, as code that nvcc compiled does when it is loaded.
 struct Module {
   Module() : handle(__cudaRegisterFatBinary(nullptr)) {
     __cudaRegisterFunction(handle, &kernel_stub, nullptr, "a_kernel", -1, nullptr, nullptr, nullptr,
@@ -264,8 +264,8 @@ void check_managed() {
   GIVES(kInvalidValue, cudaFree(pointer));
 }
 
-// Several threads use the runtime first, all at once, and start it once. All know the context that
-// one of them made.
+// Several threads make the first call of the runtime at the same time. It starts once, and all
+// threads get the same context.
 void check_first_use_by_threads() {
   constexpr int kThreads = 12;
   for (int round = 0; round < 400; ++round) {

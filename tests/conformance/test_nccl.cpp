@@ -49,7 +49,8 @@ void messages(World& w) {
   w.join();
   const int next = (w.rank + 1) % w.size, before = (w.rank + w.size - 1) % w.size;
   Device<float> out(4, static_cast<float>(w.rank)), in(4, -1), in2(4, -1);
-  // In one group no rank waits for the next one's turn. Two messages of a pair keep their order.
+  // Within a group no rank waits for another one's call. Two messages between the same two ranks
+  // keep their order.
   Device<float> second(4, 100 + static_cast<float>(w.rank));
   NCCL(ncclGroupStart());
   NCCL(ncclRecv(in.at(), 4, ncclFloat32, before, w.comm, w.stream));
@@ -85,8 +86,8 @@ void grouped(World& w) {
   TRUE(a.read(w.stream) == Floats(2, n));
 }
 
-// A reduction takes the bytes of a copy that runs late. One rank waits outside of the driver
-// meanwhile.
+// A reduction reads the bytes of an earlier copy that runs late. Meanwhile one rank waits outside
+// of the driver.
 void in_stream_order(World& w) {
   w.join();
   constexpr size_t kCount = 1 << 18;
@@ -100,7 +101,7 @@ void in_stream_order(World& w) {
     OK(cuStreamSynchronize(w.stream));
     w.mark(1);
   } else {
-    w.await(0, 1);  // it makes no driver call: the communicator's thread must
+    w.await(0, 1);  // this makes no driver call, so the communicator's thread must
   }
   TRUE(data.read(w.stream) == Floats(kCount, static_cast<float>(w.size * (w.size + 1)) / 2));
 }
@@ -144,7 +145,8 @@ void split(World& w) {
   NCCL(ncclCommDestroy(part));
 }
 
-// 64 MiB between two H100 over NVSwitch: twice half the buffer at the link's rate, and a latency.
+// Reduces 16 MiB between two H100 over NVSwitch. Each link carries half of the buffer twice, and
+// there is a latency.
 void takes_time(World& w) {
   w.join();
   constexpr size_t kCount = 4 << 20;
@@ -157,7 +159,7 @@ void takes_time(World& w) {
   simcuda_edges(edges, sizeof edges, 0);
   TRUE(std::string(edges).find("\"g0>N\"") != std::string::npos);
   const double bytes = kCount * sizeof(float);
-  TRUE(took > bytes / 450 && took < bytes / 100);  // GB/s: the link's peak; far slower than it
+  TRUE(took > bytes / 450 && took < bytes / 100);  // the link's peak is 450 GB/s
 }
 
 // Two devices of one process, in a group. The process does not wait for itself.
@@ -207,8 +209,8 @@ void phantom(World& w) {
   OK(cuStreamSynchronize(w.stream));
 }
 
-// The bytes of one rank are not known. A reduction of them is not known and reads as zero. Where
-// bytes only move, those of the other ranks are known.
+// The bytes of one rank are not known. The result of a reduction with them is not known, and reads
+// as zero. In a collective that only moves bytes, the bytes of the other ranks stay known.
 void partly_known(World& w) {
   w.join();
   Device<float> mine(4, 3), all(8, 5);
@@ -240,7 +242,8 @@ void check_ints(int type) {
   is(ncclProd, {7, 10, static_cast<T>(2700)});
 }
 
-// Every bit pattern goes to float and back, and rounding is to nearest even.
+// Every bit pattern is the same after a conversion to float and back. Rounding is to the nearest
+// value, and ties go to even.
 template <class Format>
 void check_format(float largest, float smallest, float over) {
   for (unsigned i = 0; i < 1u << (8 * sizeof(typename Format::Bits)); ++i) {

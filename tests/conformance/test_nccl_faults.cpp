@@ -23,7 +23,7 @@ ncclResult reduce_and_fail(World& w, Device<float>& data) {
   return wait_for_error(w.comm);
 }
 
-// The stream goes on after an abort, with zeros, not with whatever was staged before.
+// After an abort the stream goes on. The result is zeros, and not what was staged before.
 void abort_and_go_on(World& w, Device<float>& data) {
   TRUE(cuStreamQuery(w.stream) == CUDA_ERROR_NOT_READY);
   NCCL(ncclCommAbort(w.comm));
@@ -159,7 +159,8 @@ void dies_in_room(World& w) {
   _exit(0);  // no handler runs
 }
 
-// Nobody waits for a rank that exits without a word. It leaves nothing behind.
+// A rank exits without destroying its communicator. No other rank waits for it, and it leaves
+// nothing behind.
 void exits_without_destroying(World& w) {
   w.join();
   Device<float> data(4, 1);
@@ -181,7 +182,7 @@ void check_rooms(const std::string& parent) {
   TRUE((info.st_mode & 0777) == 0700);
   TRUE(stat((parent + "/" + rooms()[0] + "/page").c_str(), &info) == 0);
   TRUE((info.st_mode & 0777) == 0600);
-  ranks(2, joins);  // whoever comes next sweeps
+  ranks(2, joins);  // the next ranks remove what is left
   TRUE(rooms().empty());
 }
 

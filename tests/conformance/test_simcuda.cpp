@@ -1,4 +1,4 @@
-// The simulator itself: options, books, faults, violations, limits, ticks.
+// Tests the simulator itself: options, ledger, faults, violations, limits, ticks.
 #include <unistd.h>
 
 #include <atomic>
@@ -57,7 +57,7 @@ void check_cost_and_counts() {
   GIVES(CUDA_ERROR_INVALID_VALUE, simcuda_configure("call_us", "cuMemMap=x"));
 }
 
-// Two mappings of four and three pages, one range.
+// The cost of two mappings, of four and of three pages, in one range.
 void check_cost_of_mappings() {
   const Sim sim({{"costs", "published"}});
   const CUmemAllocationProp prop = device_memory(0);
@@ -71,7 +71,7 @@ void check_cost_of_mappings() {
   }
   double mapping = 0;
   OK(simcuda_mapping_price(nullptr, "cuMemUnmap", &mapping));
-  TRUE(mapping == 1);  // as a further page
+  TRUE(mapping == 1);  // costs as much as a further page
   OK(simcuda_configure("call_us", "cuMemSetAccess=20+0.5+10,cuMemUnmap=30+2"));
   OK(simcuda_mapping_price(nullptr, "cuMemSetAccess", &mapping));
   TRUE(mapping == 10);
@@ -116,12 +116,12 @@ void check_cost_file() {
     TRUE(first == 7 && further == 0.5);
     OK(simcuda_price("cuMemCreate", &first, &further));  // call_us wins
     TRUE(first == 1 && further == 1);
-    OK(simcuda_price("cuMemRelease", &first, &further));  // not in the file: as published
+    OK(simcuda_price("cuMemRelease", &first, &further));  // the published price
     TRUE(first == 23 && further == 1);
     OK(simcuda_price("cuMemUnmap", &first, &further));
     OK(simcuda_mapping_price(nullptr, "cuMemUnmap", &mapping));
     TRUE(first == 9 && further == 1 && mapping == 8);
-    OK(simcuda_mapping_price(nullptr, "cuMemMap", &mapping));  // not given: as a further page
+    OK(simcuda_mapping_price(nullptr, "cuMemMap", &mapping));  // by default that of a further page
     TRUE(mapping == 0.5);
     OK(simcuda_mapping_price("published", "cuMemUnmap", &mapping));
     TRUE(mapping == 1);
@@ -133,7 +133,7 @@ void check_cost_file() {
     // A cost table is found by its name, whichever is in force.
     OK(simcuda_table_price("a paper", "cuMemMap", &first, &further));
     TRUE(first == 1.5 && further == 0);
-    OK(simcuda_table_price("a paper", "cuMemCreate", &first, &further));  // else as published
+    OK(simcuda_table_price("a paper", "cuMemCreate", &first, &further));  // the published price
     TRUE(first == 29 && further == 1.2);
     OK(simcuda_table_price("published", "cuMemMap", &first, &further));
     TRUE(first == 2);
@@ -146,7 +146,8 @@ void check_cost_file() {
     TRUE(first == 2 && further == 0);
   }
   TRUE(simcuda_price("cuNoSuchCall", &first, &further) != 0);
-  // Before cuInit the table can be read too; a device the file lacks is named.
+  // Before cuInit the table can be read too. A device that is not in the file is an error that
+  // names it.
   OK(simcuda_reset());
   OK(simcuda_configure("cost_file", path));
   OK(simcuda_configure("costs", "another GPU"));
@@ -262,7 +263,7 @@ void check_neighbours_share_a_kernel_mapping() {
   TRUE(ledger_of("kernel_mappings") == 1);
 }
 
-// After a random walk the books count as many kernel mappings as the kernel.
+// After random calls the ledger counts as many kernel mappings as the kernel has.
 void check_kernel_mappings_are_counted() {
   const Sim sim({});
   constexpr int kPages = 32;
@@ -363,7 +364,7 @@ void check_context_memory() {
   OK(cuCtxDestroy(third));
   OK(cuCtxDestroy(second));
   TRUE(free_bytes() == size_t{44} << 20);
-  CUcontext other = nullptr;  // of a device nobody used: taken when first retained, once
+  CUcontext other = nullptr;  // of an unused device: takes memory once
   OK(cuDevicePrimaryCtxRetain(&other, 1));
   OK(cuDevicePrimaryCtxRetain(&other, 1));
   OK(cuCtxPushCurrent(other));
@@ -373,8 +374,8 @@ void check_context_memory() {
   OK(cuDevicePrimaryCtxRelease(1));
 }
 
-// Streams and events of a primary context end with its last reference, as those of a created one
-// do.
+// The streams and events of a primary context end with its last reference, like those of a context
+// that the program created.
 void check_contexts_end_what_they_own() {
   const Sim sim({{"devices", "2"}});
   CUcontext other = nullptr;
@@ -393,7 +394,7 @@ void check_contexts_end_what_they_own() {
   GIVES(CUDA_ERROR_INVALID_HANDLE, cuStreamQuery(stream));
   GIVES(CUDA_ERROR_INVALID_HANDLE, cuEventQuery(event));
   TRUE(violations().find("handle of nothing") != std::string::npos);
-  OK(cuDevicePrimaryCtxRetain(&other, 1));  // as new: what the old one owned stays dead
+  OK(cuDevicePrimaryCtxRetain(&other, 1));  // a new context: what the old one owned stays destroyed
   GIVES(CUDA_ERROR_INVALID_HANDLE, cuStreamQuery(stream));
   OK(cuDevicePrimaryCtxRelease(1));
   TRUE(!violations().empty());

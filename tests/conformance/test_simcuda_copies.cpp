@@ -1,4 +1,4 @@
-// Batches, and the simulator's copies through glake's own driver.
+// Batches of copies, and copies of the simulator through glake's Driver class.
 #include <atomic>
 #include <cmath>
 #include <cstring>

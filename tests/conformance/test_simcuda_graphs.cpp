@@ -1,4 +1,4 @@
-// Graphs: what a capture records, and that each launch does all of it in order.
+// Tests what a capture records, and that each launch of the graph does all of it in order.
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -53,8 +53,7 @@ unsigned word_at(CUdeviceptr at) {
   return value;
 }
 
-// A replay copies the bytes that are there when it runs, at each launch. The capture copies
-// nothing.
+// Each launch copies the bytes that are there when it runs. The capture copies nothing.
 void check_replays_do_the_work(const char* schedule) {
   const Sim sim({{"schedule", schedule}});
   Mapped memory(kGranule);
@@ -95,7 +94,7 @@ void check_order_of_launches() {
     OK(cuMemsetD32(memory.at, 1, 1));
     OK(cuMemsetD32(memory.at + 4, 0, 64));
     OK(cuCtxSynchronize());
-    begin(stream);  // a shift register: each launch moves each word one on
+    begin(stream);  // each launch moves each word to the next place
     for (unsigned i = 4; i > 0; --i) {
       OK(cuMemcpyDtoDAsync(memory.at + 4 * i, memory.at + 4 * (i - 1), 4, stream));
     }
@@ -103,7 +102,7 @@ void check_order_of_launches() {
     OK(cuGraphLaunch(instance, stream));
     OK(cuGraphLaunch(instance, other));
     OK(cuGraphLaunch(instance, stream));
-    TRUE(*reinterpret_cast<unsigned*>(memory.at + 4) == 0);  // not before somebody knows
+    TRUE(*reinterpret_cast<unsigned*>(memory.at + 4) == 0);  // not before the host waits
     OK(cuMemsetD32Async(memory.at + 20, 9, 1, stream));
     OK(cuMemcpyDtoDAsync(memory.at + 24, memory.at + 12, 4, stream));
     OK(cuStreamSynchronize(stream));
@@ -165,8 +164,8 @@ void check_unjoined_work_fails() {
   TRUE(word_at(memory.at) == 3);
 }
 
-// Memory unmapped since the capture is an error of the launch, as on a GPU; so is pinned memory
-// freed since.
+// If memory has been unmapped since the capture, the launch is an error, as on a GPU. The same
+// holds for pinned memory that has been freed.
 void check_memory_that_is_gone() {
   const Sim sim({});
   Mapped memory(kGranule), other(kGranule);
@@ -200,7 +199,7 @@ std::string launches(bool clear) {
 
 void count_up(void* data) { ++*static_cast<int*>(data); }
 
-// Kernels count when they are launched, host functions run then.
+// Kernels of a graph are counted at each launch, and its host functions run then.
 void check_kernels_and_host_functions() {
   const Sim sim({});
   CUstream stream = new_stream();

@@ -48,8 +48,8 @@ struct Machine : Sim {
   CUevent event = nullptr;
 };
 
-// The bytes are there when somebody waits, not before. They are those that the table names when the
-// kernel runs.
+// The bytes are there once the host waits, and not before. They are the bytes that the table names
+// when the kernel runs.
 void check_bytes() {
   Machine m(kGranule);
   auto* from = static_cast<char*>(m.host);
@@ -122,7 +122,7 @@ void check_faults() {
   OK(cuEventRecord(m.event, m.stream));
   OK(cuEventSynchronize(m.event));
   TRUE(simcuda_now_ns() - start >= 5000000 && to[0] == 5);
-  // An access to memory without a right is found when somebody waits for the work.
+  // An access to memory that the kernel may not touch is found when the host waits for the work.
   static char pageable[64];
   m.table[0] = {m.device.at, reinterpret_cast<uint64_t>(pageable), 64};
   OK(m.launch(1));

@@ -1,4 +1,4 @@
-// Known bytes of phantom memory: those that came from the host, and their copies.
+// Tests which bytes of phantom memory are known: bytes that came from the host, and their copies.
 #include <cstring>
 #include <numeric>
 
@@ -100,7 +100,7 @@ void check_sources_are_taken_at_the_call() {
 void check_launches() {
   const Memory m;
   m.write(0, counting(4));
-  simcuda_cover();  // a call that says itself what it writes
+  simcuda_cover();  // within a cover, the caller says what is written
   OK(static_cast<CUresult>(simcuda_launch("kernel", m.stream)));
   OK(cuMemsetD8Async(m.at, 9, 2, m.stream));
   TRUE(m.read(0, 2) == Bytes(2, 0));
@@ -110,7 +110,7 @@ void check_launches() {
   TRUE(m.read(0, 4) == Bytes(4, 0));
 }
 
-// Results of work that is only enqueued count as known ahead, where its inputs are known.
+// Results of work that is enqueued, and has not run, count as known ahead if its inputs are known.
 void check_what_is_known_ahead() {
   const Memory m;
   const auto ahead = [&](std::initializer_list<simcuda_followed> pieces) {
@@ -134,7 +134,8 @@ void check_what_is_known_ahead() {
   OK(cuMemcpyHtoDAsync(a, source.data(), 16, m.stream));
   TRUE(ahead({{a, 16, 1, 1}}) == (kAllRead | kAnyRead | kWritten));
   TRUE(ahead({{a + 8, 16, 1, 0}}) == kAnyRead && ahead({{a + 16, 16, 1, 0}}) == 0);
-  // Bytes computed from known ones are known. Those computed from known and unknown ones are not.
+  // Bytes that are computed only from known bytes are known. If some input bytes are unknown, the
+  // results are unknown.
   follow(SIMCUDA_MAKES_OF_ALL, {{a, 16, 1, 0}, {b, 32, 0, 1}});
   TRUE(ahead({{b, 32, 1, 0}}) == (kAllRead | kAnyRead));
   follow(SIMCUDA_MAKES_OF_ALL, {{b, 16, 1, 1}, {c, 4, 1, 0}});
@@ -184,7 +185,7 @@ void check_words_waited_for() {
   TRUE(simcuda_known_ahead(m.stream, &piece, 1) == 7);
 }
 
-// A job never waits. Its queue is bounded, as it is on a GPU.
+// A job enqueues work and never waits. The queue is bounded, as on a GPU.
 void check_launches_without_end() {
   const Memory m;
   CUevent first = nullptr;

@@ -1,4 +1,5 @@
-// Links that change, copies that fail or stall, where bytes land, and where host memory is.
+// Tests links that change, copies that fail or stall, where bytes land, and which socket host
+// memory is on.
 #include <unistd.h>
 
 #include <cmath>
@@ -39,7 +40,8 @@ Json edges(bool clear = false) {
   return Json::parse(text);
 }
 
-// The link of a copy changes while it runs. Each part takes the time of its rate.
+// The rate of a link changes during a copy. Each part of the copy takes as long as the rate at that
+// time says.
 void check_link_changes_while_copies_flow() {
   Machine machine;
   Mapped memory(kBytes);
@@ -85,7 +87,7 @@ void check_dead_links() {
   OK(cuMemcpyHtoDAsync(memory.at, machine.host, 1 << 20, stream));
   OK(cuEventRecord(other, stream));
   GIVES(220, cuEventSynchronize(other));
-  OK(cuStreamSynchronize(stream));  // told already
+  OK(cuStreamSynchronize(stream));  // the error was reported already
   GIVES(CUDA_ERROR_INVALID_VALUE, simcuda_configure("dead_link", "dead"));
 }
 
@@ -108,8 +110,8 @@ void check_failing_copies(const char* schedule) {
   }
   const int wanted[4] = {0, 719, 719, 0};
   for (int i = 0; i < 4; ++i) GIVES(wanted[i], cuEventSynchronize(events[i]));
-  for (int i = 0; i < 4; ++i) GIVES(wanted[i], cuEventQuery(events[i]));  // as often as asked
-  OK(cuStreamSynchronize(stream));                                        // known by now
+  for (int i = 0; i < 4; ++i) GIVES(wanted[i], cuEventQuery(events[i]));  // always the same
+  OK(cuStreamSynchronize(stream));                                        // reported above
   std::vector<uint8_t> counts(4 * 4096);
   OK(simcuda_landings(memory.at, counts.size(), counts.data()));
   for (size_t i = 0; i < 4; ++i) {
@@ -150,7 +152,7 @@ void check_stalled_copies() {
   }
   GIVES(CUDA_ERROR_NOT_READY, simcuda_wait_event(events[1], 500000));
   TRUE(simcuda_now_ns() == 500000);
-  OK(cuEventQuery(events[0]));  // the other went its way
+  OK(cuEventQuery(events[0]));  // the other copy is done
   OK(cuEventSynchronize(events[1]));
   TRUE(simcuda_now_ns() == 1000000 + kLatency + 10000);
 }
@@ -198,7 +200,7 @@ void check_landings() {
   TRUE(simcuda_landed(memory.at + 100, kBytes - 200, 1) == 400 + 500 + 200);
   TRUE(simcuda_landed(memory.at + 100, kBytes - 200, -1) == 500);
   TRUE(simcuda_landed(memory.at + 100, kBytes - 200, 0) == kBytes - 200 - 1600);
-  TRUE(simcuda_landed(memory.at, 200, 1) == UINT64_MAX);  // partly not watched
+  TRUE(simcuda_landed(memory.at, 200, 1) == UINT64_MAX);  // a part of it is not watched
   CUDA_MEMCPY2D shape{};
   shape.srcMemoryType = shape.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
   shape.srcDevice = machine.at;
@@ -235,7 +237,7 @@ void check_edges() {
   TRUE(edges().at("edges").at("s0>u0").at("bytes").number() == 0);
 }
 
-// The route of a copy follows the place of its bytes of host memory.
+// The route of a copy depends on the socket of its host memory.
 void check_host_places() {
   Machine machine;
   Mapped memory(kBytes);
@@ -270,7 +272,7 @@ void check_host_places() {
   GIVES(CUDA_ERROR_INVALID_VALUE, simcuda_place_host(machine.host, 1, 2));
   OK(cuMemFreeHost(machine.host));
   OK(simcuda_host_node(at(1 << 20), 100, &node));
-  TRUE(node == 0);  // gone with the memory
+  TRUE(node == 0);  // the place is forgotten with the memory
 }
 
 }  // namespace

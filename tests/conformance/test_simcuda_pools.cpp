@@ -1,4 +1,4 @@
-// Stream-ordered memory: pools, their order, the memory that they hold and that they give back.
+// Tests stream-ordered memory: the order in which pools reuse it, and what they hold and give back.
 #include "sim_harness.h"
 
 namespace {
@@ -74,7 +74,8 @@ void check_reuse_is_ordered() {
   TRUE(elsewhere != at);
   OK(cuStreamSynchronize(stream));
   TRUE(allocate(32 * kMiB, other) == at);
-  // In its stream a block is free behind the work before: what is written then stays.
+  // In the stream of its free, a block is reused after the work before the free. What is written
+  // after the reuse stays.
   OK(cuMemcpyDtoDAsync(elsewhere, at, 4, other));
   OK(cuMemsetD32Async(at, 3, 1, other));
   OK(cuMemFreeAsync(at, other));
@@ -86,7 +87,7 @@ void check_reuse_is_ordered() {
   TRUE(again == at && word == 4 && violations() == "[]");
 }
 
-// Rather than fail, an allocation waits for another stream's free, if the pool allows that.
+// If the pool allows it, an allocation waits for another stream's free before it fails.
 void check_internal_dependencies() {
   for (int allowed : {1, 0}) {
     const Sim sim({{"memory", "64MiB"}});
@@ -147,7 +148,7 @@ void check_use_after_release() {
   const CUdeviceptr at = allocate(kMiB, stream);
   OK(cuMemFreeAsync(at, stream));
   OK(cuStreamSynchronize(stream));
-  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemsetD8Async(at, 1, 16, stream));  // not even reserved
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemsetD8Async(at, 1, 16, stream));  // not reserved
 }
 
 void check_pools_of_ones_own() {
@@ -186,7 +187,7 @@ void check_pools_of_ones_own() {
   OK(cuMemFreeAsync(at, stream));
   OK(cuStreamSynchronize(stream));
   TRUE(ledger_of("used_bytes") == 0);
-  TRUE(violations().find("not a live pool") != std::string::npos);  // asked of it above
+  TRUE(violations().find("not a live pool") != std::string::npos);  // of cuMemPoolTrimTo
 }
 
 void check_graph_memory() {
@@ -221,7 +222,8 @@ void check_ungranted_access() {
   TRUE(violations().find("access without grant") != std::string::npos);
 }
 
-// Captures take no memory nodes. The caller gets an error, and the capture is as it was.
+// Stream-ordered allocation is refused during a capture. The caller gets an error, and the capture
+// goes on.
 void check_captures() {
   const Sim sim({});
   CUstream stream = new_stream();

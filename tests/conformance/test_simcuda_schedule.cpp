@@ -1,4 +1,4 @@
-// The simulator's schedule: seeds, lateness, threads, the virtual clock.
+// Tests the order in which the simulator runs work: seeds, late work, threads, the virtual clock.
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -8,7 +8,7 @@
 
 namespace {
 
-// Two copies write one byte each into the same host byte, on streams that nothing orders.
+// Two copies write the same host byte, on streams between which there is no order.
 std::string race(const char* seed) {
   const Sim sim({{"seed", seed}});
   Mapped memory(kGranule);
@@ -35,7 +35,8 @@ void check_seeds() {
   TRUE(first != race("2"));
 }
 
-// Work that was enqueued earlier on another stream has not run yet. Reuse without waiting shows.
+// Work that was enqueued on another stream has not run yet. So memory that is reused without a wait
+// has wrong bytes.
 void check_work_runs_late() {
   const Sim sim({});
   Mapped memory(kGranule);

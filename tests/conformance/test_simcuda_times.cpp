@@ -29,7 +29,7 @@ struct Copy {
   int from, to;  // -1: host
 };
 
-// GB/s that these copies, started together, reach in sum.
+// The sum of the rates in GB/s of these copies, which start together.
 double rate(const std::string& preset, const char* host_node, const std::vector<Copy>& copies,
             double per_copy_us) {
   Sim sim({{"preset", preset.c_str()}, {"phantom", "1"}, {"host_node", host_node}});
@@ -90,8 +90,9 @@ void check_plain_figures() {
       const double plain = bound.at("plain").number();
       const double got = rate(preset, local ? "0" : "interleave", copies, per_copy_us);
       ++compared;
-      // For PCIe between sockets the figures of two presets are lower than any edge of their graph,
-      // by a limit of the measured hardware. There the graph only must not be slower.
+      // For PCIe between sockets, the measured hardware of two presets has a limit that their
+      // graphs do not have. So for these the simulator may be faster than the figure, and must not
+      // be slower.
       const bool graph_is_faster = name.find("(nolink,xsock)") != std::string::npos && got > plain;
       if (graph_is_faster || std::abs(got - plain) <= kTolerance * plain) continue;
       wrong += "\n  " + preset + ": " + name + ": " + std::to_string(got) + " GB/s, not " +
@@ -103,7 +104,8 @@ void check_plain_figures() {
   TRUE(compared >= 90);
 }
 
-// Two copies of unequal length share a link until the shorter ends; the longer then has it alone.
+// Two copies of different lengths share a link until the shorter one ends. Then the longer one has
+// the link alone.
 void check_shares_change_over_time() {
   Sim sim({{"preset", "dgx1v"}, {"phantom", "1"}});
   void* host = nullptr;

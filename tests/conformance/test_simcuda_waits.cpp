@@ -1,4 +1,5 @@
-// Waits with a deadline, threads at work and their turns, words that the host writes.
+// Tests waits with a deadline, the turns of threads at work, and waits for words that the host
+// writes.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -37,7 +38,8 @@ void check_deadlines() {
   TRUE(simcuda_now_ns() == 3600000018000);
 }
 
-// wait_any ends with the first event that is done or failed. The caller asks each which it was.
+// wait_any ends with the first event that is done or has failed. The caller asks the events to find
+// out which one it was.
 void check_first_of_several() {
   const Sim sim({{"preset", "dgx1v"}});
   Mapped memory(kGranule);
@@ -156,7 +158,7 @@ void check_stores_of_threads_at_work() {
   TRUE(stored == 18000 && std::abs(milliseconds - 0.018f) < 1e-5f);
 }
 
-// Host functions run before the clock moves on, and may announce threads.
+// Host functions run before the clock moves on. They may announce threads that are about to start.
 void check_host_functions_hold_time() {
   const Sim sim({{"preset", "dgx1v"}});
   Mapped memory(kGranule);
@@ -244,13 +246,13 @@ std::string race(int threads) {
 
 void check_turns() {
   const std::string first = race(4);
-  TRUE(first.substr(0, 4) == "abcd");  // by rank
+  TRUE(first.substr(0, 4) == "abcd");  // in the order of their ranks
   TRUE(first.substr(first.size() - 2) == " 1");
   for (int i = 0; i < 4; ++i) TRUE(race(4) == first);
 }
 
-// A thread that is expected but never comes does not hang the others for good. The expectation can
-// be taken back, which has effect at once.
+// A thread that is expected but never comes does not hang the others for good. If the expectation
+// is taken back, the others go on at once.
 void check_expectations_taken_back() {
   const Sim sim({{"preset", "dgx1v"}});
   Mapped memory(kGranule);
@@ -275,7 +277,7 @@ void check_words_are_read_after_writes() {
   Sim sim({});
   Host host(4096);
   const CUstream stream = new_stream();
-  host.word()->store(1);  // from the time before: the stream's own write ends it
+  host.word()->store(1);  // an old value, which the stream's own write replaces
   OK(cuStreamWriteValue32(stream, host.address(), 0, 0));
   OK(cuStreamWaitValue32(stream, host.address(), 1, CU_STREAM_WAIT_VALUE_GEQ));
   const CUevent event = new_event();

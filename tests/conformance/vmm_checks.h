@@ -59,7 +59,7 @@ inline void check_stitching() {
   OK(cu.cuMemsetD32Async(home.base, 0, kCount * granule / 4, stream));
   OK(cu.cuMemsetD32Async(view.base + granule / 2, 7, 3 * granule / 4, stream));
   OK(cu.cuStreamSynchronize(stream));
-  TRUE(word_at(home.base + 2 * granule + granule / 2 - 4) == 0);  // first half of view's first
+  TRUE(word_at(home.base + 2 * granule + granule / 2 - 4) == 0);  // right before what was set
   TRUE(word_at(home.base + 2 * granule + granule / 2) == 7);
   TRUE(word_at(home.base) == 7 && word_at(home.base + 3 * granule) == 7);
   TRUE(word_at(home.base + granule + granule / 2 - 4) == 7);

@@ -1,6 +1,6 @@
-// 200,000 random operations at a tight limit in phantom mode, both policies, several streams. After
-// every step the statistics must add up, and no byte of physical memory may belong to two live
-// blocks, whichever addresses they are reached through.
+// 120,000 random operations at a tight limit in phantom mode, with both policies and several
+// streams. After every step the statistics must add up, and no byte of physical memory may belong
+// to two live blocks, whichever addresses they are reached through.
 #include <algorithm>
 
 #include "harness.h"
@@ -57,7 +57,8 @@ class Drill {
 
   void steps(int count) {
     for (int i = 0; i < count; ++i) {
-      // Waves: mostly filling, then mostly freeing, so that holes of all ages are about.
+      // First there are more allocations, then more frees, and so on, so that there are holes of
+      // all ages.
       int filling = i / 500 % 3 == 2 ? 30 : 60;
       if (live_.empty() || dice_.chance(filling)) {
         allocate();
@@ -159,7 +160,7 @@ class Drill {
           allocated_);
     Bytes physical = n("glake.physical_bytes"), free = n("glake.free_bytes");
     CHECK(n("reserved_bytes.all.current") == physical && physical <= kLimit);
-    CHECK(n("segment.all.current") == 0);  // every one is expandable
+    CHECK(n("segment.all.current") == 0);  // expandable segments are not counted
     CHECK(n("glake.whole_free_bytes") <= free);
     // The rest is in the thread's cache or waits for recorded streams.
     CHECK(free + allocated_ <= physical);
@@ -196,7 +197,7 @@ TEST(compact_second) { drill("compact", 2); }
 
 }  // namespace
 
-// Argument: how many operations, instead of 120,000.
+// An argument gives another number of operations than 120,000.
 int main(int argc, char** argv) {
   operations = test::number_argument(argc, argv, operations);
   return test::run_cases(argc, argv);

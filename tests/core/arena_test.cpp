@@ -1,5 +1,6 @@
-// Arena against a byte map: random takes, gives, claims and disclaims at several granules' scale,
-// every query compared with what the map says, and Arena::check() after every step.
+// Compares an Arena with a byte map, over random takes, gives, claims and disclaims of up to
+// several granules. Every query must say what the map says, and Arena::check() runs after every
+// step.
 #include "memory/arena.h"
 
 #include <algorithm>
@@ -104,7 +105,8 @@ class Trial {
     return t;
   }
 
-  // Puts granules behind part of an absent segment; one time in four the driver "refuses".
+  // Puts granules behind a part of an absent span. One time in four the test acts as if the driver
+  // refused.
   void claim() {
     std::vector<Span*> absent;
     for (Span* s = arena_.first_absent(); s != nullptr; s = arena_.next_absent(s)) {
@@ -168,7 +170,7 @@ class Trial {
     arena_.give(s, ticket());
   }
 
-  // The smallest extent that fits and, of equals, the lowest.
+  // The smallest extent that fits. If several are equally small, the lowest of them.
   Span* best_fit(Bytes n) {
     std::pair<Bytes, Address> best{~Bytes{0}, 0};
     const auto extents = model_.extents();
@@ -277,8 +279,8 @@ struct OnlyNine : Completion {
   }
 };
 
-// Where it is known what is complete, neighbours become one span if both are complete or if their
-// tickets are the same. No pending work is forgotten.
+// If the arena is told what is complete, neighbours become one span if both are complete or have
+// the same tickets. No pending work is forgotten.
 TEST(pending_neighbours_stay_apart) {
   SpanPool pool;
   const OnlyNine known;

@@ -204,7 +204,7 @@ TEST(options) {
   void* ptr = glake_malloc(100, 0, nullptr);
   GIVES(GLAKE_INVALID_OPTION, glake_configure("limit", "32MiB"));
   SAYS("before the first use");
-  OK(glake_configure("limit", "64MiB"));  // what it is already
+  OK(glake_configure("limit", "64MiB"));  // the value that it has already
   CHECK(test::stat("glake.limit_bytes") == static_cast<int64_t>(64 * kMiB));
   OK(glake_free(ptr));
   finish();
@@ -239,7 +239,7 @@ TEST(drivers) {
   CHECK(path.find("libsimcuda.so") != std::string::npos);
   OK(glake_free(ptr));
   finish();
-  // The path of the same library is taken too.
+  // A path to the same library is accepted too.
   OK(glake_configure("driver", path.c_str()));
   ptr = glake_malloc(100, 0, nullptr);
   CHECK_TEXT(ptr != nullptr && path == glake_driver_path(), test::last_error());

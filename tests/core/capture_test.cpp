@@ -34,7 +34,7 @@ class Fixture {
     test::check_nothing_left();
   }
   void begin() { CU(cuStreamBeginCapture(s[0], CU_STREAM_CAPTURE_MODE_GLOBAL)); }
-  // Nothing has broken the capture.
+  // Ends the capture, and checks that nothing has broken it.
   void end() {
     CUgraph graph = nullptr;
     CU(cuStreamEndCapture(s[0], &graph));
@@ -74,7 +74,8 @@ TEST(reuse_on_the_same_stream_only) {
   OK(glake_free(a));
   CHECK(get(6 * kMiB, f.s[1]) != a);
   f.end();
-  // Another stream gets none of it when the work is complete either, as the graph may be replayed.
+  // Another stream gets none of this memory, even when its work is complete, because the graph may
+  // be replayed.
   CU(cuCtxSynchronize());
   OK(glake_empty_cache(0));
   void* c = get(6 * kMiB, f.s[2]);
@@ -113,8 +114,8 @@ TEST(recorded_blocks_wait_for_the_end) {
   glake_checkpoint_free(rest);
 }
 
-// On a captured stream a mark would be part of the graph and never complete, and a question would
-// end the capture. glake asks about memory that was freed there once the capture is over.
+// On a captured stream a mark would become part of the graph and never complete, and a query would
+// end the capture. So glake asks about memory that was freed there only after the capture.
 TEST(captured_streams_are_not_marked) {
   Fixture f("captured streams are not marked");
   void* b = own(3 * kMiB, f.s[1]);
@@ -165,7 +166,7 @@ void others_go_on(unsigned flags, bool other_thread) {
   if (other_thread) {
     std::thread([&f] {
       test::CurrentContext context;
-      // The legacy stream cannot be worked on beside blocking streams' captures.
+      // While a blocking stream is captured, no work may be enqueued on the legacy stream.
       unsigned kind = 0;
       CU(cuStreamGetFlags(f.s[0], &kind));
       if (kind == CU_STREAM_NON_BLOCKING) {
@@ -211,8 +212,9 @@ TEST(growth_at_the_limit) {
   OK(glake_pool_release(0, kPool));
 }
 
-// Memory whose work is under way on a stream that is not captured is waited for before a request in
-// a capture is refused: in a pool, on another stream, and of one driver allocation.
+// Before a request in a capture is refused, glake waits for work on streams that are not captured,
+// and takes the memory that this work used. The three requests are for the captured pool, for
+// another pool, and for a contiguous block.
 TEST(a_capture_waits_for_other_streams_before_it_fails) {
   const auto mine = [](CUstream s) { return glake_pool_malloc(40 * kMiB, 0, s, kPool); };
   const auto others = [](CUstream s) {
@@ -243,8 +245,8 @@ TEST(a_capture_waits_for_other_streams_before_it_fails) {
   }
 }
 
-// Nobody can wait for memory that was freed on a stream under capture. Other streams' memory
-// serves, and the message counts that memory alone.
+// glake cannot wait for memory that was freed on a stream under capture. Memory of other streams
+// serves requests, and the message counts only that memory.
 TEST(what_cannot_be_waited_for_is_left_out) {
   Fixture f("what cannot be waited for is left out", "24MiB");
   void* mine = own(12 * kMiB, f.s[0]);
@@ -282,7 +284,7 @@ TEST(captured_memory_stays) {
   OK(glake_pool_set_flags(0, kPool, GLAKE_POOL_USE_ON_OOM));
   OK(glake_empty_cache(0));
   OK(glake_pool_empty_cache(0, kPool));
-  for (CUstream s : f.s) {  // nor lent, to its own stream either: a replay would overwrite it
+  for (CUstream s : f.s) {  // nor lent, as a replay would overwrite it
     CHECK(s == f.s[0] || glake_pool_malloc(12 * kMiB, 0, s, kPool) == nullptr);
     CHECK(glake_malloc(20 * kMiB, 0, s) == nullptr);
   }
@@ -323,7 +325,8 @@ void the_message_knows_streams(const char* limit) {
   OK(glake_pool_release(0, kPool));
 }
 
-// A graph borrows nothing: the lender would have the bytes again while it may still be replayed.
+// A captured pool borrows nothing. The lender could get the bytes back while the graph may still be
+// replayed.
 TEST(a_graph_borrows_nothing) {
   Fixture f("a graph borrows nothing", "16MiB");
   constexpr glake_pool kLender{2, 0};
@@ -336,14 +339,14 @@ TEST(a_graph_borrows_nothing) {
   CHECK(glake_pool_malloc(8 * kMiB, 0, f.s[0], kPool) == nullptr);
   CHECK(glake_last_error(nullptr, 0) == GLAKE_OUT_OF_MEMORY);
   f.end();
-  void* lent = own(8 * kMiB, f.s[0]);  // others may
+  void* lent = own(8 * kMiB, f.s[0]);  // the device's own heap may borrow
   OK(glake_free(lent));
   OK(glake_free(a));
   OK(glake_pool_release(0, kLender));
   OK(glake_pool_release(0, kPool));
 }
 
-// A captured pool's users come back before anybody needed the memory.
+// A captured pool gets a new user before any other request needs its memory.
 TEST(a_pool_used_again) {
   Fixture f("a pool used again");
   OK(glake_pool_retain(0, kPool));
@@ -363,8 +366,9 @@ TEST(a_pool_used_again) {
   glake_checkpoint_free(rest);
 }
 
-// glake does not ask a stream again once the driver called it gone. A new stream may have the same
-// handle. What the new stream captures is captured memory, even while glake knows no other stream.
+// Once the driver has said that a stream is gone, glake does not ask about it again. A new stream
+// may have the same handle. Memory of a capture on the new stream counts as captured, even if glake
+// knows no other stream.
 TEST(a_new_stream_with_an_old_handle) {
   Fixture f("a new stream with an old handle", "64MiB", CU_STREAM_NON_BLOCKING,
             {{"reuse_handles", "1"}});
@@ -372,7 +376,7 @@ TEST(a_new_stream_with_an_old_handle) {
   OK(glake_free(own(4 * kMiB, f.s[0])));
   const CUstream before = f.s[0];
   test::end_stream(before);
-  OK(glake_empty_cache(0));  // asks it, and hears that it is gone
+  OK(glake_empty_cache(0));  // asks about the stream, and learns that it is gone
   CU(cuStreamCreate(&f.s[0], CU_STREAM_NON_BLOCKING));
   CHECK(f.s[0] == before);
   f.begin();
@@ -387,8 +391,8 @@ TEST(a_new_stream_with_an_old_handle) {
   OK(glake_pool_release(0, kPool));
 }
 
-// A block waits for a captured pool and was recorded on a stream that is gone since. It is free as
-// soon as the pool has no user: the very next request gets its memory.
+// A freed block of a captured pool was recorded on a stream that has been destroyed since. As soon
+// as the pool has no user, the block is free, and the next request gets its memory.
 TEST(what_waited_for_a_graph_is_given_at_once) {
   Fixture f("what waited for a graph is given at once", "32MiB");
   OK(glake_pool_retain(0, kPool));

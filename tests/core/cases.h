@@ -5,9 +5,9 @@
 //
 // `PROGRAM --list` prints their names, `PROGRAM --filter 'GLOB'` runs those that match. Any other
 // word that begins with -- is refused, unless main() takes it. Each case runs in a process of its
-// own, so that one that fails, or crashes, does not keep the others from running; a case that is
-// the only one chosen runs in the program itself, where a debugger finds it. A line
-// `NAME: ok (3 ms)` or `NAME: FAILED why` ends what a case prints.
+// own, so the other cases run even if one fails or crashes. If only one case is chosen, it runs in
+// the program itself, where a debugger finds it. Each case ends with a line `NAME: ok (3 ms)` or
+// `NAME: FAILED why`.
 #pragma once
 
 #include <fnmatch.h>
@@ -30,7 +30,7 @@ struct Choice {
   bool list = false;
   std::string filter;
 
-  // With --help, and with a --filter of nothing, it ends the program.
+  // Ends the program for --help, and for a --filter that is empty.
   Choice(int argc, char** argv) : program_(argv[0]) {
     for (int i = 1; i < argc; ++i) {
       const std::string word = argv[i];
@@ -45,7 +45,7 @@ struct Choice {
       }
     }
   }
-  // Ends the program if the command line has an option that is none of these.
+  // Ends the program if the command line has an option that is not known here.
   void refuse_others() const {
     if (!other_.empty()) end(stderr, 2, "no option is called " + other_);
   }
@@ -87,7 +87,7 @@ struct Case {
   const ::test::Case case_of_##name(#name, name); \
   void name()
 
-// The number that the first argument is, if it is one.
+// The first argument as a number. `otherwise` if there is none, or if it is an option.
 inline int number_argument(int argc, char** argv, int otherwise) {
   return argc > 1 && argv[1][0] != '-' ? std::atoi(argv[1]) : otherwise;
 }

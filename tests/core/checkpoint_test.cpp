@@ -1,5 +1,6 @@
-// Checkpoints of private pools (torch's cudagraph trees): back to the blocks that were live, at
-// their addresses, all or nothing; and allocation at a given address.
+// Tests checkpoints of private pools (for torch's cudagraph trees). A restore brings back the
+// blocks that were live, at their addresses, either all of them or none. Also tests allocation at a
+// given address.
 #include <memory>
 
 #include "harness.h"
@@ -86,7 +87,7 @@ TEST(views_come_back) {
   for (int i = 0; i < 8; ++i) parts.push_back(get(4 * kMiB, s));
   for (size_t i = 0; i < parts.size(); i += 2) OK(glake_free(parts[i]));
   void* stitched = get(15 * kMiB, s);
-  CHECK(test::stat("glake.views") == 0);  // the device's own has none
+  CHECK(test::stat("glake.views") == 0);  // the device's own heap has none
   glake_checkpoint* then = glake_pool_checkpoint(0, kPool);
   OK(glake_free(stitched));
   CHECK(glake_pool_malloc_at(stitched, 15 * kMiB, 0, nullptr, kPool) == nullptr);  // s has it
@@ -110,7 +111,7 @@ TEST(views_come_back) {
   test::check_nothing_left();
 }
 
-// Blocks that a restore returns during a capture stay with the graph, as those it allocates do.
+// Blocks that a restore frees or allocates during a capture stay with the graph.
 TEST(restored_in_a_capture) {
   test::running() = "restored in a capture";
   start();
@@ -162,7 +163,7 @@ TEST(all_or_nothing) {
   OK(restore(then, &log));
   CHECK(log.freed.size() == 3 && log.allocated.size() == 3);
   for (void* ptr : {a, b, c}) OK(glake_free(ptr));
-  // After a shutdown the checkpoint names nothing.
+  // After a shutdown the checkpoint cannot be restored any more.
   finish();
   test::configure({{"driver", "sim"}});
   OK(glake_pool_retain(0, kPool));

@@ -1,5 +1,5 @@
-// The contiguous pool: one driver allocation per block, kinds by call, by thread and by option;
-// reuse in stream order, the limit, trimming, what statistics and errors say of it.
+// Tests the contiguous pool. Each block is one driver allocation. A call, a thread or an option
+// chooses the kind. Also tested: reuse in stream order, the limit, trimming, statistics and errors.
 #include <functional>
 #include <thread>
 
@@ -32,8 +32,8 @@ void* whole(size_t bytes, int kind = GLAKE_CONTIGUOUS_VMM, void* stream = nullpt
 }
 CUdeviceptr at(void* ptr) { return reinterpret_cast<CUdeviceptr>(ptr); }
 
-// How many bytes of a block cuMemGetAddressRange reports: NCCL, UCX and RDMA registration see
-// these.
+// How many bytes cuMemGetAddressRange reports for a block. NCCL, UCX and RDMA registration use this
+// number.
 size_t seen(void* ptr) {
   CUdeviceptr base = 0;
   size_t bytes = 0;
@@ -86,7 +86,7 @@ TEST(one_driver_allocation_each) {
   GIVES(GLAKE_INVALID_POINTER, glake_free(vmm));
 }
 
-// Small contiguous blocks pass through no thread's cache, which would give them to other requests.
+// No thread's cache keeps small contiguous blocks, because it would give them to other requests.
 TEST(small_ones_stay_apart) {
   test::running() = "small contiguous blocks";
   Session session;
@@ -108,7 +108,7 @@ TEST(reuse_by_size) {
   OK(glake_free(b));
   const int64_t made = stat("glake.driver_calls.create");
   CHECK(whole(7 * kMiB) == a);   // best fit
-  CHECK(whole(13 * kMiB) == b);  // within a quarter
+  CHECK(whole(13 * kMiB) == b);  // at most a quarter longer
   OK(glake_free(a));
   OK(glake_free(b));
   CHECK(stat("glake.driver_calls.create") == made);
@@ -120,7 +120,7 @@ TEST(reuse_by_size) {
   OK(glake_free(legacy));
 }
 
-// Another stream gets a block that was freed with work pending only after a wait.
+// A block is freed while work on it is pending. Another stream gets it only after a wait.
 TEST(stream_order) {
   test::running() = "stream order";
   Session session(test::Options{{"policy", "compact"}});
@@ -134,7 +134,7 @@ TEST(stream_order) {
     CU(cuMemsetD8Async(at(a), 1, 8 * kMiB, two));
     OK(glake_free(a));
     void* b = whole(8 * kMiB, GLAKE_CONTIGUOUS_VMM, one);
-    CHECK(b == a);  // `compact` waits rather than grows
+    CHECK(b == a);  // the policy `compact` waits before it grows
     CU(cuMemsetD8Async(at(b), 2, 8 * kMiB, one));
     CU(cuStreamSynchronize(one));
     CU(cuStreamSynchronize(two));  // work that nobody waited for runs now
@@ -250,8 +250,8 @@ TEST(peers_reach_them) {
   OK(glake_free(later));
 }
 
-// The driver refuses the properties that glake asks for: first that for the network, then that for
-// other processes.
+// The driver refuses two properties that glake asks for: first the one for the network, then the
+// one for other processes.
 TEST(traits_are_given_up) {
   test::running() = "traits are given up";
   Session session;

@@ -1,6 +1,6 @@
 // Runs the source of the kernel that copies blocks on the CPU: one warp at a time, one thread for
-// each lane. The kernel copies every byte at every alignment, writes none beside them, and makes no
-// access that a GPU would refuse.
+// each lane. The kernel copies every byte at every alignment, writes no byte beside them, and makes
+// no access that a GPU would refuse.
 #include <condition_variable>
 #include <cstdint>
 #include <cstdio>

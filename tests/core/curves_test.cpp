@@ -62,7 +62,8 @@ int64_t among_pieces(int count) {
   return test::stat("glake.extents_walked") - before;
 }
 
-// The same for a view of four granules among `count` free extents of one granule each.
+// How many extents are looked at to stitch a view of four granules, among `count` free extents of
+// one granule each.
 int64_t among_extents(int count) {
   Fixture f("stitching among extents", "compact", "0");
   std::vector<void*> free;
@@ -86,7 +87,7 @@ int64_t among_views(int count) {
     f.held.push_back(f.get(kGranule));
   }
   for (void* ptr : free) OK(glake_free(ptr));
-  // Two at a time, so that neither finds a view of the other's granules.
+  // Two blocks are live at a time, so that neither is served by a view of the other's granules.
   for (int i = 0; i < count; ++i) {
     void* a = f.get(static_cast<size_t>(2 + i * 37 % 241) * kGranule);
     void* b = f.get(static_cast<size_t>(2 + i * 53 % 239) * kGranule);
@@ -129,7 +130,7 @@ int64_t own_memory(int count) {
   std::vector<void*> blocks;
   for (CUstream stream : f.s) {
     blocks.push_back(f.get(2 * kGranule, stream));
-    f.held.push_back(f.get(kGranule, stream));  // between two streams' memory
+    f.held.push_back(f.get(kGranule, stream));  // this block lies between the memory of two streams
   }
   for (void* ptr : blocks) OK(glake_free(ptr));
   const int64_t before = stream_calls();

@@ -30,7 +30,7 @@ inline CUdeviceptr at(void* ptr, int64_t offset) {
   return reinterpret_cast<CUdeviceptr>(ptr) + offset;
 }
 
-// A device with streams, in a debug mode; all is given back at its end.
+// A device with streams, in a debug mode. At its end all memory must have been given back.
 class Bench {
  public:
   explicit Bench(const char* debug, const char* limit = "64MiB", const char* seed = "1") {

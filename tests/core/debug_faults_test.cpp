@@ -1,5 +1,5 @@
-// A driver that refuses costs the debug modes a check, never a request, never the caller's time,
-// and never memory that is still being read. See docs/debugging.md.
+// If the driver refuses a call, the debug modes may miss a check. No request fails, no caller
+// waits, and memory that is still being read is not given back. See docs/debugging.md.
 #include <unistd.h>
 
 #include "debug_bench.h"

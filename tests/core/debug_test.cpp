@@ -1,5 +1,5 @@
-// The debug modes find damage in the order of streams and name it. They report nothing else. A
-// driver that refuses costs a check, never a request. See docs/debugging.md.
+// The debug modes find damage in stream order, and name it. They report nothing else. If the driver
+// refuses a call, a check may be missed, but no request fails. See docs/debugging.md.
 #include <algorithm>
 #include <memory>
 #include <thread>
@@ -102,7 +102,7 @@ TEST(writes_after_free_are_found_at_reuse) {
   glake_set_tag(nullptr);
   OK(glake_free(old));
   CU(cuMemsetD8Async(at(old, 2 * kMiB), 0x77, 700 * kKiB, nullptr));
-  void* whole = get(13 * kMiB);  // more than is left: what was kept is given out again
+  void* whole = get(13 * kMiB);  // more than is left: kept bytes are given out again
   CHECK(findings().empty());
   CU(cuStreamSynchronize(nullptr));
   const std::string text = findings();
@@ -210,7 +210,8 @@ TEST(out_of_memory_names_the_holders) {
   OK(glake_free(b));
 }
 
-// Freed blocks are kept from reuse until they have 64 MiB. A late write into one is still reported.
+// Freed blocks are kept from reuse until they have 64 MiB in all. A late write into one is still
+// reported.
 TEST(freed_blocks_are_kept_from_reuse) {
   Bench bench("poison", "112MiB");
   void* old = get(3 * kMiB);
@@ -218,7 +219,7 @@ TEST(freed_blocks_are_kept_from_reuse) {
   void* next = get(3 * kMiB);
   CHECK(next != old);
   OK(glake_free(next));
-  for (int i = 0; i < 5; ++i) {  // the last time it is kept no longer, and nobody's
+  for (int i = 0; i < 5; ++i) {  // in the last round the block is not kept any more
     CU(cuMemsetD8Async(at(old, 0), 1, 1, nullptr));
     GIVES(GLAKE_CORRUPTED, glake_check(0));
     OK(glake_free(get(15 * kMiB)));

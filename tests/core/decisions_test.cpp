@@ -1,4 +1,4 @@
-// The engine keeps how it divided copies among paths, for later copies that are the same only.
+// The engine keeps how it divided a copy among paths. Only later copies that are the same use that.
 #include "transfer/run/decisions.h"
 
 #include "transfer_play.h"
@@ -59,7 +59,7 @@ std::string paths_of(const std::string& result) {
   return result.substr(begin, end - begin);
 }
 
-// A copy that was made before takes only relays that it may take now.
+// A copy whose decision is kept takes only relays that it may take now.
 TEST(what_is_lent_counts_at_once) {
   test::running() = "lent";
   test::Node node("hgx_h100_h200", {{"phantom", "1"}, {"host_node", "local"}});

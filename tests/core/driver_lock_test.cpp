@@ -1,7 +1,7 @@
-// The lock that a driver may have inside (the simulator's option driver_lock): calls that free,
-// unpin or load wait for all work under way and keep other threads' copies out. A copy whose stream
-// is held until threads have enqueued more would wait for ever; with copy_order=enqueued nothing
-// does.
+// Tests beside the lock that a driver may have inside (the simulator's option driver_lock). Calls
+// that free, unpin or load wait for all work under way, and keep other threads' copies out. So a
+// copy whose stream is held until threads have enqueued more would wait for ever. With
+// copy_order=enqueued nothing waits for ever.
 #include <atomic>
 #include <functional>
 
@@ -30,7 +30,7 @@ struct Stream {
   CUstream handle = nullptr;
 };
 
-// What other libraries do meanwhile, and this one when memory is short.
+// Makes the calls that other libraries make meanwhile, and that glake makes when memory is short.
 void disturb(int turn) {
   CUdeviceptr block = 0;
   void* pinned = nullptr;
@@ -111,7 +111,7 @@ TEST(a_free_waits_for_all_work) {
 struct DriverCall {
   const char* name;
   std::function<void()> before, call, after;
-  bool waits, excludes;  // waits for all work; keeps others out, if only for its own time
+  bool waits, excludes;  // waits for all work; keeps other threads out, at least while it runs
 };
 
 constexpr size_t kPage = 4096;
@@ -159,7 +159,7 @@ std::vector<DriverCall> calls_of_granules() {
   const auto unmap = [] { CU(cuMemUnmap(base, kBlock)); };
   const auto release = [] { CU(cuMemRelease(handle)); };
   const auto forget = [] { CU(cuMemAddressFree(base, kBlock)); };
-  // Each goes on where the one before ended.
+  // Each call needs what the call before it has made.
   return {{"cuMemCreate", none, create, none, false, false},
           {"cuMemAddressReserve", none, reserve, none, false, false},
           {"cuMemMap", none, map, none, false, false},
@@ -196,7 +196,7 @@ std::vector<DriverCall> driver_calls() {
   return all;
 }
 
-// While a stream is held, the call of one thread and then the copy of another.
+// While a stream is held, one thread makes the call, and then another thread makes a copy.
 void beside_a_held_stream(const DriverCall& it, const Buffer& word, const Buffer& host) {
   test::running() = it.name;
   std::atomic<int> called{0}, copied{0};
@@ -235,8 +235,8 @@ TEST(calls_wait_for_work_as_a_gpu_showed) {
   for (const DriverCall& it : driver_calls()) beside_a_held_stream(it, word, host);
 }
 
-// The calling thread and another one are at work on the clock; the other's call comes first, and
-// takes a second. How long a copy of this thread is then kept out, in seconds.
+// Returns for how many seconds a copy of this thread is kept out by the call of another thread,
+// which comes first and takes a second. Both threads are at work on the simulator's clock.
 double kept_out(const DriverCall& it, const Buffer& from, const Buffer& to, CUstream stream) {
   test::running() = it.name;
   it.before();
@@ -261,7 +261,7 @@ double kept_out(const DriverCall& it, const Buffer& from, const Buffer& to, CUst
   return took;
 }
 
-// Where no work is under way, those that wait for work keep nobody out for long.
+// If no work is under way, calls that wait for work keep other threads out no longer than they run.
 TEST(calls_keep_others_out_for_their_own_time) {
   for (const char* on : {"1", "0"}) {
     Node node("dgx_a100", {{"memory", "512MiB"}, {"driver_lock", on}, {"call_time", "1"}});
@@ -277,7 +277,7 @@ TEST(calls_keep_others_out_for_their_own_time) {
   }
 }
 
-// The API's other entries, one a round.
+// Calls one of the API's other functions in each round.
 void use_api(int round, CUstream stream, uint64_t id) {
   constexpr glake_pool kPool{7, 0};
   glake_pool region{};
@@ -374,8 +374,8 @@ void copy_round(int round, Buffer* a, Buffer* b, Buffer* host, Buffer* back, CUs
   }
 }
 
-// Every way to begin a copy, and the API's other entries, beside a thread that frees, pins, unmaps,
-// loads code and opens contexts and peers.
+// Begins copies in every way, and calls the API's other functions. Meanwhile another thread frees,
+// pins, unmaps, loads code, and opens contexts and peers.
 void copies_beside_frees(int rounds) {
   test::running() = "copies beside frees";
   Node node("dgx_a100", kLocked, true, kEnqueued);

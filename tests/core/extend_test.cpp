@@ -1,6 +1,6 @@
-// A view that nobody uses is cut and mapped on: only what a request lacks is mapped, under no
-// pending work, and whatever the driver refuses on the way, every block keeps its bytes and the
-// books are those of the blocks.
+// An idle view is cut and extended for a longer request. Only the granules that the request lacks
+// are mapped, and no pending work uses the view. Whatever call the driver refuses, every block
+// keeps its bytes, and the statistics are those of the blocks.
 #include <memory>
 
 #include "harness.h"
@@ -12,8 +12,8 @@ using test::kMiB;
 
 constexpr size_t kPart = 16 * kMiB;
 
-// Blocks with known bytes on real memory, filling the limit; holes between them, and a view over
-// all holes, the last of which has just been taken.
+// Blocks with known bytes fill the limit, on real memory. There are holes between them, and an idle
+// view over all holes. The last hole has just been taken by a block.
 class Job {
  public:
   explicit Job(const char* what, bool crossing = true) {
@@ -43,10 +43,10 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  // One hole more, which is not the view's.
+  // Frees one more block. The view does not map its granules.
   void free_part() { drop(parts_[1]); }
   void raise_limit() { OK(glake_set_limit_fraction(0, 148. / 256)); }
-  // Another stream's turn.
+  // Frees a block of another stream, and allocates it again there.
   void turn() {
     drop(other_);
     other_ = get(4 * kMiB, s[1]);
@@ -99,9 +99,9 @@ class Job {
 };
 
 struct Case {
-  bool grows;  // the last hole's worth is new
+  bool grows;  // a part as long as the last hole is new memory
   size_t bytes;
-  int64_t maps;  // into the view, whose first three quarters are free
+  int64_t maps;  // how many granules are mapped into the view, whose first three quarters are free
 };
 constexpr Case kCases[] = {{false, 4 * kPart, 8}, {true, 5 * kPart, 16}};
 
@@ -119,12 +119,12 @@ TEST(only_what_lacks_is_mapped) {
     CHECK(test::stat("glake.views") == 1 && test::stat("glake.view_extensions") == 1);
     job.check();
     job.drop(ptr);
-    CHECK(job.get(c.bytes) == ptr);  // as long as it is now
+    CHECK(job.get(c.bytes) == ptr);  // the view is long enough now
     CHECK(maps() == maps_before + c.maps && simcuda_calls("cuMemUnmap") == unmaps + 1);
   }
 }
 
-// Work on the view that has not run, a block in it, or a pin: it stays as it is.
+// A view stays as it is if work on it has not run, if a block lies in it, or if one is pinned.
 TEST(views_in_use_are_not_cut) {
   {
     Job job("work under way");
@@ -146,7 +146,7 @@ TEST(views_in_use_are_not_cut) {
     job.free_part();
     CU(cuCtxSynchronize());
     const int64_t unmaps = simcuda_calls("cuMemUnmap");
-    // 22 granules are nobody's and not pinned, 14 of them in the view.
+    // 22 granules are free and not pinned, 14 of them in the view.
     void* ptr = job.get(pinned ? 4 * kPart : 40 * kMiB);
     CHECK((ptr == nullptr) == pinned);
     CHECK(simcuda_calls("cuMemUnmap") == unmaps && test::stat("glake.view_extensions") == 0);
@@ -159,12 +159,12 @@ TEST(views_in_use_are_not_cut) {
   }
 }
 
-// Nothing is marked until it would help; then the next request profits.
+// No stream is marked until a mark would help. The next request then uses the mark.
 TEST(one_stream_marks_when_it_helps) {
   Job job("one stream marks when it helps", false);
   job.free_part();
   CHECK(test::stat("glake.stream_marks") == 0);
-  CHECK(simcuda_fail("cuMemMap", 1, CUDA_ERROR_UNKNOWN, 1) == 0);  // let it change nothing else
+  CHECK(simcuda_fail("cuMemMap", 1, CUDA_ERROR_UNKNOWN, 1) == 0);  // the request maps nothing
   CHECK(job.get(4 * kPart) == nullptr);
   CHECK(test::stat("glake.stream_marks") == 1 && test::stat("glake.view_extensions") == 0);
   job.check();
@@ -172,7 +172,7 @@ TEST(one_stream_marks_when_it_helps) {
   CHECK(test::stat("glake.view_extensions") == 1);
 }
 
-// One request with a fault; true if it was reached.
+// Makes one request while the k-th call fails. True if that call was made.
 bool refused(const Case& c, int64_t k, int64_t times) {
   Job job("refused");
   job.free_part();
@@ -192,7 +192,7 @@ bool refused(const Case& c, int64_t k, int64_t times) {
   CHECK(hit || ptr != nullptr);
   if (ptr != nullptr) OK(glake_free(ptr));
   job.check();
-  // Whatever is owed is paid now, and all is there again.
+  // The driver takes back what is owed, and all memory serves again.
   for (size_t bytes : {3 * kPart, c.bytes, kPart}) {
     void* again = job.get(bytes);
     CHECK(again != nullptr);
@@ -212,7 +212,7 @@ TEST(refusals_lose_nothing) {
   CHECK(hits > 90 / test::kShortened);
 }
 
-// A view that the driver does not let us cut is whole again; another is made beside it.
+// If the driver refuses to cut a view, the view stays whole, and another view is made.
 TEST(a_refused_cut_changes_nothing) {
   Job job("a refused cut changes nothing");
   job.free_part();
@@ -228,7 +228,8 @@ TEST(a_refused_cut_changes_nothing) {
   job.check();
 }
 
-// Free granules of a view in which a block lies stay, as the view's mapping of them does.
+// While a block lies in a view, empty_cache() does not give back the view's free granules, because
+// the view still maps them.
 TEST(what_a_view_maps_is_not_given_back) {
   Job job("what a view maps is not given back");
   void* front = job.get(20 * kMiB);
@@ -243,8 +244,8 @@ TEST(what_a_view_maps_is_not_given_back) {
   job.check();
 }
 
-// The driver takes back nothing of a refused extension: what was mapped before it still serves, and
-// what was not is given to nobody.
+// An extension of a view is refused, and the driver does not let it be undone. The part that was
+// mapped before still serves requests. The rest of the view is given to no block.
 TEST(owed_views_serve_what_they_have) {
   Job job("owed views serve what they have");
   job.free_part();

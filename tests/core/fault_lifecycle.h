@@ -8,7 +8,7 @@
 
 namespace test::faults {
 
-// Views, holes and a busy arena on each of two devices.
+// Sets up views, holes and a busy arena on each of two devices.
 inline void both_devices(Play& p) {
   for (int device : {0, 1}) {
     std::vector<void*> blocks;
@@ -18,7 +18,7 @@ inline void both_devices(Play& p) {
   }
 }
 
-// Memory that recorded streams hold back, and idle views.
+// Sets up memory that waits for recorded streams, and idle views.
 inline void held_back(Play& p) {
   checkered(p, 6, 4 * kMiB, 1);
   void* ptr = p.get(10 * kMiB, 1);

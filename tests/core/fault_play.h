@@ -1,5 +1,5 @@
 // A scenario that driver failures interrupt. Its operations may fail while a fault is armed, with
-// the right status. The books must always be those of the blocks that the scenario holds.
+// the right status. glake's statistics must always match the blocks that the scenario holds.
 #pragma once
 
 #include <functional>
@@ -69,7 +69,8 @@ class Play {
     }
     verify();
   }
-  // Pauses the region, if the driver lets us. After resume() the contents are those of before.
+  // Pauses the region, if the driver does not refuse. After resume() the contents must be the same
+  // as before.
   bool pause(glake_pool pool, int to) {
     const int code = glake_region_pause(0, pool, to, to == GLAKE_REGION_DISK ? "/tmp" : nullptr);
     if (code != GLAKE_OK) refused({GLAKE_DRIVER_ERROR, GLAKE_MEMORY_OWED, GLAKE_OUT_OF_MEMORY});
@@ -116,7 +117,7 @@ class Play {
   }
   void drop(void* ptr) {
     if (ptr == nullptr) return;
-    OK(glake_free(ptr));  // gives back in the books only: no fault can reach it
+    OK(glake_free(ptr));  // makes no driver call, so no fault can hit it
     forget(ptr);
     verify();
   }
@@ -151,13 +152,14 @@ class Play {
     return ok;
   }
 
-  // After the scenario no call fails any more. All works, and all can be given back.
+  // Called after the scenario. No call fails any more: every operation works, and all memory can be
+  // given back.
   void recover() {
     disarm();
     end_capture();
     CHECK(captured_ == nullptr);
     for (CUgraph graph : graphs_) CU(cuGraphDestroy(graph));
-    if (half_closed_) CHECK(shutdown());  // the second try finishes, and glake can start anew
+    if (half_closed_) CHECK(shutdown());  // the second try ends well, and glake can start again
     if (used_ == 0) {
       configure({{"driver", "sim"}});
       drop(get(512));
@@ -214,7 +216,7 @@ class Play {
   CUstream captured_ = nullptr;
   std::vector<CUgraph> graphs_;
   std::vector<Held> held_;
-  unsigned used_ = 0;  // devices known to be open
+  unsigned used_ = 0;  // bits of the devices that are known to be open
   bool armed_ = false;
   bool half_closed_ = false;
   int64_t calls_ = 0;

@@ -1,5 +1,5 @@
-// Scenarios of regions that pause and resume while each driver call fails in turn. Whatever was
-// refused, the bytes are those of before once nothing fails any more.
+// Scenarios of regions that pause and resume while each driver call fails in turn. Once nothing
+// fails any more, the bytes are the same as before, whatever was refused.
 #pragma once
 
 #include <vector>
@@ -14,7 +14,7 @@ inline glake_pool region() {
   return pool;
 }
 
-// Blocks at home and through a view, of both arenas, each with words of its own.
+// Blocks of both arenas, at home and in a view, each filled with different words.
 inline std::vector<void*>& stamped() {
   static std::vector<void*> blocks;
   return blocks;
@@ -36,7 +36,8 @@ inline void stamp_region(Play& p) {
   }
 }
 
-// With nothing failing any more: it is in use or can be resumed, and holds what it held.
+// Called once nothing fails any more. The region is in use or can be resumed, and holds what it
+// held.
 inline void check_region(Play& p) {
   p.disarm();
   const int code = glake_region_resume(0, region(), 1);

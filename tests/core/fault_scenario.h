@@ -1,4 +1,5 @@
-// A row of fault_sweep.cpp's table: what it sets up before any call fails, and what it does then.
+// One scenario of fault_sweep.cpp: what it sets up before any call may fail, and what it does while
+// one fails.
 #pragma once
 
 #include "fault_play.h"

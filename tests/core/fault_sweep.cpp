@@ -338,7 +338,7 @@ void survey(const Scenario& s) {
   }
 }
 
-// All scenarios. New ones are returned by a function in a header of their own.
+// All scenarios. For new scenarios, add a function in a header of its own.
 std::vector<Scenario> all_scenarios() {
   std::vector<Scenario> all;
   for (const auto& group : {growing(), stitching(), cutting(), crossing(), pooling(), pausing(),

@@ -1,5 +1,6 @@
 // What the forecast of shared links gives each path, alone and beside others, on an 8xH100 board:
-// each GPU's link carries 55 GB/s, a socket's memory 179 GB/s to write and 221 to read.
+// each GPU's link carries 55 GB/s. A socket's memory can be written at 179 GB/s and read at 221
+// GB/s.
 #include "transfer/run/flow_forecast.h"
 
 #include <algorithm>
@@ -47,7 +48,7 @@ double sum(const std::vector<Flow>& flows) {
 
 bool near(double is, double wanted) { return std::abs(is / wanted - 1) < 0.01; }
 
-// Alone, alike paths get the same, and the copy takes as long as the socket's memory does.
+// Without other copies, equal paths get equal rates, and the socket's memory limits the copy.
 TEST(alone) {
   test::running() = "alone";
   for (const bool into : {true, false}) {
@@ -62,7 +63,8 @@ TEST(alone) {
   }
 }
 
-// A path whose link another copy keeps busy for a while gets less, by what that takes.
+// If another copy keeps a path's link busy for a while, the path gets fewer bytes: as many fewer as
+// the other copy takes.
 TEST(beside_another) {
   test::running() = "beside another";
   FlowForecast forecast(&board());
@@ -77,7 +79,7 @@ TEST(beside_another) {
   CHECK(bytes[0] < 0.7 * bytes[1] && near(bytes[1], bytes[3]));
   CHECK(near(bytes[0] + kBytes / 8, bytes[3]));
 
-  // Once it is done, or told to be, the four are alike again.
+  // Once the other copy is done, or removed, the four paths get equal rates again.
   for (const bool told : {false, true}) {
     forecast.add(1'000'000'000, told ? &forecast : nullptr, {other});
     if (told) forecast.remove(&forecast);
@@ -87,7 +89,7 @@ TEST(beside_another) {
   }
 }
 
-// Paths that begin later carry less; each socket's bytes go by its own paths.
+// A path that begins later carries fewer bytes. Each socket's bytes go over its own paths.
 TEST(delays_and_pools) {
   test::running() = "delays and stocks";
   FlowForecast forecast(&board());
@@ -104,7 +106,7 @@ TEST(delays_and_pools) {
   CHECK(flows[2].bytes < 0.9 * flows[0].bytes);
 }
 
-// What is lent of the links is what there is of them.
+// With a part of each limit lent, the forecast uses only these parts.
 TEST(parts) {
   test::running() = "parts";
   FlowForecast forecast(&board());
@@ -114,7 +116,8 @@ TEST(parts) {
   CHECK(near(kBytes / ns, 221 / 2.0));
 }
 
-// Some of a set of flows have the rates of those flows alone, also after others were added.
+// The first flows of a set get the same rates as these flows alone, also after other flows were
+// added.
 TEST(some_of_many) {
   test::running() = "some of many";
   std::mt19937 random(7);

@@ -1,6 +1,6 @@
-// The policy `compact` puts what blocks leave of granules to use before it grows: two such edges
-// make a block together with whole granules, and small blocks go where no stitch can take the
-// memory.
+// Before it grows, the policy `compact` uses the parts of granules that blocks leave free (edges).
+// Two edges and the whole granules between them make a block. Small blocks go to edges that no
+// stitched block can use.
 #include <cstring>
 #include <memory>
 #include <thread>
@@ -65,7 +65,7 @@ class Job {
   CUstream s[2];
 
  private:
-  // By work of the other stream, which is not done when the block is freed.
+  // Records work of the other stream on the block. It is not done when the block is freed.
   void use(size_t i) {
     CU(cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(blocks_[i].first), 7, kPart, s[1]));
     OK(glake_record_stream(blocks_[i].first, s[1]));
@@ -86,7 +86,7 @@ TEST(two_edges_save_a_granule) {
   Job job("compact");
   job.get(7 * kMiB / 2, job.s[0]);
   CHECK(stat("glake.edge_stitches") == 1 && job.reserved() == 7 * kGranule);
-  job.get(7 * kMiB / 2, job.s[0]);  // the other two
+  job.get(7 * kMiB / 2, job.s[0]);  // uses the other two edges
   CHECK(stat("glake.edge_stitches") == 2 && job.reserved() == 8 * kGranule);
   job.get(7 * kMiB / 2, job.s[0]);
   CHECK(stat("glake.edge_stitches") == 2 && job.reserved() == 10 * kGranule);
@@ -99,7 +99,7 @@ TEST(one_edge_is_enough) {
   CHECK(stat("glake.edge_stitches") == 1 && job.reserved() == 7 * kGranule);
 }
 
-// Growth at home takes as few granules there, and no mapping.
+// Growth in the arena needs as few new granules as a stitch with edges would, and needs no mapping.
 TEST(not_where_growth_takes_as_few) {
   test::running() = "growth";
   Job job("compact");
@@ -115,7 +115,7 @@ TEST(balanced_grows) {
   CHECK(stat("glake.edge_stitches") == 0 && job.reserved() == 8 * kGranule);
 }
 
-// What its stream may still use joins no block of another's.
+// An edge that its stream may still use becomes no part of another stream's block.
 TEST(not_while_other_work_may_use_them) {
   test::running() = "other work";
   Job job("compact");
@@ -140,8 +140,8 @@ TEST(small_blocks_go_there_too) {
   }
 }
 
-// Threads that stitch, join and grow at once: a thread that lets go of the device's lock to grow
-// finds other granules taken when it has the lock again.
+// Threads stitch, join and grow at the same time. A thread releases the device's lock to grow. When
+// it has the lock again, other threads may have taken granules that it counted on.
 TEST(threads_take_them_from_each_other) {
   test::running() = "threads";
   test::fresh_simulator({{"phantom", "1"},

@@ -1,5 +1,6 @@
-// Shared by the tests of the allocator core: checks that name their place, the simulator, and the
-// books as both sides keep them. A test program exits 0 only if every check held.
+// Shared by the tests of the allocator core: checks that name their place in the source, the
+// simulator, and the books that glake and the simulator keep. A test program exits 0 only if every
+// check held.
 #pragma once
 
 #include <cuda.h>
@@ -19,14 +20,16 @@
 
 namespace test {
 
-// Sanitizers are slow: there the long programs do a part, the first of which is never left out.
+// Sanitizers are slow. Under them the long programs do only one part in kSlowdown of their work,
+// always from its beginning.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int kSlowdown = 8;
 #else
 constexpr int kSlowdown = 1;
 #endif
 
-// The longest do such a part without them too, but where TEST_FULL is 1 (make test-all).
+// The longest programs do one part in kShortened of their work, also without sanitizers. With
+// TEST_FULL=1 (make test-all) they do as much as the others.
 inline bool full_width() {
   const char* given = std::getenv("TEST_FULL");
   return given != nullptr && std::strcmp(given, "1") == 0;
@@ -35,7 +38,8 @@ inline const int kShortened = full_width() ? kSlowdown : 8;
 
 constexpr size_t kKiB = 1024, kMiB = 1024 * kKiB, kGranule = 2 * kMiB;
 
-// What is being tried, for the message of a failed check: enough to run that case alone.
+// What the test is doing now, for the message of a failed check. It has enough to run that case
+// alone.
 inline std::string& running() {
   static std::string text;
   return text;
@@ -47,7 +51,8 @@ inline std::string last_error() {
   return "glake status " + std::to_string(code) + ": " + text;
 }
 
-// What a failed check calls before it ends the program, to say how to get there again.
+// A failed check calls this function before it ends the program. It prints how to reproduce the
+// failure.
 inline void (*&on_failure())() {
   static void (*hook)() = nullptr;
   return hook;
@@ -80,9 +85,9 @@ inline void (*&on_failure())() {
     CHECK_TEXT(got_ == CUDA_SUCCESS, "CUresult " + std::to_string(static_cast<int>(got_))); \
   } while (0)
 
-// The simulator, unless TEST_DRIVER names another driver: then the programs that
-// tools/native.py calls neutral run on that one, their own cu* calls with them (LD_PRELOAD), and
-// what only the simulator can tell is left out.
+// The driver under test: the simulator, unless TEST_DRIVER names another one. The programs that
+// tools/native.py calls neutral can run on another driver. Their own cu* calls then go to that
+// driver too (LD_PRELOAD), and checks that only the simulator allows are left out.
 inline const char* driver() {
   const char* given = std::getenv("TEST_DRIVER");
   return given == nullptr ? "sim" : given;
@@ -124,7 +129,7 @@ inline std::string violations() {
   return text_of([](char* to, size_t room) { return simcuda_violations(to, room, 0); });
 }
 
-// Destroys a stream, having told glake: on a GPU it may not be asked about afterwards.
+// Tells glake that the stream ends, and destroys it. On a GPU no call may ask about it afterwards.
 inline void end_stream(CUstream stream) {
   for (int device = 0; device < 16; ++device) {
     CHECK(glake_forget_stream(device, stream) == GLAKE_OK);
@@ -134,8 +139,8 @@ inline void end_stream(CUstream stream) {
 
 using Options = std::vector<std::pair<std::string, std::string>>;
 
-// The simulated driver of every test unless it says otherwise: it has the lock that a driver may
-// have, and a failed copy ends its GPU's contexts.
+// The simulated driver of every test unless it says otherwise. It has the lock that a real driver
+// may have, and a failed copy ends its GPU's contexts.
 inline const Options kStrict = {{"driver_lock", "1"}, {"sticky_errors", "1"}};
 
 // A simulator as if just loaded. glake must have been shut down.
@@ -155,7 +160,7 @@ inline void configure(const Options& options) {
   }
 }
 
-// Nothing of glake's is left on the device, and nothing undefined was done.
+// Checks that glake has left nothing on the device, and that no call was undefined.
 inline void check_nothing_left(int device = 0) {
   const std::string books = ledger(device);
   if (books == "{}") return;  // the driver was never started
@@ -198,7 +203,8 @@ class Dice {
   std::mt19937_64 engine_;
 };
 
-// The blocks the test holds, and that the allocator says it gave just those.
+// A block that the test holds. check_books() compares all of them with what glake says it has
+// given.
 struct Held {
   void* ptr;
   size_t bytes;
@@ -215,7 +221,7 @@ inline void check_books(const std::vector<Held>& held, int device = 0) {
   }
   const std::string text = stats(device);
   CHECK_TEXT(number_in(text, "allocation.all.current") == count, text);
-  // With those of blocks whose free has not completed.
+  // The total includes the requests of blocks whose free has not completed.
   int64_t waiting =
       number_in(text, "active.all.current") - number_in(text, "allocation.all.current");
   int64_t told = number_in(text, "requested_bytes.all.current");

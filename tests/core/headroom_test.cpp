@@ -91,8 +91,8 @@ TEST(idle_memory_is_given_back) {
   finish();
 }
 
-// Others take memory, and glake gives back more. Then they give theirs back, and glake may grow
-// again.
+// Other programs take memory, and glake gives memory back. Then the others free theirs, and glake
+// may grow again.
 TEST(others_come_and_go) {
   test::running() = "others come and go";
   start();

@@ -34,7 +34,8 @@ void* get(size_t bytes) {
   return ptr;
 }
 
-// The C struct has the values of the text. A caller with a shorter struct gets the part it knows.
+// The C struct and the JSON text have the same values. A caller with a shorter struct gets the
+// members that it knows.
 TEST(values_are_those_of_the_text) {
   test::running() = "values are those of the text";
   Session session;
@@ -168,7 +169,7 @@ TEST(held_through_a_capture) {
   CHECK(graph != nullptr);
   CU(cuGraphDestroy(graph));
   CHECK(get(kMiB) == b);
-  void* c = get(kMiB);  // marks a's work, as the capture has ended
+  void* c = get(kMiB);  // after the capture, this records an event behind a's work
   CU(cuStreamSynchronize(stream));
   void* d = c == a ? nullptr : get(kMiB);
   CHECK(c == a || d == a);
@@ -176,7 +177,8 @@ TEST(held_through_a_capture) {
   test::end_stream(stream);
 }
 
-// A destroyed stream's work has no event: only a synchronisation tells.
+// There is no event behind the work of a destroyed stream. Only a synchronisation of the device
+// shows that it is done.
 TEST(destroyed_stream) {
   test::running() = "destroyed stream";
   Session session;
@@ -202,8 +204,8 @@ TEST(shutdown_needs_them_freed) {
   OK(glake_host_free(a));
 }
 
-// A job whose sizes change from step to step keeps at most an eighth, or 64 MiB, more than
-// it ever used at once, not one block of each size that it asked for.
+// A job changes its sizes from step to step. The cache keeps at most an eighth, or 64 MiB, more
+// than the job ever used at once. It does not keep one block of every size.
 TEST(what_is_cached_is_bounded) {
   test::running() = "what is cached is bounded";
   Session session;
@@ -218,7 +220,7 @@ TEST(what_is_cached_is_bounded) {
     for (void* ptr : held) OK(glake_host_free(ptr));
   }
   CHECK(host("reserved_bytes.current") == test::number_in(test::ledger(), "host_bytes"));
-  // Sizes that take turns are pinned once: the larger serves for the smaller.
+  // If two sizes take turns, only the larger block is pinned. It serves both.
   const int64_t pinned = host("driver_allocs");
   for (int turn = 0; turn < 6; ++turn) {
     void* held[4];

@@ -1,5 +1,5 @@
-// Two threads in the windows where the allocator lets its lock go around a driver call: slow calls
-// (call_delay_us) hold the window open. Contents are not needed; the books and addresses are.
+// Two threads run while the allocator has released its lock around a driver call. Slow calls
+// (call_delay_us) make that time long. The tests check statistics and addresses, not contents.
 #include <thread>
 
 #include "harness.h"

@@ -28,7 +28,7 @@ TEST(importer_killed) {
         CHECK(other.ask(opening(text)).rfind("opened", 0) == 0);
         CHECK(stat("glake.pinned_bytes") == 100 * static_cast<int64_t>(kMiB));
       } else {
-        other.tell(opening(text));  // killed somewhere on its way
+        other.tell(opening(text));  // it is killed at some point during the open
       }
       other.kill_it();
     }
@@ -62,7 +62,7 @@ TEST(exporter_killed) {
     CHECK(ptr != nullptr && bytes == 5 * kMiB && holds(ptr, bytes, 77));
     other.kill_it();
   }
-  CHECK(holds(ptr, bytes, 77));  // ours as long as it is open
+  CHECK(holds(ptr, bytes, 77));  // it is valid here as long as it is open
   CHECK(glake_ipc_open(second.c_str(), 0, nullptr) == nullptr);
   CHECK(glake_last_error(nullptr, 0) == GLAKE_INVALID_POINTER);
   CHECK(test::last_error().find("has ended") != std::string::npos);
@@ -75,7 +75,8 @@ TEST(exporter_killed) {
   finish();
 }
 
-// A process that exits refuses requests for its memory, as its thread makes no driver call then.
+// A process that is exiting refuses requests for its memory, because its thread may make no driver
+// call then.
 TEST(exporter_ending) {
   test::running() = "exporter ending";
   const std::string machine = machine_name();
@@ -148,7 +149,7 @@ TEST(forgeries) {
   GIVES(GLAKE_INVALID_POINTER, glake_ipc_close(nullptr));
   CHECK(glake_ipc_open(nullptr, 0, nullptr) == nullptr);
   CHECK(glake_last_error(nullptr, 0) == GLAKE_INVALID_ARGUMENT);
-  void* ptr = glake_ipc_open(good.c_str(), 0, nullptr);  // the server outlived it all
+  void* ptr = glake_ipc_open(good.c_str(), 0, nullptr);  // the server still works
   CHECK(ptr != nullptr && holds(ptr, 3 * kMiB, 77));
   OK(glake_ipc_close(ptr));
   CHECK(other.ask("leave") == "0");
@@ -156,7 +157,8 @@ TEST(forgeries) {
   finish();
 }
 
-// Strangers at the socket: garbage, silence, a flood. The server serves on.
+// Strangers connect to the socket and send garbage, nothing, or very much. The server goes on
+// serving others.
 TEST(strangers) {
   test::running() = "strangers";
   const std::string machine = machine_name();
@@ -212,13 +214,14 @@ TEST(forked_children) {
                 glake_ipc_close(opened) == GLAKE_FORKED && glake_pin(ptr) == GLAKE_FORKED &&
                 glake_unpin(ptr) == GLAKE_FORKED && glake_host_malloc(10) == nullptr &&
                 glake_last_error(nullptr, 0) == GLAKE_FORKED;
-    bool closed = read(gate[0], &byte, 1) == 0;  // lives on until the parent has looked
+    bool closed = read(gate[0], &byte, 1) == 0;  // it lives until the parent has checked
     _exit(good && closed ? 0 : 1);
   }
   CHECK(child > 0);
   CHECK(other.ask("closed 0") == "0");
   wait_until("glake.pinned_bytes", 0);
-  // Our ends are closed, and our listening socket is gone, though the child lives.
+  // The parent's ends of the connections are closed, and its listening socket is gone, although the
+  // child still lives.
   OK(glake_ipc_close(opened));
   for (int i = 0; i < 10000 && other.ask("pinned") != "0"; ++i) usleep(1000);
   CHECK(other.ask("pinned") == "0");
@@ -253,7 +256,8 @@ TEST(exporter_refuses) {
   finish();
 }
 
-// Where the driver refuses a call of a closing, the status says so, and the rest is done later.
+// If the driver refuses a call while a block is closed, the status says so, and the rest is done
+// later.
 TEST(a_refused_closing_is_told) {
   const std::string machine = machine_name();
   const std::pair<const char*, int> steps[] = {{"cuMemUnmap", GLAKE_DRIVER_ERROR},
@@ -280,7 +284,7 @@ TEST(a_refusal_is_owed) {
   const std::string machine = machine_name();
   struct {
     const char* call;
-    const char* also;  // what makes the opening fail, after which the call is made
+    const char* also;  // the call that fails, so that the open is undone
     int64_t owed;
   } cases[] = {{"cuMemAddressFree", nullptr, 0},
                {"cuMemAddressFree", "cuMemSetAccess", 0},
@@ -316,7 +320,7 @@ TEST(a_refusal_is_owed) {
   }
 }
 
-// Every driver call of an opening and of a closing is refused in turn. Nothing is lost here.
+// Each driver call of an open and of a close is refused in turn. No memory is lost in this process.
 TEST(every_call_refused) {
   const std::string machine = machine_name();
   for (const char* kind : {"", "legacy"}) {

@@ -29,7 +29,7 @@ inline void start(const std::string& machine, const test::Options& glake = {}) {
 
 inline CUdeviceptr at(void* ptr) { return reinterpret_cast<CUdeviceptr>(ptr); }
 
-// A pattern that tells where each 512 bytes come from.
+// Fills a block with a pattern that shows which block and place each 512 bytes are from.
 inline void fill(void* ptr, size_t bytes, unsigned seed) {
   test::CurrentContext context;
   std::vector<unsigned> words(bytes / 4);
@@ -181,7 +181,7 @@ struct Servant {
 };
 
 inline int serve(const char* machine) {
-  std::atexit(linger);  // before any of glake's, so that it runs after them
+  std::atexit(linger);  // registered before glake's exit handlers, so that it runs after them
   start(machine);
   Servant servant;
   char line[1024];

@@ -92,7 +92,7 @@ std::string handle_text() {
   return glake::format_handle(handle);
 }
 
-// Anybody may listen at a free name. The token is not sent to another user who does.
+// Any user may listen at a free name. The token is not sent to another user's socket.
 TEST(another_users_socket_is_not_asked) {
   test::running() = "another user's socket is not asked";
   if (!may_be_another()) return;
@@ -128,8 +128,8 @@ IpcReply honest() {
   return reply;
 }
 
-// Answers one importer: its first question with `first`, all others with `then` and `fds`
-// descriptors that are no memory of the driver.
+// Answers one importer. The first request gets `first`. All later ones get `then`, with `fds`
+// descriptors that are not memory of the driver.
 void answer_one(const IpcFd& listener, const IpcReply& first, const IpcReply& then, int fds) {
   CHECK(glake::ipc_wait(listener));
   IpcFd socket =

@@ -51,7 +51,8 @@ TEST(contents_cross) {
   CHECK(descriptors() <= before + 2 + static_cast<int>(blocks.size()));
   CHECK(stat("glake.shared_blocks") == static_cast<int64_t>(blocks.size()));
   OK(glake_check(0));
-  // The bytes of blocks that are freed while open there stay until this process reuses the memory.
+  // Blocks are freed here while the other process has them open. Their bytes stay until this
+  // process reuses the memory.
   for (auto [ptr, bytes] : blocks) OK(glake_free(ptr));
   CHECK(stat("glake.shared_blocks") == 0 && stat("glake.pinned_bytes") != 0);
   OK(glake_empty_cache(0));
@@ -151,7 +152,8 @@ TEST(closed_after_its_work) {
   finish();
 }
 
-// 100 opens of 100 blocks at once; 40 MiB in many batches; few descriptors.
+// The other process has 100 blocks open at once. The granules of the largest one, of 150 MiB, are
+// sent in several batches. Few descriptors stay open.
 TEST(many_opens) {
   test::running() = "many opens";
   const std::string machine = machine_name();
@@ -186,7 +188,7 @@ TEST(stale_blocks) {
   Other other(machine);
   void* ptr = glake_malloc(5000, 0, nullptr);
   const std::string text = share(ptr);
-  CHECK(glake_ipc_open(text.c_str(), 0, nullptr) == nullptr);  // its own
+  CHECK(glake_ipc_open(text.c_str(), 0, nullptr) == nullptr);  // a block of this process
   CHECK(glake_last_error(nullptr, 0) == GLAKE_INVALID_ARGUMENT);
   OK(glake_free(ptr));
   CHECK(other.ask(opening(text)) == "error " + std::to_string(GLAKE_INVALID_POINTER));

@@ -1,6 +1,6 @@
-// Threads keep the large blocks that they free where that costs nothing (heap/large_keeping.h). The
-// tests show when that begins and what ends it, and that others get the kept blocks when they need
-// them, also while the threads take and give blocks.
+// Threads keep large blocks that they free, if that costs no memory (heap/large_keeping.h). The
+// tests show when keeping begins and ends. They also show that other threads get kept blocks when
+// they need them, even while the first threads take and give blocks.
 #include <atomic>
 #include <chrono>
 #include <map>
@@ -17,8 +17,8 @@ using test::kMiB;
 
 constexpr int kEnough = static_cast<int>(glake::Tuning::kMostStep);
 
-// Bytes that are neither a caller's nor free in an arena: threads keep them. (No test here has
-// small blocks.)
+// Bytes that are neither in a caller's block nor free in an arena, because threads keep them. (No
+// test here has small blocks.)
 int64_t kept_bytes() {
   const std::string text = test::stats();
   return test::number_in(text, "glake.physical_bytes") -
@@ -75,7 +75,7 @@ TEST(sizes_that_never_repeat_are_kept) {
 }
 
 TEST(not_where_memory_is_scarce) {
-  Wandering job(test::Options{{"limit", "300MiB"}});  // a 32nd of which a thread may keep
+  Wandering job(test::Options{{"limit", "300MiB"}});  // a thread may keep a 32nd of it
   for (size_t live : {200, 100}) {
     void* rest = take(live * kMiB);
     OK(glake_empty_cache(0));
@@ -117,7 +117,8 @@ TEST(a_limit_that_falls_ends_it) {
   CHECK(kept_bytes() == 0);
 }
 
-// No thread keeps blocks that another stream uses, so these reach the history, which sees the step.
+// Threads keep no blocks that another stream uses. So these blocks reach the placement history,
+// which finds that the step repeats.
 TEST(a_step_that_repeats_ends_it) {
   Wandering job({});
   void* other = reinterpret_cast<void*>(2);  // the per-thread default stream
@@ -128,7 +129,7 @@ TEST(a_step_that_repeats_ends_it) {
   const int64_t repeats = test::stat("glake.repeats");
   for (int step = 0; step < 3; ++step) {
     for (size_t each : sizes) {
-      void* ptr = take(each + 4 * kMiB);  // of a size that none is kept of
+      void* ptr = take(each + 4 * kMiB);  // no block of this size is kept
       OK(glake_record_stream(ptr, other));
       OK(glake_free(ptr));
     }
@@ -203,7 +204,7 @@ TEST(what_threads_keep_is_there_for_others) {
   auto context = std::make_unique<test::CurrentContext>();
   int64_t most_kept = 0;
   for (int round = 0; round < kDisturbances; ++round) {
-    OK(glake_free(take(64 * kMiB)));  // so that what follows fits
+    OK(glake_free(take(64 * kMiB)));  // makes room for the next requests
     const int64_t begun = requests.load();
     int64_t kept = 0;
     while (kept <= 0 && requests.load() < begun + 8 * kEnough) {
@@ -216,7 +217,7 @@ TEST(what_threads_keep_is_there_for_others) {
     OK(glake_check(0));
     const int64_t held = test::stat("glake.physical_bytes");
     const auto spare = static_cast<size_t>(test::stat("glake.limit_bytes") - held);
-    // All that was never needed, and then more: only what the threads keep is left.
+    // Takes all other memory under the limit. Then only the blocks that the threads keep are left.
     const size_t most = spare / kMiB * kMiB - 2 * kMiB;
     void* rest = take(most);
     claims.add(rest, most);

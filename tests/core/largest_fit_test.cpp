@@ -31,7 +31,7 @@ struct Mode {
   bool pools = false;
   bool kinds = false;     // contiguous blocks are asked for by name too
   bool outside = false;   // another allocator takes part of the limit
-  bool pins = false;      // some blocks are pinned, and freed so
+  bool pins = false;      // some blocks are pinned, and freed while they are
   bool work = false;      // streams have work pending on blocks that are freed
   bool graphs = false;    // graphs are captured now and then, in a pool
   bool refusals = false;  // the driver refuses for a while to take memory back
@@ -67,7 +67,7 @@ const Mode kModes[] = {
 bool have_small_shm() {
   const std::string user = std::to_string(geteuid()), group = std::to_string(getegid());
   if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
-  std::ofstream("/proc/self/setgroups") << "deny";  // or no group may be mapped
+  std::ofstream("/proc/self/setgroups") << "deny";  // otherwise no group may be mapped
   std::ofstream("/proc/self/uid_map") << user + " " + user + " 1";
   std::ofstream("/proc/self/gid_map") << group + " " + group + " 1";
   return mount("none", "/dev/shm", "tmpfs", 0, "size=24m") == 0;

@@ -41,8 +41,8 @@ void raise_as_advised(size_t memory, size_t limit) {
   OK(glake_set_limit_fraction(0, static_cast<double>(to) / static_cast<double>(memory)));
 }
 
-// The advised limit is enough where only a pinned stretch fits, where free memory is the two ends
-// of one granule, and where glake holds more than a limit that was lowered.
+// The advised limit is enough in three cases: only a pinned stretch fits; the free memory is two
+// parts of one granule; glake holds more than a lowered limit.
 TEST(a_raised_limit_is_enough) {
   const size_t memory = 256 * kMiB;
   for (const char* what : {"a pinned stretch", "within a granule", "a lowered limit"}) {
@@ -111,8 +111,8 @@ TEST(a_kept_contiguous_block_is_no_growth) {
   }
 }
 
-// Owed granules can serve the arenas only. They count against a lowered limit, and a contiguous
-// block has only the rest of it.
+// Owed granules can serve only arenas. They count against a lowered limit, so a contiguous block
+// can have only the rest of that limit.
 TEST(owed_granules_take_part_of_a_lowered_limit) {
   test::running() = "owed granules under a lowered limit";
   start("256MiB", "128MiB");
@@ -129,8 +129,8 @@ TEST(owed_granules_take_part_of_a_lowered_limit) {
   OK(glake_shutdown());
 }
 
-// The advised raise is never less than what is missing, also where two decimals of a GiB would
-// round it down.
+// The advised raise is never less than what is missing, even if rounding to two decimals of a GiB
+// would make it less.
 TEST(a_large_raise_is_not_rounded_down) {
   test::running() = "a raise of 1.502 GiB";
   start("16GiB", "4GiB");

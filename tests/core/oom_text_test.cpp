@@ -95,7 +95,8 @@ TEST(memory_outside_glake) {
   OK(glake_shutdown());
 }
 
-// A freed contiguous block that is pinned stays, and serves no request that is much shorter.
+// A freed contiguous block that is pinned is not given back. It serves no request that is much
+// shorter.
 TEST(a_pinned_block_is_named) {
   test::running() = "a freed but pinned contiguous block";
   test::fresh_simulator({{"phantom", "1"}, {"memory", "48MiB"}, {"devices", "1"}});
@@ -115,8 +116,8 @@ TEST(a_pinned_block_is_named) {
   OK(glake_shutdown());
 }
 
-// Pinned granules serve a request where they lie side by side in a view. The view is extended by
-// free granules, or by new ones, also where the driver has just refused more.
+// Pinned granules that lie side by side in a view serve a request. The view is extended by free
+// granules, or by new ones, even if the driver has just refused a larger growth.
 TEST(a_view_of_pinned_granules_is_extended) {
   for (const bool grows : {false, true}) {
     test::running() =
@@ -126,7 +127,7 @@ TEST(a_view_of_pinned_granules_is_extended) {
     for (void*& block : held) block = glake_malloc(2 * kMiB, 0, nullptr);
     test::CurrentContext context;
     CUdeviceptr outside = 0;
-    if (grows) CU(cuMemAlloc(&outside, 52 * kMiB));  // which leaves one granule
+    if (grows) CU(cuMemAlloc(&outside, 52 * kMiB));  // this leaves one granule
     OK(glake_free(held[0]));
     OK(glake_free(held[2]));
     void* view = glake_malloc(4 * kMiB, 0, nullptr);
@@ -166,7 +167,7 @@ TEST(a_refusal_comes_after_what_there_is) {
   OK(glake_shutdown());
 }
 
-// A pool that nobody uses gives its memory up for a request, also under a limit that was lowered.
+// A pool without users gives its memory up for a request, also under a lowered limit.
 TEST(idle_pools_make_room_under_a_lowered_limit) {
   test::running() = "an idle pool under a lowered limit";
   start("256MiB", "none", "balanced");
@@ -382,7 +383,7 @@ class Random {
     size_t fits = largest_fit();
     void* more = glake_malloc(fits + kGranule, 0, on);
     CHECK_TEXT(more == nullptr, "a granule more fits: " + text);
-    // Not less: but other streams' work may be known complete only now.
+    // It may be larger now, because the work of other streams may be known to be complete only now.
     CHECK_TEXT(largest_fit() >= fits, text + "\n  then: " + test::last_error());
     if (fits == 0) return;
     void* ptr = glake_malloc(fits, 0, on);

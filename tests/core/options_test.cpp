@@ -63,7 +63,8 @@ TEST(bytes) {
   }
 }
 
-// Kinds of options that the simulator has, and that the core may have.
+// Tests the kinds of values that options of the simulator have. An option of the core may have any
+// of them.
 TEST(kinds) {
   const OptionRow row{"new_way", "", "what", "how"};
   const auto refuses = [&row](const auto& kind, const char* text) {
@@ -101,8 +102,8 @@ TEST(kinds) {
   }
 }
 
-// An option of the core may have any kind, so a value of each can be shown, as text that reads as
-// the same value.
+// A value of each kind is shown as a text that reads as the same value, because an option of the
+// core may have any kind.
 TEST(kinds_are_shown) {
   const OptionRow row{"new_way", "", "what", "how"};
   const auto check = [&row](const auto& kind, const char* text, const std::string& shown) {

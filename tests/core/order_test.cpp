@@ -1,8 +1,8 @@
-// Random programs of four streams and more over a driver that knows nothing but order
-// (tests/order_driver). Every block is used from its first byte to its last as soon as it is there.
-// The driver's vector clocks show that two blocks hold the same memory only if the earlier one was
-// freed and its work comes first. They also show that nothing is unmapped under work that the host
-// does not know to be finished.
+// Random programs of four and more streams run over a driver that tracks only the order of work
+// (tests/order_driver). Every block is used from its first byte to its last as soon as it is
+// allocated. The driver's vector clocks show that two blocks hold the same memory only if the
+// earlier one was freed and its work comes first. They also show that nothing is unmapped under
+// work that the host does not know to be finished.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -17,10 +17,10 @@ using test::kMiB;
 
 constexpr uint64_t kGranules = 96;
 constexpr int kSteps = 4000 / test::kSlowdown;
-constexpr int kStep = 250;  // of those that repeat
+constexpr int kStep = 250;  // operations of one step, in programs that repeat a step
 constexpr glake_pool kPool{4, 0};
 
-// Beside this program.
+// The driver's library, which lies beside this program.
 std::string library() {
   char self[4096] = "";
   const ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -40,7 +40,7 @@ const OrderDriver& driver() {
   return *calls;
 }
 
-// Of how many streams, and whether the same step comes again and again.
+// How many streams a program has, and whether it repeats the same step.
 struct Shape {
   size_t streams = 4;
   bool repeats = false;
@@ -73,7 +73,7 @@ class Program {
     driver().break_queries(fault == Fault::kEmptyAnswers ? 1 : 0);
   }
 
-  // How much the driver found.
+  // Runs the program. Returns how many faults the driver found.
   uint64_t run() {
     for (int i = 0; i < kSteps; ++i) {
       step();
@@ -153,8 +153,8 @@ class Program {
     driver().use(block.number, block.at(), bytes, streams_[home]);
   }
 
-  // Uses the block on its own stream, or on another after that. The other stream is recorded, or
-  // joined again as careful programs do.
+  // Uses the block on its own stream, or later on another one. Then the other stream is recorded,
+  // or the own stream waits for it, as careful programs do.
   void use(Block& block) {
     const uintptr_t home = streams_[block.home];
     const size_t on = any();
@@ -203,7 +203,7 @@ TEST(nothing_is_found) {
              told);
 }
 
-// The driver does find faults: a program, or a driver, that breaks the rules is found out.
+// Programs and drivers that break the rules are found out, so the driver does find faults.
 TEST(what_is_wrong_is_found) {
   for (Fault fault : {Fault::kNoRecordStream, Fault::kNoWaits, Fault::kEmptyAnswers}) {
     CHECK(Program(90, "balanced", 40, {}, fault).run() > 0);

@@ -56,7 +56,7 @@ TEST(a_refused_release_is_said_and_used_again) {
   finish();
 }
 
-// Owed memory also serves where it fills the limit.
+// Owed memory serves requests even if it fills the limit.
 TEST(what_is_owed_is_within_the_limit) {
   test::running() = "owed at the limit";
   start("20MiB");
@@ -132,7 +132,7 @@ TEST(half_a_growth_serves_its_own_request) {
   {
     test::CurrentContext context;
     CUdeviceptr outside = 0;
-    CU(cuMemAlloc(&outside, 50 * kMiB));  // which leaves three granules
+    CU(cuMemAlloc(&outside, 50 * kMiB));  // this leaves three granules
     refuse("cuMemUnmap");
     void* block = glake_malloc(10 * kMiB, 0, nullptr);
     CHECK_TEXT(block != nullptr, test::last_error());
@@ -165,7 +165,7 @@ TEST(contiguous_blocks_are_used_again) {
   }
 }
 
-// Where the driver has the memory back but refuses the addresses, the status reports that too.
+// The driver takes the memory back, but not the addresses. The status reports that too.
 TEST(refused_addresses_are_said) {
   test::running() = "refused addresses";
   start("32MiB");

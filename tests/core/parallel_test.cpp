@@ -1,7 +1,7 @@
 // Threads work on one device at once and at random: allocation, frees by other threads, recorded
 // streams, streams made and ended, caches emptied, steps marked, statistics read, threads that end.
-// The test is for race detectors first. In the middle, with the threads at a barrier, the books
-// must be those of the blocks that the threads hold; at the end those of no block.
+// The test is mainly for race detectors. In the middle the threads stop at a barrier, and the
+// statistics must match the blocks that the threads hold. At the end they must show no block.
 #include <atomic>
 #include <condition_variable>
 #include <memory>
@@ -90,7 +90,8 @@ class Actor {
       for (int i = 0; i < 8; ++i) free_one();
       return;
     }
-    // Ours alone: a race detector sees two threads that hold the same bytes.
+    // The block must be this thread's alone. If another thread holds the same bytes, a race
+    // detector sees this write.
     *static_cast<volatile char*>(ptr) = static_cast<char>(bytes);
     held_.push_back({ptr, bytes, 0});
   }
@@ -165,7 +166,7 @@ TEST(compact) {
 
 }  // namespace
 
-// Argument: operations of each thread in a round.
+// An argument gives the number of operations of each thread in a round.
 int main(int argc, char** argv) {
   operations = test::number_argument(argc, argv, operations);
   return test::run_cases(argc, argv);

@@ -1,5 +1,6 @@
-// The placement history follows a sequence that repeats, lets go of one that changes, and survives
-// the wrap-around of its ring. Each answer was placed for the same size and stream.
+// The placement history follows a sequence that repeats, and stops when the sequence changes. It
+// also works when its ring wraps around. Each answer is a place of an earlier block of the same
+// size and stream.
 #include "heap/past_placements.h"
 
 #include "harness.h"
@@ -42,7 +43,8 @@ TEST(a_changed_step_is_let_go) {
   CHECK(history.expect(size_at(42), 0, &entry) == 0);               // no longer following
 }
 
-// Far more requests than the ring holds, of few kinds: answers must stay of the same kind.
+// Makes far more requests than the ring holds, of few sizes and streams. Each answer must be of the
+// same size and stream.
 TEST(long_runs) {
   PastPlacements history;
   test::Dice dice(9);

@@ -1,5 +1,6 @@
-// No eviction and no trim unmaps addresses that pending work will use, and no other stream gets
-// their bytes before. The simulator runs work as late as is legal, and notes what it finds.
+// No eviction and no trim unmaps addresses that pending work will use. No other stream gets their
+// bytes before that work is done. The simulator runs work as late as is legal, and notes what it
+// finds.
 #include <algorithm>
 #include <memory>
 
@@ -116,7 +117,8 @@ TEST(gone_streams_are_not_asked) {
   CHECK(simcuda_calls("cuStreamIsCapturing") - asked <= needed() - before + 2);
 }
 
-// A step that repeats gets its blocks at their old places, also across streams, by a wait.
+// A step that repeats gets its blocks at their old places. If another stream used a place, the
+// stream waits for it.
 TEST(repeated_places_wait_for_their_work) {
   Fixture f("repeated places wait for their work", {{"limit", "8MiB"}});
   constexpr size_t kUsed = 64 * test::kKiB;
@@ -167,8 +169,8 @@ bool all(const void* ptr, size_t bytes, uint8_t value) {
   return seen == std::vector<uint8_t>(bytes, value);
 }
 
-// A block is recorded on as many streams as a set of tickets has room for, on one more, and on
-// many. The next request gets its memory only after the work of each stream.
+// A freed block is recorded on this many streams: as many as a set of tickets has room for, one
+// more, or many. The next request gets its memory only after the work of each stream.
 void recorded_on(size_t streams, bool pooled, size_t bytes) {
   const size_t used = std::min(bytes, 64 * test::kKiB);
   Fixture f("frees recorded on many streams");

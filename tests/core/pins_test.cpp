@@ -1,5 +1,5 @@
-// Pinned granules stay where they are: through the block's free, against stitching, eviction and
-// trimming, until the last unpin.
+// Pinned granules stay where they are until the last unpin, even if the block is freed. They are
+// not stitched, evicted or trimmed.
 #include "harness.h"
 
 using test::kGranule;
@@ -30,8 +30,8 @@ void* get(size_t bytes) {
 }
 CUdeviceptr at(void* ptr) { return reinterpret_cast<CUdeviceptr>(ptr); }
 
-// The driver's number of the physical memory behind an address, which a registration holds on to. 0
-// if nothing is mapped there.
+// The driver's handle of the physical memory behind an address. A registration refers to that
+// memory. 0 if nothing is mapped there.
 uint64_t memory_at(void* ptr) {
   test::CurrentContext context;
   CUmemGenericAllocationHandle handle = 0;
@@ -87,7 +87,7 @@ TEST(reused_in_place) {
   OK(glake_free(b));
   void* c = get(8 * kMiB);
   CHECK(c == a);
-  OK(glake_pin(c));  // a longer one: its last granule joins
+  OK(glake_pin(c));  // a longer block: its last granule is pinned too
   CHECK(stat("glake.pinned_bytes") == 8 * static_cast<int64_t>(kMiB));
   OK(glake_check(0));
   OK(glake_free(c));
@@ -118,7 +118,7 @@ TEST(never_stitched) {
   OK(glake_free(again));
   OK(glake_free(view));
   void* other = get(12 * kMiB);
-  CHECK(other == view);  // the same view: nothing of the pinned one was needed
+  CHECK(other == view);  // the same view serves, without the pinned granule
   OK(glake_unpin(blocks[0]));
   OK(glake_free(other));
   void* all = get(14 * kMiB);  // now they may all be taken
@@ -139,7 +139,8 @@ TEST(never_an_edge) {
   OK(glake_pin(d));
   OK(glake_free(a));
   OK(glake_free(c));
-  // Two whole granules are free, and half of a granule that b shares and of one that d shares.
+  // Free are two whole granules, half of a granule that b shares, and half of a granule that d
+  // shares.
   CHECK(glake_malloc(5 * kMiB, 0, nullptr) == nullptr);
   OK(glake_unpin(d));
   void* joined = get(5 * kMiB);
@@ -168,7 +169,7 @@ TEST(views_stay) {
   CHECK(stat("glake.views") == 1);
   OK(glake_check(0));
   for (int i = 1; i < 8; i += 2) OK(glake_free(blocks[i]));
-  // Requests of other lengths press on the budget of views.
+  // Requests of other lengths make views that the budget has no room for.
   for (size_t mib : {9, 11, 13}) OK(glake_free(get(mib * kMiB)));
   OK(glake_empty_cache(0));
   CHECK(memory_at(view) == memory);

@@ -1,5 +1,6 @@
-// Plans against the bounds of every platform of the platforms file, and on machines made up at
-// random: no link over its capacity, fair shares, reasons for what is not used.
+// Compares plans with the bounds of every platform of the platforms file, and checks plans on
+// random machines: no link is over its capacity, shares are fair, and each path that is not used
+// has a reason.
 #include "plan/planner.h"
 
 #include <dlfcn.h>
@@ -98,7 +99,8 @@ struct Row {
   int excluded = -1;
 };
 
-// Both directions of a GPU's shared uplink, or, without one, of its own PCIe link.
+// Both directions of the uplink that a GPU shares. If it shares none, both directions of its own
+// PCIe link.
 std::vector<int> uplink(const Topology& topology, int gpu) {
   std::vector<int> found;
   for (const bool in : {true, false}) {
@@ -170,7 +172,8 @@ std::string fault_of(const Planner::Plans& plans, const Json& bound) {
   if (fair == nullptr) {
     return total(plans) >= kOfBound * wanted ? "" : std::to_string(total(plans)) + " GB/s";
   }
-  // The sum may be largest where one transfer starves the other. Fairness is checked first.
+  // The sum of rates may be largest if one transfer starves the other. So fairness is checked
+  // first.
   for (const TransferPlan& plan : plans) {
     if (plan.rate < kOfBound * fair->number())
       return std::to_string(plan.rate) + " of a fair share";

@@ -31,7 +31,7 @@ TEST(slots_chain) {
   PointerMap::remove(&table);
 }
 
-// The cells of a page may be there while those of its neighbours are not.
+// The cells of a page may exist while its neighbours have none yet.
 TEST(around_a_page) {
   BlockTable table(8 * kGiB, 4 * kGiB, kMiB, nullptr);
   table.prepare(10 * kGiB - kMiB, 2 * kMiB);

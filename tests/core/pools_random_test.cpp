@@ -131,7 +131,7 @@ class Program {
     OK(glake_check(0));
     if (code != GLAKE_OK) {
       CHECK(seen.freed.empty() && seen.back.empty());
-      return;  // and nothing has changed
+      return;  // nothing has changed
     }
     ++restored;
     for (void* ptr : seen.freed) take(&blocks_, ptr, at);

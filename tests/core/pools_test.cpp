@@ -1,5 +1,5 @@
-// Private pools: their memory is theirs alone, one limit holds for all, and they live as long as
-// their users. Their flags.
+// Tests private pools. Their memory serves no other heap, one limit holds for all heaps, and a pool
+// lives as long as its users. Also tests the flags of pools.
 #include <memory>
 #include <thread>
 
@@ -92,7 +92,7 @@ TEST(users_and_life) {
   OK(glake_pool_empty_cache(0, kPool));
   // The next pool has the ended one's addresses: no reservation is made for it.
   int64_t reservations = simcuda_calls("cuMemAddressReserve");
-  CHECK(get(6 * kMiB, kOther) != nullptr);  // made with no user
+  CHECK(get(6 * kMiB, kOther) != nullptr);  // the request makes the pool, without a user
   CHECK(simcuda_calls("cuMemAddressReserve") == reservations);
   CHECK(glake_pool_uses(0, kOther) == 0);
   GIVES(GLAKE_INVALID_ARGUMENT, glake_shutdown());
@@ -120,7 +120,7 @@ TEST(bad_input) {
   OK(glake_free(own));
   OK(glake_pool_empty_cache(0, {0, 0}));
   CHECK(test::stat("glake.physical_bytes") == 0);
-  finish();  // a pool's users do not keep the device from being given up
+  finish();  // a pool with users does not keep the device open
 }
 
 TEST(one_limit_for_all) {
@@ -190,7 +190,7 @@ TEST(no_split) {
   CHECK(next != big && reserved("3.0") == static_cast<int64_t>(8 * kGranule));
   OK(glake_free(part));
   OK(glake_free(next));
-  CHECK(get(3 * kMiB, kPool) == next);  // the smallest that does
+  CHECK(get(3 * kMiB, kPool) == next);  // the smallest block that is large enough
   CHECK(test::stat("requested_bytes.all.current") == static_cast<int64_t>(3 * kMiB + 1000));
   OK(glake_free(next));
   OK(glake_free(small));
@@ -201,7 +201,8 @@ TEST(no_split) {
   finish();
 }
 
-// In a pool that no graph has captured, memory moves between streams as in the device's own heap.
+// If no graph has captured a pool, its memory moves between streams like memory of the device's own
+// heap.
 void streams_share_an_eager_pool(unsigned flags) {
   test::running() = "streams share an eager pool";
   test::fresh_simulator({{"phantom", "1"}, {"complete_after", "-1"}, {"devices", "1"}});

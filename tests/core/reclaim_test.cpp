@@ -56,7 +56,7 @@ Cost empty_after(int count) {
   return {test::stat("glake.segments_walked"), spent.count()};
 }
 
-// The time is printed for people; what is checked is how many segments were looked at.
+// Checks how many segments are looked at. The time is only printed.
 TEST(giving_back_is_linear) {
   for (int count : {1000, 2000, 4000, 8000}) {
     Cost cost = empty_after(count / test::kSlowdown);

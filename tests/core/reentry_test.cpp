@@ -1,5 +1,5 @@
-// A signal handler that allocates while its own thread is inside glake: a deadlock, as with malloc;
-// with the option `debug` the call fails and says so.
+// A signal handler allocates while its own thread is inside glake. Without the option `debug` that
+// is a deadlock, as with malloc. With the option the call fails, and the message says why.
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -48,7 +48,7 @@ void observe(void*, const glake_event* event) {
 // --- interrupts of a real timer, wherever they come ---
 
 constexpr int kInterrupts = 3000 / test::kSlowdown;
-constexpr int kDeadline = 60 * test::kSlowdown;  // seconds for each mode; one takes about two
+constexpr int kDeadline = 60 * test::kSlowdown;  // seconds for each mode, which takes about two
 volatile sig_atomic_t interrupts = 0, allowed = 0, held_off = 0, wrong = 0;
 
 // A handler that allocates and frees, as in the program that showed the fault. Each call ends,
@@ -105,7 +105,7 @@ int work(int turn) {
   static char text[16384];
   if (turn % 64 == 13 && glake_stats(0, text, sizeof text) == 0) return GLAKE_INTERNAL;
   if (turn % 64 == 15) glake_findings(text, sizeof text);
-  if (turn % 128 == 17) {  // locks are held across it
+  if (turn % 128 == 17) {  // glake holds its locks during this call
     pid_t child = fork();
     if (child == 0) _exit(0);
     if (child < 0 || waitpid(child, nullptr, 0) != child) return GLAKE_INTERNAL;

@@ -114,7 +114,7 @@ TEST(there_and_back) {
     CHECK(test::number_in(regions(), "state") == 1 && test::number_in(regions(), "blocks") == 2);
     OK(glake_check(0));
     test::check_books({{own, 3 * kMiB, 0}, {large, 37 * kMiB, 0}, {small, 1000, 0}});
-    // Another may have the memory meanwhile.
+    // Another block may have the memory meanwhile.
     void* other = glake_malloc(50 * kMiB, 0, nullptr);
     CHECK(other != nullptr);
     stamp(other, 50 * kMiB, 5);
@@ -139,7 +139,8 @@ TEST(there_and_back) {
   }
 }
 
-// A region with blocks in views: every mapping comes back, and free bytes stay free.
+// A region has blocks in views. After a resume every mapping is back, and free bytes are still
+// free.
 TEST(views) {
   Fixture f("views", "24MiB");
   std::vector<void*> parts;
@@ -180,7 +181,7 @@ TEST(freed_while_paused) {
   OK(glake_free(a));
   OK(glake_free(b));
   OK(glake_check(0));
-  // Nothing of it is left: it is as if it had never been paused.
+  // The region has nothing left, as if it had never been paused.
   void* c = get(kMiB, f.weights);
   OK(glake_free(c));
   OK(glake_region_pause(0, f.weights, GLAKE_REGION_HOST, nullptr));
@@ -275,7 +276,8 @@ TEST(refused_by_name) {
   OK(glake_free(a));
 }
 
-// Memory that is lent belongs to its borrower and stays where it is.
+// Memory that a region has lent belongs to the borrower, and stays where it is when the region
+// pauses.
 TEST(lent) {
   Fixture f("lent", "16MiB");
   glake_pool pool{3, 0};
@@ -309,8 +311,8 @@ TEST(lent) {
   OK(glake_free(live.ptr));
 }
 
-// A region borrows nothing, as it could not be paused with a lent block. So the largest fit of a
-// region leaves out what pools would lend.
+// A region borrows nothing, because it could not be paused with a borrowed block. So the largest
+// fit of a region leaves out what pools would lend.
 TEST(a_region_borrows_nothing) {
   Fixture f("a region borrows nothing", "32MiB");
   const glake_pool lender{3, 0};
@@ -384,7 +386,7 @@ TEST(budgets) {
   OK(glake_region_budget(f.weights, 12 * kMiB));
   void* c = get(2 * kMiB, f.weights);
   OK(glake_region_pause(0, f.weights, GLAKE_REGION_HOST, nullptr));
-  OK(glake_region_budget(f.weights, kGranule));  // lowered: what it has comes back
+  OK(glake_region_budget(f.weights, kGranule));  // lower than what it has
   OK(glake_region_resume(0, f.weights, 1));
   CHECK(test::number_in(regions(), "reserved_bytes") == static_cast<int64_t>(12 * kMiB));
   OK(glake_region_budget(f.weights, 0));

@@ -33,7 +33,7 @@ TEST(over_every_path) {
   OK(glake_region_pause(0, region(), GLAKE_REGION_HOST, nullptr));
   CHECK(test::number_in(test::ledger(0), "used_bytes") <= static_cast<int64_t>(64 * kMiB));
   OK(glake_region_resume(0, region(), 1));
-  // There, back and read again: two of the blocks are large enough to be the engine's.
+  // The engine copied the two large blocks three times: out, back, and once more to verify them.
   const std::string after = copied();
   const auto large = static_cast<int64_t>(bytes[0] + bytes[1]);
   CHECK_TEXT(test::number_in(after, "bytes") - test::number_in(before, "bytes") == 3 * large,

@@ -1,5 +1,5 @@
-// glake_shutdown() is refused half way. Threads must not reach a closed device through what they
-// remember of it, and the next try finishes.
+// glake_shutdown() is refused half way. Threads that remember a device must not use it after it is
+// closed. The next try of the shutdown succeeds.
 #include <thread>
 
 #include "harness.h"
@@ -69,7 +69,8 @@ TEST(refused_while_a_capture_may_use_a_freed_block) {
   finish();
 }
 
-// The same for a block of the device's own heap, which is kept for its stream at once.
+// A block of the device's own heap is freed, and kept for its stream at once. A shutdown is refused
+// while a capture may use it.
 TEST(refused_while_a_capture_may_use_cached_memory) {
   test::running() = "shutdown in a capture, cached memory";
   start();

@@ -160,7 +160,8 @@ TEST(a_stitched_block_is_a_segment) {
   test::check_nothing_left();
 }
 
-// In the debug mode, freed blocks that are kept from reuse wait; requests are the callers'.
+// In debug modes, a snapshot shows freed blocks that are kept from reuse as waiting. Requested
+// bytes are those of callers, without guards.
 TEST(debug_blocks) {
   test::running() = "debug";
   test::fresh_simulator({{"memory", "256MiB"}, {"devices", "1"}});

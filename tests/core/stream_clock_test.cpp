@@ -1,5 +1,5 @@
-// StreamClock on the simulated driver: what is ordered before what, what is complete, and that it
-// makes no call while one stream is in use.
+// Tests StreamClock on the simulated driver: which work is ordered before which, which work is
+// complete, and that it makes no driver call while only one stream is in use.
 #include "memory/stream_clock.h"
 
 #include "harness.h"
@@ -87,7 +87,7 @@ TEST(nothing_is_recorded_until_asked) {
   Fixture f("-1");
   StreamClock& clock = *f.clock;
   Ticket t = clock.stamp(1);
-  CUevent work;  // that does not complete
+  CUevent work;  // this work does not complete
   CU(cuEventCreate(&work, CU_EVENT_DISABLE_TIMING));
   CU(cuEventRecord(work, f.streams[0]));
   simcuda_reset_calls();
@@ -97,14 +97,14 @@ TEST(nothing_is_recorded_until_asked) {
     clock.turn(1 + i % 3);
   }
   CHECK(simcuda_calls("*") == 0);
-  for (int i = 0; i < 3; ++i) clock.ask(t);  // once a turn
+  for (int i = 0; i < 3; ++i) clock.ask(t);  // only the first question of a turn makes calls
   CHECK(simcuda_calls("cuEventRecord") == 1 && simcuda_calls("cuStreamQuery") == 1);
   clock.turn(3);
   clock.ask(t);  // the mark serves
   CHECK(simcuda_calls("cuEventRecord") == 1 && simcuda_calls("cuStreamQuery") == 1);
   CHECK(simcuda_calls("cuEventQuery") == 1);
   CHECK(!clock.complete(Tickets(t)));
-  CU(cuCtxSynchronize());  // which nobody tells the clock of
+  CU(cuCtxSynchronize());  // the clock is not told of it
   clock.turn(3);
   clock.ask(t);
   CHECK(clock.complete(Tickets(t)));
@@ -121,8 +121,8 @@ TEST(synchronisation_completes_what_was_before) {
   CHECK(f.clock->complete(Tickets(before)) && !f.clock->complete(Tickets(during)));
 }
 
-// With thousands of marks that never complete the clock stays bounded, and can still order the
-// oldest work.
+// Thousands of marks never complete. The clock keeps a bounded number of them, and can still order
+// the oldest work.
 TEST(marks_stay_bounded) {
   Fixture f("-1");
   Ticket first = f.clock->stamp(1);

@@ -76,7 +76,8 @@ TEST(threads_have_streams_of_their_own) {
     OK(glake_free(small));
     turn = 1;
     wait_for(2);
-    // This thread can make others' waits possible: it closes its own epochs.
+    // Only this thread can record events on its stream. So it makes waits of other streams
+    // possible.
     void* again = get(8 * kMiB, kPerThread);
     CHECK(again == first);
     OK(glake_free(again));
@@ -206,7 +207,7 @@ TEST(streams_that_may_end) {
     OK(glake_host_free(pinned));
     for (int i = 0; i < 20; ++i) OK(glake_free(get(3 * kMiB, other)));
     OK(glake_check(0));
-    void* most = get(debug ? 11 * kMiB : 14 * kMiB, other);  // a synchronisation frees what is left
+    void* most = get(debug ? 11 * kMiB : 14 * kMiB, other);  // a synchronisation frees the rest
     OK(glake_free(most));
     OK(glake_empty_cache(0));
     OK(glake_host_empty_cache());
@@ -214,8 +215,8 @@ TEST(streams_that_may_end) {
   }
 }
 
-// While such a stream lives, its next allocation marks what was freed on it, so that others get
-// that.
+// While a stream that may end lives, its next allocation marks what was freed on it. Then other
+// streams get that memory.
 TEST(a_stream_that_may_end_serves_others) {
   Fixture f("streams that may end serve others", {{"phantom", "1"}}, "16MiB");
   CUstream s = nullptr, other = nullptr;
@@ -245,7 +246,8 @@ TEST(default_streams_never_end) {
   CHECK(glake_stream_may_end(99, reinterpret_cast<void*>(uintptr_t{4096})) == GLAKE_INVALID_DEVICE);
 }
 
-// A new stream has the handle of a destroyed one. The old stream's work is not ordered before its.
+// A new stream has the handle of a destroyed one. The old stream's work is not ordered before work
+// of the new stream.
 void reused_handles(bool told) {
   Fixture f("reused handles", {{"phantom", "1"}, {"complete_after", "-1"}, {"reuse_handles", "1"}},
             "24MiB");
@@ -298,7 +300,7 @@ TEST(a_capture_on_a_reused_handle) {
   CU(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
   CHECK(s == before);
   capture(0, s);
-  OK(glake_free(get(24 * kMiB, nullptr)));  // after a synchronisation, which no capture forbids
+  OK(glake_free(get(24 * kMiB, nullptr)));  // no capture forbids to synchronise now
   test::end_stream(s);
 }
 

@@ -17,7 +17,7 @@ constexpr int kStreams = 4;
 struct Block {
   void* ptr = nullptr;
   size_t units = 0;
-  int stream = 0;               // it was allocated on
+  int stream = 0;               // the stream that it was allocated on
   std::vector<uint32_t> words;  // what each unit holds once all enqueued work is done
   CUevent last = nullptr;       // after the last work on it
   int last_stream = 0;
@@ -43,7 +43,7 @@ class Program {
     for (int i = 1; i < kStreams; ++i) CU(cuStreamCreate(&streams_[i], CU_STREAM_NON_BLOCKING));
   }
 
-  // Returns how many units came back with bytes that are not theirs.
+  // Returns how many units of 512 bytes came back with wrong bytes.
   int64_t run(int steps) {
     for (int i = 0; i < steps; ++i) {
       switch (dice_(0, 9)) {

@@ -1,5 +1,5 @@
-// Private pools, contiguous blocks, pins, shares, debug modes and watching together. Whatever each
-// promises alone holds beside the others.
+// Tests private pools, contiguous blocks, pins, shares, debug modes and watching together. What
+// each feature promises alone must hold beside the others.
 #include <memory>
 
 #include "harness.h"
@@ -57,7 +57,8 @@ bool same(const glake_event& event, void* ptr, size_t bytes) {
   return event.address == reinterpret_cast<uint64_t>(ptr) && event.bytes == bytes;
 }
 
-// Sums of a snapshot by what a segment is: {of the device, of the pool, VMM, legacy}.
+// Sums over a snapshot for four kinds of segments: {of the device's heap, of the pool, contiguous
+// VMM, contiguous legacy}.
 struct Sums {
   int64_t bytes[4] = {}, active[4] = {}, segments[4] = {};
   int64_t all() const { return bytes[0] + bytes[1] + bytes[2] + bytes[3]; }
@@ -139,7 +140,8 @@ TEST(a_contiguous_free_completes) {
   finish();
 }
 
-// The frees and allocations of a restore are events. Notes about its blocks are made again.
+// The frees and allocations of a restore are recorded as events. The tags and contexts of its
+// blocks are set again.
 TEST(a_restore_is_watched) {
   test::running() = "a restore is watched";
   start();
@@ -167,7 +169,7 @@ TEST(a_restore_is_watched) {
   finish();
 }
 
-// Nobody can open a block any more once a restore has freed it.
+// Once a restore has freed a shared block, no process can open it any more.
 TEST(a_restore_ends_shares) {
   test::running() = "a restore ends shares";
   start();
@@ -254,7 +256,7 @@ TEST(events_leave_with_their_stream) {
     OK(glake_record_stream(other, s));
     CU(cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(mine), 1, 5 * kMiB, s));
     OK(glake_free(mine));
-    OK(glake_free(get(5 * kMiB)));  // another stream wants it: a mark on s, which is busy
+    OK(glake_free(get(5 * kMiB)));  // another stream wants it, so s is marked
     OK(glake_free(other));
     test::end_stream(s);
     OK(glake_empty_cache(0));

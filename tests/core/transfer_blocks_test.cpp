@@ -1,6 +1,6 @@
 // Copies of many small blocks use kernels where these pay. Every byte is right at every alignment,
-// with faults, with drivers without kernels and in captures. A kernel never gets memory that it may
-// not access.
+// also with faults, with drivers that run no kernels, and in captures. A kernel never gets memory
+// that it may not access.
 #include <algorithm>
 
 #include "plan/block_ways.h"
@@ -21,7 +21,8 @@ uint64_t launches() {
   return static_cast<uint64_t>(test::number_in(test::transfer_stats(), "kernel_launches"));
 }
 
-// Blocks of one buffer that go to another in another order, with gaps of `gap` bytes at both ends.
+// Blocks of one buffer that are copied to another buffer in another order. At both ends there are
+// gaps of `gap` bytes between them.
 struct Blocks {
   Blocks(int to, int from, size_t count, size_t block, size_t gap, test::Dice* dice,
          bool packed_dst = false, bool packed_src = false)
@@ -124,7 +125,7 @@ TEST(staged) {
   CHECK(test::violations() == "[]");
 }
 
-// Large pieces go by plain copies, and so do a few small ones.
+// Large pieces, and a few small ones, are copied without a kernel.
 TEST(only_where_they_pay) {
   test::running() = "only where they pay";
   Node node("dgx_a100", {{"memory", "256MiB"}});
@@ -191,7 +192,8 @@ TEST(drivers_without) {
   }
 }
 
-// A graph holds the driver's own copies: a kernel's table would have to live as long as it.
+// A graph gets the driver's own copies, and no kernel, because the kernel's table would have to
+// live as long as the graph.
 TEST(captures) {
   test::running() = "a capture";
   Node node("dgx_a100", {{"memory", "256MiB"}});

@@ -40,7 +40,7 @@ class Loop {
   double all(unsigned flags, int* relayed) {
     std::vector<uint64_t> ids;
     const uint64_t begun = simcuda_now_ns();
-    CHECK(simcuda_thread(1) == 0);  // a caller's own time is none
+    CHECK(simcuda_thread(1) == 0);  // only driver calls take time, and not the caller's own work
     for (size_t gpu = 0; gpu < streams_.size(); ++gpu) {
       ids.push_back(begin(static_cast<int>(gpu), flags));
     }
@@ -71,7 +71,7 @@ TEST(a_loop_over_all_gpus_is_known_the_second_time) {
     const double second = loop.all(0, &relayed);
     std::printf("%zu MiB into each of 8 GPUs, us: plain %.0f, first %.0f, then %.0f\n", mib,
                 plain / 1000, first / 1000, second / 1000);
-    CHECK(first > 1.02 * plain);  // or there is nothing to know
+    CHECK(first > 1.02 * plain);  // otherwise the loop tests nothing
     CHECK(second <= 1.02 * plain);
   }
 }
@@ -88,7 +88,7 @@ TEST(a_loop_that_ends_is_forgotten) {
   CHECK(loop.alone(0));
 }
 
-// Who waits for each copy begins them one by one.
+// A caller that waits for each copy makes no loop.
 TEST(copies_that_are_waited_for_are_no_loop) {
   test::running() = "waited for";
   Node node("hgx_h100_h200", {{"phantom", "1"}, {"host_node", "local"}});
@@ -104,7 +104,8 @@ double planned_over(const std::string& result, const std::string& path) {
   return at == std::string::npos ? 0 : test::number_in(result.substr(at), "planned");
 }
 
-// Of a relayed path, by the time that one of its chunks took on each hop.
+// One link of a relayed path has half its rate. The engine learns this from the time that one chunk
+// took on each hop.
 void link_at_half_speed(const char* from, const char* to, double rate, const std::string& path) {
   test::running() = std::string(from) + ">" + to + " at half speed";
   Node node("hgx_h100_h200", {{"phantom", "1"}, {"host_node", "0"}});
@@ -120,7 +121,7 @@ void link_at_half_speed(const char* from, const char* to, double rate, const std
               planned_over(result, path), time[2] / 1000, time[0] / 1000);
   CHECK_TEXT(planned_over(result, path) < 0.6 * rate, result);
   CHECK(time[2] < 0.85 * time[0]);
-  // It is tried again, and is as fast as it was.
+  // The link is as fast as before again. After a while the engine tries it again.
   CHECK(simcuda_set_link(from, to, rate) == 0);
   CHECK(simcuda_sleep(300'000'000) == 0);
   for (int i = 0; i < 2; ++i) result = test::finish(loop.begin(0));
@@ -131,7 +132,7 @@ TEST(a_slow_link_is_learnt_from_enqueued_copies) {
   link_at_half_speed("s0", "g1", 55.4, "cpu>cuda:1>cuda:0");
 }
 
-// The link before a GPU that all relays share, and whose rate none of them alone shows.
+// The slow link is one that all relays to a GPU share. No relay alone shows that it is slow.
 TEST(a_shared_link_that_is_slow_is_learnt) {
   test::running() = "shared";
   Node node("hgx_h100_h200", {{"phantom", "1"}, {"host_node", "0"}});
@@ -143,7 +144,8 @@ TEST(a_shared_link_that_is_slow_is_learnt) {
   CHECK(time[2] < 0.98 * time[0]);
 }
 
-// On links as fast as they are said to be nothing is learnt, however many copies share them.
+// If all links are as fast as the topology says, the engine learns nothing, however many copies
+// share them.
 TEST(links_that_are_shared_are_not_taken_for_slow) {
   test::running() = "not slow";
   for (const char* preset : {"dgx_a100", "dgx1v", "hgx_h100_h200", "gb200_tray"}) {
@@ -151,14 +153,14 @@ TEST(links_that_are_shared_are_not_taken_for_slow) {
     Loop loop(node.gpus(), 256 * kMiB);
     const int64_t fresh = test::number_in(test::finish(loop.begin(0)), "planned");
     for (int i = 0, relayed = 0; i < 4; ++i) loop.all(0, &relayed);
-    loop.alone(0);  // the last that others are expected to follow
+    loop.alone(0);  // after this copy no others are expected to follow
     const std::string after = test::finish(loop.begin(0));
     CHECK_TEXT(test::number_in(after, "planned") == fresh, after);
   }
 }
 
-// A chunk is of several stripes of one socket: each byte is where it belongs, and no kernel has a
-// part in it.
+// A chunk consists of several stripes of one socket. Each byte is where it belongs, and no kernel
+// copies it.
 TEST(stripes_of_one_socket_travel_together) {
   constexpr size_t kBytes = 48 * kMiB + 12345;
   for (const int host_is : {0, 1}) {

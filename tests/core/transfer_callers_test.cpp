@@ -55,7 +55,7 @@ class Stream {
   uint32_t* word_;
 };
 
-// A tracked copy is done when its bytes are there, whatever its stream holds behind it.
+// A tracked copy is done when its bytes have arrived, whatever work comes after it in its stream.
 TEST(tracked_copies) {
   test::running() = "tracked plain copies";
   Node node("dgx_a100", {{"memory", "256MiB"}});
@@ -120,8 +120,8 @@ void two_streams(size_t bytes, unsigned flags) {
   CHECK_TEXT(id != 0, test::last_error());
   one.fill(src.at(), 6, bytes);
   CHECK(glake_copy_done(id) == 0 && dst.data()[0] != 5);
-  // A wait lets all work run that may, which the copy may not. (The wait for an untracked copy
-  // cannot end early.)
+  // The wait lets all work run that may run. The copy may not run yet. (The wait for an untracked
+  // copy cannot end early.)
   if (flags != 0) GIVES(GLAKE_BUSY_TIMEOUT, glake_copy_wait(id, 20'000'000));
   CHECK(dst.data()[0] != 5 && dst.data()[bytes - 1] != 5);
   two.let_go();
@@ -167,11 +167,11 @@ TEST(pinning) {
     OK(glake_unregister_host(base));
     CHECK(glake_unregister_host(base) == GLAKE_INVALID_POINTER);
   }
-  for (int round = 0; round < 4; ++round) {  // ended while it goes on
+  for (int round = 0; round < 4; ++round) {  // unregistered while pinning goes on
     OK(glake_register_host(base, bytes, 1));
     OK(glake_unregister_host(base));
   }
-  OK(glake_register_host(base, bytes, 1));  // the engine's end unpins it
+  OK(glake_register_host(base, bytes, 1));  // the end of the engine unpins it
   CHECK(glake_register_host(nullptr, 10, 0) == GLAKE_INVALID_ARGUMENT);
   CHECK(glake_register_host(base, 0, 1) == GLAKE_INVALID_ARGUMENT);
 }

@@ -1,5 +1,5 @@
-// Copies that had company before. Copies to all GPUs need all links and gain nothing by relays. A
-// copy that is alone again uses relays again.
+// Tests copies that ran beside others before. Copies to all GPUs need all links, and gain nothing
+// by relays. A copy that runs alone again uses relays again.
 #include "transfer_play.h"
 
 using test::Buffer;
@@ -23,7 +23,7 @@ class Copies {
       CU(cuStreamCreate(&streams_.back(), CU_STREAM_NON_BLOCKING));
       device_.push_back(std::make_unique<Buffer>(gpu, kBytes));
       host_.push_back(std::make_unique<Buffer>(kPinned, kBytes));
-      for (size_t at = 0; at < kBytes; at += 4 * kMiB) {  // of both sockets by turns
+      for (size_t at = 0; at < kBytes; at += 4 * kMiB) {  // 4 MiB of each socket in turn
         void* const piece = reinterpret_cast<void*>(host_.back()->at(at));
         CHECK(simcuda_place_host(piece, 4 * kMiB, static_cast<int>(at / (4 * kMiB) % 2)) == 0);
       }
@@ -111,8 +111,8 @@ TEST(one_after_another) {
   }
 }
 
-// Half of the memory is behind the link between the sockets, which is slower than two GPUs' links:
-// relays help although all copy.
+// Half of the memory is behind the link between the sockets, which is slower than two GPUs' links.
+// So relays help, although all GPUs copy.
 TEST(where_company_leaves_a_gain) {
   Node node("gb200_tray", kPhantom);
   Copies copies(node.gpus());

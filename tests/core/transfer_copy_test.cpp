@@ -1,5 +1,5 @@
-// Every byte right, and nothing beside it: directions, ends, alignments, relays, batches, pageable
-// memory, small and plain copies, and what is refused.
+// Every byte is right, and no byte beside the destination changes. The copies differ in direction,
+// ends, alignment, relays, batches, pageable memory and size. Also tests what is refused.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -65,7 +65,7 @@ TEST(sizes_and_alignments) {
   }
 }
 
-// Copies use all relays there are, also where these do not pay.
+// Copies are forced to use all relays, even if these do not pay.
 TEST(forced_relays) {
   for (const char* preset : {"dgx_a100", "gb200_tray", "a40x8_bridged"}) {
     test::running() = std::string("relays on ") + preset;
@@ -75,8 +75,8 @@ TEST(forced_relays) {
   }
 }
 
-// The same with copies that are all in streams when the call returns. Only events order the hops of
-// a chunk, and the hops of the next chunk in the same buffer.
+// Tests forced relays with enqueued copies, which are all in streams when the call returns. Only
+// events order the hops of a chunk, and of the next chunk in the same buffer.
 TEST(forced_relays_in_a_stream) {
   for (const char* preset : {"dgx_a100", "gb200_tray", "a40x8_bridged"}) {
     test::running() = std::string("relays in a stream on ") + preset;
@@ -234,7 +234,7 @@ TEST(requests_of_other_sizes) {
   call.request.also_device = 99;
   test::finish(start(kOldest));
   call.request.also_ordered = 0;
-  // A newer one must not ask for what this library does not know.
+  // A newer caller must not ask for what this library does not know.
   longer.more[63] = 1;
   for (const size_t size : {size_t{0}, kOldest - 1, sizeof longer, size_t{4097}, SIZE_MAX}) {
     CHECK(start(size) == 0);
@@ -286,7 +286,7 @@ TEST(visited_paths) {
   OK(glake_copy_release(plain));
 }
 
-// Where nothing vouches for the addresses, glake checks every part, of any size.
+// With GLAKE_COPY_CHECKED glake checks every part, whatever its size.
 TEST(checked) {
   test::running() = "checked";
   Node node("dgx_a100", {{"memory", "64MiB"}});
@@ -309,7 +309,7 @@ TEST(checked) {
   refused(GLAKE_INVALID_DEVICE, "not memory of cuda:1", copy({{a.at(), host.at(), 64}}, 1, -1));
   refused(GLAKE_INVALID_POINTER, "beyond the last address",
           copy({{UINT64_MAX - 8, host.at(), 64}}, 0, GLAKE_HOST));
-  // A block's neighbours are not its own.
+  // A part must not reach into a block's neighbours.
   refused(GLAKE_INVALID_POINTER, "which ends 512 bytes on (a block of 512 bytes",
           copy({{a.at(), host.at(), 513}}, 0, GLAKE_HOST));
   refused(GLAKE_INVALID_POINTER, "which ends 12 bytes on",
@@ -324,7 +324,8 @@ TEST(checked) {
   test::finish(copy({{low, host.at(), 512}, {high, host.at(512), 512}}, 0, GLAKE_HOST));
   CHECK((low == a.at() ? a : b).holds(4, 0, 512, 0) &&
         (low == a.at() ? b : a).holds(4, 0, 512, 512));
-  // Freed blocks are refused: large and small ones, and those outside the arenas.
+  // Freed blocks are refused: large and small ones, and contiguous ones, which are outside the
+  // arenas.
   for (int kind : {0, int{GLAKE_CONTIGUOUS_VMM}, int{GLAKE_CONTIGUOUS_LEGACY}}) {
     for (size_t bytes : {size_t{4096}, 5 * kMiB}) {
       void* block = kind == 0 ? glake_malloc(bytes, 0, nullptr)

@@ -1,6 +1,6 @@
-// Copies that fail, stall, slow down or die. Each byte lands once, over other paths. The path rests
-// and comes back. With no path left the error says what became of the destination. Every driver
-// call fails in turn, and nothing is left behind.
+// Copies that fail, stall, slow down or die. Each byte lands once, over another path. The faulty
+// path rests, and is used again later. If no path is left, the error says what the destination
+// holds. Every driver call fails in turn, and nothing is left behind.
 #include <algorithm>
 
 #include "plan/topology.h"
@@ -131,7 +131,8 @@ TEST(no_path_left) {
   CHECK(pair.dst.holds(2, 0, kBytes, 0));
 }
 
-// This process's parts of the limits of an A100 node: it has no part of these edges.
+// This process's parts of the limits of an A100 node. It has no part of `edges`, and all of the
+// others.
 std::vector<double> lent_away(const std::vector<std::string>& edges) {
   const auto topology = glake::topology::Topology::parse(test::platforms_text(), "dgx_a100");
   std::vector<double> parts(topology.limits().size(), 1.0);
@@ -244,8 +245,8 @@ TEST(corrupted) {
   disarm();
 }
 
-// A link dies under copies that write the destination. Until the engine sees them done, nobody gets
-// their memory, and no other chunk tries the path.
+// A link dies under copies that write the destination. Until the engine sees that they are done,
+// their memory is not reused, and no other chunk tries the path.
 TEST(given_up) {
   for (const bool ordered : {false, true}) {
     test::running() = ordered ? "given up, ordered" : "given up";
@@ -288,7 +289,7 @@ TEST(given_up) {
   }
 }
 
-// A copy that writes the destination never ends. Its bytes are unknown, and nobody sends them
+// A copy that writes the destination never ends. Its bytes count as unknown, and are not sent
 // again.
 TEST(stuck_for_good) {
   test::running() = "stuck for good";
@@ -368,8 +369,7 @@ TEST(each_call) {
   }
 }
 
-// Where all copies are in streams when the call returns, the direct path takes the bytes of a path
-// that failed.
+// If an enqueue call of a path fails, the direct path takes the bytes of that path.
 TEST(each_enqueued_call) {
   for (int64_t times : {int64_t{1}, int64_t{-1}}) {
     const int step = 11 * test::kSlowdown;

@@ -22,7 +22,7 @@ struct Copy {
   bool ordered;
 };
 
-// `held`: copies in a stream's order also go around failing paths, as others do.
+// `held`: ordered copies go around failing paths too, like copies without a stream.
 void random_mix(const char* preset, uint64_t seed, bool faults, bool held) {
   test::running() = std::string("mix on ") + preset + ", seed " + std::to_string(seed);
   // Where copies fail, the GPU's contexts live on, so that failed chunks can be sent again.

@@ -28,8 +28,8 @@ bool all(Buffer& buffer, unsigned char value) {
   return true;
 }
 
-// memset a; a -> host; memset a again; host -> b; b -> other host: each step must see the one
-// before it and be seen by the next.
+// Five steps in a stream: memset of a, a to host, another memset of a, host to b, b to other host.
+// Each step must see what the step before it wrote.
 void chain(const char* preset, int seed, const char* order) {
   test::running() =
       std::string("chain on ") + preset + ", seed " + std::to_string(seed) + ", " + order;
@@ -68,7 +68,7 @@ void chain(const char* preset, int seed, const char* order) {
   CHECK(test::violations() == "[]");
 }
 
-// The stream does not reach the transfer until the host lets it. Nothing is written before.
+// The host keeps the stream from reaching the transfer. Until then nothing is written.
 TEST(waits_for_the_stream) {
   test::running() = "waits for the stream";
   Node node("dgx_a100", {{"memory", "256MiB"}}, true, test::kHeld);
@@ -143,8 +143,8 @@ TEST(captured) {
   }
 }
 
-// A driver has no waits for values. The transfer is one plain copy, in order, and its result says
-// why.
+// The driver has no stream waits for values. So the transfer is one plain copy in stream order, and
+// its result says why.
 TEST(no_waits) {
   test::running() = "a driver without stream waits";
   for (bool busy : {false, true}) {

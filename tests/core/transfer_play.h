@@ -31,8 +31,9 @@ constexpr int kGpus = 16;
 
 // Under this option threads carry ordered copies, which can then go around a link that fails.
 inline const Options kHeld = {{"copy_order", "held"}};
-// A driver under which they can do so. It has no lock, which would keep out the threads that a held
-// stream waits for. An error leaves the contexts as they are, so that chunks can be sent again.
+// A driver under which held copies can do that. It has no lock, which would keep out the threads
+// that a held stream waits for. An error leaves the contexts as they are, so that chunks can be
+// sent again.
 inline const Options kLenient = {{"driver_lock", "0"}, {"sticky_errors", "0"}};
 
 // A machine of its own. The engine is open while this lives, and nothing is left behind after.
@@ -102,7 +103,8 @@ class Buffer {
   // The simulator's device memory is host memory. It is written and read at once, past all streams.
   unsigned char* data() { return static_cast<unsigned char*>(ptr_); }
   void fill(uint64_t seed) { write(seed, 0, data(), bytes_); }
-  // Whether [offset, offset + bytes) has what `seed` puts from `from` on.
+  // Whether [offset, offset + bytes) holds the bytes of the sequence of `seed` from place `from`
+  // on.
   bool holds(uint64_t seed, size_t offset, size_t bytes, size_t from) {
     unsigned char expected[4096];
     for (size_t i = 0; i < bytes; i += sizeof expected) {
@@ -117,7 +119,7 @@ class Buffer {
     write(seed, i, &one, 1);
     return one;
   }
-  // What `seed` puts at [from, from + bytes).
+  // Writes the bytes [from, from + bytes) of the sequence of `seed`.
   static void write(uint64_t seed, size_t from, unsigned char* to, size_t bytes) {
     for (size_t i = 0; i < bytes;) {
       const size_t skip = (from + i) % 8, some = std::min(8 - skip, bytes - i);

@@ -1,5 +1,5 @@
-// Which share of each platform's bound copies over all useful paths reach, in virtual time: alone,
-// two at once, and in both directions.
+// Measures, in virtual time, which share of each platform's bound copies over all useful paths
+// reach: alone, two at once, and in both directions.
 //   transfer_rates_test [PLATFORM [TRANSFER [HOST [-v]]]]
 #include <algorithm>
 #include <cstring>
@@ -19,7 +19,7 @@ struct Row {
 };
 
 constexpr double kCopyNs = 8000, kGate = 1.15;
-constexpr size_t kGainFrom = 4;    // MiB, where the host's links are slow; twice that elsewhere
+constexpr size_t kGainFrom = 4;    // MiB, if the host's links are slow; else twice that
 constexpr double kSlowHost = 100;  // GB/s of a GPU's own link
 const char* wanted[3];
 bool verbose = false;
@@ -65,7 +65,7 @@ struct Least {
 };
 
 Least least(const Row& row) {
-  // Pages of both sockets in every chunk: half of the bytes cross the link between them.
+  // Every chunk has pages of both sockets, so half of its bytes cross the link between them.
   if (row.platform == "gb200_tray" && row.host == "spread") return {0.49, 0.51};
   return {0.88, 0.95};
 }
@@ -80,14 +80,14 @@ void try_one(const Row& row) {
   test::Node node(row.platform, machine(node_of));
   std::printf("%-20s %-8s %-8s bound %6.1f plain %6.1f |", row.platform.c_str(),
               row.transfer.c_str(), row.host.c_str(), row.bound, row.plain);
-  const bool refused = row.bound < kGate * row.plain;  // then as a plain copy
+  const bool refused = row.bound < kGate * row.plain;  // then the planner must choose a plain copy
   for (size_t mib : {1, 2, 4, 8, 32, 256, 1024}) {
     std::string result;
     const size_t bytes = mib * kMiB;
     const double rate = measure(row, bytes, &result), plain = plain_rate(row, bytes);
     std::printf(" %zu: %.3f", mib, rate / row.bound);
-    // Between GPUs the simulator puts staging memory beside whichever GPU uses it, which no bound
-    // knows.
+    // For copies between GPUs the simulator puts staging memory on the socket of the GPU that uses
+    // it. The bounds do not count on that, so a rate may be above them.
     if (row.host != "-") CHECK(rate < 1.001 * row.bound);
     CHECK(rate >= 0.98 * plain);
     if (mib == 256) CHECK(rate >= (refused ? 0.98 * plain : least(row).quarter * row.bound));
@@ -120,7 +120,7 @@ void together(const std::string& platform, const std::string& key, int a, int b,
   OK(glake_copy_wait(first, test::kForever));
   OK(glake_copy_wait(second, test::kForever));
   const auto time = static_cast<double>(simcuda_now_ns() - begin);
-  const auto rate = [&](uint64_t id) {  // a plain copy is not timed one by one
+  const auto rate = [&](uint64_t id) {  // an untracked plain copy has no time of its own
     const std::string result = test::result_of(id);
     const bool timed = result.find("time_ns") != std::string::npos;
     return kBytes / (timed ? static_cast<double>(test::number_in(result, "time_ns")) : time);

@@ -43,7 +43,7 @@ size_t open_files() {
   return count;
 }
 
-// A service in this process, and nothing of it left afterwards.
+// A relay service in this process. At its end nothing of it may be left.
 class Service {
  public:
   explicit Service(const char* what, const char* sticky_errors = "0") {
@@ -110,7 +110,8 @@ class Client {
     return ask(hello, &answer) && answer.failed == 0;
   }
   uint32_t ticket() const { return order_id_; }
-  // Refused with a text that has `words`; the service goes on with this client.
+  // Sends an order that must be refused with a text that has `words`. The service goes on serving
+  // this client.
   void refused(const Order& order, const char* words, int descriptor = -1) {
     Answer answer;
     CHECK_TEXT(ask(order, &answer, descriptor), words);
@@ -122,7 +123,7 @@ class Client {
     CHECK(ask(order, &answer, descriptor));
     CHECK_TEXT(answer.failed == 0 && answer.order_id == order_id_, answer.why);
   }
-  // The service hangs up, at most one answer before.
+  // Checks that the service hangs up, with at most one answer before that.
   void sent_away() {
     Answer answer;
     if (hear(&answer)) CHECK(answer.failed != 0 && !hear(&answer));
@@ -159,7 +160,7 @@ Descriptor file_of(size_t bytes, int seals = F_SEAL_SHRINK | F_SEAL_GROW) {
   return file;
 }
 
-// A whole round of an honest client.
+// An honest client makes all kinds of orders, and they succeed.
 void serves(const Service& service) {
   Client client(service);
   CHECK(client.greet());
@@ -295,7 +296,8 @@ TEST(descriptors_of_other_things) {
                    file_of(0).get());
   }
   client.refused(share, "no such file");
-  // The relay's buffer keeps what it exports, if anything.
+  // At most one file stays open: the service may keep the descriptor of the buffer that it
+  // exported.
   CHECK_TEXT(open_files() <= files + 1, std::to_string(open_files()));
 }
 
@@ -311,7 +313,7 @@ TEST(too_much_of_something) {
     CHECK(client.ask(order_of(Order::kShare, 0, shared, 0, 0, 4 * kKiB), &answer, page.get()));
   }
   client.refused(order_of(Order::kShare, 0, shared, 0, 0, 4 * kKiB), "too many", page.get());
-  std::vector<std::unique_ptr<Client>> others;  // until a GPU's room for buffers is used
+  std::vector<std::unique_ptr<Client>> others;  // these take all of a GPU's room for buffers
   for (Answer answer{}; answer.failed == 0;) {
     CHECK(others.size() < 64);
     others.push_back(std::make_unique<Client>(service));
@@ -321,10 +323,11 @@ TEST(too_much_of_something) {
         answer.failed == 0 || std::string(answer.why).find("other clients'") != std::string::npos,
         answer.why);
   }
-  client.granted(order_of(Order::kIn, 0, 0, 0, 0, 4 * kKiB));  // who has a buffer keeps it
+  client.granted(order_of(Order::kIn, 0, 0, 0, 0, 4 * kKiB));  // a client keeps the buffer it has
 }
 
-// With no descriptor left for a client the service waits for one, without spinning, and goes on.
+// If there is no descriptor left for a new client, the service waits for one without spinning, and
+// then goes on.
 TEST(no_files_left) {
   Service service("no files left");
   Client early(service);
@@ -353,8 +356,8 @@ TEST(no_files_left) {
   serves(service);
 }
 
-// A client learns that the service ends only when nothing touches its memory any more, as it lets
-// others have the memory then.
+// A client learns that the service ends only when nothing touches the client's memory any more,
+// because the client may then free it.
 TEST(copies_end_before_the_goodbye) {
   Service service("copies end before the goodbye");
   Client client(service);
@@ -366,7 +369,7 @@ TEST(copies_end_before_the_goodbye) {
   CHECK(client.greet());
   client.granted(order_of(Order::kOpen));
   client.granted(order_of(Order::kShare, 0, 1, 0, 0, kBytes), file.get());
-  // The buffer gives other bytes than memory has, so that late writes show.
+  // The buffer has other bytes than the client's memory, so that late writes show.
   std::memset(memory, 9, kBytes);
   for (int i = 0; i < 50; ++i) client.order(order_of(Order::kOut, 0, 1, 0, 0, kBytes));
   std::thread ends([&] { service.end(); });
@@ -427,7 +430,8 @@ TEST(random_orders) {
       client.send(&order, sizeof order, dice.chance(30) ? file.get() : -1);
       for (Answer answer; there && asked - answered > dice(0, 20); ++answered) {
         there = client.hear(&answer);
-        // Each order has one answer, in any order. One for ticket 0 says why the service hangs up.
+        // Each order has one answer, and answers may come in any sequence. An answer with the id 0
+        // says why the service hangs up.
         CHECK(!there || answer.order_id <= asked);
         if (there && answer.order_id == 0) CHECK(answer.failed != 0);
       }

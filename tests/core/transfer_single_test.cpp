@@ -31,7 +31,8 @@ uint64_t copied(const Buffer& dst, const Buffer& src, size_t bytes) {
   return end - begin;
 }
 
-// A transfer makes one copy and records one event, which served an earlier transfer.
+// A transfer makes one copy call and records one event. An earlier transfer has used the same
+// event.
 TEST(one_copy_of_the_driver) {
   Node node("hgx_h100_h200", single());
   for (const int host : {kPinned, kPageable}) {
@@ -67,8 +68,8 @@ TEST(long_pageable_memory) {
   CHECK_TEXT(chunks > 1 && chunks < 32, std::to_string(chunks));
 }
 
-// A thread that asks sees the end as soon as one that is woken, apart from the time of its
-// questions, whatever the copy's length.
+// Whatever the length of a copy, a thread that polls sees its end as early as a thread that is
+// woken, apart from the time of one query.
 TEST(the_end_is_seen_in_time) {
   const std::initializer_list<size_t> sizes = {
       64 * kKiB, 256 * kKiB, kMiB, 2 * kMiB, 5 * kMiB, 12 * kMiB, 16 * kMiB, 32 * kMiB, 256 * kMiB};

@@ -1,6 +1,6 @@
 // Errors that end their GPU's context, as CUDA documents for errors of a GPU's work. Copies over
-// other GPUs go on. Copies that need that GPU are refused with the way out. Nothing hangs. Nobody
-// else gets memory that a lost copy may still use.
+// other GPUs go on. Copies that need that GPU are refused, and the message says what to do. Nothing
+// hangs. Memory that a lost copy may still use is not reused.
 #include "transfer_play.h"
 
 using test::Buffer;
@@ -13,7 +13,8 @@ namespace {
 
 constexpr size_t kBytes = 48 * kMiB;
 
-// The engine over an A100 node. Nothing is given back, as much of it cannot be.
+// Opens the engine over an A100 node. The tests give nothing back, because much of it cannot be
+// given back.
 void open_engine(const char* what, const test::Options& options) {
   test::running() = what;
   test::fresh_simulator({{"memory", "256MiB"}, {"preset", "dgx_a100"}, {"sticky_errors", "1"}});
@@ -60,7 +61,7 @@ void relay_is_lost(const char* what, const test::Options& options) {
   Buffer &dst = buffer(0, 1), &src = buffer(kPinned, 2);
   fails("g2", "g0");
   fails_once(dst, src);
-  for (int i = 0; i < 3; ++i) {  // over the others, all of it
+  for (int i = 0; i < 3; ++i) {  // over the other paths, all of it
     const std::string result = test::finish(Call(dst, 0, src, 0, kBytes).start());
     CHECK_TEXT(test::text_in(result, "state") == "done" && dst.holds(2, 0, kBytes, 0), result);
     dst.fill(1);
@@ -92,7 +93,7 @@ TEST(the_destination_is_lost) {
   ends_without_a_hang(dst);
 }
 
-// In a stream's order the driver does all the work. The stream reports the error, and so does the
+// An ordered copy is wholly enqueued in the driver. Its stream reports the error, and so does the
 // copy.
 TEST(an_ordered_copy_is_lost) {
   open_engine("an ordered copy is lost", {});

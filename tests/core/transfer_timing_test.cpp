@@ -12,7 +12,8 @@ constexpr int kRepeats = 3;
 glake_timed_copy to_gpu(int gpu, int socket) { return {gpu, 0, GLAKE_HOST, socket}; }
 glake_timed_copy to_host(int gpu, int socket) { return {GLAKE_HOST, socket, gpu, 0}; }
 
-// GB/s of each copy between the ends of its first and last repeat, whose latency is 8 us each.
+// The rate of each copy in GB/s, between the end of its first repeat and the end of its last. Each
+// repeat has a latency of 8 us.
 std::vector<double> rates(const std::vector<glake_timed_copy>& copies, size_t bytes = 16 * kMiB) {
   std::vector<uint64_t> ns(copies.size() * kRepeats);
   OK(glake_time_copies(copies.data(), copies.size(), bytes, kRepeats, ns.data()));
@@ -74,7 +75,7 @@ TEST(standing_still) {
   OK(glake_time_copies(&copy, 1, kMiB, 2, ns));
   CHECK(simcuda_set_link("g0", "N", 0) == 0);
   GIVES(GLAKE_BUSY_TIMEOUT, glake_time_copies(&copy, 1, kMiB, 2, ns));
-  GIVES(GLAKE_BUSY_TIMEOUT, glake_time_copies(&copy, 1, kMiB, 2, ns));  // those of before
+  GIVES(GLAKE_BUSY_TIMEOUT, glake_time_copies(&copy, 1, kMiB, 2, ns));  // the first call's copies
   GIVES(GLAKE_BUSY_TIMEOUT, glake_time_copies(nullptr, 0, 0, 0, nullptr));
   CHECK(simcuda_set_link("g0", "N", 700) == 0);
   OK(glake_time_copies(&copy, 1, kMiB, 2, ns));

@@ -84,8 +84,8 @@ TEST(as_the_text_says) {
   finish();
 }
 
-// A block is freed that was recorded on more streams than a free block's tickets can name. It is
-// active until these are done, with its requested bytes.
+// A freed block was recorded on more streams than the tickets of a free block can name. Until the
+// work of all these streams is done, the block and its requested bytes count as active.
 TEST(what_waits_is_active) {
   test::running() = "what waits is active";
   start();
@@ -126,7 +126,7 @@ TEST(the_limit) {
   CHECK(glake_last_error(nullptr, 0) == GLAKE_OUT_OF_MEMORY);
   void* a = glake_malloc(60 * kMiB, 0, nullptr);
   CHECK(a != nullptr);
-  OK(glake_set_limit_fraction(0, 0.125));  // what is held stays, nothing grows
+  OK(glake_set_limit_fraction(0, 0.125));  // memory that is held stays, and nothing grows
   CHECK(glake_malloc(6 * kMiB, 0, nullptr) == nullptr);
   CHECK(test::stat("glake.physical_bytes") == static_cast<int64_t>(60 * kMiB));
   OK(glake_free(a));

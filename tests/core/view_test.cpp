@@ -63,7 +63,7 @@ TEST(an_end_is_taken_off) {
   CHECK((homes == std::vector<Address>{3, 4, 5, 6, 9, 10, 20}));
 }
 
-// Compares for_each_run with a table of the home address of every unit of bytes.
+// Compares the runs of for_each_run, unit by unit, with a table of the home addresses of granules.
 TEST(runs_under_a_stretch) {
   SpanPool pool;
   Arena low(0, kGiB, 512 * kGranule, pool), high(1, 9 * kGiB, 512 * kGranule, pool);

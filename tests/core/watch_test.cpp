@@ -94,7 +94,7 @@ TEST(events_tell_the_story) {
     CHECK(e.time_ns >= before && e.device == 0 && e.context == nullptr);
     before = e.time_ns;
   }
-  // A stitched block maps a view; more than there is is an oom event.
+  // A stitched block maps a view. A request for more than there is makes an oom event.
   OK(glake_history(1000, GLAKE_CONTEXT_NEVER, 1));
   CHECK(history().empty());
   std::vector<void*> blocks;
@@ -134,7 +134,7 @@ TEST(the_ring_keeps_the_last) {
   GIVES(GLAKE_INVALID_ARGUMENT, glake_history(1, 7, 0));
   OK(glake_history(0, GLAKE_CONTEXT_NEVER, 0));
   CHECK(history().empty());
-  CHECK(!glake::Process::instance().hooks().any());  // the plain path again
+  CHECK(!glake::Process::instance().hooks().any());  // nothing is watched any more
   finish();
 }
 
@@ -152,7 +152,7 @@ TEST(hooks_of_other_sizes) {
     longer.hooks.size = size;
     CHECK(glake_set_context_hooks(&longer.hooks) == GLAKE_INVALID_ARGUMENT);
   }
-  // Those that were set stay.
+  // Contexts that were captured before stay with their blocks.
   OK(glake_history(6, GLAKE_CONTEXT_ALL, 1));
   void* ptr = glake_malloc(1000, 0, nullptr);
   CHECK(glake_block_context(ptr) != nullptr);
@@ -195,7 +195,8 @@ TEST(contexts_are_counted) {
   OK(glake_history(6, GLAKE_CONTEXT_STATE, 1));
   void* state = glake_malloc(100, 0, nullptr);
   CHECK(glake_block_context(state) != nullptr && history().back().context == nullptr);
-  // Contexts of other hooks mean nothing to the new ones, but their own hooks still drop them.
+  // After the hooks have changed, contexts of the old hooks are not shown any more. The old hooks
+  // still drop them.
   OK(glake_set_context_hooks(nullptr));
   CHECK(glake_block_context(state) == nullptr);
   for (void* p : {before, kept, state}) OK(glake_free(p));
@@ -232,7 +233,7 @@ TEST(one_observer_sees_all) {
     ++*static_cast<int*>(self);
   }));
   OK(glake_free(glake_malloc(1000, 0, nullptr)));
-  CHECK(seen == 4);  // with the growth
+  CHECK(seen == 4);  // the growth is one of the events
   OK(glake_observe(nullptr, nullptr));
   OK(glake_free(glake_malloc(1000, 0, nullptr)));
   CHECK(seen == 4 && !glake::Process::instance().hooks().has(glake::kWatched));

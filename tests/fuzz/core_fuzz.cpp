@@ -1,6 +1,6 @@
 // Random calls of the C interface on simulated machines with little memory, all checked after every
-// call (world.h). With clang this is a libFuzzer target (make fuzz); by itself it plays files, or
-// random input from a seed:
+// call (world.h). With clang this is a libFuzzer target (make fuzz). As a program of its own it
+// plays files, or random input from a seed:
 //
 //   core_fuzz [--seed N] [--operations N | --seconds S]    random input; 20,000 operations
 //   core_fuzz FILE...                                      those inputs
@@ -49,7 +49,8 @@ void report_failures() {
 #else
   for (int number : {SIGSEGV, SIGABRT, SIGBUS, SIGFPE}) std::signal(number, on_signal);
 #endif
-  // A call that never returns is a finding too. libFuzzer has its own clock.
+  // A call that never returns is a finding too, so an alarm ends it. Under libFuzzer its own
+  // timeout does that.
   std::signal(SIGALRM, on_signal);
 }
 
@@ -78,7 +79,7 @@ namespace {
 constexpr unsigned kPatience = 60;  // seconds for one input
 constexpr size_t kUnits = 800;      // calls in one random input
 
-// In memory shared with the children that play: what they play, and how far they are.
+// What the children play, and how far they are. It is in memory that all of them share.
 struct Board {
   size_t size;
   uint64_t operations, inputs;
@@ -126,7 +127,7 @@ bool fails(const Input& input) {
   return !in_child(true, [&] { play(input); });
 }
 
-// Leaves out ever smaller runs of calls, as long as it still fails.
+// Leaves out ever shorter runs of calls, as long as the rest still fails.
 Input reduce(Input input) {
   constexpr size_t kUnit = sizeof(fuzz::Bytes4);
   input.resize(input.size() / kUnit * kUnit);
@@ -155,7 +156,7 @@ int explain(const Input& input) {
   // Several processes may run at once in one folder.
   const std::string name = "core_fuzz-failed-" + std::to_string(getpid()) + ".bin";
   const char* path = name.c_str();
-  keep(input, path);  // reducing an input that hangs takes long
+  keep(input, path);  // first, because to reduce an input that hangs takes long
   std::fprintf(stderr, "failed; the input is in %s; reducing\n", path);
   const Input least = reduce(input);
   keep(least, path);

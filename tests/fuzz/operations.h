@@ -13,8 +13,8 @@ struct Bytes4 {
   unsigned wide() const { return b * 256u + c; }
 };
 
-// Sizes where the allocator decides differently: thread caches, the small arena, the large one,
-// whole granules and their neighbours.
+// Chooses sizes that the allocator handles differently: for thread caches, the small arena, the
+// large arena, whole granules, and sizes next to these.
 inline size_t size_of(Bytes4 x) {
   const size_t wide = x.wide();
   switch (x.a % 16) {

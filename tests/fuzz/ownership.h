@@ -1,5 +1,5 @@
-// Checks that one block alone holds each byte. Bytes are known by their home addresses: stitched
-// views are followed to the granules behind them.
+// Checks that no byte is in two blocks. Bytes are identified by their home addresses: for a
+// stitched block, these are the addresses of the granules behind its view.
 #pragma once
 
 #include <map>

@@ -1,6 +1,7 @@
-// Contents in stream order: every block is filled with its stamp by work on its stream, and read by
-// work enqueued before it is freed. simcuda runs work as late as is legal, so memory reused too
-// early, or shared by two blocks through any address, is read with another's stamp.
+// Checks contents in stream order. Work on a block's stream fills it with the block's stamp (a
+// byte), and work that is enqueued before the free reads it. simcuda runs work as late as is legal.
+// So memory that is reused too early, or that two blocks share, has another block's stamp when it
+// is read.
 #pragma once
 
 #include <deque>
@@ -39,7 +40,7 @@ class Stamps {
     copy(CU_MEMORYTYPE_DEVICE, from + bytes - 1, 512, 1, stamp, stream);
   }
 
-  // The same of pinned host memory.
+  // Reads the first and the last byte of pinned host memory.
   void read_host(uint8_t* ptr, size_t bytes, uint8_t stamp, CUstream stream) {
     if (used_ + 2 > kRoom) verify();
     auto from = reinterpret_cast<uintptr_t>(ptr);

@@ -1,4 +1,5 @@
-// A thread that runs what it is handed, one thing at a time: thread caches without a race.
+// A thread that runs the tasks it is given, one at a time. So several threads have caches, and no
+// two run at once.
 #pragma once
 
 #include <condition_variable>

@@ -1,9 +1,9 @@
 // What the fuzzer plays with: one simulated machine and the C interface over it, checked after
-// every call. Its calls take plain numbers, any of which means something (taken modulo what there
-// is), and note themselves: the notes of a run that failed are a C++ test body that fails again.
+// every call. Its calls take any numbers, modulo the number of things that there are. Each call
+// notes itself. The notes of a run that failed are a C++ test body that fails again.
 //
-// After each call: the statistics' identities, no byte in two live blocks, the driver's ledger; and
-// glake_check(). Contents are read before every free, see stamps.h.
+// After each call World checks that the statistics add up, that no byte is in two live blocks, the
+// driver's ledger, and glake_check(). Contents are read before every free (stamps.h).
 #pragma once
 
 #include <cinttypes>
@@ -25,7 +25,7 @@ struct Setup {
   int limit_mib = 24;
   int view_budget = 8;
   int devices = 1;
-  int bytes = 1;  // 0: phantom memory, books only
+  int bytes = 1;  // 0: phantom memory, without contents
   int seed = 0;   // of the order in which stream work runs
   const char* debug = "none";
   const char* contiguous = "none";
@@ -40,7 +40,7 @@ class World {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  // Blocks: `n` names one of those live, in a fixed order.
+  // Blocks. `n` is a live block's number, in a fixed order.
   void get(size_t bytes, int stream = 0, int device = 0);
   void drop(int n);
   void drop_every(int step, int from);
@@ -109,10 +109,10 @@ class World {
     int device, stream, pool;
     uint8_t stamp = 0;
     size_t size = 0;       // what it was given
-    uintptr_t begin = 0;   // where that begins: before `ptr`, if it is guarded
+    uintptr_t begin = 0;   // where that begins: before `ptr`, if the block has guards
     size_t room = 0;       // what its owner may write
-    size_t requested = 0;  // as the statistics have it: with guards
-    size_t behind = 0;     // the rest of its driver allocation, of a contiguous one
+    size_t requested = 0;  // as the statistics count it: with guards
+    size_t behind = 0;     // of a contiguous block: the rest of its driver allocation
     bool stamped = false;
   };
   struct Pinned {
@@ -124,7 +124,7 @@ class World {
     size_t bytes;
     uint8_t stamp;
   };
-  // Memory a graph may use, at its home.
+  // Memory that a graph may use, by its home address.
   struct Captured {
     uintptr_t begin, end;
     int stream, pool;
@@ -132,7 +132,7 @@ class World {
   // What a device should report.
   struct Books {
     int64_t count = 0, requested = 0, allocated = 0, peak = 0, allocations = 0;
-    int64_t behind = 0;               // of live contiguous blocks' driver allocations
+    int64_t behind = 0;               // the sum of Live::behind
     int64_t limit = 0, physical = 0;  // as last seen
     bool used = false;
     bool pooled = false;  // has had a private pool: its free bytes are counted apart
@@ -167,7 +167,7 @@ class World {
   size_t pick(int n) const { return static_cast<size_t>(n) % live_.size(); }
   int device_of(int d) const { return d % setup_.devices; }
   size_t stream_of(int s) const { return static_cast<size_t>(s) % streams_.size(); }
-  // Null, the default stream, in place of one that ended.
+  // Null, the default stream, if the stream has ended.
   CUstream handle(int stream) const { return streams_[static_cast<size_t>(stream)]; }
 
   Setup setup_;
@@ -175,8 +175,8 @@ class World {
   std::unique_ptr<test::CurrentContext> context_;
   std::vector<CUstream> streams_{nullptr};
   std::vector<bool> ended_{false};
-  std::vector<bool> silent_ = {false};  // may end at any time, and are destroyed without a word
-  CUstream captured_ = nullptr;         // that glake does not know
+  std::vector<bool> silent_ = {false};  // whether the stream is destroyed without telling glake
+  CUstream captured_ = nullptr;         // a captured stream that glake does not know
   int capturing_ = 0;                   // of streams_; 0: none
   std::vector<Captured> graphs_;
   std::vector<Pinned> pins_;
@@ -198,7 +198,7 @@ class World {
   glake_checkpoint* checkpoint_ = nullptr;
   int checkpoint_pool_ = 0;
   bool armed_ = false;
-  bool exact_peak_ = true;  // one thread only, so far
+  bool exact_peak_ = true;  // only one thread has made calls so far
   bool exact_full_ = true;  // a refusal means that memory is really full
 };
 
@@ -232,7 +232,7 @@ inline void World::open() {
   graphs_.clear();
   gaps_.clear();
   host_used_ = false;
-  if (checked()) exact_full_ = false;  // freed blocks are kept
+  if (checked()) exact_full_ = false;  // debug modes keep freed blocks
   exact_peak_ = thread_ == 0;
 }
 

@@ -50,7 +50,7 @@ inline bool World::allocate(size_t bytes, int stream, int device, int pool, int 
   return true;
 }
 
-// What the allocator says it has given.
+// Enters the size and place that the allocator says it has given.
 inline void World::settle_in(Live& block, const glake::Block& given, int kind) {
   const bool guards = guarded() && block.pool == 0 && kind == GLAKE_STITCHED;
   block.requested = block.bytes + (guards ? 1024 : 0);
@@ -68,7 +68,7 @@ inline void World::settle_in(Live& block, const glake::Block& given, int kind) {
   block.behind = given.allocation->bytes - block.size;
 }
 
-// A block that the allocator has just given out.
+// Enters a block that the allocator has just given out.
 inline void World::born(const Live& made, int kind) {
   Live block = made;
   const glake::Block& given = glake::Process::instance().block(block.ptr, false);
@@ -92,7 +92,8 @@ inline void World::born(const Live& made, int kind) {
   live_.push_back(block);
 }
 
-// Gives the block new contents. Captured work does not run, so a captured fill leaves none.
+// Gives the block new contents. Captured work does not run, so a fill that is captured leaves no
+// contents to check.
 inline void World::write(Live& block) {
   block.stamp = ++stamp_;
   block.stamped = setup_.bytes != 0 && block.device == 0 && !capturing(block.stream);
@@ -120,7 +121,8 @@ inline void World::refused(size_t bytes, int device) {
 inline void World::release(size_t n) {
   const Live block = live_[n];
   read(block, block.stream);
-  // glake does not know of the stream on which a block of an ended one is used now.
+  // If the block's stream has ended, the block is used on the default stream now. glake does not
+  // know that, so this waits for the read.
   if (block.stamped && ended_[static_cast<size_t>(block.stream)]) stamps_.verify();
   owned_.remove(glake::Process::instance().block(block.ptr, false));
   gone(n);

@@ -13,7 +13,7 @@ inline void World::record(int n, int stream) {
   auto on = static_cast<int>(stream_of(stream));
   if (b.device != 0 || ended_[static_cast<size_t>(on)]) return;
   OK(call([&] { return glake_record_stream(b.ptr, handle(on)); }));
-  bool captures = capturing(on) || capturing(b.stream);  // an event would take the other one in
+  bool captures = capturing(on) || capturing(b.stream);  // an event would capture both
   if (b.stamped && !captures && !armed_ && !ended_[static_cast<size_t>(b.stream)]) {
     CUevent written = nullptr;
     CU(cuEventCreate(&written, CU_EVENT_DISABLE_TIMING));
@@ -25,7 +25,8 @@ inline void World::record(int n, int stream) {
   identities();
 }
 
-// Gives the block new contents, after its readers on other streams: they still read the old ones.
+// Gives the block new contents, after its readers on other streams, which must still read the old
+// contents.
 inline void World::rewrite(int n) {
   if (live_.empty()) return;
   note("rewrite", {n});
@@ -35,7 +36,7 @@ inline void World::rewrite(int n) {
   write(b);
 }
 
-// An interior, a foreign or a freed pointer.
+// Frees an interior, a foreign or a freed pointer.
 inline void World::free_wrongly(int n, size_t offset) {
   note("free_wrongly", {n, static_cast<int64_t>(offset)});
   void* wrong = freed_;
@@ -56,7 +57,7 @@ inline void World::new_stream() {
   note("new_stream", {});
   CUstream made = nullptr;
   CU(cuStreamCreate(&made, CU_STREAM_NON_BLOCKING));
-  // Every third one ends without a word.
+  // Every third stream ends without telling glake.
   const bool silent = streams_.size() % 3 == 0;
   if (silent) {
     for (int device = 0; device < setup_.devices; ++device) OK(glake_stream_may_end(device, made));
@@ -65,10 +66,10 @@ inline void World::new_stream() {
   streams_.push_back(made);
   ended_.push_back(false);
   silent_.push_back(silent);
-  if (streams_.size() > 4) exact_full_ = false;  // more than one wait can name
+  if (streams_.size() > 4) exact_full_ = false;  // too many for the tickets of one free
 }
 
-// The stream's work goes on. glake may hold memory whose last use was on it.
+// Destroys a stream. Its work goes on, and glake may hold memory that was last used on it.
 inline void World::end_stream(int stream) {
   note("end_stream", {stream});
   size_t s = stream_of(stream);
@@ -121,7 +122,7 @@ inline void World::end_capture() {
   CU(cuGraphDestroy(graph));
   if (captured_ != nullptr) test::end_stream(captured_);
   captured_ = nullptr;
-  // Later glake may not ask whether the capture is over.
+  // From now on glake may not ask this stream whether its capture is over.
   if (silent_[static_cast<size_t>(capturing_)]) OK(glake_stream_may_end(0, handle(capturing_)));
   capturing_ = 0;
 }
@@ -196,7 +197,8 @@ inline void World::shutdown() {
   }
   int code = call([] { return glake_shutdown(); });
   if (!live_.empty() || !pins_.empty() || !hosts_.empty()) {
-    // A freed block whose work the driver does not let us wait for is told before pins are.
+    // If the driver refuses the wait for a freed block's work, that error comes before the one for
+    // pins.
     CHECK(code == GLAKE_INVALID_ARGUMENT ||
           (armed_ && live_.empty() && code == GLAKE_DRIVER_ERROR));
     identities();
@@ -214,7 +216,7 @@ inline void World::shutdown() {
 inline void World::fail(const char* symbol, int k, int code, int times) {
   notes_ += std::string("  w.fail(\"") + symbol + "\", " + std::to_string(k) + ", " +
             std::to_string(code) + ", " + std::to_string(times) + ");\n";
-  // What was read so far is looked at while the driver still works.
+  // The bytes read so far are checked now, while the driver still works.
   if (setup_.bytes != 0) stamps_.verify();
   CHECK(simcuda_fail(symbol, k, code, times) == 0);
   armed_ = true;
@@ -237,7 +239,7 @@ inline void World::identities() {
   if (checked()) check_findings();
 }
 
-// The numbers of a JSON object, asked for in the order they have there.
+// Gives the numbers of a JSON object, which must be asked for in the order of the text.
 class InOrder {
  public:
   explicit InOrder(const std::string& json) : json_(json) {}
@@ -274,7 +276,8 @@ inline void World::device_identities(int device) {
   CHECK_TEXT(physical <= std::max(b.limit, b.physical), text);
   b.physical = physical;
   CHECK_TEXT(n("glake.whole_free_bytes") <= free, text);
-  // What is neither free nor a caller's is in a thread's cache, or waits for recorded streams.
+  // Memory that is neither free nor in a caller's block is in a thread's cache, or waits for
+  // recorded streams.
   int64_t blocks = n("glake.live_blocks");
   int64_t known = free + cached + b.behind + b.allocated;
   CHECK_TEXT(blocks >= b.count && known <= reserved, text);
@@ -284,13 +287,14 @@ inline void World::device_identities(int device) {
   OK(glake_get_stats(device, &values, sizeof values));
   CHECK(values.allocation[0].current == b.count);
   CHECK(values.allocated_bytes[0].current == b.allocated);
-  // Blocks whose free has not completed are active still.
+  // Blocks whose free has not completed still count as active.
   CHECK(values.active[0].current >= b.count && values.requested_bytes[0].current >= b.requested);
   bool waits = values.active[0].current != b.count;
   CHECK(waits || values.requested_bytes[0].current == b.requested);
   CHECK(values.reserved_bytes[0].current == reserved);
   check_memory(device, values);
-  // With debug modes the check waits for all work. It is made seldom, or no order could go wrong.
+  // With debug modes the check waits for all work. So it is made seldom. Otherwise no work would be
+  // pending, and no wrong order could show.
   if (checked() && calls_ % 32 != 0) return;
   int code = glake_check(device);
   CHECK(code == GLAKE_OK || (checked() && armed_ && code == GLAKE_DRIVER_ERROR));

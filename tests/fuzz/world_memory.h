@@ -29,7 +29,8 @@ inline void World::set_kind(int kind) {
   kinds_[thread_] = kind % 3;
 }
 
-// The driver's number of the memory behind an address, 0 if it has none for it (cuMemAlloc's).
+// The driver's handle of the memory behind an address. 0 if there is none, as for memory of
+// cuMemAlloc.
 inline uint64_t memory_at(uintptr_t address) {
   CUmemGenericAllocationHandle handle = 0;
   CUresult got = cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(address));
@@ -51,7 +52,7 @@ inline void World::pin(int n) {
   identities();
 }
 
-// A freed pointer, and one that has no pin.
+// Pins a freed pointer, and unpins one that has no pin.
 inline void World::pin_wrongly() {
   note("pin_wrongly", {});
   void* wrong = freed_ != nullptr ? freed_ : this;
@@ -111,7 +112,7 @@ inline void World::host_drop(int n) {
   identities();
 }
 
-// Work of the stream reads the block late. Nobody else may have the block before that.
+// Work of the stream reads the block late. No other request may get the block before that.
 inline void World::host_record(int n, int stream) {
   if (hosts_.empty()) return;
   note("host_record", {n, stream});
@@ -145,12 +146,12 @@ inline void World::check_hosts() {
   CHECK_TEXT(values.allocated_bytes.current >= bytes, text);
   CHECK_TEXT(values.allocated_bytes.current <= values.reserved_bytes.current, text);
   CHECK_TEXT(values.live_blocks == static_cast<int64_t>(hosts_.size()), text);
-  // One is the stamps'.
+  // One host block of the driver is that of the stamps.
   int64_t driver = test::number_in(test::ledger(0), "host_blocks") - 1;
   CHECK_TEXT(checked() || values.blocks == driver, text);
 }
 
-// The last `entries` events, or none.
+// Turns the history on, for the last `entries` events, or off.
 inline void World::history(int entries, int when) {
   note("history", {entries, when});
   const size_t most = static_cast<size_t>(entries) % 3 * 50;
@@ -175,8 +176,8 @@ inline void World::history(int entries, int when) {
   identities();
 }
 
-// A snapshot shows every byte that is held, once, and its sums are the statistics of each pool.
-// (But for requested bytes: of a block with guards it shows the caller's.)
+// A snapshot shows every held byte once, and its sums are the statistics of each pool. (Requested
+// bytes differ: for a block with guards a snapshot shows the caller's bytes.)
 inline void World::check_memory(int device, const glake_device_stats& stats) {
   struct Seen {
     int64_t bytes = 0, covered = 0;
@@ -245,7 +246,7 @@ inline void World::check_memory(int device, const glake_device_stats& stats) {
   }
 }
 
-// Everybody writes only where they may.
+// There must be no findings, because all writes here are legal.
 inline void World::check_findings() {
   const std::string text =
       test::text_of([](char* to, size_t room) { return glake_findings(to, room); });

@@ -47,8 +47,8 @@ inline void World::pool_get_at(int n, size_t bytes, int stream, int pool) {
   identities();
 }
 
-// While a pool has a user, memory that a graph was given during its capture may be given again on
-// the graph's own stream alone.
+// While a pool has a user, memory that a graph got during its capture may only be given again on
+// the graph's own stream.
 inline void World::note_captured(const Live& block, const glake::Block& given) {
   for (const glake::Span* p = given.pieces; p != nullptr; p = p->piece_next) {
     for (const Captured& c : graphs_) {
@@ -114,7 +114,7 @@ inline void World::checkpoint(int pool) {
 }
 
 // Undoes what was freed and allocated since the checkpoint. The books follow what glake reports of
-// it. glake promises nothing about contents then, so the pool's blocks are read before.
+// it. A restore promises nothing about contents, so the pool's blocks are read before it.
 inline void World::restore() {
   note("restore", {});
   if (checkpoint_ == nullptr) return;

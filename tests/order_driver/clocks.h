@@ -1,4 +1,5 @@
-// Vector clocks: how far each stream has come, as far as a stream, an event or the host knows.
+// Vector clocks. The clock of a stream, of an event or of the host says how far it knows each
+// stream to have come.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +9,7 @@
 
 namespace order {
 
-// Work on a stream, known by the tick at which it was enqueued.
+// Work on a stream, identified by the tick at which it was enqueued.
 struct Tick {
   size_t stream = 0;
   uint64_t at = 0;

@@ -28,7 +28,7 @@ void Memory::note(const std::string& what) {
 uint64_t Memory::reserve(uint64_t bytes) {
   if (bytes == 0 || bytes % kGranule != 0) return 0;
   const uint64_t base = next_address_;
-  next_address_ += bytes + kGranule;  // so that no range continues another
+  next_address_ += bytes + kGranule;  // a gap, so that no range continues another one
   ranges_[base] = bytes;
   return base;
 }
@@ -81,7 +81,7 @@ bool Memory::reserved(uint64_t at, uint64_t bytes) const {
   return at + bytes <= range->first + range->second;
 }
 
-// CUDA maps a handle from its start only, and promises nothing of a part of it.
+// CUDA maps a handle only from its start, and does not promise that a part of it can be mapped.
 bool Memory::map(uint64_t at, uint64_t bytes, uint64_t offset, uint64_t handle) {
   const auto found = handles_.find(handle);
   const auto next = mappings_.lower_bound(at);

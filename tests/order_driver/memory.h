@@ -1,5 +1,5 @@
-// Addresses, mappings and physical memory, and which work uses them through which address. A broken
-// rule is noted, and the program goes on.
+// Tracks addresses, mappings and physical memory, and which work uses memory through which address.
+// If the allocator breaks a rule, that is noted, and the program goes on.
 #pragma once
 
 #include <cstdint>
@@ -63,14 +63,14 @@ class Memory {
     bool accessible = false;
   };
 
-  // Calls visit(handle's number, part) for each mapping under [ptr, ptr + bytes); notes those that
-  // lack one.
+  // Calls visit(handle's number, part) for each mapping under [ptr, ptr + bytes). Notes addresses
+  // without a mapping.
   template <typename Visit>
   void each_part(uint64_t ptr, uint64_t bytes, const std::string& who, Visit&& visit);
   bool reserved(uint64_t at, uint64_t bytes) const;
   void drop_if_unused(uint64_t handle);
-  // Drops work that the host knows to be finished: all later work comes after it, and it needs its
-  // mapping no more.
+  // Drops work that the host knows to be finished. All later work comes after it, and it does not
+  // need its mapping any more.
   void forget_finished(HandleState& handle);
 
   Streams& streams_;

@@ -1,6 +1,6 @@
-// A CUDA driver for one test (tests/core/order_test.cpp), written apart from simcuda. It has the
-// functions that glake's allocator calls. Work never runs: the driver says when it is finished, and
-// checks whether one piece of work is ordered after another.
+// A CUDA driver for one test (tests/core/order_test.cpp), which shares no code with simcuda. It has
+// the functions that glake's allocator calls. Work never runs: the driver says when it is finished,
+// and checks whether one piece of work is ordered after another.
 #include "order_driver.h"
 
 #include <cuda.h>

@@ -1,5 +1,5 @@
-// How a test controls the driver beside it, which keeps no bytes and no time, only the order of
-// work. The test opens it by its path, as glake does, so that its cu* functions do not mix with
+// How a test controls the order driver, which keeps only the order of work, and no bytes and no
+// time. The test opens it by its path, as glake does, so that its cu* functions do not mix with
 // another driver's.
 #pragma once
 
@@ -12,7 +12,8 @@ struct OrderDriver {
   // Starts as if just loaded, with so many granules of 2 MiB. A question about unfinished work is
   // answered "finished" once in `lag` times, at random.
   void (*reset)(uint64_t granules, unsigned lag, uint64_t seed);
-  // Makes a stream for the test. It waits for no other stream, and none waits for it. 0 is taken.
+  // Makes a stream for the test. No other stream waits for it, and it waits for none. It is not 0,
+  // which is the default stream.
   uintptr_t (*stream)();
   // Work on `stream` is ordered after what is enqueued on `after` now.
   void (*order)(uintptr_t stream, uintptr_t after);

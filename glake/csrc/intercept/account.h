@@ -19,7 +19,7 @@ class Account {
   bool empty();
   std::string json();
   std::string text();  // for people; ends with a newline
-  // These stand around a fork. The child calls clear() between the two.
+  // lock() and unlock() are called around a fork. The child calls clear() in between.
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
   void clear();

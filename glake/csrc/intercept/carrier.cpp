@@ -123,10 +123,11 @@ uint64_t Carrier::start(const Copy& copy, CUstream stream) {
   return engine_.start(request);
 }
 
-// The legacy stream waits for all blocking streams, and they wait for it. The events take part in
-// that ("an action is taken in the legacy stream such as a kernel launch or cudaStreamWaitEvent()":
-// CUDA Runtime API, Stream synchronization behavior). The engine's own test of whether a stream is
-// idle would see the legacy stream alone.
+// Carries the copy on a side stream, which two events join to the legacy stream. The legacy stream
+// waits for all blocking streams, and they wait for it. This holds for its event waits too ("an
+// action is taken in the legacy stream such as a kernel launch or cudaStreamWaitEvent()": CUDA
+// Runtime API, Stream synchronization behavior). The engine itself could not carry a copy in the
+// legacy stream, because its test for an idle stream sees that stream alone.
 uint64_t Carrier::start_legacy(const Copy& copy) {
   const DriverCalls& driver = driver_calls();
   SideStream* joined = side_stream(copy.device);

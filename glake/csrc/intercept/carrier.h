@@ -31,22 +31,24 @@ class Carrier {
 
   // Which carried copies a driver call waits for.
   enum class Wait { kStream, kContext, kNone };
-  // Called before the driver waits. The wait does not concern copies that start later.
+  // The number of the last copy that was carried. It is read before the driver waits, because the
+  // wait does not concern copies that start later.
   uint64_t latest() const { return sequence_.load(); }
-  // Called after the wait has succeeded. Returns the result of the wait. That is an error if one of
+  // Called after the driver's wait has succeeded. Returns what the program gets: an error if one of
   // the copies that it waited for has failed.
   CUresult waited(Wait which, CUstream stream, uint64_t latest);
 
-  // These stand around a call that waits for all work. No carried copy is in flight meanwhile, and
-  // none starts.
+  // shut() and reopen() are called around a driver call that waits for all work. In between, no
+  // carried copy is in flight, and none starts.
   void shut();
   void reopen();
-  // A primary context ends. Nothing is carried from now on.
+  // Called when a primary context ends. Nothing is carried from then on.
   void end();
-  // The program opens an engine of its own (glake.transfer), so this one's is closed.
+  // Called when the program opens an engine of its own (glake.transfer). Closes the carrier's
+  // engine.
   void yield();
   void wait_all();
-  // Waits until the first copy is carried, which may never be.
+  // Waits until the engine is open, which may never happen.
   void await_open();
 
   std::string json() { return account_.json(); }
@@ -54,7 +56,7 @@ class Carrier {
   void before_fork();
   void after_fork(bool child);
 
-  // Whether this thread is within a call of the carrier's own.
+  // Whether this thread is inside one of the carrier's own calls of the driver.
   static bool inside();
 
  private:
@@ -67,7 +69,8 @@ class Carrier {
     bool settled = false;
   };
   using FlightPtr = std::shared_ptr<Flight>;
-  // A non-blocking stream in place of a device's legacy stream. Events join the two.
+  // A non-blocking stream that carries the copies of a device's legacy stream. Two events join the
+  // two streams.
   struct SideStream {
     std::mutex mutex;
     CUstream stream = nullptr;

@@ -23,7 +23,7 @@ std::string beside_this() {
   return (slash == std::string::npos ? "" : self.substr(0, slash + 1)) + "libglake.so";
 }
 
-// GPUs are numbered by CUDA_VISIBLE_DEVICES, and so is the topology.
+// Whether CUDA_VISIBLE_DEVICES, which numbers the GPUs, is the same as when the topology was made.
 bool same_gpus(std::string* why) {
   const char* now = std::getenv("CUDA_VISIBLE_DEVICES");
   const std::string seen = now == nullptr ? "" : now;

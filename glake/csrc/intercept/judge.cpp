@@ -20,8 +20,8 @@ Opened& opened() {
   return *kept;
 }
 
-// The primary context of a device; nullptr: it has none. This asks each time, because a context
-// that ends may leave its handle to one of another kind.
+// The primary context of a device; nullptr: it has none. It is asked for each time, because a
+// context of another kind may get the handle of a context that has ended.
 CUcontext primary_of(const DriverCalls& driver, CUdevice device) {
   unsigned flags = 0;
   int active = 0;
@@ -32,7 +32,7 @@ CUcontext primary_of(const DriverCalls& driver, CUdevice device) {
   return primary;
 }
 
-// For its lifetime, the judge's calls break no capture of the calling thread.
+// While it lives, the judge's calls break no capture of the calling thread.
 class Relaxed {
  public:
   explicit Relaxed(const DriverCalls& driver) : driver_(driver) {
@@ -67,7 +67,8 @@ Reason judge_stream(const DriverCalls& driver, Copy* copy) {
     }
   }
   copy->device = device;
-  // For the legacy stream an error means this too: a blocking stream is under capture.
+  // An error counts as a capture. For the legacy stream it means that a blocking stream is under
+  // capture.
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
   const CUresult asked = driver.is_capturing(copy->stream, &status);
   const bool none = asked == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE;

@@ -59,7 +59,7 @@ bool ours(const void* function) {
   return library_at(function) == library_at(reinterpret_cast<const void*>(&own_dlsym));
 }
 
-// Whether glake's engine calls. It needs the driver itself.
+// Whether the caller is glake's engine, which needs the driver's own functions.
 bool is_engine(const void* caller) {
   Dl_info info{};
   if (dladdr(caller, &info) == 0 || info.dli_fname == nullptr) return false;
@@ -67,8 +67,8 @@ bool is_engine(const void* caller) {
   return std::strcmp(slash == nullptr ? info.dli_fname : slash + 1, "libglake.so") == 0;
 }
 
-// Keeps the driver's function. False: it is of another library than the one that is kept. The
-// program then keeps that library's own functions.
+// Keeps `function` as the driver's own function of this row. False: a function of another library
+// is kept already. Then `function` gets no hook.
 bool keep(int row, void* function) {
   void* before = nullptr;
   if (found[row].compare_exchange_strong(before, function)) return true;
@@ -81,10 +81,10 @@ void* hooked(int row, void* function) {
   return keep(row, function) ? kRows[row].hook : function;
 }
 
-// The hook for what cuGetProcAddress gave for a name and a version. It is the one whose own version
-// gives the same function. A newer or older signature is left alone. A function for which a null
-// stream is the thread's own is left alone too, because the driver gives another function when it
-// is asked without flags.
+// The hook for `function`, which cuGetProcAddress gave for a name and a version. It is the hook
+// whose row names the same function by its own version. A function with a newer or older signature
+// is left alone. A function for which a null stream is the thread's own is left alone too, because
+// the driver gives another function when it is asked without flags.
 void* hooked_by_name(GetProc get, const char* base, void* function) {
   for (int row = 0; row < kCount; ++row) {
     if (std::strcmp(kRows[row].base, base) != 0) continue;
@@ -184,7 +184,7 @@ CUresult hook_cuGetProcAddress(const char* symbol, void** function, int version,
   return result;
 }
 
-// nullptr: this library leaves the lookup alone.
+// The hook that a lookup by dlsym gets. nullptr: the lookup is left to glibc.
 void* looked_up(void* handle, const char* name, const void* caller) {
   if (handle == RTLD_NEXT || is_engine(caller)) return nullptr;
   for (int row = 0; row < kCount; ++row) {
@@ -197,8 +197,8 @@ void* looked_up(void* handle, const char* name, const void* caller) {
 
 }  // namespace glake::intercept
 
-// If the name is not intercepted, this jumps to glibc's, because RTLD_NEXT and RTLD_DEFAULT depend
-// on the caller of dlsym.
+// If the name is not intercepted, this jumps to glibc's dlsym instead of calling it, because
+// RTLD_NEXT and RTLD_DEFAULT depend on the caller.
 extern "C" __attribute__((visibility("default"))) void* dlsym(void* handle, const char* name) {
   if (name[0] == 'c' && name[1] == 'u') {
     void* function = glake::intercept::looked_up(handle, name, __builtin_return_address(0));

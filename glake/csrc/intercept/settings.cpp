@@ -23,8 +23,9 @@ std::string refused(const OptionRow& row) {
   return "GLAKE_" + upper(row.name) + "=" + option(row) + ": it takes " + row.takes;
 }
 
-// Chooses as glake/transfer/relay/modes.py does. Only Python asks the service that lends GPUs.
-// Where the service would be asked, copies go over the GPUs at their ends.
+// Whether only GPUs that this process copies to or from may relay. The choice is that of
+// glake/transfer/relay/modes.py, with one difference: only Python asks the service that lends GPUs,
+// so here the answer is true where Python would ask.
 bool only_own() {
   const std::string relays = variable("GLAKE_RELAYS"), ranks = variable("LOCAL_WORLD_SIZE");
   if (!relays.empty()) return relays != "all";

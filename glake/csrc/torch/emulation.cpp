@@ -25,7 +25,8 @@
 
 namespace {
 
-// Who serves allocations. Only kUnopened may end while other threads use tensors.
+// Which memory serves allocations. Other threads may use tensors while the state changes from
+// kUnopened, but during no other change.
 enum class State : int {
   kUnopened,  // the driver opens at the first allocation
   kGlake,
@@ -161,7 +162,8 @@ Fork& current_fork() {
   return fork;
 }
 
-// More than this is not copied. The child then sees what the parent writes to its blocks.
+// If the live blocks have more bytes than this, they are not copied. The child then sees what the
+// parent writes to them.
 constexpr size_t kMostCopied = size_t{2} << 30;
 
 void before_fork() {
@@ -201,7 +203,7 @@ void after_fork_in_child() {
   }
   if (fork.copies) {
     close(fork.copied[0]);
-    close(fork.copied[1]);  // which wakes the parent
+    close(fork.copied[1]);  // closing it wakes the parent
   }
   e.blocks.unlock();
 }

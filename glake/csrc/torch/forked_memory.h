@@ -34,9 +34,9 @@ class ForkedMemory {
     }
   }
 
-  // Called in the child. Makes every mapping of that name private. False if one could not be made
-  // private. That one is then read-only, because a fault in the child is better than a write into
-  // the parent's tensors.
+  // Called in the child. Makes every mapping of that name private. False if a mapping could not be
+  // made private. Such a mapping becomes read-only, because a fault in the child is better than a
+  // write into the parent's tensors.
   bool make_private() {
     if (!known_) return true;
     void* table = mmap(nullptr, kMost * sizeof(Mapping), PROT_READ | PROT_WRITE,

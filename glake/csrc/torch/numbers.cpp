@@ -7,7 +7,7 @@
 // itself becomes work of the stream. This work calls the CPU's kernel of the same name, on CPU
 // tensors that alias the arguments' and the results' device memory. So memory behaves as on a GPU.
 // Whoever waits for the stream, or replays a graph, gets right numbers, in every thread and without
-// a mode of Python.
+// a dispatch mode of Python.
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -33,7 +33,8 @@ std::map<std::string, std::string>& kinds() {
   return *kept;
 }
 
-// Views, metadata and allocation need no numbers, and an op without tensors has none to compute.
+// Whether the op keeps its CUDA kernel. Views, metadata and allocation need no numbers, and an op
+// without tensors has no numbers to compute.
 bool is_native(const c10::OperatorHandle& op, const std::string& name) {
   if (kNative.count(name) != 0) return true;
   const c10::FunctionSchema& schema = op.schema();
@@ -62,7 +63,7 @@ Wrapped wrapped(const c10::OperatorHandle& op, const std::string& name) {
     return std::any_of(arguments.begin(), arguments.end(),
                        [&](const c10::Argument& each) { return each.name() == text; });
   };
-  // A value from the host is not a byte that was read, and neither is a sum.
+  // These overloads do not only move bytes: they write a value from the host, or a sum.
   if (moves != kMoves.end() && !is("value") && !is("reduce")) {
     made.moves = true;
     made.places = moves->second;

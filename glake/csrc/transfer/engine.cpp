@@ -14,7 +14,7 @@ constexpr uint64_t kForever = UINT64_MAX;
 
 // Whether the relay service is told of the copy. A rank that sees one GPU tells it of large copies
 // even if they have only one path now. Otherwise the service would assume that the path's links are
-// idle, and lend them to others.
+// idle, and lend them to other processes.
 bool told(RemoteGpus& remote, const Request& request) {
   return remote.opened() != 0 && request.relays == kAllGpus &&
          request.parts.total() >= TransferTuning::kLongCopy;
@@ -167,13 +167,14 @@ uint64_t Engine::start(Request request) {
   return start_planned(std::move(request), possible);
 }
 
-// What followed such a copy of this thread the last time is known, and is expected again.
+// Plans the copy, and begins it: as a plain copy, enqueued, or carried by threads. The copies that
+// followed a copy like this one the last time are expected to follow it again (bursts.h).
 uint64_t Engine::start_planned(Request request, bool possible) {
   const bool in_order = request.ordered && enqueue_;
   const Bytes bytes = request.parts.total();
   const bool wanted = (request.flags & (kRelayed | kChecksum)) != 0;
-  // The driver's copy of pageable memory makes the caller wait for the stream. That must not be a
-  // stream that waits for glake.
+  // The driver's copy of pageable memory makes the caller wait for the stream. The caller must not
+  // wait for a stream that itself waits for glake's threads.
   const bool staged =
       request.pageable && (bytes > TransferTuning::kPlainPageable || request.parts.count() > 1 ||
                            (request.ordered && !enqueue_));
@@ -183,7 +184,8 @@ uint64_t Engine::start_planned(Request request, bool possible) {
   }
   Bursts::Burst burst;
   if (in_order) burst = bursts_.begin({request.demand(), bytes}, driver_.now_ns());
-  // Looks for copies that are done, so that they do not count as running beside this one.
+  // has_room() also finds the copies that are done, so that they do not count as running beside
+  // this one.
   const bool room = in_order && enqueued_.has_room();
   Outlook outlook;
   if (in_order && scheduler_.knows_links()) {
@@ -214,7 +216,7 @@ uint64_t Engine::start_planned(Request request, bool possible) {
   return id;
 }
 
-// The engine's threads carry it. The stream is held until they are done.
+// Begins a transfer that the engine's threads carry. The stream is held until they are done.
 uint64_t Engine::start_held(Request request, const TransferPlan& plan, bool possible) {
   auto transfer = std::make_shared<Transfer>(std::move(request));
   if (transfer->request.ordered && !order_.place(transfer)) {
@@ -225,9 +227,9 @@ uint64_t Engine::start_held(Request request, const TransferPlan& plan, bool poss
   return runner_.add(transfer, plan.plain);
 }
 
-// `possible`: one plain copy reaches both ends, too. Pageable memory and checksums need a thread
-// between the copies, so the caller waits for those. A stream that is held for a thread could wait
-// for ever (simcuda/driver/driver_lock.h).
+// `possible`: one plain copy could also do it. With pageable memory or checksums a thread works
+// between the copies, so the caller waits for such a transfer. A stream that is held until a thread
+// is done could wait for ever (simcuda/driver/driver_lock.h).
 uint64_t Engine::start_ordered(Request request, std::vector<PlanPtr> plans, const Outlook& outlook,
                                bool possible, bool room) {
   // The caller also waits if relays of other processes take part, which cannot be chained to this
@@ -266,7 +268,7 @@ uint64_t Engine::start_here(Request request, Rate plain_rate) {
   }
   if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "the stream before it: " + driver_.describe(s));
   const uint64_t id = runner_.add(std::make_shared<Transfer>(std::move(request)), plain_rate);
-  std::string text;  // the result is not used, because the copy's handle tells it
+  std::string text;  // the result is not used here: the caller asks the handle for it
   copy(id)->wait(kForever, &text);
   return id;
 }
@@ -300,8 +302,9 @@ void Engine::lend(uint32_t relays, std::vector<double> factors) {
   runner_.replan();
 }
 
-// The service's relays can carry a copy of one range with host memory at one end. If they do not
-// reach that memory, its bytes pass through memory that they do reach.
+// Decides whether the relay service's GPUs may carry the copy. They can if it has one range, with
+// host memory at one end. If the service does not reach that memory, the bytes pass through memory
+// that it does reach.
 void Engine::choose_relays(Request* request) {
   const uint32_t remote = remote_.opened();
   if (remote == 0) return;
@@ -393,8 +396,8 @@ std::string Engine::stats() {
 }
 
 std::string Engine::explain(Place dst, Place src, Bytes bytes) {
-  // A topology may have GPUs that the process does not see. Without a topology nothing else refuses
-  // them.
+  // A topology may have GPUs that the process does not see. Without a topology such GPUs must be
+  // refused here.
   for (const int gpu : {dst.gpu, src.gpu}) {
     if (gpu >= 0 && !scheduler_.knows_links()) {
       devices_.require(gpu, ", which the copy to plan names");

@@ -1,7 +1,7 @@
 // glake's second engine: one copy over every useful path of the node at once. The process owns it.
 //
 //   request    what a caller wants copied, checked
-//   copy       what the caller then waits for: plain, tracked or routed (copy.h)
+//   copy       what the caller then waits for: plain, tracked, enqueued or routed (copy.h)
 //   enqueued   a transfer that gives all its copies to the driver at once (option copy_order)
 //   transfer   a transfer that threads carry
 //   run        one path of such a transfer, with its accounts
@@ -44,7 +44,8 @@ class Engine {
   // of none. Throws Error.
   uint64_t begin(const glake_copy_request& request);
   AnyCopy copy(uint64_t id);  // throws Error
-  // The calling thread has begun all copies that belong together, and will wait for one.
+  // Says that the calling thread has begun all copies that belong together. It waits for a copy
+  // next.
   void end_burst() { bursts_.end(); }
   // As Copy::settled(). True for a transfer that was released.
   bool settled(uint64_t id);
@@ -72,10 +73,12 @@ class Engine {
   // engine, which is readable after a change.
   std::string demands() { return scheduler_.board().json(runner_.shown_demands()); }
   int demands_event() { return scheduler_.board().event(); }
-  // Cancels all transfers and waits for their copies under way. Afterwards nobody waits for one.
+  // Cancels all transfers and waits for their copies under way. Afterwards no caller waits for a
+  // transfer.
   void end_all();
-  // Ends the threads and gives all back. Nobody may use the engine any more. Throws Error when a
-  // caller's stream or a stuck copy holds it up, and may be called again.
+  // Ends the threads and gives all memory, streams and events back. No caller may use the engine
+  // any more. Throws Error when a caller's stream or a stuck copy holds it up, and may be called
+  // again.
   void close();
 
  private:

@@ -1,4 +1,5 @@
-// A pluggable allocator that counts. It takes memory from the driver, which it looks up itself.
+// A pluggable allocator that counts its calls. It takes memory from the driver, whose functions it
+// looks up itself.
 #include <dlfcn.h>
 #include <stddef.h>
 #include <sys/types.h>

@@ -1,4 +1,4 @@
-// Calls the plug-in from C++, as torch does. What it throws cannot cross ctypes.
+// Calls the plug-in from C++, as torch does, because its exceptions cannot pass through ctypes.
 #include <c10/core/Allocator.h>
 #include <c10/util/Exception.h>
 

@@ -109,7 +109,8 @@ static void record_stream(bool through_base) {
 TEST(recordStream) { record_stream(false); }
 TEST(recordStream_of_DeviceAllocator) { record_stream(true); }
 
-// The side stream's work is done, so any request gets the block, although nothing was freed since.
+// The side stream's work is done. So any request gets the block, even if no other block has been
+// freed since.
 TEST(recordStream_then_synchronised) {
   CUDAStream user = new_stream();
   DataPtr ptr = allocator()->allocate(8 * kMiB);
@@ -134,7 +135,7 @@ TEST(recordStream_on_many) {
   CHECK_EQ(stats.active[0].current, 1);
   CHECK_EQ(stats.active_bytes[0].current, static_cast<int64_t>(active));
   CHECK_EQ(stats.allocation[0].current, 0);
-  CHECK_EQ(stats.segment[0].current, 0);  // all of them are expandable
+  CHECK_EQ(stats.segment[0].current, 0);  // expandable segments are not counted
 }
 
 TEST(recordStream_of_others_memory_is_left_alone) {
@@ -212,7 +213,7 @@ TEST(out_of_memory) {
   std::string text = thrown<c10::OutOfMemoryError>([] { allocator()->allocate(300 * kMiB); });
   CHECK(has(text, "CUDA out of memory"));
   CHECK(has(text, "300"));
-  CHECK(has(text, "unallocated. glake:\n  limit "));  // the core's facts, one a line
+  CHECK(has(text, "unallocated. glake:\n  limit "));  // the core's facts, one in each line
   CHECK_EQ(called, 1);
   CHECK_EQ(stats().ooms, 1);
   DataPtr after = allocator()->allocate(kMiB);

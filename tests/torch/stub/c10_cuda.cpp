@@ -30,7 +30,8 @@ namespace {
 constexpr int kMaxDevices = 64;
 constexpr int kStreams = 32;
 
-// Stream ids: 0 is the default stream, 1 to 32 are of the pool, any other is a caller's handle.
+// Stream ids: 0 is the default stream, 1 to 32 are streams of the pool, and any other id is a
+// caller's handle.
 struct Pool {
   std::mutex mutex;
   std::array<std::array<CUstream, kStreams>, kMaxDevices> streams{};

@@ -1,5 +1,6 @@
-// Checks the tests themselves. Lists each virtual function of the two allocators, with the test
-// that must fail if the function does nothing. ADAPTER_TEST_EMPTY=<class>.<function> empties one.
+// Checks that the tests test something. It lists each virtual function of the two allocators, with
+// the test that must fail if the function does nothing. ADAPTER_TEST_EMPTY=<class>.<function>
+// empties one.
 #include "emptied.h"
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -130,7 +131,7 @@ void list_functions() {
 bool empty_a_function(const char* name) {
   for (const Function& each : functions()) {
     if (std::strcmp(each.name, name) != 0) continue;
-    constexpr size_t kBefore = 2, kEntries = 80;  // offset and type; enough functions
+    constexpr size_t kBefore = 2, kEntries = 80;  // offset and type; more than enough
     void* object = each.host ? static_cast<void*>(at::getHostAllocator(c10::kCUDA))
                              : static_cast<void*>(allocator());
     auto& table = *static_cast<void***>(object);

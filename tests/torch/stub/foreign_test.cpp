@@ -81,7 +81,7 @@ TEST(foreign_pool) {
   CHECK(!thrown<c10::Error>([&] { allocator()->shareIpcHandle(where); }).empty());
   ptr.clear();
   CHECK_EQ(foreign->frees, 0);
-  CHECK(from_pool(kPool, 3 * kMiB).get() == where);  // kept for the stream
+  CHECK(from_pool(kPool, 3 * kMiB).get() == where);  // the pool kept it for the stream
   CHECK(has(thrown<c10::OutOfMemoryError>([] { from_pool(kPool, 200 * kMiB); }), "pool"));
   allocator()->endAllocateToPool(0, kPool);  // the refused request left it open
   allocator()->releasePool(0, kPool);
@@ -158,7 +158,8 @@ TEST(foreign_pool_record_stream) {
   CHECK(again.get() == where);
 }
 
-// Memory goes back to the pool's allocator only outside of captures, as this waits for the device.
+// Memory goes back to the pool's allocator only outside of captures, because giving it back waits
+// for the device.
 TEST(markCapture) {
   auto foreign = std::make_shared<Foreign>();
   allocator()->createOrIncrefPool(0, kPool, foreign);
@@ -184,7 +185,7 @@ TEST(foreign_pool_use_on_oom) {
 
 // The adapter is not installed before tests named install_*.
 TEST(install_after_initialisation_is_refused) {
-  Foreign torchs_own;  // counts as initialised
+  Foreign torchs_own;  // torch then counts as initialised
   native::allocator.store(&torchs_own);
   CHECK(has(install(), "CUDA is already initialised"));
   CHECK(allocator() == &torchs_own);

@@ -1,4 +1,4 @@
-// Makes a CPU build of torch take CUDA for its accelerator. Python tests use it, C++ tests do not.
+// Makes a CPU build of torch see CUDA as its accelerator. Python tests use it, C++ tests do not.
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 

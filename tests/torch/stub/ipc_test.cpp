@@ -154,11 +154,11 @@ TEST(ipc_storages_receiver) {
     again.reset();
     CHECK(key.expired());
     say("opened");
-    CHECK_EQ(hear(), std::string("freed"));  // the sender's storages are gone; ours is not
+    CHECK_EQ(hear(), std::string("freed"));  // the sender's storages are gone, this one is not
     CHECK(filled(base.get(), 0x31, 3 * kMiB) && filled(second->data, 0x32, 5000));
   }
   say("closed");
-  auto third = receive(&cache);  // may lie where the first was: no cache hit
+  auto third = receive(&cache);  // a new one, even at the same address
   CHECK(filled(third->data, 0x33, 3 * kMiB));
   std::memset(third->data, 0x34, 3 * kMiB);
   third.reset();
@@ -186,7 +186,7 @@ TEST(ipc_storages) {
   CHECK_EQ(hear(), std::string("closed"));
   collect();
   Sent next = share(&third);
-  allocator()->recordStream(third, new_stream());  // no block of glake's any more: no effect
+  allocator()->recordStream(third, new_stream());  // not a block of glake's any more, so no effect
   CHECK(next.handle != sent.handle);               // two blocks never share one
   send(next);
   CHECK_EQ(hear(), std::string("answered"));

@@ -30,7 +30,7 @@ TEST(enable) {
   DataPtr ptr = allocator()->allocate(20 * kMiB);
   allocator()->recordStream(ptr, new_stream());
   CHECK(has(thrown<c10::Error>([&] { allocator()->shareIpcHandle(ptr.get()); }), "caching off"));
-  // Uncached memory is in no statistic. The limit holds for it too.
+  // Memory that is allocated with caching off is in no statistic. The limit holds for it too.
   CHECK_EQ(reserved(), before);
   CHECK_EQ(live_bytes(), static_cast<int64_t>(4 * kMiB));
   CHECK(!thrown<c10::OutOfMemoryError>([] { allocator()->allocate(240 * kMiB); }).empty());
@@ -101,7 +101,7 @@ TEST(getDeviceStats) {
   CHECK_EQ(now.allocated_bytes[2].current, static_cast<int64_t>(3 * kMiB));
   CHECK_EQ(now.requested_bytes[0].allocated, static_cast<int64_t>(3 * kMiB + 700));
   CHECK(now.reserved_bytes[0].current >= static_cast<int64_t>(3 * kMiB));
-  CHECK_EQ(now.segment[0].current, 0);  // all of them are expandable
+  CHECK_EQ(now.segment[0].current, 0);  // expandable segments are not counted
   CHECK(now.num_device_alloc > 0);
   CHECK(now.reserved_bytes_by_private_pools.empty());
 }
@@ -139,7 +139,8 @@ TEST(host_allocate) {
   CHECK(host()->allocate(0).get() == nullptr);
 }
 
-// Pinned memory can be used on every device. It makes no context on a device that has none.
+// Pinned memory can be used on every device. To allocate it makes no context on a device that has
+// none.
 OPTIONS(host_context, {"devices", "2"});
 TEST(host_context) {
   CUDA(cudaSetDevice(1));

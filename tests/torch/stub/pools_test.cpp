@@ -79,7 +79,7 @@ TEST(filters) {
   allocator()->endAllocateToPool(0, kOther);
 }
 
-// In nested torch.cuda.use_mem_pool() the inner pool serves the thread that called.
+// With nested torch.cuda.use_mem_pool() the inner pool serves the calling thread.
 TEST(nested_pools) {
   auto of_this_thread = [mine = std::this_thread::get_id()](cudaStream_t) {
     return std::this_thread::get_id() == mine;
@@ -91,7 +91,7 @@ TEST(nested_pools) {
   take();
   allocator()->beginAllocateToPool(0, kOther, of_this_thread);
   take();
-  std::thread(take).join();  // a thread like backward's
+  std::thread(take).join();  // another thread, like the one of a backward pass
   allocator()->endAllocateToPool(0, kOther);
   allocator()->releasePool(0, kOther);
   take();
@@ -213,7 +213,7 @@ TEST(setNoSplit) {
   DataPtr large = from_pool(kPool, 8 * kMiB);
   large.clear();
   DataPtr first = from_pool(kPool, 6 * kMiB), second = from_pool(kPool, 2 * kMiB);
-  CHECK(held_by(kPool) >= 10 * kMiB);  // the second was not cut out of the first's rest
+  CHECK(held_by(kPool) >= 10 * kMiB);  // the second block was not cut out of the rest of the first
 }
 
 TEST(checkPoolLiveAllocations) {
@@ -262,8 +262,8 @@ TEST(checkpoint) {
          }).empty());
 }
 
-// Does with a delta what torch's Python binding does, for the storages of a replayed execution.
-// Returns how many freed blocks still had an owner, which torch refuses.
+// Applies a delta as torch's Python binding does, for the storages of a replayed graph. Returns how
+// many freed blocks still had an owner, which torch refuses.
 static size_t take_over(native::CheckpointDelta delta,
                         const std::vector<c10::StorageImpl*>& storages) {
   std::set<void*> again;
@@ -299,7 +299,7 @@ TEST(cudagraph_tree) {
   auto state = allocator()->getCheckpointState(0, kPool);
   kept.reset();
   dies.reset();
-  auto second = storage_at(from_pool(kPool, 4 * kBytes));  // perhaps where the outputs were
+  auto second = storage_at(from_pool(kPool, 4 * kBytes));  // this may be where the outputs were
   second.reset();
 
   kept = storage_at(without_owner(keeps));  // on replay torch knows the addresses
@@ -313,7 +313,8 @@ TEST(cudagraph_tree) {
   CHECK(filled(keeps, 0x21, kBytes));
   other.reset();
 
-  // The same again with live outputs. Their blocks change owners, and new blocks are gone.
+  // The state is restored once more, while outputs are live. Their blocks change owners, and newer
+  // blocks are gone.
   (void)kept->mutable_data_ptr().release_context();
   CHECK_EQ(take_over(allocator()->setCheckpointPoolState(0, state), {kept.get()}), size_t{0});
   other = storage_at(from_pool(kPool, 4 * kBytes));

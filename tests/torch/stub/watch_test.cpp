@@ -108,7 +108,7 @@ TEST(isHistoryEnabled) {
   CHECK(allocator()->isHistoryEnabled());
 }
 
-// The event of a snapshot shows in the next one. Nothing else makes such an event.
+// The event of a snapshot shows in the next snapshot. No other call makes such an event.
 TEST(history_of_snapshots) {
   record(RecordContext::NEVER);
   allocator()->createOrIncrefPool(0, {0, 5}, nullptr);
@@ -152,7 +152,7 @@ TEST(history_of_empty_cache) {
   CHECK(unmapped > 0);
 }
 
-// The default of torch sets no bound.
+// torch's default has no bound on the number of events.
 TEST(history_without_bound) {
   allocator()->recordHistory(true, &gather, SIZE_MAX / 2, RecordContext::NEVER, true, {});
   for (int i = 0; i < 100; ++i) allocator()->allocate(5 * kMiB);

@@ -115,7 +115,7 @@ void CudaAllocator::copy_data(void* to, const void* from, std::size_t bytes) con
   C10_CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice));
 }
 
-// Without peer access only the peer copy reaches memory that is mapped on another device.
+// Without peer access, only cudaMemcpyPeerAsync reaches memory of another device.
 cudaError_t CudaAllocator::memcpyAsync(void* to, int to_device, const void* from, int from_device,
                                        size_t bytes, cudaStream_t stream, bool peer_access) {
   if (peer_access || to_device == from_device) {
@@ -130,7 +130,7 @@ void CudaAllocator::init(int device_count) { devices_.init(device_count); }
 bool CudaAllocator::initialized() { return devices_.initialized(); }
 std::string CudaAllocator::name() { return "glake"; }
 
-// Switched off, every new tensor is a driver allocation of its own.
+// With caching switched off, every new tensor is a driver allocation of its own.
 void CudaAllocator::enable(bool value) { blocks_.set_caching(value); }
 bool CudaAllocator::isEnabled() const { return blocks_.caching(); }
 

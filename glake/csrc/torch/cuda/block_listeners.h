@@ -1,4 +1,4 @@
-// Torch's profiler and its sanitizer, which are told of each block of torch's.
+// Tells torch's profiler and its sanitizer of each block of torch's.
 #pragma once
 
 #include <c10/core/impl/GPUTrace.h>
@@ -14,7 +14,7 @@ class BlockListeners {
  public:
   explicit BlockListeners(const CudaLibrary& library) : library_(library) {}
 
-  // Whether any listens on this thread now.
+  // Whether one of the two listens on this thread now.
   static bool any() {
     return C10_UNLIKELY(c10::impl::GPUTrace::get_trace() != nullptr ||
                         c10::memoryProfilingEnabled());

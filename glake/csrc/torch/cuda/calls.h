@@ -25,7 +25,7 @@ inline void require(const CudaLibrary& library, int status) {
 inline glake_pool named(c10::MempoolId_t pool) { return {pool.first, pool.second}; }
 
 // Calls visit.segment() for each segment, and then visit.block() for each of its blocks. `told`:
-// this is a snapshot, which the history notes as an event.
+// the visit is for a snapshot, which the history records as an event.
 template <typename Visit>
 void visit_memory(const CudaLibrary& library, int device, Visit& visit, bool told = false) {
   auto segment = [](void* self, const glake_segment_info* each) {

@@ -165,7 +165,7 @@ size_t ForeignPools::empty(int device, c10::MempoolId_t pool, bool for_oom) {
     Allocator allocator;
   };
   std::vector<Given> given;
-  std::vector<Allocator> ended;  // they may end with their pools, without the lock
+  std::vector<Allocator> ended;  // destroyed after the lock is released
   size_t bytes = 0;
   Observed observed(*this, device);
   {
@@ -212,9 +212,9 @@ constexpr c10::CachingAllocator::StatArray Stats::* kSummed[] = {
     &Stats::requested_bytes};
 }  // namespace
 
-// It is called before and after each change of foreign memory. In between only glake's own memory
-// changes. So the highest sum in between is glake's new peak, if it has one, plus the foreign
-// memory. Right after a change the sum of both may be the highest.
+// It is called before and after each change of foreign memory. From one change to the next, only
+// glake's own memory changes. So the highest sum in that time is glake's peak, if it is a new one,
+// plus the foreign memory. The sum right after a change may be higher still.
 void ForeignPools::observe(const Stats& own, int device, bool before) {
   const Stats& foreign = blocks_.stats(device);
   Peaks& peaks = peaks_[device];

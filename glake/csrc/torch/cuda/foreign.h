@@ -37,7 +37,7 @@ class ForeignPools {
   // Null if the limit has no room for it. Then glake_last_error() says why.
   void* allocate(size_t bytes, int device, cudaStream_t stream, c10::MempoolId_t pool,
                  bool capturing, const ForeignBlocks::Context& context);
-  // The others return false (or null) for memory that is not foreign.
+  // The next three return false for memory that is not foreign.
   bool free(void* ptr, int device, bool capturing);
   bool record_stream(void* ptr, cudaStream_t stream);
   bool describe(const void* ptr, ForeignBlock* out);
@@ -71,7 +71,7 @@ class ForeignPools {
   Pool* find(int device, c10::MempoolId_t pool);
   const Pool* find(int device, c10::MempoolId_t pool) const;
 
-  // It must live while foreign memory changes. It looks at the statistics before and after the
+  // One lives during each change of foreign memory. It looks at the statistics before and after the
   // change, because a peak is the highest sum of glake's own and foreign memory.
   class Observed {
    public:

@@ -33,7 +33,7 @@ struct ForeignBlock {
   size_t requested = 0;  // by its present holder
   bool live = false;
   bool awaited = false;                // it is freed, but the work recorded on it is not complete
-  size_t events = 0;                   // of that work; those that are not complete yet
+  size_t events = 0;                   // events behind that work that are not complete yet
   std::vector<cudaStream_t> recorded;  // streams whose work must complete after its free
   std::shared_ptr<c10::GatheredContext> context;
   bool active() const { return live || awaited; }
@@ -82,7 +82,7 @@ class ForeignBlocks {
   Stats& stats(int device) { return stats_[device]; }
 
  private:
-  // The order of free blocks, in which a search looks at them.
+  // The key of a free block. A search looks at free blocks in this order.
   struct Fit {
     int device;
     c10::MempoolId_t pool;

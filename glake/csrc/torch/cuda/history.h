@@ -40,8 +40,8 @@ class History {
   Frames gather_for_block() const;
   static Frames frames_of(const void* context);
 
-  // The context of the device's later events on any thread. A backward pass runs on a thread of its
-  // own.
+  // Sets the context of the device's later events, on any thread: a backward pass runs on a thread
+  // of its own.
   void push_compile_context(int device, const std::string& context);
   void pop_compile_context(int device);
   void set_metadata(int device, const std::string& metadata);

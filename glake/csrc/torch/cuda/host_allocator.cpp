@@ -132,7 +132,8 @@ void HostAllocator::empty_cache() {
   if (freed > 0) seen_.clear();
 }
 
-// Reads what glake holds. No call here changes that by a known amount.
+// Reads how much glake holds. It is read because the calls of this file do not say by how much they
+// change it.
 void HostAllocator::read_reserved() {
   glake_host_stats_values held;
   if (library().get_host_stats(&held, sizeof held) != GLAKE_OK) raise(0);

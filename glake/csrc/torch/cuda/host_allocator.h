@@ -40,9 +40,9 @@ class HostAllocator final : public at::HostAllocator {
   };
   struct Pool {
     int uses = 0;
-    // No work is recorded on them, so the pool's next requests may have them.
+    // Blocks without recorded work, for the pool's next requests.
     std::multimap<size_t, void*> free;
-    std::vector<void*> kept;  // captured work uses them, so nobody gets them until the pool ends
+    std::vector<void*> kept;  // captured work uses these, so they wait for the end of the pool
   };
   static void deleter(void* ptr);
   bool give_back(void* ptr);
@@ -56,8 +56,8 @@ class HostAllocator final : public at::HostAllocator {
   std::map<c10::MempoolId_t, Pool> pools_;
   at::HostStats stats_;
   std::unordered_set<void*> seen_;  // blocks that the driver gave since the cache was last emptied
-  int64_t given_ = 0, freed_ = 0;   // bytes that the driver gave and took, at the last look
-  int64_t untimed_ = 0;             // of given_; not in the statistics yet
+  int64_t given_ = 0, freed_ = 0;   // how many blocks the driver gave and took, at the last look
+  int64_t untimed_ = 0;             // how many of given_ have no time in the statistics yet
 };
 
 }  // namespace glake::adapter

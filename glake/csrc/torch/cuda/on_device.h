@@ -9,7 +9,7 @@ namespace glake::adapter {
 using c10::DeviceIndex;
 
 // c10's function of this name also asks each time whether an assertion of a kernel has failed. An
-// allocation should not report that, and the question takes as long as the one for the device.
+// allocation should not report that, and asking takes as long as asking for the device.
 inline DeviceIndex current_device() {
   DeviceIndex device = -1;
   const cudaError_t status = c10::cuda::GetDevice(&device);

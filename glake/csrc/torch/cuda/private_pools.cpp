@@ -35,8 +35,7 @@ int PrivatePools::uses(DeviceIndex device, MempoolId_t pool) const {
   return uses;
 }
 
-// The pool has one more user until its owner releases it, because torch pairs this call with a
-// release.
+// This also adds a user of the pool, because torch pairs this call with a release.
 void PrivatePools::begin(DeviceIndex device, MempoolId_t pool,
                          std::function<bool(cudaStream_t)> filter) {
   TORCH_CHECK(pool != kNoPool, "glake: (0, 0) names no private pool");

@@ -25,7 +25,7 @@ class PrivatePools {
               const ForeignPools::Allocator& allocator);
   void release(c10::DeviceIndex device, c10::MempoolId_t pool);
   int uses(c10::DeviceIndex device, c10::MempoolId_t pool) const;
-  bool had_any() const { return had_any_.load(); }  // of glake's own memory, at any time
+  bool had_any() const { return had_any_.load(); }  // whether a pool of glake's own memory ever was
 
   // From now on allocations on streams for which the filter is true go to the pool.
   void begin(c10::DeviceIndex device, c10::MempoolId_t pool,

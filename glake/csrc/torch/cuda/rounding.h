@@ -22,9 +22,9 @@ inline size_t rounded(size_t bytes, size_t divisions) {
 }
 
 // The setting for the request's size. PyTorch reads the settings from PYTORCH_ALLOC_CONF. There is
-// one for each power of two from 1 MiB on. The first and last also count for all sizes beyond them.
-// Every allocation needs one, so this reads the list directly: PyTorch's function for one entry
-// takes three calls.
+// one setting for each power of two from 1 MiB on. The first and last also count for all sizes
+// beyond them. Every allocation needs a setting, so this reads the list directly: PyTorch's
+// function for one entry takes three calls.
 inline size_t rounded(size_t bytes) {
   constexpr int kFirst = 20;
   static const std::vector<size_t>& settings =

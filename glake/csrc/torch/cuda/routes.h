@@ -61,8 +61,8 @@ class Routes {
   std::vector<std::pair<c10::MempoolId_t, Filter>> routes_[kMaxDevices];
 };
 
-// c10's id of one of its own streams is odd. The id of a stream of other code is the handle, which
-// is even.
+// Whether other code made the stream. The ids of c10's own streams are odd. A stream of other code
+// has its handle as id, which is even.
 inline bool of_others(const c10::cuda::CUDAStream& stream) {
   return stream.id() != 0 && (stream.id() & 1) == 0;
 }
@@ -72,9 +72,9 @@ void tell_of_others(int device, cudaStream_t stream);
 // The runtime's handle of a stream. CUDAStream::stream() puts a guard of the device around its
 // search, which asks the runtime more than once. The default stream, with c10's number 0, is CUDA's
 // null stream. Any other stream of torch's has one handle for the process's life, so each thread
-// keeps the handle of its last one. Of a stream of other code c10 knows only the handle. Such a
-// stream may be destroyed at any time, and a new stream may get the handle. So glake is told each
-// time.
+// keeps the handle of the stream that it used last. Of a stream that other code made, c10 knows
+// only the handle. Such a stream may be destroyed at any time, and a new stream may get the handle.
+// So glake is told each time.
 inline cudaStream_t handle_of(const c10::cuda::CUDAStream& stream) {
   if (C10_LIKELY(stream.id() == 0)) return nullptr;
   struct Last {

@@ -11,7 +11,7 @@ namespace glake::adapter {
 
 namespace {
 
-// One device's segments, of one pool or (kNoPool) of all, in torch's form.
+// One device's segments in torch's form, of one pool, or of all pools with kNoPool.
 struct Segments {
   c10::MempoolId_t pool;
   std::vector<caching::SegmentInfo> made;
@@ -19,7 +19,7 @@ struct Segments {
 
   void segment(const glake_segment_info& each) {
     c10::MempoolId_t owner{each.pool.first, each.pool.second};
-    // Others have no memory.
+    // A paused segment has no memory to show.
     wanted = (pool == kNoPool || pool == owner) && each.paused == 0;
     if (!wanted) return;
     caching::SegmentInfo& info = made.emplace_back();
@@ -78,7 +78,8 @@ native::SnapshotInfo Snapshots::take(c10::MempoolId_t pool, bool traces) const {
   info.config_metadata.last_allocator_settings =
       Config::last_allocator_settings() + " (glake " + options + ")";
   const int devices = devices_.count();
-  // This comes first, so that the event of this snapshot is shown by the next one.
+  // The traces are read before visit_memory() records this snapshot as an event. So the next
+  // snapshot shows that event.
   for (int device = 0; traces && device < devices; ++device) {
     info.device_traces.emplace_back();
     if (devices_.used(device) && history_.enabled())

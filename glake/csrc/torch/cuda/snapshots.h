@@ -13,7 +13,8 @@ class Snapshots {
             const History& history)
       : library_(library), devices_(devices), foreign_(foreign), history_(history) {}
 
-  // Of one pool, or with kNoPool of all memory. `traces`: with the history's events.
+  // Takes a snapshot of one pool, or with kNoPool of all memory. `traces`: with the history's
+  // events.
   native::SnapshotInfo take(c10::MempoolId_t pool, bool traces) const;
 
  private:

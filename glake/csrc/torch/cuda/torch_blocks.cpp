@@ -46,7 +46,8 @@ void* TorchBlocks::attempt(size_t bytes, int device, cudaStream_t stream, Mempoo
                            pools_.capturing(device), history_.gather_for_block());
 }
 
-// Asks those who registered to give memory back when it runs out, and empties pools that allow it.
+// Calls the callbacks that were registered to give memory back when it runs out, and empties pools
+// that allow it.
 bool TorchBlocks::make_room(int device, MempoolId_t pool) {
   bool room = false;
   auto* registry = c10::FreeCudaMemoryCallbacksRegistry();

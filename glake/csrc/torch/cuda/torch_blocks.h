@@ -36,7 +36,7 @@ class TorchBlocks {
   void set_caching(bool value) { uncached_.set_caching(value); }
   bool caching() const { return uncached_.caching(); }
 
-  // The next three throw. The first one is for caching switched off.
+  // The next three throw. obtain_uncached() is for requests while caching is switched off.
   void* obtain_uncached(size_t bytes, int device);
   void* obtain(size_t bytes, c10::DeviceIndex device, cudaStream_t stream);
   // Obtains a block at this address; null: at any address.

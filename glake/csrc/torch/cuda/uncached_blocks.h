@@ -1,5 +1,6 @@
-// Blocks with caching switched off, for debugging. Each is a driver allocation of its own, which
-// goes back at its free. They are in no statistic, as in torch, but count against the limit.
+// Blocks that are made while caching is switched off, for debugging. Each is a driver allocation of
+// its own, which goes back at its free. They are in no statistic, as in torch, but count against
+// the limit.
 #pragma once
 
 #include <atomic>
@@ -25,7 +26,7 @@ class UncachedBlocks {
   bool caching() const { return caching_.load(std::memory_order_relaxed); }
 
   void* obtain(size_t bytes, int device);
-  // The others return false for a block that is not one of these.
+  // give_back() and describe() return false for a block that is not one of these.
   bool give_back(void* ptr);
   bool describe(const void* ptr, Block* out) const;
   bool any() const { return any_.load(std::memory_order_acquire); }  // whether one was ever made

@@ -1,5 +1,5 @@
 // All that differs between torch's minors. 2.11 to 2.15 are compiled in the header matrix
-// (tools/header_matrix.py). A later one is assumed to be like the last.
+// (tools/header_matrix.py). A later minor is assumed to be like the last of these.
 #pragma once
 
 #include <ATen/core/CachingHostAllocator.h>

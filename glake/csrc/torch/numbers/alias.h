@@ -27,8 +27,8 @@ inline Extent extent_of(const at::Tensor& tensor) {
           (static_cast<size_t>(last) + 1) * tensor.itemsize()};
 }
 
-// The aliases of one op's arguments. One tensor has one alias, and one storage one storage, because
-// kernels ask whether an output is also an input.
+// The aliases of one op's arguments. Each tensor has one alias, and each CUDA storage has one CPU
+// storage, because kernels ask whether an output is also an input.
 class Aliases {
  public:
   at::Tensor of(const at::Tensor& tensor, bool written) {

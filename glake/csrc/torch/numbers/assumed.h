@@ -29,8 +29,8 @@ Assumed assumed_of(const at::Tensor& result, const at::Tensor& values) {
   return made;
 }
 
-// Results of checks that are too large to keep their bytes. They are true as long as nobody writes
-// them.
+// Results of checks, if they are too large to keep their bytes. They count as all true until
+// something is written to them.
 class AllTrue {
  public:
   static AllTrue& tensors() {

@@ -1,7 +1,7 @@
 // Which numbers random ops draw. After torch.manual_seed() they are those of the CPU's default
 // generator, so that a job draws what it draws on the CPU. A CUDA generator that was seeded alone,
-// or restored by set_state, has a twin: a CPU generator with the same seed, or of that earlier
-// state.
+// or restored by set_state, has a twin: a CPU generator with the same seed, or with the state that
+// was restored.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -117,8 +117,8 @@ class Twins {
   std::unordered_map<at::GeneratorImpl*, std::pair<at::Generator, Twin>> twins_;
 };
 
-// While one lives, the CPU's default generator draws what `own` would draw (nullptr: what it draws
-// itself).
+// While one lives, the CPU's default generator draws what `own` would draw (nullptr: its own
+// numbers).
 class Drawing {
  public:
   explicit Drawing(std::shared_ptr<at::Generator> own) : own_(std::move(own)) {

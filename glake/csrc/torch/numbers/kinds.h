@@ -1,4 +1,5 @@
-// How each op is handled. Where no list here has an op, its schema says how.
+// Lists of ops that are handled in a special way. For an op that is in none of them, its schema
+// says how it is handled.
 #pragma once
 
 #include <string>
@@ -63,8 +64,8 @@ inline const Names kOverwrites = {
     "_foreach_zero_", "_cummax_helper", "_cummin_helper",
 };
 
-// Ops in place, each with the argument that keeps its value if the op is not computed. Zeros have
-// nothing infinite, so gradient scalers find nothing.
+// Ops in place, each with the argument that keeps its value if the op is not computed. No element
+// of zeros is infinite, so a gradient scaler finds no infinity.
 inline const std::unordered_map<std::string, std::string> kKeeps = {
     {"_amp_foreach_non_finite_check_and_unscale_", "found_inf"},
 };
@@ -90,7 +91,7 @@ inline const std::unordered_map<std::string, std::string> kMoves = {
 inline const Names kChoosing = {"topk", "argmax", "argmin", "max", "min"};
 constexpr int64_t kMostChoices = 512;
 
-// Those ops of kFirst whose results have a shape that depends on numbers.
+// The ops of kFirst whose results have a shape that depends on numbers.
 inline const Names kShapes = {
     "nonzero",  "masked_select",     "_unique2",
     "_unique",  "unique_dim",        "unique_consecutive",

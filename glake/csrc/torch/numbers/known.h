@@ -19,8 +19,9 @@
 namespace glake::numbers {
 namespace {
 
-// Guesses. Followed numbers are few, and data has many. Ids and masks are of a whole batch, and
-// Python objects are sent as bytes.
+// The most bytes of one tensor, and the most tensors of one op, that are followed. All three are
+// guesses. Floats with more bytes are data. Integers may be the ids and masks of a whole batch, or
+// a Python object that is sent as bytes.
 constexpr size_t kMostOfFloats = size_t{64} << 10, kMostOfIntegers = size_t{16} << 20;
 constexpr size_t kMostTensors = 4096;
 constexpr uint64_t kLine = 64;  // bytes; an element's distance from a line's start is as on the GPU
@@ -67,8 +68,8 @@ std::vector<size_t> bring(Known* known) {
   return found;
 }
 
-// Marks the known bytes of a piece in their places. The driver writes only known bytes, so a byte
-// is known if it comes out the same over two different fillings.
+// Fills a piece with marks: 0xff for each known byte, 0 for each other one. The driver writes only
+// known bytes, so a byte is known if it comes out the same over two different fillings.
 void mark(Known* known, size_t which) {
   const simcuda_followed& piece = known->pieces[which];
   std::vector<char> other(piece.bytes, 1);
@@ -84,7 +85,7 @@ bool compute(Known* known) {
     run(known->work.get());
     return true;
   } catch (const std::exception&) {
-    // The CPU refuses what the GPU, which has run, accepted.
+    // The CPU's kernel refuses arguments that the CUDA kernel has accepted.
     return false;
   }
 }
@@ -191,7 +192,7 @@ bool is_small(const Stack& stack) {
   return small && tensors <= kMostTensors;
 }
 
-// Finds the bytes to compute with, if the pieces are few.
+// Makes one home for each storage. It spans all pieces of that storage.
 void find_homes(const Pieces& pieces, Known* known) {
   std::unordered_map<uint64_t, size_t> by_base;
   for (size_t i = 0; i < pieces.list.size(); ++i) {
@@ -205,7 +206,7 @@ void find_homes(const Pieces& pieces, Known* known) {
   }
 }
 
-// Small views may lie at both ends of a large storage.
+// False if a home would be too large: two small views may lie at the two ends of a large storage.
 bool is_compact(const Known& known) {
   return std::all_of(known.homes.begin(), known.homes.end(), [](const Known::Home& home) {
     return home.end - home.first <= 2 * kMostOfIntegers;
@@ -269,7 +270,7 @@ bool find_known(const Wrapped& op, c10::DispatchKeySet keys, const Stack& argume
                 Stack* results) {
   const c10::Device device = device_of(arguments);
   const c10::Stream stream = current_stream(device);
-  // The CUDA kernel says why not.
+  // During a capture no op can wait for its stream. The CUDA kernel, which is called next, says so.
   if (driver().capturing(handle_of(stream)) != 0) return false;
   Pieces pieces;
   note_arguments(op, arguments, true, &pieces);

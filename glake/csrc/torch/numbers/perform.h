@@ -326,7 +326,7 @@ void perform_copy(const Wrapped& op, c10::DispatchKeySet keys, Stack* stack) {
   op.native.callBoxed(op.op, keys, stack);
 }
 
-// Reads a scalar back. Here the host learns of work that failed.
+// Reads a scalar back. At this point the host learns of work that failed.
 void perform_read(const Wrapped& op, c10::DispatchKeySet keys, Stack* stack) {
   try {
     op.native.callBoxed(op.op, keys, stack);
@@ -336,8 +336,8 @@ void perform_read(const Wrapped& op, c10::DispatchKeySet keys, Stack* stack) {
   }
 }
 
-// Recurrent networks ask for this. Without cuDNN they are made of products and cells, which are
-// computed.
+// Answers cudnn_is_acceptable, which recurrent networks ask, by false. Without cuDNN they are made
+// of products and cells, which are computed.
 inline void without_cudnn(const Wrapped&, c10::DispatchKeySet, Stack* stack) {
   stack->back() = false;
 }

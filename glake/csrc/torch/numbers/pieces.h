@@ -21,12 +21,12 @@ struct Pieces {
   std::vector<uint64_t> bases;  // for each, the first address of its storage
 };
 
-// The stretches of memory with a tensor's elements. If there are many, one stretch from the first
-// to the last.
+// Visits the stretches of memory with a tensor's elements. If there are many, visits one stretch
+// from the first element to the last.
 template <class See>
 void each_run(const at::Tensor& tensor, const See& see) {
   const Extent whole = extent_of(tensor);
-  if (whole.bytes == tensor.nbytes()) {  // as for most
+  if (whole.bytes == tensor.nbytes()) {  // true for most tensors
     see(whole);
     return;
   }
@@ -71,7 +71,8 @@ void note(const c10::IValue& value, int read, int written, Pieces* pieces) {
   });
 }
 
-// `reads`: adds what the op reads too, because it may be computed.
+// Adds what the op writes among its arguments. `reads`: also adds what it reads, because it may be
+// computed.
 void note_arguments(const Wrapped& op, const Stack& arguments, bool reads, Pieces* pieces) {
   const auto& schema = op.op.schema().arguments();
   // "If beta is 0, then the content of self will be ignored" (torch.addmm).

@@ -31,7 +31,7 @@ inline void lstm_cell(Stack* stack) {
   *stack = {out * cy.tanh(), cy, at::cat({in, forget, cell, out}, 1)};
 }
 
-// (grad_hy, grad_cy, cx, cy, gates, has_bias) -> of the gates, of cx, of a bias
+// (grad_hy, grad_cy, cx, cy, gates, has_bias) -> gradients of the gates, of cx, of a bias
 inline void lstm_cell_backward(Stack* stack) {
   const auto& s = *stack;
   const at::Tensor cx = s[2].toTensor(), cy = s[3].toTensor().tanh();
@@ -61,7 +61,7 @@ inline void gru_cell(Stack* stack) {
   *stack = {made + update * (hx - made), at::cat({reset, update, made, hx, from_hidden[2]}, 1)};
 }
 
-// (grad_hy, kept, has_bias) -> of the input's gates, of the hidden ones, of hx, of both biases
+// (grad_hy, kept, has_bias) -> gradients of the input's gates, the hidden gates, hx, both biases
 inline void gru_cell_backward(Stack* stack) {
   const auto& s = *stack;
   const at::Tensor grad = s[0].toTensor();

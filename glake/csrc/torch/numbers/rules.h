@@ -41,7 +41,7 @@ inline void addmm_dtype(Stack* stack) {
 }
 
 // (input, weight, bias, running_mean, running_var, training, momentum, eps)
-//   -> output, save_mean, save_var (one over the deviation), reserve (nobody else's to read)
+//   -> output, save_mean, save_var (one over the deviation), reserve (only cuDNN reads it)
 inline void cudnn_batch_norm(Stack* stack) {
   const auto& s = *stack;
   auto [output, mean, deviation] =
@@ -61,7 +61,7 @@ inline void cudnn_batch_norm_backward(Stack* stack) {
   *stack = {input, weight, bias};
 }
 
-// (grad_out, input, normalized_shape, rstd, weight, output_mask) -> of input, of weight
+// (grad_out, input, normalized_shape, rstd, weight, output_mask) -> gradients of input, of weight
 inline void rms_norm_backward(Stack* stack) {
   const auto& s = *stack;
   const at::Tensor grad = s[0].toTensor(), input = s[1].toTensor(), rstd = s[3].toTensor();
@@ -89,7 +89,7 @@ inline void log_sigmoid_backward(Stack* stack) {
   *stack = {at::log_sigmoid_backward(grad, input, buffer)};
 }
 
-// The same, with grad_input at the end.
+// The same op with an out= argument, grad_input, at the end.
 inline void log_sigmoid_backward_out(Stack* stack) {
   at::Tensor into = (*stack)[3].toTensor();
   log_sigmoid_backward(stack);

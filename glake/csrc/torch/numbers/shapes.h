@@ -29,8 +29,8 @@ void repeat_lengths(Stack* stack) {
   });
 }
 
-// For more lengths than are followed. The CUDA kernel would ask whether all are positive. Here the
-// result has the given size, and without one it is empty, as for zeros.
+// repeat_interleave with more lengths than memory mode follows. The CUDA kernel would ask whether
+// all are positive. Here the result has the given size, and without one it is empty, as for zeros.
 void repeat_unknown(Stack* stack) {
   const at::Tensor repeats = (*stack)[0].toTensor();
   const int64_t elements = (*stack)[1].toOptional<int64_t>().value_or(0);
@@ -110,7 +110,7 @@ void allocate(const Wrapped& op, const Stack& arguments, Stack* results) {
   }
   const auto& returns = op.op.schema().returns();
   const auto& schema = op.op.schema().arguments();
-  size_t next = 0;  // argument that a result in place is
+  size_t next = 0;  // the argument of the next in-place result
   results->clear();
   for (size_t i = 0; i < made.size(); ++i) {
     if (returns[i].alias_info() == nullptr) {

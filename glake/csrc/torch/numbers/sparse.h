@@ -13,7 +13,7 @@ c10::OperatorHandle coalesce_op() {
   return c10::Dispatcher::singleton().findSchemaOrThrow("aten::_coalesce", "");
 }
 
-// CUDA's kernel, which glake's replaces.
+// CUDA's kernel, which glake's coalesce() replaces.
 const c10::SafeKernelFunction& coalesce_native() {
   static const c10::SafeKernelFunction native =
       coalesce_op().getComputedKernelForDispatchKey(c10::DispatchKey::SparseCUDA);

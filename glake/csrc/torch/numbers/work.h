@@ -27,8 +27,9 @@ using Rule = void (*)(Stack*);
 
 constexpr int kAssert = 710, kLaunchFailure = 719;  // CUresult: device-side assert, failure
 
-// The thread that computes may be in the middle of anything. With this, its autograd, autocast,
-// Python modes, and included or excluded dispatch keys do not affect CPU kernels.
+// The thread that computes may be in the middle of any other work. While a Plain lives, the
+// thread's autograd, autocast, Python modes, and included or excluded dispatch keys do not affect
+// CPU kernels.
 class Plain {
  public:
   Plain()
@@ -51,7 +52,7 @@ struct Work {
   Rule rule = nullptr;
   bool wide = false;  // computed in float if its tensors are half or bfloat16
   Stack arguments;    // with aliases
-  Stack targets;      // of the results; None: the result is an argument, written in place
+  Stack targets;      // where the results go; None: the result is an argument, written in place
   bool random = false;
   std::shared_ptr<at::Generator> draws;  // nullptr: the CPU's default generator
   std::shared_ptr<torch::CapturedTraceback> issued;
@@ -145,8 +146,9 @@ inline Stack results_of(const Work& work) {
   return stack;
 }
 
-// `first`: this is the main result. The other results are kept for the backward pass. The CPU may
-// make one of them where CUDA makes none, or the reverse (statistics of an evaluation).
+// Copies a result into its target. `first`: it is the main result. The other results are kept for
+// the backward pass. Of these, the CPU may make one that CUDA does not make, or the reverse
+// (statistics of an evaluation).
 inline void land(const at::Tensor& target, const at::Tensor& result, bool first) {
   if (!target.defined() || !result.defined() || target.numel() == 0) return;
   if (!first && result.numel() == 0) {

@@ -1,4 +1,4 @@
-// The interface of the allocator beside the transfer engine. The process implements it.
+// What the transfer engine needs of glake's allocator. The process implements it.
 #pragma once
 
 #include "base/types.h"
@@ -21,11 +21,11 @@ class Allocator {
   virtual int used_device() = 0;
   // Gives GPU `from` access to glake's memory of `gpu`.
   virtual void enable_peer(int gpu, int from) = 0;
-  // A block for relay buffers. It ignores any kind or region that the calling thread has chosen for
-  // itself.
+  // Allocates a block for relay buffers. The kind or region that the calling thread has chosen for
+  // its own blocks does not count here.
   virtual Address allocate(int gpu, Bytes bytes, StreamHandle stream) = 0;
   virtual void free(Address block) = 0;
-  // The stream will be destroyed next. Blocks were allocated on it.
+  // Called before a stream on which blocks were allocated is destroyed.
   virtual void forget_stream(int gpu, StreamHandle stream) = 0;
   virtual HostPool& host() = 0;
   // The live block that holds the byte at `at`.

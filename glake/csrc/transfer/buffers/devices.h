@@ -29,14 +29,15 @@ class Devices {
   // A device with an open context, for asking the driver. It is one that the caller names or uses
   // already, because another context would cost memory on its device.
   int some(int first = -1, int second = -1);
-  // Gives GPU `from` access to all memory of `gpu`. False if the machine has no such access. Then
+  // Gives GPU `from` access to all memory of `gpu`. False if the machine does not allow this. Then
   // copies between the two go over the host.
   bool reach(int gpu, int from);
-  // Opens what a path needs once: contexts, and access to the target's memory for each GPU that
-  // pushes. Throws Error.
+  // Opens what a path needs, at its first use: contexts, and access to the target's memory for each
+  // GPU that pushes. Throws Error.
   void prepare(const Path& path);
-  // These are made once and kept until close(). There is one for each direction, so that copies in
-  // and out do not wait for each other.
+  // A stream for plain copies out of the device (`outward`) or into it. It is made once and kept
+  // until close(). Each direction has its own, so that copies in and copies out do not wait for
+  // each other.
   StreamHandle plain_stream(int device, bool outward);
   // Gives the streams back. Throws Error, and may be tried again.
   void close();
@@ -46,7 +47,7 @@ class Devices {
   Allocator& allocator_;
   const int count_;
   std::unique_ptr<std::atomic<bool>[]> opened_;
-  std::unique_ptr<std::atomic<StreamHandle>[]> streams_;  // of each device: in, out
+  std::unique_ptr<std::atomic<StreamHandle>[]> streams_;  // two for each device: in, out
   std::mutex mutex_;                                      // guards what follows
   std::set<std::string> prepared_;                        // names of paths
   std::map<std::pair<int, int>, bool> reached_;

@@ -45,8 +45,8 @@ bool mapped(Address at, Bytes bytes) {
   return true;
 }
 
-// Whether the kernel has provided all pages for this use. False may also mean that the kernel is
-// too old, or that the memory does not consist of pages.
+// Makes the kernel provide all pages, for reading or for writing. False may also mean that the
+// kernel is too old, or that the mapping has no ordinary pages.
 bool HostAccess::provide(Address at, Bytes bytes) {
   if (calls_ == TransferTuning::kMostCalls || bytes > TransferTuning::kMostProvided - provided_)
     return false;
@@ -57,7 +57,7 @@ bool HostAccess::provide(Address at, Bytes bytes) {
   return madvise(reinterpret_cast<void*>(begin), at + bytes - begin, how) == 0;
 }
 
-// Lines are "begin-end rwxp ...", by address.
+// Reads /proc/self/maps once. Its lines are "begin-end rwxp ...", in the order of addresses.
 bool HostAccess::read_mappings() {
   if (known_) return !mappings_.empty();
   known_ = true;
@@ -86,7 +86,7 @@ bool HostAccess::read_mappings() {
 Reach HostAccess::reach(Address at, Bytes bytes) {
   const Address end = at + bytes;
   if (bytes == 0 || (!known_ && provide(at, bytes))) return {end, false};
-  // Without /proc, the only thing that can be found out is that it is memory.
+  // Without /proc only mapped() can tell something, and it knows nothing of protection.
   if (!read_mappings()) return {mapped(at, bytes) ? end : at, false};
   auto found = std::upper_bound(mappings_.begin(), mappings_.end(), at,
                                 [](Address a, const Mapping& mapping) { return a < mapping.end; });

@@ -18,16 +18,16 @@ namespace glake::transfer {
 // Whether all of it is mapped memory of this process, with any protection.
 bool mapped(Address at, Bytes bytes);
 
-// How much memory from an address on may be used as wanted.
+// How far memory may be read, or written, from an address on.
 struct Reach {
-  Address end = 0;              // the first byte that may not be used so, or the end of the range
-  bool protected_here = false;  // there is memory at `end`, but it may not be used so
+  Address end = 0;              // the first byte that may not be used, or the end of the range
+  bool protected_here = false;  // there is memory at `end`, but its protection forbids the use
 };
 
-// Checks memory for reading or for writing. For a small range the kernel provides its pages, which
-// takes a few us and 30 us for each MiB. A copy needs that anyway. Large ranges, and many of them,
-// share one reading of the process's mappings, which takes half a millisecond if there are a
-// thousand.
+// Checks memory for reading or for writing. For a small range it makes the kernel provide the
+// pages, which takes a few us and 30 us for each MiB. The copy would do that anyway. For large
+// ranges, or for many, it reads the list of the process's mappings once, which takes half a
+// millisecond for a thousand mappings.
 class HostAccess {
  public:
   explicit HostAccess(bool write) : write_(write) {}

@@ -162,8 +162,8 @@ void HostPins::progress(void* base, Bytes* pinned, Bytes* total) {
   *total = range->bytes;
 }
 
-// Goes from the end to the begin. So if the driver refuses, what stays pinned is still a range from
-// the base.
+// Unpins the last piece first. If the driver refuses a piece, what stays pinned is still a range
+// from the base on.
 Status HostPins::unpin(Range* range) {
   DeviceScope scope(driver_, device_);
   if (!scope.status().ok()) return scope.status();

@@ -21,7 +21,7 @@ class HostPins {
   HostPins(const HostPins&) = delete;
   HostPins& operator=(const HostPins&) = delete;
 
-  // Calls are made in the context of this device, which must be open.
+  // The driver pins in the context of this device, which must be open.
   void use(int device) { device_ = device; }
   // These throw Error. add() returns when all is pinned, or at once with `background`.
   void add(void* base, Bytes bytes, bool background);

@@ -19,7 +19,7 @@ struct Range {
   Bytes bytes() const { return end - begin; }
 };
 
-// A part of a stretch that is contiguous at both ends. `offset` counts from the transfer's first
+// Bytes of a stretch that are contiguous at both ends. `offset` counts from the transfer's first
 // byte.
 struct Piece {
   Address dst = 0, src = 0;
@@ -36,7 +36,7 @@ class Parts {
   const Part& operator[](size_t i) const { return parts_[i]; }
 
   void pieces(Range range, std::vector<Piece>* out) const;
-  // The end of a chunk of about `wanted` bytes from `begin` on, which is at most `most`. Small
+  // The end of a chunk of about `wanted` bytes from `begin` on. The end is at most `most`. Small
   // parts stay whole, and the number of parts in a chunk is bounded.
   Bytes chunk_end(Bytes begin, Bytes wanted, Bytes most) const;
 

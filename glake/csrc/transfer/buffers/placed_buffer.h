@@ -17,9 +17,9 @@ class PlacedBuffer {
                Bytes bytes);
   PlacedBuffer(const PlacedBuffer&) = delete;
   PlacedBuffer& operator=(const PlacedBuffer&) = delete;
-  ~PlacedBuffer();  // memory that was not unpinned stays, because the driver knows it
+  ~PlacedBuffer();  // memory that is still pinned stays, because the driver may use it
 
-  void unpin();  // nothing uses it any more; throws Error
+  void unpin();  // nothing may use it any more; throws Error
   Address at() const { return reinterpret_cast<Address>(base_); }
 
  private:

@@ -96,8 +96,8 @@ Address Slots::fresh_host(int socket, Bytes bytes) {
   return at;
 }
 
-// The allocator orders a block only for the stream of the allocation. Chunks use it on several
-// streams, so the stream is waited for. It is almost always idle.
+// A new block is safe only for work of the stream that it was allocated on. Chunks use it on
+// several streams, so this waits for that stream, which is almost always idle.
 std::vector<Address> Slots::fresh_device(int gpu, Bytes bytes, size_t count) {
   allocator_.open_device(gpu);
   const StreamHandle stream = stream_of(gpu);
@@ -157,7 +157,7 @@ void Slots::trim() noexcept {
       try {
         give(key.first, buffers.back());
       } catch (const Error&) {
-        break;  // kept for the next time
+        break;  // the rest is kept until the next trim()
       }
       std::lock_guard<std::mutex> guard(mutex_);
       --count_;

@@ -40,7 +40,7 @@ class Slots {
   void take_back(int place, Bytes bytes, Address at) noexcept;
   // Gives back the buffers that nobody holds. Called without the engine's locks; throws nothing.
   void trim() noexcept;
-  // The buffers in glake's books, lent or not, but without those pinned on one socket.
+  // The number of buffers, lent or not, without those that are pinned on one socket.
   size_t count() const;
   // Ends the streams. Every slot must have come back before.
   void close();

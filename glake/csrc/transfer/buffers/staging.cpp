@@ -43,7 +43,7 @@ void Staging::copy(const Parts& parts, Range range, Address buffer, Way way) {
     if (slices_.empty()) {
       done_.wait(lock);
     } else {
-      // It may be another batch's, so that no batch waits for a thread that sleeps.
+      // The slice may be another batch's. So no batch waits for a thread that sleeps.
       take_one(&lock, &pieces);
     }
   }

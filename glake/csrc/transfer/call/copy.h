@@ -22,13 +22,14 @@ class Copy {
   // Returns GLAKE_OK, GLAKE_BUSY_TIMEOUT, or the error that ended the copy, with its text.
   virtual int wait(uint64_t timeout_ns, std::string* text) = 0;
   virtual bool done() = 0;
-  // Whether it is over, and none of its copies that were given up may still read or write.
+  // Whether the copy is over, and no driver copy that it gave up may still read or write.
   virtual bool settled() = 0;
-  // Later work of the stream waits for the copy; the device's context is open. Throws Error.
+  // Makes later work of the stream wait for the copy. The device's context must be open. Throws
+  // Error.
   virtual void make_stream_wait(int device, StreamHandle stream) = 0;
   // Stops what has not begun. A copy that the driver already has goes on.
   virtual void cancel() = 0;
-  // The caller does not ask about it any more. The copy goes on.
+  // Says that the caller will not ask about the copy any more. The copy goes on.
   virtual void release() = 0;
   virtual void progress(Bytes* done, Bytes* total) = 0;
   // As JSON.

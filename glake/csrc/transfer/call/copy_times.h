@@ -25,7 +25,8 @@ class CopyTimes {
 
   explicit CopyTimes(int devices);
   Kind kind(const Request& request) const;
-  // A copy took at most `ns`. That includes other work of its stream, and a caller's delay.
+  // Notes that a copy took at most `ns`. The time includes other work of its stream, and the delay
+  // of a caller who asked late.
   void note(Kind kind, Bytes bytes, uint64_t ns);
   // The expected end of a copy that began at `begun`. `rate` is the rate of its plan; 0: it has
   // none.

@@ -1,5 +1,5 @@
-// Copies that are too small for several paths, or have no useful second path. They are made as the
-// driver makes them.
+// Copies that are too small for several paths, or have no useful second path. The driver makes
+// them, as it would without glake.
 #pragma once
 
 #include <atomic>

@@ -220,7 +220,7 @@ class Ends {
     for (const Address end = at + bytes; at < end;) {
       const PointerFacts facts = facts_of(at);
       if (!judge(at, facts).pinned) return false;
-      // This driver does not tell where its ranges end.
+      // The driver does not say where the range ends.
       if (facts.size == 0) return true;
       at = facts.base + facts.size;
     }
@@ -290,7 +290,7 @@ class Ends {
   static std::string where(int gpu) {
     return gpu < 0 ? "host memory" : "memory of " + device_text(gpu);
   }
-  // `end` is the end of the memory that holds it; 0: not known.
+  // `end` is the end of the memory that holds `at`; 0: not known.
   std::string beyond(Address at, Bytes bytes, Address end) const {
     return text(at) + ": its " + std::to_string(bytes) + " bytes reach beyond the memory it is in" +
            (end != 0 ? ", which ends " + std::to_string(end - at) + " bytes on" : "");
@@ -327,8 +327,8 @@ void refuse_overlap(const Parts& parts, bool apart) {
   bad("source and destination overlap at " + hex(found.at));
 }
 
-// The socket of memory that the system has on some NUMA node. kUnknownNode for memory on a node of
-// no socket, for example a GPU's on Grace.
+// The socket on whose NUMA nodes most of the memory is. kUnknownNode if that node is of no socket,
+// for example the node of a GPU's memory on Grace.
 int socket_at(Driver& driver, const topology::Topology& topology, Address at, Bytes bytes) {
   int socket = kUnknownNode;
   driver.host_node(reinterpret_cast<const void*>(at), bytes, &socket, topology.node_sockets());
@@ -345,7 +345,7 @@ std::vector<Stripe> find_stripes(Driver& driver, const topology::Topology& topol
     const int node =
         socket_at(driver, topology, at + begin, std::min(TransferTuning::kProbe, bytes - begin));
     if (node < 0) return {};
-    // Asks about one page, because several pages at the end of a stripe are on no single socket.
+    // Asks about one page, because several pages at the end of a stripe may be on two sockets.
     auto same = [&](Bytes offset) {
       return offset < bytes && socket_at(driver, topology, at + offset, 1) == node;
     };
@@ -378,9 +378,10 @@ void place_host(Driver& driver, const topology::Topology* topology, Request* req
   const Part& part = request->parts[0];
   const Address at = request->dst.host() ? part.dst : part.src;
   host.node = socket_at(driver, *topology, at, part.bytes);
-  // A majority may hide stripes.
+  // The answer is that of most pages, which may hide stripes. So a few single places are asked too.
   for (Bytes i = 1; i < TransferTuning::kLooks && host.node >= 0; ++i) {
-    // The distances are irregular, because stripes are regular.
+    // The places are at irregular distances (multiples of the golden ratio). At regular distances
+    // all of them could fall into stripes of one socket.
     const double turn = 0.6180339887 * static_cast<double>(i);
     const double part_of = (turn - std::floor(turn)) * static_cast<double>(part.bytes);
     const Address look = at + static_cast<Bytes>(part_of);

@@ -1,4 +1,4 @@
-// What a caller asks for, after a check with what the driver knows of the addresses.
+// What a caller asks for, checked against what the driver knows of the addresses.
 #pragma once
 
 #include "driver/driver.h"
@@ -31,7 +31,7 @@ struct Request {
   Parts parts;
   Place dst, src;
   Demand demand() const { return {src, dst, 1, relays}; }
-  bool known = false;     // all of both ends was checked
+  bool known = false;     // all memory of both ends was checked
   bool pageable = false;  // the host end is not pinned, so chunks pass through pinned buffers
   // The relay service does not reach the host end, so its chunks pass through other memory.
   bool unshared = false;

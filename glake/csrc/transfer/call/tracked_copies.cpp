@@ -69,7 +69,7 @@ TrackedCopies::TrackPtr TrackedCopies::make(const Request& request, Rate rate) {
 
 uint64_t TrackedCopies::put(TrackPtr track, StreamHandle stream, const char* why_plain) {
   Status s = driver_.record(track->device, track->event, stream);
-  // The copy is enqueued already. Without its event it is waited for here.
+  // The copy is enqueued already. If its event cannot be recorded, this waits for the copy.
   if (!s.ok()) {
     s = driver_.synchronize_stream(track->device, stream);
     if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "tracking a copy: " + driver_.describe(s));

@@ -26,7 +26,7 @@ class TrackedCopies {
     Spare& operator=(const Spare&) = delete;
     EventId take(int device);  // 0: there is none
     void give(int device, EventId event);
-    void close();  // destroys them; later ones are destroyed at once
+    void close();  // destroys them; an event that comes later is destroyed at once
 
    private:
     Driver& driver_;
@@ -62,11 +62,11 @@ class TrackedCopies {
   ~TrackedCopies() { spare_->close(); }
 
   // Makes the event for a copy, before the copy itself is made. If the driver refuses the event,
-  // the copy is not made, because nobody could wait for it. `rate`: what is planned for it; 0:
-  // nothing. Throws Error.
+  // the copy is not made, because nobody could wait for it. `rate` is the planned rate; 0: there is
+  // no plan. Throws Error.
   TrackPtr make(const Request& request, Rate rate);
-  // Records the event in `stream`. The last copy in the stream must be this one. Returns the copy's
-  // id. Throws Error.
+  // Records the event in `stream`, whose last copy must be this one. Returns the copy's id. Throws
+  // Error.
   uint64_t put(TrackPtr track, StreamHandle stream, const char* why_plain);
   TrackPtr find(uint64_t id);  // throws Error
   int wait(Track* track, uint64_t timeout_ns, std::string* text);
@@ -74,10 +74,10 @@ class TrackedCopies {
   void release(uint64_t id);
   // Ends all waits at once. The copies go on.
   void stop_waits() { stopped_ = true; }
-  // Waits for the copies that have not been released, at most `most_ns` for each. Their callers
-  // keep memory for them. Throws Error if a copy takes longer; it may be called again.
+  // Waits for the copies that have not been released, at most `most_ns` for each. They may still
+  // use their callers' memory. Throws Error if a copy takes longer; it may be called again.
   void close(uint64_t most_ns);
-  // Gives the driver its events back. Called once nobody asks about a copy any more.
+  // Gives the events back to the driver. No caller may ask about a copy any more.
   void free_events() { spare_->close(); }
 
  private:

@@ -5,7 +5,8 @@
 
 namespace glake::transfer {
 
-// A buffer of one GPU's memory. Another process may map it, and so may all GPUs here that reach it.
+// A buffer in one GPU's memory. The client's process may map it. GPUs of the service that reach it
+// may be given access.
 class RelayBuffer {
  public:
   // Throws Error: GLAKE_OUT_OF_MEMORY if all of the GPU's buffers are in use.

@@ -21,13 +21,13 @@ class RelayGpus {
   Driver& driver() { return *driver_; }
   int count() const { return driver_->device_count(); }
   void open(int gpu);               // opens its context once; throws Error
-  int any();                        // an open one, or else the first, which it opens; throws Error
-  std::vector<int> reach(int gpu);  // the open ones that reach its memory, also itself
+  int any();                        // an open GPU; if none is open, opens the first; throws Error
+  std::vector<int> reach(int gpu);  // the open GPUs that reach its memory, itself too
   void take(int gpu, Bytes bytes);  // takes room for buffers; throws Error
   void give(int gpu, Bytes bytes);
   // Notes an error that the GPU's context does not survive. This process can serve no more then.
   void note(int gpu, Status status);
-  std::string lost();                                   // the first one noted; empty: there is none
+  std::string lost();                                   // the first noted error; empty: none
   int lost_event() const { return lost_event_.get(); }  // readable once an error was noted
 
  private:

@@ -38,8 +38,8 @@ void RelayWorker::run() {
   }
   release();
   answer(0, why);  // the last packet: nothing touches the client's memory any more
-  // Only the destructor closes the socket. It may be using the socket now, so the socket's number
-  // must not become another file's.
+  // The socket is closed only after this thread has ended. The destructor may be using its number
+  // now, which must not become another file's.
   shutdown(socket_.get(), SHUT_RDWR);
   over_ = true;
 }
@@ -196,7 +196,7 @@ void RelayWorker::look() {
     const Status s = driver_.query(flight.event);
     if (s.not_ready()) return false;
     gpus_.note(flight.gpu, s);
-    if (!s.ok()) drain();  // nothing may use the buffers when the client is told
+    if (!s.ok()) drain();  // the buffers must be free before the client is told
     open_.at(flight.gpu).spare.push_back(flight.event);
     answer(flight.order_id, s.ok() ? "" : driver_.describe(s));
     return true;
@@ -214,7 +214,8 @@ void RelayWorker::answer(uint32_t order_id, const std::string& why, Bytes bytes,
   if (!send_packet(socket_.get(), &answer, sizeof answer, descriptor)) gone_ = true;
 }
 
-// Each failed copy makes one question about its stream fail.
+// Waits until no stream has work. Each failed copy makes one wait for its stream fail, so a stream
+// is asked several times.
 void RelayWorker::drain() {
   for (auto& [number, gpu] : open_) {
     for (const auto& way : gpu.streams) {

@@ -24,8 +24,8 @@ bool RemoteGpus::carries(const Hop& hop) const {
   return (remote(hop.from.gpu) || remote(hop.to.gpu)) && !own(hop.from) && !own(hop.to);
 }
 
-// A GPU pushes to its peers. A GPU of the service cannot be ordered to push, so this process's GPU
-// makes that copy.
+// A copy between two GPUs is made by its source, which pushes the bytes. This process cannot make
+// the service's GPU push, so its own GPU makes that copy.
 int RemoteGpus::worker_of(const Hop& hop) const {
   return hop.from.host() || remote(hop.from.gpu) ? hop.to.gpu : hop.from.gpu;
 }

@@ -1,6 +1,6 @@
-// GPUs of the node that this process does not see, as relays. The relay service's worker there
-// copies a chunk between host memory and a buffer. This process's GPU copies it between the buffer
-// and its own memory. In plans these GPUs have the numbers behind the process's own.
+// GPUs of the node that this process does not see, as relays. The relay service copies a chunk
+// between host memory and a buffer on such a GPU. This process's GPU copies the chunk between the
+// buffer and its own memory. In plans these GPUs have numbers after those of the process's own.
 #pragma once
 
 #include <atomic>
@@ -54,10 +54,11 @@ class RemoteGpus {
   // Pinned host memory that the service reaches too. Throws Error.
   Address allocate_host(Bytes bytes, int device);
   void free_host(Address at);  // none of its copies may be under way; throws Error
-  // The same for memory whose engine has ended. False: it is no such memory.
+  // Frees memory whose engine has ended. False: there is no such memory.
   static bool free_left(Address at);
   bool reaches(Address at, Bytes bytes);
-  // A piece of such memory for one chunk of other host memory. It is kept until close().
+  // Lends a piece of memory that the service reaches, for a chunk of host memory that it does not
+  // reach. The piece is kept until close().
   Address lend_stage(Bytes bytes, int device);
   void give_stage(Address at, Bytes bytes) noexcept;
 

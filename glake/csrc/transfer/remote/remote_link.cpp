@@ -57,7 +57,7 @@ RemoteLink::Awaited RemoteLink::await(uint32_t order_id) {
         if (answer.why.empty()) return answer;
         refuse_order(answer.why);
       }
-      // If the service answers later, nobody uses the result.
+      // An answer that comes later is ignored.
       const bool late = std::chrono::steady_clock::now() > end;
       if (late || !broken_.empty()) {
         awaited_.erase(found);
@@ -213,8 +213,8 @@ bool RemoteLink::give_back(Address at, Bytes bytes) {
   return false;
 }
 
-// The service obeys orders one after the other. So copies may follow at once, and they fail if this
-// did.
+// The service obeys orders one after the other. So copies may be ordered at once. They fail if this
+// order failed.
 void RemoteLink::share(uint64_t id, const SharedMemory& memory) {
   Order order;
   order.kind = Order::kShare;

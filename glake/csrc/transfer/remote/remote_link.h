@@ -50,7 +50,7 @@ class RemoteLink {
   RemoteCopy in(int gpu, Address buffer, uint64_t shared, Bytes at, Bytes bytes);
   RemoteCopy out(int gpu, Address buffer, uint64_t shared, Bytes at, Bytes bytes);
   RemoteCopy across(int gpu, Address from, int peer, Address to, Bytes bytes);
-  // The state of a copy. Once it has told that the copy is over, it forgets the copy.
+  // The state of a copy. Once it has said that the copy is over, the link forgets the copy.
   RemoteCopy::State state(RemoteCopy copy, std::string* why);
 
  private:

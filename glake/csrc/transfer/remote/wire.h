@@ -53,7 +53,8 @@ class Descriptor {
 };
 
 // Sends one packet of `bytes`, with a descriptor unless it is -1. False: the other end is gone, or
-// does not read for too long. The packet is only read; sendmsg() has no pointer to const.
+// does not read for too long. The packet is not changed; it is not const because sendmsg() takes no
+// pointer to const.
 bool send_packet(int socket, void* packet, size_t bytes, int descriptor = -1);
 // Receives one packet of exactly `bytes`. kNone: there is none now. `wait`: it waits for one.
 enum class Got { kPacket, kNone, kGone };
@@ -65,7 +66,7 @@ Descriptor listen_at(const std::string& path);
 Descriptor connect_to(const std::string& path);
 // Whether the other end is this user's process.
 bool same_user(int socket);
-// The process that listens or listened at the other end; empty if that cannot be known.
+// The process that opened the listening socket; empty if that cannot be known.
 Descriptor process_behind(int socket);
 bool has_ended(int process);
 

@@ -24,7 +24,7 @@ bool Bursts::same(const std::vector<Copy>& some, const std::vector<Copy>& others
 Bursts::Burst Bursts::begin(const Copy& copy, uint64_t now) {
   std::lock_guard<std::mutex> guard(mutex_);
   if (current_.size() >= TransferTuning::kBurstThreads)
-    current_.clear();  // most of its threads have ended
+    current_.clear();  // most of the threads in it have ended
   Current& current = current_[std::this_thread::get_id()];
   if (now > current.open_until || current.copies.size() >= TransferTuning::kBurstCopies) {
     if (!current.copies.empty()) note(current.copies);

@@ -34,15 +34,15 @@ class Bursts {
     std::vector<Copy> next;             // the copies that should begin right after this one
     BurstWay way = BurstWay::kUnknown;  // the way decided for this copy not long ago
   };
-  // This thread begins a copy now.
+  // Says that this thread begins a copy now. Returns what is known of its burst.
   Burst begin(const Copy& copy, uint64_t now);
-  // Stores the way of the copy that this thread began last. To decide it takes as long as some
-  // dozen driver calls.
+  // Stores the way of the copy that this thread began last. It is stored because to decide it takes
+  // as long as some dozen driver calls.
   void decided(BurstWay way);
-  // The call of the last copy returns. The copy should be done in `ns`. A copy that this thread
-  // begins long before that belongs to the same burst.
+  // Says that the call of this thread's last copy returns now, and that the copy should be done in
+  // `ns`. A copy that the thread begins soon after that (kSoon) belongs to the same burst.
   void begun(uint64_t now, double ns);
-  // The burst ends: this thread's next copy does not belong to it.
+  // Ends this thread's burst: the thread's next copy does not belong to it.
   void end();
 
  private:
@@ -57,7 +57,7 @@ class Bursts {
   };
   struct Current {
     std::vector<Copy> copies;
-    uint64_t began = 0, open_until = 0;  // of the last one
+    uint64_t began = 0, open_until = 0;  // of the last copy
   };
   static Key key_of(const Copy& copy);
   static bool same(const std::vector<Copy>& some, const std::vector<Copy>& others, size_t count);

@@ -87,7 +87,7 @@ void ChunkBook::land(const Flight& flight) {
   run.health->succeed();
 }
 
-// With pageable or summed bytes the host's own work may be slow. That is no fault of a link.
+// With pageable memory or checksums the host itself may be slow, which says nothing of a link.
 int ChunkBook::slow_hop(const Flight& flight, uint64_t now) {
   const Request& request = flight.transfer->request;
   const bool links_alone = !request.pageable && (request.flags & kChecksum) == 0;

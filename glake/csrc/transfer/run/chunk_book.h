@@ -1,6 +1,6 @@
-// Enters what becomes of chunks into the accounts of their transfers, runs and paths. Submitters
-// see nothing else of the state that they share (run_state.h). Callers of everything but lock()
-// hold that lock.
+// Books what happens to chunks with their transfers, runs and paths. Submitters use the state that
+// they share (run_state.h) only through this class. Callers of every method except lock() hold the
+// lock.
 #pragma once
 
 #include <memory>
@@ -36,10 +36,11 @@ class ChunkBook {
 
   // When the chunk's next copy should be submitted: `now`, or later.
   uint64_t moment(const Flight& flight, uint64_t now) const;
-  // Tells the flight how its next copy goes beside others of that hop.
+  // Sets what the flight must know of its next hop: how fast the link is, how many streams take
+  // turns, and whether the copy begins only after the one before it.
   void aim(Flight* flight) const;
-  // Only the first `enqueued` bytes of the copy are under way. They go on as a shorter chunk, and
-  // the rest is taken again. `why` says what failed; "": nothing did.
+  // Only the first `enqueued` bytes of the copy are under way. They become a shorter chunk, and the
+  // rest is taken again. `why` says what failed; "": nothing did.
   void shorten(Flight* flight, Bytes enqueued, const std::string& why);
   // The copy is under way. Tells the flight when it should be done, and when it is late.
   void submit(Flight* flight, uint64_t now);
@@ -60,8 +61,8 @@ class ChunkBook {
   // Nobody waits for the copy any more. If it is the chunk's last one, the transfer fails. Else the
   // chunk is taken again.
   void give_up(const Flight& flight, const std::string& why);
-  // A copy that was given up may still read and write: lose() counts it. find() says that it is
-  // seen done.
+  // A copy that was given up may still read and write. lose() counts such a copy, and find() says
+  // that it was seen done.
   void lose(const Flight& flight);
   void find(const Flight& flight);
 

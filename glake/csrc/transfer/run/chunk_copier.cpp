@@ -56,8 +56,9 @@ Status ChunkCopier::copy_one(const ChunkHop& chunk, Address dst, Address src, By
              : driver_.copy(dst, src, bytes, chunk.stream);
 }
 
-// Enqueues all pieces in one call, or in two calls of which each does all or nothing.
-// not_supported(): copies one by one are better, or all that is possible.
+// Enqueues all pieces by one batch call, or by a kernel launch and at most one plain copy. Each of
+// these calls enqueues all of its work or nothing. not_supported(): copies one by one are better,
+// or nothing else is possible.
 Status ChunkCopier::copy_together(const ChunkHop& chunk, KernelBuffers* buffers, bool* unsure) {
   const Hop& hop = chunk.hop;
   if (std::max(hop.from.gpu, hop.to.gpu) >= devices_.count()) return driver_.unsupported();
@@ -85,8 +86,8 @@ Status ChunkCopier::copy_together(const ChunkHop& chunk, KernelBuffers* buffers,
 }
 
 // Whether a kernel on the GPU that works for this hop reaches all of its pieces. A wrong access
-// would end its context. So it gets only memory that the driver was asked about. A peer's memory
-// that is not glake's own buffer is asked about once more.
+// would end its context. So the kernel gets only memory that the driver was asked about. A peer's
+// memory that is not glake's own buffer is asked about once more.
 bool ChunkCopier::kernel_reaches(const ChunkHop& chunk) {
   const Hop& hop = chunk.hop;
   if (!chunk.request.known) return false;
@@ -133,7 +134,8 @@ Status ChunkCopier::copy_by_kernel(const ChunkHop& chunk, KernelBuffers* buffers
     s = driver_.copy(pieces_.front().dst, bounce, bytes, chunk.stream);
   }
   if (s.ok()) return s;
-  // A part of it may be under way, and its buffers go to another chunk.
+  // Part of the work may be under way. Its buffers may go to another chunk only when that has
+  // ended.
   *unsure = !quiesce(gpu, chunk.stream);
   if (*unsure) return s;
   buffers->table.reset();

@@ -21,8 +21,8 @@ struct ChunkHop {
   Rate link = 0;             // the rate of this hop if it were alone
   StreamHandle stream = 0;   // of device_of(hop)
 
-  // The device whose copy engine does the work. It is the source's device, which pushes the bytes.
-  // If they come from the host, it is the target's device.
+  // The device whose copy engine does the work. The source pushes the bytes, so it is the source's
+  // device. If they come from the host, it is the target's device.
   static int device_of(const Hop& hop) { return hop.from.host() ? hop.to.gpu : hop.from.gpu; }
 };
 
@@ -41,8 +41,8 @@ class ChunkCopier {
   // when it returns, also after an error. `unsure`: some bytes may be in the stream, and the driver
   // does not tell when they are done.
   Status copy(const ChunkHop& chunk, KernelBuffers* buffers, Bytes* enqueued, bool* unsure);
-  // Whether all work of a stream is done. It asks again after an error, which may belong to the
-  // question and not to a copy.
+  // Whether all work of a stream is done. It asks again after an error, because the first answer
+  // after a failed copy is that copy's error.
   bool quiesce(int device, StreamHandle stream);
 
  private:
@@ -57,7 +57,7 @@ class ChunkCopier {
   Slots& slots_;
   CopyKernel& kernel_;
   const uint64_t copy_ns_;
-  std::vector<Piece> pieces_;  // scratch, like all that follow
+  std::vector<Piece> pieces_;  // scratch, like all members below
   std::vector<Address> dsts_, srcs_;
   std::vector<Bytes> sizes_;
 };

@@ -8,8 +8,8 @@
 namespace glake::transfer {
 namespace {
 
-// Each step can be undone, so that one changed word always shows. Several changed words show in all
-// but one of 2^64 cases.
+// Each step is invertible, so one changed word always changes the sum. Several changed words leave
+// it unchanged in one of 2^64 cases.
 uint64_t add_bytes(uint64_t sum, Address at, Bytes bytes) {
   constexpr uint64_t kOdd = 0x9E3779B97F4A7C15;
   const auto* from = reinterpret_cast<const char*>(at);

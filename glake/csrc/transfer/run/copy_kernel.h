@@ -24,7 +24,7 @@ class CopyKernel {
   // are done. The copies have no order among themselves, and the blocks must not overlap.
   Status launch(int gpu, Address table, size_t count, StreamHandle stream);
   uint64_t launches() const { return launches_.load(); }
-  // Why some GPUs do not have it; empty: none lacks it.
+  // Why some GPUs do not have it; empty: no GPU that tried lacks it.
   std::string why() const;
   // Unloads it. Throws Error (GLAKE_DRIVER_ERROR), and may be called again.
   void close();

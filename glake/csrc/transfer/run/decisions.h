@@ -13,15 +13,15 @@ namespace glake::transfer {
 struct Decision {
   PlanPtr plan;                   // the plan whose paths the shares name
   std::vector<PathShare> shares;  // empty: a plain copy does better
-  std::vector<Flow> flows;        // the shares, as the forecast is told of them
+  std::vector<Flow> flows;        // the shares in the form that the forecast takes
   uint32_t gpus = 0;              // a bit for each GPU that the shares' paths pass
 };
 using DecisionPtr = std::shared_ptr<const Decision>;
 
 class Decisions {
  public:
-  // All that a decision depends on. The copy has one range, no matter on which sockets. Plans are
-  // compared as objects: the planner returns the same ones until something is learnt or lent.
+  // All that a decision depends on. The copy has one range, on any sockets. Plans are compared by
+  // their addresses: the planner returns the same objects until something is learnt or lent.
   struct Question {
     Bytes bytes = 0;
     std::vector<PlanPtr> plans;

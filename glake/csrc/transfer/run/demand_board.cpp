@@ -43,7 +43,7 @@ void DemandBoard::tell(Demands now) {
 void DemandBoard::signal() {
   std::lock_guard<std::mutex> guard(mutex_);
   const uint64_t one = 1;
-  if (event_ >= 0 && write(event_, &one, sizeof one) < 0) return;  // as above
+  if (event_ >= 0 && write(event_, &one, sizeof one) < 0) return;  // it is readable already
 }
 
 int DemandBoard::event() {

@@ -1,5 +1,5 @@
-// What this process tells the relay service (glake/transfer/relay) of its transfers. It tells which
-// GPUs it copies to or from, and between which places its transfers under way go.
+// What this process tells the relay service (glake/transfer/relay): which GPUs it copies to or
+// from, and between which places its transfers under way go.
 #pragma once
 
 #include <array>

@@ -84,8 +84,8 @@ void EnqueuedTransfer::close_path(Carried* path, const std::string& why) {
   if (path->why.empty()) path->why = why;
 }
 
-// Runs on the thread of these paths, or the caller's. The paths begin together: the next chunk is
-// one of the path with most left.
+// Runs on the thread of these paths, or on the caller's. All paths begin early, because the next
+// chunk is always one of the path that has the largest part of its chunks left.
 void EnqueuedTransfer::submit_here(const std::vector<Carried*>& paths) {
   ChunkCopier copier(tools_.driver, tools_.devices, tools_.slots, tools_.kernel, tools_.copy_ns);
   const auto left = [](const Carried* path) {
@@ -105,8 +105,8 @@ void EnqueuedTransfer::submit_here(const std::vector<Carried*>& paths) {
   for (Carried* path : paths) gather(path, &copier);
 }
 
-// False: it was not submitted, and the path is closed. Copies that were enqueued on its last hop go
-// on. They write what any other path's copy would write.
+// False: the chunk was not submitted, and the path is closed. Copies that were enqueued on its last
+// hop go on. They write what any other path's copy would write.
 bool EnqueuedTransfer::submit(Carried* path, Range range, ChunkCopier* copier) {
   if (path->closed) return false;
   for (size_t hop = 0; hop < path->line.steps.size(); ++hop) {
@@ -122,8 +122,7 @@ bool EnqueuedTransfer::submit(Carried* path, Range range, ChunkCopier* copier) {
   return true;
 }
 
-// Copies out of the buffer before the hop once that is full, and into the buffer behind it once
-// that is empty.
+// The copy waits until the buffer before the hop is full, and until the buffer behind it is empty.
 Status EnqueuedTransfer::submit_hop(Carried* path, size_t hop, Range range, ChunkCopier* copier) {
   Driver& driver = tools_.driver;
   Pipeline& line = path->line;
@@ -226,13 +225,13 @@ void EnqueuedTransfer::join() {
     const Status s = driver.wait_stream(request.stream_device, request.stream, done);
     if (!s.ok()) copier.quiesce(end.device, end.streams.front());
   }
-  // All of it is enqueued. Without its event it is waited for here.
+  // All copies are enqueued. If the event behind them cannot be recorded, this waits for them.
   const Status s = driver.record(request.stream_device, ended_, request.stream);
   if (!s.ok()) copier.quiesce(request.stream_device, request.stream);
 }
 
-// A question about a stream tells of all its failed copies. One about an event tells only of those
-// since the event before.
+// The driver's answer about a stream tells of all failed copies in it. Its answer about an event
+// tells only of copies since the event before.
 std::string EnqueuedTransfer::failure_of(const Carried& path) {
   for (const Pipeline::Step& step : path.line.steps) {
     for (const StreamHandle stream : step.streams) {

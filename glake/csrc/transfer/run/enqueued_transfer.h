@@ -1,6 +1,6 @@
 // A transfer whose copies are all enqueued at the start. It begins when its stream comes to it. Its
-// chunks go from hop to hop by stream order and events. The stream goes on behind the last chunk.
-// No thread has a part in it, so nothing else that a process asks of the driver can hold it up. The
+// chunks go from hop to hop by stream order and events. The stream goes on after the last chunk. No
+// thread has a part in it, so nothing else that a process asks of the driver can hold it up. The
 // price is that nothing can be changed later.
 #pragma once
 
@@ -55,7 +55,7 @@ class EnqueuedTransfer {
   // The event that is recorded on the caller's stream behind the transfer.
   EventId ended() const { return ended_; }
   // What the driver says of the copies once ended() has happened. Only the thread for which
-  // claim_end() is true may ask.
+  // claim_end() returned true may call outcome().
   struct Outcome {
     std::vector<std::string> failures;  // why each path failed; "": it did not
     uint64_t time_ns = 0;

@@ -84,7 +84,7 @@ bool EnqueuedTransfers::done(const Ptr& transfer) {
   return transfer->over();
 }
 
-// Gives back what completed transfers have kept, because perhaps nobody waits for them.
+// Finishes the transfers whose copies are done, because perhaps no caller waits for them.
 void EnqueuedTransfers::look() {
   std::vector<Ptr> open;
   {

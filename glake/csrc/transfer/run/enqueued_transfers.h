@@ -55,7 +55,7 @@ class EnqueuedTransfers {
   std::atomic<bool> stopped_{false};
   std::mutex mutex_;  // guards what follows, and each transfer once it is enqueued
   std::unordered_map<uint64_t, Ptr> known_;
-  std::vector<Ptr> open_;  // those that were not seen to be done
+  std::vector<Ptr> open_;  // the transfers that were not seen done yet
 };
 
 }  // namespace glake::transfer

@@ -19,7 +19,7 @@ struct Flight {
   Range range;
   size_t hop = 0;
   std::vector<Slot> slots;  // slot i is between hops i and i + 1
-  Slot stage;               // pinned memory in place of a pageable end
+  Slot stage;               // pinned memory that stands for the end in pageable memory
   KernelBuffers kernel;
   LentEvent event;         // recorded behind this hop's copies
   RemoteFlight remote;     // in place of `event`, where the relay service makes the copies
@@ -28,7 +28,7 @@ struct Flight {
   int device = -1;  // the device of `stream`
   uint64_t expected = 0, deadline = 0;
   uint64_t parked_until = 0;                     // it is not submitted before this time
-  uint64_t lost = 0;                             // its number among the copies that were given up
+  uint64_t lost = 0;                             // its number among lost copies; 0: it is none
   Rate link = 0;                                 // how fast this hop would be alone
   unsigned flows = TransferTuning::kLeastFlows;  // how many streams of this hop take turns
   bool alone = false;                            // it begins when the run's last copy has ended

@@ -6,7 +6,7 @@
 
 namespace glake::transfer {
 
-// The relay service has few buffers, so a chunk waits for one.
+// The relay service has few buffers, so a chunk may have to wait for one.
 bool FlightCopier::has_room(const PathRun& run, Bytes bytes) const {
   if (!tools_.remote.on_way(run.planned.path)) return true;
   Bytes size = TransferTuning::kLeastChunk;
@@ -107,7 +107,7 @@ Status FlightCopier::ask(Flight* flight) {
 // Waits until nothing may still read or write the buffers, so that another chunk may have them.
 // False: the driver does not say.
 bool FlightCopier::quiesce(const Flight& flight) {
-  // The service answers a failed copy only when nothing uses the memory any more.
+  // The service reports a failed copy only when nothing uses the memory any more.
   return flight.remote ? true : chunks_.quiesce(flight.device, flight.stream);
 }
 

@@ -24,14 +24,15 @@ class FlightCopier {
   bool has_room(const PathRun& run, Bytes bytes) const;
   // Lends the flight its buffers, and copies pageable bytes into one. Throws if there is no buffer.
   void outfit(Flight* flight);
-  // Begins this hop's copy. Says which bytes are under way then, also if the status is an error.
+  // Begins this hop's copy. `enqueued` says how many bytes are under way then, also after an error.
   Status start(Flight* flight, Bytes* enqueued);
   // The status of a copy that is under way: done, not ready, or failed.
   Status ask(Flight* flight);
   // Waits until nothing may still read or write the buffers, so that another chunk may have them.
   // False: the driver does not say.
   bool quiesce(const Flight& flight);
-  // Called after the last copy. Bytes for pageable memory are copied there.
+  // Called after the last copy. If the destination is pageable, copies the bytes from the buffer to
+  // it.
   void bring_back(const Flight& flight);
   // Says in words what went wrong.
   std::string failure(const Flight& flight, Status status) const;

@@ -1,5 +1,5 @@
-// Foresees how the links are shared by the copies that the driver has already and by one that
-// begins now. Copies in flight get max-min fair shares (plan/fair_rates.h) until they are done.
+// Computes ahead how the copies that the driver has already, and a copy that begins now, share the
+// links. Copies in flight get max-min fair shares (plan/fair_rates.h) until they are done.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ class FlowForecast {
   // Adds to each limit's sum what a flow of `much` over the route takes of that limit.
   void add_load(const topology::Route& route, double much, std::vector<double>* sums) const;
   // How fast a hop is while the plan's other paths flow. `planned` is the planned rate of the hop's
-  // path. The hop is faster than that by the room that its tightest limit has.
+  // path. The hop is faster than planned if its tightest limit has room.
   Rate pace(const Hop& hop, Rate planned, const std::vector<double>& loads) const;
   // Fills in the bytes of each path, so that the paths of a stock end together. Returns after how
   // many ns all stocks are done.
@@ -44,8 +44,8 @@ class FlowForecast {
   double busiest(const std::vector<Flow>& flows) const;
   // Whether no flow runs.
   bool idle(uint64_t now);
-  // These flows begin now. remove(key) ends them. Flows without a key are never removed: they end
-  // once their bytes should have arrived.
+  // Adds flows that begin now. remove(key) ends them. Flows without a key are never removed: they
+  // end once their bytes should have arrived.
   void add(uint64_t now, const void* key, std::vector<Flow> flows);
   void remove(const void* key);
 

@@ -27,7 +27,8 @@ class PathHealth {
   void fail(uint64_t now, const std::string& why);
   // A chunk arrived. Rests get shorter again, but a path that failed is not forgotten at once.
   void succeed();
-  // A copy was given up. While it is not seen to be done, another chunk would do no better.
+  // A copy was given up. The path gets no other chunk until find() says that the copy was seen
+  // done. Such a chunk would do no better.
   void lose() { ++lost_; }
   void find(uint64_t now);
 

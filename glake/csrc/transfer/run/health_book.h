@@ -1,4 +1,4 @@
-// The health of each path, by the path's name. The result of of() lives as long as the book.
+// The health of each path, by the path's name. What of() returns stays valid as long as the book.
 #pragma once
 
 #include <map>

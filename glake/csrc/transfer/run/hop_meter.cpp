@@ -64,8 +64,8 @@ void HopMeter::withdraw(Bytes bytes) {
 
 void HopMeter::complete(uint64_t now, Bytes bytes, uint64_t copy_ns) {
   double elapsed = now > mark_ ? static_cast<double>(now - mark_) : 0;
-  // The copies go one after the other. So each one's start is in `elapsed`, and that is no fault of
-  // the link.
+  // The copies go one after the other. So `elapsed` has each copy's start in it, which says nothing
+  // of the link's speed.
   if (alone_ && completed_ != 0) elapsed = std::max(elapsed - static_cast<double>(copy_ns), 0.0);
   bytes_ = TransferTuning::kMemory * bytes_ + static_cast<double>(bytes);
   ns_ = TransferTuning::kMemory * ns_ + elapsed;

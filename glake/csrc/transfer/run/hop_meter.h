@@ -45,11 +45,11 @@ class HopMeter {
   // Whether chunks go one after the other, because the link is much faster than the run needs.
   bool alone() const { return alone_; }
   Rate link() const { return link_; }
-  // `room`: what the hop could carry beside all other hops.
+  // `room`: the rate that the hop could have beside all other hops.
   void set_link(Rate link, Rate room, bool alone);
 
-  // When a copy of `bytes` would be done if they reach the hop at time `at`. The copy goes behind
-  // those of the run's `claimed` bytes that have not passed the hop yet.
+  // When a copy of `bytes` would be done if the bytes reach the hop at time `at`. Those of the
+  // run's `claimed` bytes that have not passed the hop yet go first.
   uint64_t finish(uint64_t now, uint64_t at, Bytes claimed, Bytes bytes, uint64_t copy_ns) const;
   // Counts a copy that is submitted now as under way. Returns when it should be done.
   uint64_t submit(uint64_t now, Bytes bytes, uint64_t copy_ns);
@@ -63,16 +63,17 @@ class HopMeter {
   LinkUse* use() const { return use_.get(); }
   bool coupled() const { return use_->back != nullptr; }
   LinkUse::Worker& worker() const { return use_->of_worker[worker_]; }
-  // No copy should be submitted before this time, because another copy of this hop has just begun.
-  // That one was submitted, or it waited in its stream until the copy before it was complete. Two
-  // copies that begin together end together, and so do the next two: the link would stand idle
-  // while each pair starts.
+  // The earliest time at which the hop's next copy should be submitted: some time after the last
+  // one began. (A copy begins when it is submitted, or when the copy before it in its stream is
+  // complete.) Two copies that begin together also end together, and so do the next two. The link
+  // would then stand idle while each pair starts.
   uint64_t earliest_start(uint64_t copy_ns) const;
   // When a copy that is ready should be submitted: `now`, or later. Where a limit counts both
   // directions, one copy beside two of the opposite direction gets half of the rate that it could
   // have. So copies of the two directions begin together.
   uint64_t moment(uint64_t now, uint64_t copy_ns);
-  // Until when the copy that asked waits for one of the opposite direction; 0: none has asked.
+  // Until when a copy that called moment() waits for a copy of the opposite direction; 0: none
+  // waits.
   uint64_t asked_until(uint64_t copy_ns) const;
 
  private:

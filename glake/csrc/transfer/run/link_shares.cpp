@@ -27,7 +27,7 @@ void LinkShares::join(PathRun* run) {
 
 void LinkShares::measure(const std::vector<TransferPtr>& running) {
   if (topology_ == nullptr) return;
-  std::vector<double> taken(topology_->limits().size(), 0.0);  // edges are the first limits
+  std::vector<double> taken(topology_->limits().size(), 0.0);  // the first limits are the edges
   const auto each_hop = [&](auto&& visit) {
     for (const auto& transfer : running) {
       for (const auto& run : transfer->runs) {
@@ -88,9 +88,10 @@ bool LinkShares::coupled(const LinkUse& one, const LinkUse& other,
   return false;
 }
 
-// A run over two full links takes from both, so it is held to its share. So is a run that shares a
-// full link with runs of another socket's memory, which would end later. In a full link a run has
-// more flows than those beside it, in proportion to its rate.
+// Decides which runs are held to their planned share. If several transfers run, all runs are. A run
+// over two full links is, because it takes from both. So is a run that shares a full link with runs
+// of another socket's memory, which would otherwise end later. Over a full link, runs with a higher
+// rate get more flows, in proportion to it.
 void LinkShares::share(Transfer* transfer, bool alone, const std::vector<double>& taken) const {
   std::vector<std::vector<int>> full;
   for (const auto& run : transfer->runs) {

@@ -1,5 +1,6 @@
-// Computes how fast the copies of each hop can be under the current plans. The copies that flow
-// share a link, and not the plans. Every method runs under the state's lock (run_state.h).
+// Computes how fast the copies of each hop can be under the current plans. A link divides its rate
+// among the copies that flow over it, whatever their plans say. Every method runs under the state's
+// lock (run_state.h).
 #pragma once
 
 #include <array>
@@ -17,9 +18,10 @@ class LinkShares {
   LinkShares(const topology::Topology* topology, uint64_t copy_ns)
       : topology_(topology), copy_ns_(copy_ns) {}
 
-  // Hops between the same two places share what they know of the link.
+  // Joins the hops of the run with the hops of other runs between the same two places. They share
+  // what is known of the link.
   void join(PathRun* run);
-  // Computes what each hop of the runs could carry at most, and beside the others.
+  // Computes the rate of each hop of the runs, once alone and once beside the other hops.
   void measure(const std::vector<TransferPtr>& running);
 
  private:

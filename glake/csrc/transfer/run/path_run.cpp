@@ -14,7 +14,7 @@ int PathRun::node() const {
 }
 
 Bytes PathRun::least(uint64_t copy_ns) const {
-  // The copies of all runs over a hop cover each other's starts.
+  // While a copy of any run over the hop starts, the copies of the other runs fill the link.
   Rate together = planned.rate;
   for (const HopMeter& hop : hops) together = std::max(together, hop.use()->planned);
   const double covering = together * static_cast<double>(copy_ns) * TransferTuning::kCovering;

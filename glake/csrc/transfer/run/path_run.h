@@ -28,14 +28,14 @@ struct PathRun {
   // The length of the longest chunk, a power of two. The longer a chunk is, the more its way over a
   // relay costs.
   Bytes most(uint64_t copy_ns) const;
-  // Whether a chunk's copy goes behind the one before it. A short copy does not, because its start
-  // would leave a gap on the link.
+  // Whether a chunk's copy begins only when the copy before it has ended. A short copy does not,
+  // because its start would leave a gap on the link.
   bool alone(size_t hop, Bytes bytes, uint64_t copy_ns) const;
   Rate pace() const;  // the rate of its slowest hop
   // When a chunk that is taken now would arrive.
   uint64_t arrival(uint64_t now, Bytes bytes, uint64_t copy_ns) const;
   void replan(const PlannedPath& path);
-  // The run takes a chunk: its hops are watched from then on.
+  // Called when the run takes a chunk. Its hops are watched from then on.
   void begin_watch(uint64_t now) { watch.begin(now, {chunks, landed}); }
   // The hop that has kept the run well below its plan for a while; -1: there is none.
   int slow_hop(uint64_t now) { return watch.look(now, {chunks, landed}, planned.rate, hops); }

@@ -126,7 +126,8 @@ Status PipelinePool::timer(int device, EventId* event) {
   return driver_.create_timer(device, event);
 }
 
-// A caller that still held a transfer when the engine closed gives its events back later.
+// The pool may be closed already, because a caller may still hold a transfer when the engine
+// closes.
 void PipelinePool::keep_timer(int device, EventId event) {
   std::lock_guard<std::mutex> guard(mutex_);
   if (closed_ && driver_.destroy_event(event).ok()) return;

@@ -30,7 +30,7 @@ struct Pipeline {
   // serve the current transfer.
   std::vector<std::vector<Buffer>> between;
   std::array<EventId, TransferTuning::kFlows> ended{};  // timers behind the last hop's copies
-  // The rest is of the current transfer.
+  // All members below belong to the current transfer.
   size_t buffers = 0;                  // how many chunks may be between two hops
   size_t chunks = 0;                   // chunks that were submitted or tried so far
   std::vector<KernelBuffers> kernels;  // what its kernel launches use
@@ -49,7 +49,7 @@ class PipelinePool {
   Pipeline take(const Path& path, size_t buffers, Bytes bytes);
   void give(Pipeline line);
   // Makes an event of the device's context that can be timed. keep_timer() keeps it for the next
-  // transfer, so none is lost where the driver refuses to destroy it.
+  // transfer.
   Status timer(int device, EventId* event);
   void keep_timer(int device, EventId event);
   // Gives all streams and events back to the driver. Every pipeline must have come back. Throws

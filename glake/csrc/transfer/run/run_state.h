@@ -30,7 +30,7 @@ class RunState {
 
   // Callers of all that follows hold the lock.
 
-  // The transfer is known from now on, by the id that this returns.
+  // Gives the transfer an id, by which it is known from now on.
   uint64_t enter(const TransferPtr& transfer);
   TransferPtr known(uint64_t id) const;  // null: it has been released, or there was none
   // The caller releases the transfer. If copies of it that were given up are not seen done yet,
@@ -40,7 +40,7 @@ class RunState {
   // The transfers that run, in the order in which they began.
   const std::vector<TransferPtr>& running() const { return running_; }
   void run(const TransferPtr& transfer);
-  // The transfer runs no more. It is counted.
+  // Removes the transfer from those that run, and counts it.
   void finish(const Transfer* transfer);
   // All transfers that are known, then all that run. A transfer that is both is in the list twice.
   std::vector<TransferPtr> all() const;

@@ -167,9 +167,9 @@ void Runner::enlist(const TransferPtr& transfer) {
   }
 }
 
-// Called under the lock. All paths of the plan have failed. Paths that the plan left to others are
-// better than none, unless their relays are lent to other processes. The same holds for the plain
-// copy's path.
+// Called under the lock. All paths of the plan have failed. Opens the paths that the plan no longer
+// has, and the direct path: they are better than none. Paths stay closed if their relays are lent
+// to other processes.
 void Runner::reopen_runs(const TransferPtr& transfer) {
   const uint32_t relays = scheduler_.relays();
   for (const auto& run : transfer->runs) {
@@ -195,7 +195,7 @@ void Runner::conclude(Lock* lock, const TransferPtr& transfer) {
     const std::vector<TransferPtr>& running = state_.running();
     if (running.size() == 1 && running[0] == transfer) {
       lock->unlock();
-      tools_.slots.trim();  // before anybody is told that all is done
+      tools_.slots.trim();  // before any caller is told that the transfer is done
       lock->lock();
     }
     if (!transfer->over()) finish(transfer.get());

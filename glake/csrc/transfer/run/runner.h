@@ -28,16 +28,16 @@ class Runner final : private ChunkListener {
 
   // Adds a transfer and returns its id. It begins now unless it waits for a stream.
   uint64_t add(const TransferPtr& transfer, Rate plain);
-  // The caller's stream has reached the transfer.
+  // Begins a transfer whose stream has reached it.
   void begin(const TransferPtr& transfer);
   TransferPtr find(uint64_t id);   // throws Error
   TransferPtr known(uint64_t id);  // null: it has been released, or there was none
   void cancel(const TransferPtr& transfer);
   void fail(Lock* lock, const TransferPtr& transfer, int code, const std::string& text);
   void release(uint64_t id, const TransferPtr& transfer);
-  // Whether it is over, and none of its copies that were given up may still read or write.
+  // Whether the transfer is over, and no copy that it gave up may still read or write.
   bool settled(const TransferPtr& transfer);
-  // Cancels it and waits for its copies under way.
+  // Cancels the transfer and waits for its copies under way.
   void end(const TransferPtr& transfer);
   std::vector<TransferPtr> all();
   // Shares the node again among all transfers under way.
@@ -74,7 +74,7 @@ class Runner final : private ChunkListener {
   RunState& state_;
   Scheduler& scheduler_;
   LiveRanges& ranges_;
-  std::mutex replan_mutex_;  // one at a time; taken before the state's lock
+  std::mutex replan_mutex_;  // held while plans are made; taken before the state's lock
   std::map<int, std::unique_ptr<Submitter>> submitters_;  // under the state's lock
 };
 

@@ -56,7 +56,7 @@ PlanPtr Scheduler::direct_plan(const Place& src, const Place& dst) {
   return known = std::make_shared<const TransferPlan>(std::move(plan));
 }
 
-// The direct plan of a copy that goes at `rate` beside others. 0: the rate is not known.
+// The direct plan of a copy that goes at `rate` beside other copies. 0: the rate is not known.
 PlanPtr Scheduler::plain_plan(const Demand& demand, Rate rate) {
   PlanPtr direct = direct_plan(demand.src, demand.dst);
   if (rate <= 0) return direct;
@@ -300,9 +300,9 @@ bool Scheduler::forget_enqueued(const void* key) {
   return alone;
 }
 
-// If a hop is behind its plan, although what was seen fills none of its limits, then one of its
-// links is slow. The link that is nearest to being full is taken for the slow one. Links of hops
-// that run well are cleared of suspicion.
+// If a hop is behind its plan, although the rates that were seen fill none of its limits, then one
+// of its links is slow. The link that is nearest to being full is taken for the slow one. Links of
+// hops that run well are cleared of suspicion.
 void Scheduler::learn(const std::vector<Seen>& paths) {
   if (topology_ == nullptr) return;
   std::vector<double> use(topology_->limits().size());
@@ -362,9 +362,9 @@ std::vector<PlanPtr> Scheduler::plan_together(const std::vector<Demand>& running
   return all;
 }
 
-// A copy is not held to its part of a link, but takes what it finds there. A client of the relay
-// service has a small part even of links that are planned for other ranks, so that it may begin at
-// once. Once it has wider parts of other links, it leaves the thin ones out.
+// Removes paths of a very small planned rate, for a client of the relay service. So that a client
+// may begin at once, it has a small part even of links that are meant for other ranks. A copy over
+// such a link would take more than that part, because nothing holds a copy to its planned rate.
 void Scheduler::leave_thin_paths(PlanPtr* plan) const {
   if (!served_) return;
   const Rate least = TransferTuning::kThinShare * (*plan)->rate;
@@ -397,7 +397,7 @@ void Scheduler::tell_forecast() {
   if (forecast_.set_parts(std::move(parts))) decisions_.forget();
 }
 
-// If several edges may be the slow one, the tightest is taken.
+// If several edges of the hop may be the slow one, this names the tightest.
 std::optional<Lesson> Scheduler::lesson(const std::vector<TransferPtr>& running, const PathRun& run,
                                         size_t hop) {
   if (topology_ == nullptr) return {};

@@ -1,5 +1,5 @@
 // Decides how each copy goes, with all that is known at run time: its bytes, the other copies under
-// way, and links found to be slow. It only decides. Others that have a part in this:
+// way, and links found to be slow. It only decides. Other files that take part:
 //
 //   plan/planner.h   the rates of paths, from the capacity graph alone
 //   share_out.h      the bytes that each path of a plan carries
@@ -164,7 +164,7 @@ class Scheduler {
   std::vector<Enqueued> enqueued_;
   FlowForecast forecast_;  // of enqueued_ and plain_
   Decisions decisions_;
-  uint64_t begun_ = 0;         // copies that forecast_ has been told of
+  uint64_t begun_ = 0;         // how many copies forecast_ has been told of
   std::vector<double> parts_;  // the part of each limit that is ours; empty: all of every limit
 };
 

@@ -13,7 +13,7 @@
 namespace glake::transfer {
 namespace {
 
-constexpr double kMany = 1e9;  // for an unbounded number of chunks
+constexpr double kMany = 1e9;  // stands for an unbounded number of chunks
 
 // The bytes that are in one socket's host memory. One stock has all bytes if the socket does not
 // matter.
@@ -77,7 +77,8 @@ Bytes least_chunk(const PlannedPath& path, uint64_t copy_ns) {
                     TransferTuning::kLeastChunk, TransferTuning::kLongestChunk);
 }
 
-// All of the caller's time delays the copies that follow.
+// The weight of a nanosecond of the caller's time against one of the copy's. The caller's time
+// delays each copy that follows by as much.
 double blocked(const Deal& how) {
   return TransferTuning::kBlocked + static_cast<double>(how.followers);
 }
@@ -88,11 +89,11 @@ double chunk_calls_ns(const PlannedPath& path) {
   return hops * TransferTuning::kCallNs + 4 * (hops - 1) * TransferTuning::kEventNs;
 }
 
-// How the chunks of a path are cut. A direct path has TransferTuning::kFlows, which flow side by
-// side to the end. On a relayed path a chunk is short where the whole path waits for it. That is at
-// the beginning if a fast hop comes before the slow ones, and at the end if one comes after them.
-// The start of a copy counts as much as that of a short chunk. Over several slow hops all chunks
-// are short.
+// How the chunks of a path are cut. A direct path has TransferTuning::kFlows chunks, which flow
+// side by side to the end. On a relayed path a chunk is short where the whole path waits for it.
+// That is at the beginning if a fast hop comes before the slow hops, and at the end if a fast hop
+// comes after them. The bytes of a short chunk take about as long as the start of its copy. If
+// there are several slow hops, all chunks are short.
 class Cutting {
  public:
   // `most` is a number of chunks. `blocked` is the weight of a caller's time against a copy's.
@@ -127,12 +128,12 @@ class Cutting {
   }
 
   // The size of the next chunk. `done` bytes are cut and `left` bytes are left. The next `range`
-  // bytes of them are in one piece.
+  // bytes of those left are in one piece.
   Bytes next(Bytes done, Bytes left, Bytes range) const {
     const auto before = static_cast<double>(done), after = static_cast<double>(left);
     double size = std::min(longest_, static_cast<double>(range));
-    // Two chunks of one size would end together, and the link would be idle until the next one
-    // began.
+    // The first chunk is shorter. Otherwise the first two would end together, and the link would be
+    // idle until the next one began.
     if (done == 0 && after > 2 * size) size /= 3;
     if (head_ > 0) size = std::min(size, std::max(head_, before / (parts_ - 1)));
     if (tail_ > 0) size = std::min(size, std::max(tail_, after / parts_));
@@ -205,7 +206,7 @@ std::vector<FlowForecast::Flow> deal(const TransferPlan& plan, const Deal& how,
   for (;;) {
     std::vector<FlowForecast::Flow> flows(plan.paths.size());
     std::vector<FlowForecast::Stock> parts;
-    std::map<int, double> calls;  // of the thread that enqueues a path, before it
+    std::map<int, double> calls;  // ns of calls so far, by worker GPU
     for (const Stock& stock : *stocks) {
       const auto bytes = static_cast<double>(stock.bytes);
       double rate = 1e-3;

@@ -24,7 +24,7 @@ struct PathShare {
 
 struct Shares {
   std::vector<PathShare> paths;
-  std::vector<FlowForecast::Flow> flows;  // the copy, as the forecast may be told of it
+  std::vector<FlowForecast::Flow> flows;  // the copy in the form that the forecast takes
   double end_ns = 0;                      // after how many ns from now it should be done
   double calls_ns = 0;                    // for how many ns its calls hold up the caller
 };

@@ -23,7 +23,8 @@ class SlowHopWatch {
   void begin(uint64_t now, const Carried& carried) {
     if (since_ == 0) start(now, carried);
   }
-  // The plan has changed, so what was seen counts no more. begin() starts the next look.
+  // Called when the plan has changed. What was seen so far does not count any more. begin() starts
+  // the next look.
   void stop();
   // Returns a hop that was slow at enough looks in a row. -1: there is none, or the look is not
   // over. After a hop is returned, the count of slow looks begins again. `planned` is the run's

@@ -21,7 +21,7 @@ struct StreamOrder::Arrival {
   }
 };
 
-// If a call is refused, the stream is released. The transfer, which may have begun, has then ended.
+// If the driver refuses a call, the stream is released, and the transfer is ended if it has begun.
 bool StreamOrder::place(const TransferPtr& transfer) {
   const auto refuse = [&](const char* what, Status s) {
     transfer->gate.open();

@@ -89,7 +89,7 @@ void Submitter::run() {
   left_ = std::move(left);
 }
 
-// Nobody else gets the buffers of copies that may never end.
+// The buffers of copies that may never end are not given back.
 std::string Submitter::end() {
   lost_.reap(TransferTuning::kFarewell);
   Lock lock = book_.lock();
@@ -131,8 +131,8 @@ void Submitter::doze(Lock* lock) {
   lock->lock();
 }
 
-// Takes a chunk for the run whose last chunk is longest ago, of the runs that may take one now. A
-// run that must wait keeps its turn.
+// Of the runs that may take a chunk now, the one whose last chunk is the oldest takes one. A run
+// that must wait keeps its turn.
 bool Submitter::claim(Flight* flight, uint64_t now) {
   std::stable_sort(entries_.begin(), entries_.end(),
                    [](const Entry& a, const Entry& b) { return a.turn < b.turn; });
@@ -340,9 +340,9 @@ void Submitter::handle_overdue(size_t index, uint64_t now) {
   give_up(&lock, std::move(lost), why);
 }
 
-// Nobody knows when the copy ends. Until that is seen, its buffers stay with it, it may write to
-// the destination at any time, and nobody else may get the memory of either end. Callers hold the
-// lock.
+// It is not known when the copy ends. Until its end is seen, its buffers stay with it, and it may
+// write to the destination at any time. So the memory of both ends must not be freed for other
+// owners. Callers hold the lock.
 void Submitter::give_up(Lock* lock, Flight flight, const std::string& why) {
   const TransferPtr transfer = flight.transfer;
   lock->unlock();

@@ -82,7 +82,7 @@ class Submitter {
   std::vector<Flight> flights_;
   bool crowded_ = false;  // a chunk waits for room in a buffer of the relay service
   FlightCopier copier_;
-  LostFlights lost_;  // under the lock where it says so
+  LostFlights lost_;  // LostFlights says which calls need the lock
   ChunkSums sums_;
   std::vector<EventId> events_;  // scratch
   std::thread thread_;

@@ -21,7 +21,8 @@ void expect_ok(Driver& driver, Status s, const char* what) {
 
 }  // namespace
 
-// An event that the timer gets back in the end. The driver keeps what is enqueued with it.
+// An event that goes back to the timer. It may go back at once after its use, because the driver
+// has then what it needs.
 class CopyTimer::Event {
  public:
   explicit Event(CopyTimer& timer) : timer_(&timer) {}
@@ -143,7 +144,8 @@ void CopyTimer::submit(const TimedCopy& copy, const Running& run, Bytes bytes, i
   expect_ok(driver_, s, "a copy");
 }
 
-// No stream goes on before all have reached this point. Meanwhile the next copies are enqueued.
+// Makes each stream wait until all streams have reached this point. Meanwhile the next copies are
+// enqueued.
 void CopyTimer::begin_together(std::vector<Running>* running) {
   Running& first = running->front();
   const auto follow = [&](Running& behind, Running& ahead) {
@@ -170,7 +172,7 @@ void CopyTimer::enqueue(const std::vector<TimedCopy>& copies, Bytes bytes, int r
   }
 }
 
-// Enqueued copies use the buffers, so the next call, or the end, waits for them.
+// Enqueued copies still use the buffers. So the next set, or close(), waits for them.
 void CopyTimer::remember_end(Running* run) {
   try {
     Event last(*this);

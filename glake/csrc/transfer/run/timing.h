@@ -54,7 +54,7 @@ class CopyTimer {
   Devices& devices_;
   Slots& slots_;
   const topology::Topology* topology_;
-  std::mutex mutex_;  // held for one set at a time
+  std::mutex mutex_;  // held while a set is timed
   std::map<int, Slot> gpus_;
   std::map<int, std::vector<std::unique_ptr<PlacedBuffer>>> hosts_;  // by socket
   std::map<int, std::vector<StreamHandle>> streams_;                 // by device

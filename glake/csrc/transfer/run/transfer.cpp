@@ -9,8 +9,8 @@
 namespace glake::transfer {
 namespace {
 
-// A size of about `wanted`. It leaves no small last part of `whole`, whose copy would cost as much
-// as a large one's.
+// A size of about `wanted` that divides `whole` almost evenly. A small last part would cost as much
+// as a large one.
 Bytes even_part(Bytes whole, Bytes wanted) {
   const Bytes count = std::max<Bytes>((whole + wanted - wanted / 8 - 1) / wanted, 1);
   return std::min(round_up(whole / count, 4 * kKiB), whole);
@@ -84,7 +84,7 @@ size_t Transfer::own_stock(const PathRun& run) const {
   return node < stocks_.size() ? node : 0;
 }
 
-// Takes from the run's own socket first, or from another one that no path serves.
+// The bytes of the run's own socket come first, then those of a socket that no path serves.
 int Transfer::index_for(const PathRun& run) const {
   const size_t own = own_stock(run);
   if (stocks_[own].bytes != 0) return static_cast<int>(own);
@@ -149,7 +149,7 @@ bool Transfer::may_take(const PathRun& run, uint64_t now, uint64_t copy_ns) cons
   const unsigned flows = run.hops.front().worker().flows;
   const bool moments = run.hops.front().coupled() || run.hops.back().coupled();
   const unsigned queued =
-      // Copies that wait in a stream begin at no chosen moment.
+      // If copies should begin at chosen moments, none may wait in a stream.
       moments ? 0 : TransferTuning::kQueued;
   const unsigned first =
       slow_first ? std::max(TransferTuning::kGoing, flows) + queued : TransferTuning::kGoing;
@@ -161,8 +161,8 @@ bool Transfer::may_take(const PathRun& run, uint64_t now, uint64_t copy_ns) cons
   return run.in_first_hop < first && run.in_flight - run.in_first_hop <= later;
 }
 
-// A path leaves a chunk to the others if it would finish the chunk later than they finish all that
-// is left.
+// A path leaves a chunk to the other paths if it would land the chunk later than they would land
+// all that is left.
 bool Transfer::best_choice(const PathRun& run, Bytes bytes, uint64_t now, uint64_t copy_ns) const {
   const uint64_t mine = run.arrival(now, bytes, copy_ns);
   // For each other path: when it begins to land bytes that it has not taken yet, and at what rate.
@@ -189,12 +189,14 @@ bool Transfer::best_choice(const PathRun& run, Bytes bytes, uint64_t now, uint64
     owed += each * start;
     end = owed / rate;
   }
-  // They land whole chunks, and not a continuous flow of bytes.
+  // The other paths land whole chunks, and not a continuous flow, so they may be later than `end`.
+  // One start of a copy is allowed for that.
   return static_cast<double>(mine - now) <= end + static_cast<double>(copy_ns);
 }
 
-// Links are shared by flows, and not by plans, so a thin path would take as much as a wide one
-// beside it. If one full link is all that they share, it is full in any case. A path over two full
+// Whether the run has taken so much more than its planned share that it must wait. A link divides
+// its rate among its flows, whatever the plans say, so a thin path would take as much as a wide one
+// beside it. That does no harm where one full link is all that they share. But a path over two full
 // links takes from both.
 bool Transfer::ahead_of_share(const PathRun& run) const {
   if (!run.paced) return false;
@@ -243,7 +245,8 @@ Bytes Transfer::allowance(const PathRun& run, uint64_t now, uint64_t copy_ns) co
              : std::clamp(whole, least, std::max(std::min(run.most(copy_ns), limit), least));
   Bytes bytes = std::clamp(std::min(part, std::max(run.ramp, least)), least, most);
   if (bytes + least / 2 >= rest) bytes = std::min(rest, limit);
-  // If each path left it to another one, none would ever take it.
+  // If no other path is at work, the run takes the chunk in any case. Otherwise each path might
+  // leave it to another one for ever.
   return idle || best_choice(run, bytes, now, copy_ns) ? bytes : 0;
 }
 

@@ -27,7 +27,7 @@ class Transfer {
   Bytes total() const { return request.parts.total(); }
   Bytes left() const;  // neither taken nor arrived
 
-  // Takes the next chunk of about `wanted` bytes, for a run to which allowance() gave them.
+  // Takes the next chunk of about `wanted` bytes, for a run to which allowance() granted them.
   Range take(const PathRun& run, Bytes wanted);
   void give_back(Range range);
 
@@ -45,7 +45,7 @@ class Transfer {
   bool ready();
   void end(uint64_t now);  // for a transfer that is ready
   // Takes no more chunks. The transfer ends when those under way have ended. `details` may be long,
-  // so messages give them last, behind the destination's state.
+  // so messages have them last, after the destination's state.
   void fail(int code, const std::string& text, const std::string& details = "");
   std::string destination_state() const;
   std::string json(uint64_t now) const;
@@ -83,7 +83,7 @@ class Transfer {
   bool released = false;  // the caller released it while there were such copies
   std::vector<std::unique_ptr<PathRun>> runs;
   std::vector<Refusal> refusals;
-  TransferPlan plan;  // rates only are used after replan()
+  TransferPlan plan;  // only its rates are used after replan()
   unsigned in_flight = 0;
   uint64_t started_ns = 0, ended_ns = 0;
   StreamGate gate;                  // of the caller's stream

@@ -19,15 +19,15 @@ class WorkStreams {
   WorkStreams& operator=(const WorkStreams&) = delete;
   ~WorkStreams() { close(); }
 
-  // The next stream for a copy. A DeviceScope of the device must be open. `flows` streams of each
-  // way between two places take turns. So the start of a copy is hidden by another's bytes, and no
-  // copy waits for one of a slower way. `alone`: copies go one after the other, where the link has
-  // room to make up for it.
+  // The next stream for a copy. A DeviceScope of the device must be open. For each pair of places,
+  // `flows` streams take turns. So the bytes of one copy hide the start of the next, and no copy
+  // waits for a copy between other places. `alone`: all copies use one stream, one after the other,
+  // because the link has rate to spare.
   Status next(int device, const Hop& hop, unsigned flows, bool alone, StreamHandle* stream);
   Status event(int device, LentEvent* event);
   void give(int device, EventId id) noexcept { spare_[device].push_back(id); }
-  // Destroys the stream, so that work that is stuck in it delays no other work. The driver ends the
-  // stream with that work.
+  // Destroys the stream, so that work that is stuck in it delays no other work. The driver keeps
+  // the stream until that work has ended.
   void abandon(StreamHandle stream);
   // Gives all back. False if the driver refused some of it.
   bool close() noexcept;

@@ -1,7 +1,7 @@
-// Copies many blocks in one launch. Compiled ahead to copy_blocks.ptx by tools/kernels.py (NVRTC:
-// no nvcc), at run time by the driver for the GPU at hand.
+// Copies many blocks in one launch. tools/kernels.py compiles it ahead of time to copy_blocks.ptx
+// (by NVRTC, without nvcc). At run time the driver compiles the PTX for its GPU.
 //
-// Whatever the running GPU reaches may be at either end: its own memory, a peer's, pinned host
+// Either end may be any memory that the running GPU reaches: its own, a peer's, or pinned host
 // memory. No two blocks overlap.
 
 #ifdef __CUDACC__
@@ -21,7 +21,7 @@ enum : unsigned {
   kAhead = 4,  // loads of a thread under way: 2 KiB of a warp
 };
 
-// All words by a warp. Each is read once, so it is kept out of the caches.
+// A warp copies all words. Each word is read once, so it is kept out of the caches.
 template <class Word>
 __device__ void copy_words(char* dst, const char* src, unsigned long long words, unsigned lane) {
   Word* to = reinterpret_cast<Word*>(dst) + lane;
@@ -35,7 +35,7 @@ __device__ void copy_words(char* dst, const char* src, unsigned long long words,
   ROLLED for (; from < end; from += kWarp, to += kWarp) __stcs(to, __ldcs(from));
 }
 
-// Bytes up to where both ends are aligned, words, and the bytes that are left.
+// Copies single bytes up to where both ends are aligned, then words, then the bytes that are left.
 template <class Word>
 __device__ void copy_aligned(char* dst, const char* src, unsigned long long bytes, unsigned lane) {
   unsigned long long head = -reinterpret_cast<unsigned long long>(dst) % sizeof(Word);

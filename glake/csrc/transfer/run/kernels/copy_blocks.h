@@ -12,8 +12,9 @@ struct CopyBlock {
 // glake_copy_blocks(const CopyBlock* table, unsigned count)
 constexpr const char kCopyBlocks[] = "glake_copy_blocks";
 constexpr unsigned kBlockThreads = 256;
-// Few enough to leave most of a GPU's multiprocessors to other work. 2 KiB for each warp, 512 KiB
-// in all, still hide the latency of another memory.
+// Thread groups of a launch: few enough to leave most of a GPU's multiprocessors to other work.
+// Each warp has loads of 2 KiB under way, so all have 512 KiB. That still hides the latency of host
+// memory and of a peer's memory.
 constexpr unsigned kMostGroups = 32;
 
 }  // namespace glake::transfer
