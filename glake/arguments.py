@@ -20,6 +20,12 @@ def _as_written(unit: re.Match[str]) -> str:
     return unit[1].upper() + "iB"
 
 
+def type_name(value: Any) -> str:
+    """The name of the value's type with its article, for texts: "an int", "a str"."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
 def whole(value: Any) -> int | None:
     """A whole number as an int, also of NumPy or torch. None for True, False and anything else."""
     if type(value) is int:  # the fast way, for small copies
@@ -75,7 +81,7 @@ def text(name: str, value: Any) -> str:
         InvalidArgument: a string with half a character (a lone surrogate).
     """
     if not isinstance(value, str):
-        raise WrongType(f"{name} is a string, not a {type(value).__name__}")
+        raise WrongType(f"{name} is a string, not {type_name(value)}")
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -131,7 +137,7 @@ def path(name: str, value: Any) -> str:
     """A file's path, from a string or an os.PathLike. Raises WrongType for anything else."""
     found = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if not isinstance(found, str):
-        raise WrongType(f"{name} is a path, not a {type(value).__name__}")
+        raise WrongType(f"{name} is a path, not {type_name(value)}")
     return found
 
 
@@ -142,7 +148,7 @@ def address(value: Any) -> int:
     if number is None:
         # The value's repr is not used, because a tensor's repr reads its memory, which may be
         # paused.
-        raise WrongType(f"an address, such as tensor.data_ptr(), not a {type(value).__name__}")
+        raise WrongType(f"an address, such as tensor.data_ptr(), not {type_name(value)}")
     return number
 
 

@@ -53,7 +53,7 @@ def parse_bytes(text: str, zero: bool = False) -> int:
     one byte. With `zero`, 0 is allowed."""
     match = re.fullmatch(rf"({_NUMBER})([A-Za-z]*)", text)
     if match is None or match[2] not in UNITS:
-        raise ValueError("not a number of bytes")
+        raise ValueError('not a number of bytes, such as 4096 or "64MiB"')
     value = float(match[1]) * UNITS[match[2]]
     if value < 1 and not (zero and value == 0):
         raise ValueError("not above 0 bytes")
@@ -448,7 +448,8 @@ class Config:
     )  # fmt: skip
     sim_call_time: bool = _option(
         "0", parse_flag, "0 or 1", "1: calls that enqueue work take their time on the clock", _SIM,
-        "With driver_lock=1, calls that block those take theirs too. 0: the time is only added up.",
+        "With driver_lock=1, calls that block such calls take their own time too. 0: the time is "
+        "only added up.",
         any_time=True,
     )  # fmt: skip
     sim_visible_devices: bool = _option(
@@ -457,7 +458,7 @@ class Config:
     )  # fmt: skip
     sim_pace: int = _option(
         "0", Whole(0, 1000000), "a whole number to 1000000",
-        "real nanoseconds to one of the clock that all processes of a shared machine have "
+        "real nanoseconds to one of the clock that all processes of a shared machine share "
         "(0: each has its own, which runs by itself)", _SIM,
         "With a pace they share the machine's links, too.",
     )  # fmt: skip

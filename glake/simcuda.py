@@ -416,8 +416,9 @@ def set_link(source: str, target: str, rate: float, at_ns: int | None = None) ->
     option `dead_link`.
 
     Args:
-        source: a node by the platform's name, such as "s0".
-        target: a node in the same form, such as "u0".
+        source: a node of the platform's graph, as edges() names it: "g0" is GPU 0, "s0" a socket,
+            "m0" that socket's memory, "u0" a PCIe switch, "N" the NVSwitch.
+        target: the node at the link's other end.
         rate: GB/s.
         at_ns: the time on the virtual clock; None: now.
 

@@ -14,6 +14,7 @@ The second command writes the list of the simulator's options into simcuda.h, fo
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import textwrap
@@ -291,10 +292,12 @@ def simcuda_header() -> str:
 
 def main() -> None:
     """Writes the header, if its text has changed."""
-    if sys.argv[1:] == ["--simcuda"]:
-        path, made = SIMCUDA_HEADER, simcuda_header()
-    else:
-        path, made = Path(sys.argv[1]), header()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("file", nargs="?", type=Path, help="write the tables there")
+    which.add_argument("--simcuda", action="store_true", help="write the list in simcuda.h")
+    given = parser.parse_args()
+    path, made = (SIMCUDA_HEADER, simcuda_header()) if given.simcuda else (given.file, header())
     if not path.exists() or path.read_text() != made:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(made)

@@ -5,7 +5,7 @@
 //
 // Each case grows one number n up to `most`. For every n it prints the cost of one operation: the
 // host's time, and glake's driver calls (the models have no driver). Work on the simulated device
-// never completes in the cases where that is hard, and completes at once in all others.
+// never completes in the cases that this makes harder, and completes at once in all others.
 #include <malloc.h>
 
 #include <functional>
@@ -85,7 +85,8 @@ Point timed(Device& device, size_t count, const std::function<void(size_t)>& bod
   return {static_cast<double>(now_ns() - from) / n, (device.calls() - before) / n};
 }
 
-// n frees, which do not merge, as neighbours are of two streams. Then all memory goes back.
+// All memory goes back after n frees, which do not merge, as neighbours are of two streams. The
+// cost is that of a granule.
 Point emptying(const std::string& name, size_t n) {
   Device device(name, kNever);
   std::vector<uint64_t> blocks;
@@ -106,7 +107,7 @@ Point too_small(const std::string& name, size_t n) {
     device.hold(device.get(kPiece));
   }
   for (const uint64_t piece : pieces) device.give(piece);
-  std::vector<uint64_t> spare;  // what is asked for lies ready behind the pieces
+  std::vector<uint64_t> spare;  // free blocks behind the pieces, of the size that is timed below
   for (size_t i = 0; i < kOperations; ++i) spare.push_back(device.get(kPiece + 512));
   for (const uint64_t block : spare) device.give(block);
   return timed(device, kOperations, [&](size_t) { device.hold(device.get(kPiece + 512)); });

@@ -1,5 +1,5 @@
-// What a large block costs where the device is full and its free bytes are in pieces of 2 MiB. They
-// are as many as the block has, and no two pieces are adjacent.
+// What a large block costs where the device is full and its free bytes are in pieces of 2 MiB.
+// There are as many pieces as the block needs, and no two of them are adjacent.
 //
 //   stitch_cost [--rounds N] [--most BYTES_IN_MIB]
 //

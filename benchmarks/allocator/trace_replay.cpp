@@ -69,7 +69,7 @@ int64_t clock_cost() {
 
 struct Times {
   Samples allocations, frees;  // calls that mapped nothing
-  double driver_ns = 0;        // of all others
+  double driver_ns = 0;        // modelled, of all other calls
   uint64_t events = 0;
   bool fits = true;
 };

@@ -22,8 +22,8 @@ POLICIES = {
     "glake": "this library",
 }
 # In a job of 0.3 GiB a few percent of the bytes are in granules that are partly in use. glake needs
-# 1.035 to 1.058 x, and native 1.12 x and more. It depends on the text, which is this Python's
-# library.
+# 1.035 to 1.058 x, and native 1.12 x and more. The figures depend on the text, which is this
+# Python's library.
 HEADROOM = 1.08
 GRANULE = 2 << 20
 COMPLETE_AFTER = 512  # events until work is complete, by default of `glake replay`
@@ -31,7 +31,7 @@ COMPLETE_AFTER = 512  # events until work is complete, by default of `glake repl
 
 @dataclass(frozen=True)
 class Outcome:
-    """A policy's result at the capacity. If it does not fit, also one without limit, to draw."""
+    """A policy's result at the capacity. Where that is out of memory, also one without limit."""
 
     result: ReplayResult
     unlimited: ReplayResult | None

@@ -2,8 +2,8 @@
 
 It needs a Python with the CUDA build (`make real-environment`), runs over the simulated driver, and
 takes a minute. PyTorch rounds each request up to a power of two. The second side of the comparison
-has `PYTORCH_CUDA_ALLOC_CONF=pinned_max_round_threshold_mb`, which ends that from a size on. Writes
-results/pinned.json.
+has `PYTORCH_CUDA_ALLOC_CONF=pinned_max_round_threshold_mb`, which ends the rounding from a size on.
+Writes results/pinned.json.
 """
 
 import datetime

@@ -1,7 +1,7 @@
 """Shows the results of capacity.py as a table (Markdown, on stdout) and a picture (capacity.svg).
 
-table.py [RESULTS]: RESULTS is a folder of JOB.json. Any Python with glake runs it. The exit code is
-1, with a line for each such job, if glake and compact both need more than native or expandable.
+table.py [RESULTS]: RESULTS is a folder of JOB.json. Any Python with glake runs it. If glake and
+compact both need more than native or expandable for a job, a line says so, and the exit code is 1.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 handover.py [--size GIB] [--platform NAME]... [--completion instant|polled]: each platform has a
 process of its own, on the simulator. The clock counts driver work and copies, but not the CPU's
 checksums of host memory, which several threads compute meanwhile (8 to 10 GB/s each). Beside
-glake's regions are plain copies one after the other. Those of pinned memory are what libraries do
-that hook cudaMalloc (torch_memory_saver, vLLM's cumem). For those of pageable memory the simulator
-leaves out the driver's staging, so a GPU is slower there. Rates are GB/s of both directions
-together. The bound is that of two copies at equal rates.
+glake's regions are plain copies one after the other. Libraries that hook cudaMalloc
+(torch_memory_saver, vLLM's cumem) make such copies of pinned memory. For copies of pageable memory
+the simulator leaves out the driver's staging, so a GPU is slower there. Rates are GB/s of both
+directions together. The bound is that of two copies at equal rates.
 """
 
 import argparse

@@ -201,8 +201,8 @@ def empty(
 
 
 def _allocate(nbytes: int, device: int, stream: int, kind: int) -> int:
-    # CuPy's streams may end at any time, with their Python objects.
-    _C.stream_may_end(device, stream)
+    if stream != 0:  # CuPy's streams may end at any time, with their Python objects
+        _C.stream_may_end(device, stream)
     if kind == 0:
         return _C.malloc(nbytes, device, stream)
     return _C.malloc_contiguous(nbytes, device, stream, kind)

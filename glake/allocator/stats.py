@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from glake import _C, arguments
+from glake import _C, arguments, files
 from glake.arguments import device_number
 from glake.errors import GlakeError, TransferClosed
 
@@ -82,7 +82,12 @@ class TraceRecording:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(arguments.path("a trace", path))
-        _C.trace(arguments.c_string("a trace's path", str(self.path)))
+        name = arguments.c_string("a trace's path", str(self.path))
+        try:
+            self.path.open("ab").close()
+        except OSError as error:  # the C interface would only say that the option is invalid
+            raise files.failed(error, path) from None
+        _C.trace(name)
         TraceRecording._under_way = weakref.ref(self)
 
     def __enter__(self) -> TraceRecording:
@@ -114,7 +119,8 @@ def record_trace(path: str | os.PathLike[str]) -> TraceRecording:
     Raises:
         WrongType: `path` is not a path.
         InvalidArgument: `path` has a NUL, or UTF-8 cannot encode it.
-        GlakeError: the file cannot be written, or this is a forked child.
+        FileFailed: the file cannot be written.
+        GlakeError: this is a forked child.
     """
     return TraceRecording(path)
 

@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
 )
 
+from glake import arguments
 from glake.errors import InvalidArgument, PlanError, WrongType
 
 _aten = torch.ops.aten
@@ -57,7 +58,7 @@ def assume(tensor: torch.Tensor, mean: float) -> torch.Tensor:
         InvalidArgument: `mean` is not finite.
     """
     if not isinstance(tensor, torch.Tensor):
-        raise WrongType(f"a tensor of the job, not a {type(tensor).__name__}")
+        raise WrongType(f"a tensor of the job, not {arguments.type_name(tensor)}")
     if isinstance(mean, bool) or not isinstance(mean, Real):
         raise WrongType(f"mean {mean!r}: a number, such as 0.25 of a mask with a quarter set")
     if not math.isfinite(mean):

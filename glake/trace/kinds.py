@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from glake import arguments
 from glake.errors import PlanError, WrongType
 from glake.trace.roles import KINDS
 
@@ -36,7 +37,7 @@ def kind(tensor: torch.Tensor, what: str) -> torch.Tensor:
     marked: Any = tensor
     loaded: Any = sys.modules.get("torch")
     if loaded is None or not isinstance(marked, loaded.Tensor):
-        raise WrongType(f"a tensor of the job, not a {type(tensor).__name__}")
+        raise WrongType(f"a tensor of the job, not {arguments.type_name(tensor)}")
     marked._glake_kind = what
     return tensor
 

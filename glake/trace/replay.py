@@ -402,7 +402,7 @@ def _event(trace: Trace, index: int | str) -> int:
 def require_trace(trace: Trace) -> None:
     """Raises WrongType for a value that is not from load_trace()."""
     if not isinstance(trace, _native().Trace):
-        raise WrongType(f"a trace, as load_trace() returns it, not a {type(trace).__name__}")
+        raise WrongType(f"a trace, as load_trace() returns it, not {arguments.type_name(trace)}")
 
 
 def _mean_of_second_half(values: list[float]) -> float | None:

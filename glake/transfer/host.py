@@ -63,7 +63,7 @@ def pinned(
 
         if not isinstance(asked, torch.dtype):
             raise InvalidArgument(
-                f"dtype is one of torch's or NumPy's, not a {type(asked).__name__}"
+                f"dtype is one of torch's or NumPy's, not {arguments.type_name(asked)}"
             )
         if count == 0:
             return torch.empty(extents, dtype=asked)

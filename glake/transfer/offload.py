@@ -279,7 +279,7 @@ class Offloader:
         """
         if not hasattr(optimizer, "state") or not hasattr(optimizer, "register_step_pre_hook"):
             raise InvalidArgument(
-                f"offload_optimizer takes a torch optimizer, not a {type(optimizer).__name__}"
+                f"offload_optimizer takes a torch optimizer, not {arguments.type_name(optimizer)}"
             )
         if optimizer in _optimizers:
             raise InvalidArgument(

@@ -57,7 +57,7 @@ def _target(tensor: Any, device: Any) -> Any:
 
     if not isinstance(tensor, torch.Tensor):
         raise InvalidArgument(
-            f"to() moves torch tensors, not a {type(tensor).__name__}: torch.from_numpy or "
+            f"to() moves torch tensors, not {arguments.type_name(tensor)}: torch.from_numpy or "
             "torch.from_dlpack makes one of an array, and copy() takes arrays as they are"
         )
     number = arguments.whole(device)

@@ -4,7 +4,7 @@
 
 namespace simcuda {
 
-// Of all work that must precede the targets, the pieces that can be applied first.
+// Returns the work that can be applied first, out of the targets and all that must precede them.
 std::vector<OpPtr> Applier::close(const std::vector<OpPtr>& targets, uint64_t mark) const {
   std::vector<OpPtr> closure, ready;
   const auto visit = [&](const OpPtr& op) {

@@ -1,5 +1,5 @@
-// Makes the effects of timed work, in a seeded order, before a program may learn that the work is
-// done.
+// Makes the effects of timed work (op.h), in a seeded order, before a program may learn that the
+// work is done.
 #pragma once
 
 #include <condition_variable>

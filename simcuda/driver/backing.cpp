@@ -38,7 +38,7 @@ void Backing::start(bool phantom, int memory_fd, int64_t max_maps) {
     sizes_.insert({kPhantomEnd - kPhantomBase, kPhantomBase});
     return;
   }
-  max_maps_ = 65530;
+  max_maps_ = 65530;  // Linux's default
   std::ifstream("/proc/sys/vm/max_map_count") >> max_maps_;
   int64_t others = count_lines("/proc/self/maps");
   if (max_maps > 0) {

@@ -16,12 +16,14 @@ class Backing {
 
   CUresult reserve(size_t bytes, size_t alignment, CUdeviceptr hint, CUdeviceptr* address);
   void release(CUdeviceptr address, size_t bytes);
-  // None of these fails because the kernel has no mappings left: room_for() is asked first.
+  // None of these fails because Linux has no mappings left. Callers of map() and protect() ask
+  // room_for() first, and unmap() may use the headroom.
   CUresult map(CUdeviceptr address, size_t bytes, uint64_t offset);
   CUresult unmap(CUdeviceptr address, size_t bytes);
   CUresult protect(CUdeviceptr address, size_t bytes, bool read, bool write);
 
-  // Checks that this process may add these kernel mappings and still keep the headroom for undoing.
+  // Checks that this process may add so many mappings of Linux and still keep the headroom for
+  // undoing.
   CUresult room_for(int64_t maps) const;
   void count_maps(int64_t change) { maps_ += change; }
   int64_t maps() const { return maps_; }

@@ -13,7 +13,7 @@
 namespace simcuda {
 namespace {
 
-constexpr size_t kLong = 1 << 20;
+constexpr size_t kLong = 1 << 20;  // bytes from which a range is long: assumed
 
 // Whether all of [from, to) is private memory without a file. Only such memory is zero after its
 // pages were given back.

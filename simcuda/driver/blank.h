@@ -1,4 +1,4 @@
-// Writes zeros for the host where it reads phantom memory, which has no bytes.
+// Gives the host zeros where it reads phantom memory, which has no bytes.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 namespace simcuda {
 
 // In long ranges of anonymous memory it gives the pages back and does not write them. So a job may
-// copy more to the host than this machine has.
+// copy more to the host than this machine has memory.
 void blank(void* address, size_t bytes);
 
 }  // namespace simcuda

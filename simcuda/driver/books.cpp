@@ -1,4 +1,4 @@
-// Call counts, modelled cost, injected faults and delays, and the violations ledger.
+// Call counts, modelled cost, injected faults and delays, and the list of violations.
 #include "books.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ constexpr Row kRows[] = {
 
 int64_t nanoseconds(double us) { return static_cast<int64_t>(us * 1000 + 0.5); }
 
-// Calls whose failure code has no meaning of its own. "*" does not make them fail.
+// False for calls whose return code says nothing about the driver. "*" does not make them fail.
 bool may_fail(Symbol symbol) {
   return symbol != Symbol::k_cuGetErrorName && symbol != Symbol::k_cuGetErrorString &&
          symbol != Symbol::k_cuGetProcAddress && symbol != Symbol::k_cuDriverGetVersion;
@@ -40,7 +40,7 @@ bool all_known(const std::vector<glake::CallTime>& times) {
 
 const char* symbol_name(Symbol symbol) { return kRows[static_cast<unsigned>(symbol)].base; }
 
-// Looks into a table, because a replay asks for counts after every event. If rows have the same
+// Uses a hash table, because a replay asks for counts after every event. If rows have the same
 // name, the first one counts. The table is never destroyed, like the books.
 int find_symbol(std::string_view name) {
   using Names = std::unordered_map<std::string_view, int>;

@@ -1,5 +1,5 @@
 // The books of the calls: how many were made, what they would have cost, which of them are told to
-// fail or to sleep, and the violations ledger.
+// fail or to sleep, and the list of violations.
 #pragma once
 
 #include <array>
@@ -29,7 +29,7 @@ class Books {
   Books();
 
   // Counts a call over one mapping of `pages` 2 MiB pages, sleeps if told to, and returns the
-  // injected failure if one is due for this call. Takes no lock unless a fault is armed.
+  // injected failure if one is due for this call. Takes no lock unless a fault or a delay is armed.
   CUresult enter(Symbol symbol, uint64_t pages) {
     Entry& entry = entries_[static_cast<unsigned>(symbol)];
     entry.calls.fetch_add(1, std::memory_order_relaxed);
@@ -51,8 +51,8 @@ class Books {
     entry.further_pages += pages - 1;
   }
 
-  // Makes some of the further pages first pages of mappings. It is for calls over ranges, which
-  // learn only later how many mappings there are.
+  // Charges some of the further pages as the first pages of further mappings. It is for calls over
+  // ranges, which learn only later how many mappings there are.
   void charge_mappings(Symbol symbol, uint64_t mappings) {
     Entry& entry = entries_[static_cast<unsigned>(symbol)];
     if (mappings <= 1) return;

@@ -22,8 +22,8 @@ class Captures {
   // A call that would break a capture under way returns an error and makes the capture invalid.
   CUresult check_unsafe();                           // for calls that no capture allows
   CUresult check_blocking(Stream* stream);           // for queries and waits of a stream
-  CUresult take(Stream* stream, bool* taken);        // for work: *taken if it goes into a capture,
-  void add_node(Stream* stream, GraphNode node);     // which this call then adds it to
+  CUresult take(Stream* stream, bool* taken);        // for work; *taken: it is for add_node()
+  void add_node(Stream* stream, GraphNode node);     // adds the work to the stream's capture
   CUresult refuse(Stream* stream, const char* why);  // makes the stream's capture invalid
   // True for a legacy stream while a blocking stream is captured.
   bool implicated(const Stream& stream) const;

@@ -16,8 +16,10 @@ extern "C" {
 struct CUstream_st;
 
 /* Memory that the work reads or writes, and the place on the host where its bytes are staged. In
- * phantom memory `*known` says whether bytes are staged. For `in` it is set when they are read, and
- * for `out` it is looked at when they are written. Without it `host` is never touched. */
+ * phantom memory `*known` is the number of bytes that are known. For `in` it is set when they are
+ * read to `host`. For `out` it is looked at when they are written: if not all of them are known,
+ * none of the written bytes is. If `known` is NULL, phantom memory neither reads nor writes `host`.
+ * */
 struct simcuda_piece {
   uint64_t address;
   void* host;
@@ -59,7 +61,7 @@ SIMCUDA_API void simcuda_order_free(struct simcuda_order* order);
 
 /* *how becomes SIMCUDA_ENQUEUED; SIMCUDA_CAPTURED if the work is part of a graph now; or
  * SIMCUDA_COUNTED if work is only counted (option complete_after): then `reached` is not called,
- * but `release` is. The books count one cuLaunchKernel, as for NCCL's own. */
+ * but `release` is. The books count one cuLaunchKernel, as NCCL would make one. */
 SIMCUDA_API int simcuda_collective(struct CUstream_st* stream,
                                    const struct simcuda_collective_work* work,
                                    struct simcuda_order* order, int* how);

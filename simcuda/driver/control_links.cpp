@@ -9,7 +9,8 @@ using namespace simcuda;  // NOLINT: this file is nothing but simcuda's C face
 
 namespace {
 
-// Runs under the driver's mutex, if the driver runs. It is neither counted nor made to fail.
+// Calls the body under the driver's mutex. Returns an error before cuInit. The books do not count
+// these calls, and injected faults do not hit them.
 template <class Body>
 int control(Body&& body) {
   Driver* driver = running.load(std::memory_order_acquire);

@@ -81,7 +81,7 @@ CUresult apply_costs(const Options& options, const std::string& beside) {
 CUresult read_kernel_costs(const Options& options, const std::string& beside, KernelCosts* costs) {
   const std::string path = options.cost_file.empty() ? beside : options.cost_file;
   std::ifstream file(path);
-  if (!file) return CUDA_SUCCESS;  // the costs of calls were not requested from it either
+  if (!file) return CUDA_SUCCESS;  // the table is "published", else read_costs() has failed
   std::stringstream text;
   text << file.rdbuf();
   try {

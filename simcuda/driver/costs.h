@@ -16,10 +16,11 @@ namespace simcuda {
 // default). `beside` is the file if option cost_file names none.
 CUresult read_costs(const Options& options, const std::string& beside,
                     std::vector<CallCost>* costs);
-// Makes that table valid for every call whose cost option call_us has not set.
+// Puts that table in force for every call whose cost option call_us has not set.
 CUresult apply_costs(const Options& options, const std::string& beside);
 
-// What a kernel that copies blocks takes beyond a copy: assumed, as no hardware was measured.
+// How a kernel that copies blocks differs from a copy. Both figures are assumed: no hardware was
+// measured.
 struct KernelCosts {
   double rate = 0.9;         // of the rate a copy engine reaches on the same links
   uint64_t start_ns = 2000;  // to read its table

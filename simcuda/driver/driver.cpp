@@ -38,7 +38,7 @@ CUresult not_initialized() {
     return fail(CUDA_ERROR_NOT_INITIALIZED,
                 "this process is a forked child: CUDA does not survive fork");
   }
-  return fail(CUDA_ERROR_NOT_INITIALIZED, "cuInit has not been called");
+  return fail(CUDA_ERROR_NOT_INITIALIZED, "cuInit has not been called; use a device first");
 }
 
 Given& given_options() {
@@ -62,7 +62,7 @@ int price(const std::string& symbol, CallCost* found) {
   const int index = find_symbol(symbol);
   if (index < 0) return fail(CUDA_ERROR_NOT_FOUND, "simcuda has no call " + symbol);
   std::lock_guard<std::mutex> lock(start_mutex);
-  if (running.load() == nullptr) {  // otherwise they are valid since cuInit
+  if (running.load() == nullptr) {  // otherwise cuInit has applied the costs
     Options options;
     std::string why;
     if (!load_options(&options, given_options(), &why)) {
@@ -128,7 +128,7 @@ static CUresult load_topology(const std::string& path, const std::string& preset
   return CUDA_SUCCESS;
 }
 
-// Computes the options in use and what they mean. No default is left open.
+// Computes the options in use, with every default filled in, and loads the platform.
 static CUresult settle(const Given& given, Options* options, Topology* topology) {
   std::string why;
   if (!load_options(options, given, &why)) return fail(CUDA_ERROR_INVALID_VALUE, why);
@@ -208,7 +208,8 @@ CUresult Driver::start(const Given& given, std::unique_ptr<Driver>* driver) {
 
 Driver::~Driver() { scheduler.reset(); }
 
-// A process that only exits leaves a shared machine here. The kernel takes all else back.
+// A process that exits without a reset leaves a shared machine here. Linux takes everything else
+// back.
 __attribute__((destructor)) static void leave_machine() {
   Driver* driver = running.load();
   if (driver == nullptr || forked || !driver->machine->shared()) return;

@@ -72,7 +72,7 @@ extern std::atomic<Driver*> running;
 extern std::atomic<bool> forked;
 
 CUresult initialize();
-// Whether CUDA_VISIBLE_DEVICES counts. A driver reads it; a simulator beside hidden GPUs does not.
+// Whether CUDA_VISIBLE_DEVICES counts (simcuda_obey_visible_devices in runtime.h).
 extern std::atomic<bool> obey_visible_devices;
 // The options that a driver would have if it started now. It is not started.
 CUresult describe(Options* options);

@@ -12,7 +12,7 @@ LockSide lock_side(Symbol symbol) {
     case Symbol::k_cuMemHostUnregister:
     case Symbol::k_cuModuleLoadData:
     case Symbol::k_cuModuleLoadDataEx:
-    // Assumed.
+    // The calls below were not measured. They are assumed to do the same.
     case Symbol::k_cuIpcCloseMemHandle:
     case Symbol::k_cuCtxCreate:
     case Symbol::k_cuCtxDestroy:
@@ -31,8 +31,8 @@ LockSide lock_side(Symbol symbol) {
     case Symbol::k_cuEventCreate:
       return LockSide::kExcludes;
     // On the GPU a copy from pageable memory blocked others too, for about its own time (1 MiB: 145
-    // to 225 us). Here a copy's time includes the wait for its stream's work. No such blocking was
-    // seen during that wait.
+    // to 225 us). Here a copy's time includes the wait for its stream's work, during which no
+    // blocking was seen. So copies block nobody here.
     case Symbol::k_cuMemcpyHtoD:
     case Symbol::k_cuMemcpyDtoH:
     case Symbol::k_cuMemcpyDtoD:

@@ -153,7 +153,7 @@ Effects::Verdict Effects::judge(Op* op) {
   return Verdict::kIllegal;
 }
 
-// Moves the bytes. Phantom memory has none. Values are only written to host memory.
+// Moves the bytes. Phantom memory has none: there, only values for host memory are written.
 void Effects::move(const Op& op) {
   if (op.covered) {
     if (op.kind == Op::Kind::kCopy) read_nothing(op);

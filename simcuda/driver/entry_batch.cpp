@@ -1,4 +1,5 @@
-// Many copies in one call, as CUDA 12.8 declares it. CUDA 13.0's has no index of the failed copy.
+// cuMemcpyBatchAsync: many copies in one call, as CUDA 12.8 declares it. The form of CUDA 13.0 does
+// not return the index of the failed copy.
 #include "driver.h"
 #include "prototypes.h"
 #include "work.h"
@@ -45,7 +46,8 @@ CUresult submit_batch(CUstream handle, const Batch& batch, size_t* failed) {
     const Stream* stream = driver.streams.resolve(handle, current);
     if (stream == nullptr) return current == nullptr ? no_context() : bad_handle("stream");
     if (!well_formed(batch)) {
-      return fail(CUDA_ERROR_INVALID_VALUE, "cuMemcpyBatchAsync: arrays, counts or attributes");
+      return fail(CUDA_ERROR_INVALID_VALUE,
+                  "cuMemcpyBatchAsync: an array is NULL, or a count or attribute is wrong");
     }
     std::vector<BatchCopy> copies(batch.count);
     size_t attribute = 0;

@@ -19,7 +19,7 @@ std::vector<Op::Part> parts_of(const Driver& driver, const simcuda_piece* pieces
   std::vector<Op::Part> parts;
   for (const simcuda_piece* piece = pieces; piece != pieces + count; ++piece) {
     if (piece->bytes == 0) continue;
-    // Like a kernel's memory, it must not be pageable, which counts as unmapped.
+    // As for a kernel, pageable memory counts as unmapped.
     const bool pinned = driver.host.pinned(piece->address, piece->bytes);
     const Op::Side user{piece->address, 0, pinned, device};
     const Op::Side staged{reinterpret_cast<uint64_t>(piece->host), 0, true, device};
@@ -44,7 +44,8 @@ OpPtr moving(std::vector<Op::Part> parts, int gpu) {
   return op;
 }
 
-// All flows end together. Each edge gets its part of the bytes of the largest flow.
+// All flows end together, so they are one piece of work with the bytes of the largest flow. The
+// load of an edge is the sum of its flows' bytes, as a part of the largest flow's.
 void take_time(const Driver& driver, const simcuda_collective_work& work, Op* op) {
   op->latency_ns = work.latency_ns;
   uint64_t most = 0;
@@ -71,7 +72,8 @@ bool known(const Driver& driver, const simcuda_collective_work& work) {
   });
 }
 
-// The pieces of work, in their order. There are four.
+// Returns four pieces of work, which run in this order: read `in`, call `reached`, wait for `go`,
+// write `out`.
 std::vector<OpPtr> ops_of(const Driver& driver, const simcuda_collective_work& work, int device) {
   const int gpu = driver.gpus.gpu(device);
   const OpPtr in = moving(parts_of(driver, work.in, work.ins, device, true), gpu);
@@ -93,7 +95,8 @@ std::vector<OpPtr> ops_of(const Driver& driver, const simcuda_collective_work& w
 
 CUresult enqueue(Driver* driver, Stream* stream, const simcuda_collective_work& work,
                  simcuda_order* order, int* how) {
-  if (!known(*driver, work)) return fail(CUDA_ERROR_INVALID_DEVICE, "a flow's device");
+  if (!known(*driver, work))
+    return fail(CUDA_ERROR_INVALID_DEVICE, "a flow names a device that the platform does not have");
   const bool captured = stream->capture != nullptr;
   *how = captured ? SIMCUDA_CAPTURED : driver->ticking() ? SIMCUDA_COUNTED : SIMCUDA_ENQUEUED;
   const std::vector<OpPtr> ops = ops_of(*driver, work, stream->device);
@@ -120,8 +123,8 @@ CUresult enqueue(Driver* driver, Stream* stream, const simcuda_collective_work& 
 
 simcuda_order* simcuda_order_new(void) { return new simcuda_order; }
 
-// It may be called with the driver's mutex held, because other owners hold work that is not
-// applied.
+// It may be called with the driver's mutex held. Work that is not applied has other owners, so none
+// is destroyed here.
 void simcuda_order_free(simcuda_order* order) { delete order; }
 
 int simcuda_collective(CUstream handle, const simcuda_collective_work* work, simcuda_order* order,

@@ -95,7 +95,7 @@ CUresult cuMemcpyDtoH(void* dst, CUdeviceptr src, size_t bytes) {
                end(src, Place::kDevice), bytes, true);
 }
 
-// Between devices, or within one, not even the synchronous call waits for the copy.
+// Between devices, or within one device, the synchronous call does not wait for the copy either.
 CUresult cuMemcpyDtoD(CUdeviceptr dst, CUdeviceptr src, size_t bytes) {
   return plain(CALL(cuMemcpyDtoD), nullptr, end(dst, Place::kDevice), end(src, Place::kDevice),
                bytes, false);

@@ -1,5 +1,5 @@
 // Graphs from captures, their instances, and launches. CUDA Driver API, Graph Management. Of the
-// calls that build a graph by hand, only the empty node's exists.
+// calls that build a graph by hand, there is only cuGraphAddEmptyNode.
 #include <algorithm>
 #include <cstdio>
 
@@ -46,7 +46,7 @@ CUresult places_of(Driver* driver, const Graph* graph, const CUgraphNode* nodes,
     GraphPtr owner;
     uint32_t place = 0;
     if (driver->graphs.find_node(nodes[i], &owner, &place) == nullptr || owner.get() != graph) {
-      return fail(CUDA_ERROR_INVALID_VALUE, "a dependency is no node of the graph");
+      return fail(CUDA_ERROR_INVALID_VALUE, "a dependency is not a node of the graph");
     }
     merge(places, {place});
   }
@@ -73,7 +73,7 @@ CUresult instantiate(Driver* driver, CUgraphExec* result, CUgraph handle,
   return CUDA_SUCCESS;
 }
 
-// Finds the events. It fails before anything is enqueued.
+// Finds the events of all nodes. It is called before any work is enqueued, because it may fail.
 CUresult find_events(Driver* driver, const std::vector<GraphNode>& nodes,
                      std::vector<Event*>* events) {
   for (const GraphNode& node : nodes) {

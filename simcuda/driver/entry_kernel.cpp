@@ -18,7 +18,7 @@ constexpr const char kName[] = "glake_copy_blocks";
 constexpr unsigned kWarp = 32, kMostThreads = 256;  // the launch bounds of the kernel
 constexpr unsigned kMostAnyThreads = 1024;          // in a block, on every GPU so far
 
-std::atomic<bool> counting{false};  // kernels that nobody runs
+std::atomic<bool> counting{false};  // whether to take and count kernels that nobody runs
 
 struct Shape {
   unsigned groups[3], threads[3];
@@ -38,7 +38,8 @@ CUresult check_shape(const Shape& shape) {
   }
   if (shape.threads[0] % kWarp != 0 || threads != shape.threads[0] ||
       shape.groups[1] * shape.groups[2] != 1) {
-    return fail(CUDA_ERROR_INVALID_VALUE, "glake_copy_blocks: whole warps, in one dimension");
+    return fail(CUDA_ERROR_INVALID_VALUE,
+                "glake_copy_blocks: blocks are whole warps, grid and block one-dimensional");
   }
   return CUDA_SUCCESS;
 }
@@ -56,7 +57,7 @@ CUresult check_any_shape(const Shape& shape) {
                                             " threads; a block has 1 to 1024");
 }
 
-// For questions about a function other than its launch. Its handle must be valid.
+// For calls about a function, except its launch. They need a valid handle.
 template <class Body>
 CUresult on_function(Symbol symbol, CUfunction function, Body&& body) {
   return in_context(symbol, 0, [&](Driver& driver, Context&) -> CUresult {
@@ -163,7 +164,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int groups_x, unsigned int
         if (found == nullptr) return bad_handle("function");
         if (found->context != driver.streams.find(id)->context) {
           return fail(CUDA_ERROR_INVALID_HANDLE,
-                      "cuLaunchKernel: the function and the stream are of two contexts");
+                      "cuLaunchKernel: the function and the stream belong to different contexts");
         }
         if (found->counted != nullptr) {
           const CUresult shaped = check_any_shape(shape);
@@ -209,8 +210,8 @@ CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int groups_x,
                         shared, stream, arguments, nullptr);
 }
 
-// Registers and static shared memory are not known. It answers that there are none, and gives the
-// most threads.
+// Registers and static shared memory are not known, so their answer is 0. The answer for threads is
+// the most that a block may have.
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction function) {
   return on_function(CALL(cuFuncGetAttribute), function, [&]() -> CUresult {
     if (value == nullptr || attribute < 0 || attribute >= CU_FUNC_ATTRIBUTE_MAX) {

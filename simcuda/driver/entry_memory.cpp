@@ -50,7 +50,8 @@ CUresult cuMemAlloc(CUdeviceptr* address, size_t bytes) {
 
 // Managed memory is a block of the device here. The host and every device may touch it in place. It
 // takes device memory from the start, and more than a device has is out of memory. (On GPUs with
-// page faults it moves, and there may be more.) Phantom memory has no bytes for the host.
+// page faults it moves between host and devices, and may be larger than a device's memory.) Phantom
+// memory has no bytes for the host.
 CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int flags) {
   return in_context(
       CALL(cuMemAllocManaged), pages_of(bytes), [&](Driver& driver, Context& context) -> CUresult {

@@ -13,7 +13,8 @@ CUresult value_work(Symbol symbol, CUstream handle, Op::Kind kind, CUdeviceptr a
     const bool reserved = driver.memory.find(address) != nullptr;
     if ((flags & ~known) != 0 || address % width != 0 ||
         (!reserved && !driver.host.pinned(address, width))) {
-      return fail(CUDA_ERROR_INVALID_VALUE, "a value's address or flags");
+      return fail(CUDA_ERROR_INVALID_VALUE,
+                  "unknown flags, or an address that is unaligned or unknown");
     }
     const auto op = std::make_shared<Op>();
     op->kind = kind;
@@ -26,7 +27,7 @@ CUresult value_work(Symbol symbol, CUstream handle, Op::Kind kind, CUdeviceptr a
   });
 }
 
-// The answer for a capturing stream. For other streams nothing is filled in.
+// Fills in every result for a capturing stream, and only *status for other streams.
 CUresult capture_info(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id,
                       CUgraph* graph, const CUgraphNode** dependencies, size_t* count) {
   return on_stream(CALL(cuStreamGetCaptureInfo), handle, [&](Driver&, Stream& stream) -> CUresult {

@@ -36,7 +36,7 @@ CUresult find_range(Driver* driver, CUdeviceptr address, Range* range) {
   range->bytes = block->bytes;
   range->host = true;
   const bool read_only = block->registered && (block->flags & CU_MEMHOSTREGISTER_READ_ONLY) != 0;
-  range->access = read_only ? 0x55555555u : ~0u;  // for each device: 1 read, 3 both
+  range->access = read_only ? 0x55555555u : ~0u;  // two bits per device: 1 read, 3 read and write
   return CUDA_SUCCESS;
 }
 
@@ -102,7 +102,8 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute which, CUdevicept
                     });
 }
 
-// Unlike the call for one attribute, this succeeds, and what is not known reads as zero.
+// Unlike the call for one attribute, this succeeds. What is not known reads as zero, and the
+// device's number as -2.
 CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* which, void** data,
                                 CUdeviceptr address) {
   return in_context(

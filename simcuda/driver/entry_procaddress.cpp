@@ -15,7 +15,7 @@ struct Export {
   void* function;
 };
 
-// Of one base name, later rows are newer versions.
+// A base name may have several rows, one for each version of its function.
 const Export kExports[] = {
 #define X(base, exported, since, first, further) {#base, since, reinterpret_cast<void*>(&exported)},
     SIMCUDA_CALLS(X)

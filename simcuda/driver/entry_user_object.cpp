@@ -1,4 +1,5 @@
-// User objects. CUDA Driver API, Graph Management: cuUserObjectCreate and the calls behind it.
+// User objects. CUDA Driver API, Graph Management: cuUserObjectCreate and the calls for such
+// objects.
 #include "driver.h"
 #include "user_objects.h"
 

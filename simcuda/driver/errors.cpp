@@ -116,7 +116,7 @@ SIMCUDA_EXPORT CUresult cuGetErrorName(CUresult error, const char** text) {
 
 SIMCUDA_EXPORT CUresult cuGetErrorString(CUresult error, const char** text) {
   const simcuda::Error* found = simcuda::find(error);
-  // PyTorch tells the user by this text which kernel it was.
+  // PyTorch shows this text to the user. It names the refused kernel.
   const char* refused = simcuda::refused_kernel();
   if (error == CUDA_ERROR_NOT_SUPPORTED && refused != nullptr) return simcuda::give(refused, text);
   return simcuda::give(found == nullptr ? nullptr : found->text, text);

@@ -1,6 +1,6 @@
-// Descriptors that name an extent of a machine in any of its processes. Each is an open file
+// Descriptors that name an extent (machine.h) in any process of its machine. Each is an open file
 // description of the exports file. Its offset is the extent's number, and an OFD lock on that byte
-// says that it is still open somewhere.
+// says that the descriptor is still open somewhere.
 #pragma once
 
 #include <string>

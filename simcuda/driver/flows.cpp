@@ -17,13 +17,13 @@ void Flows::enter(Op* op) {
   if (op->route.empty() || op->remaining <= 0) return;
   op->shared = shared_->enter(op->route, op->latency_end_ns, op->remaining);
   if (op->shared >= 0) return;
-  // The shared table is full: thousands of copies run at once. This copy fails, because the links
-  // would not know of it.
+  // The shared table is full: more than kMostShared copies run at once. This copy fails, because
+  // the links would not know of it.
   op->fault = CUDA_ERROR_UNKNOWN;
   op->remaining = 0;
 }
 
-// Whether it has ended on the links of all processes.
+// For links that all processes share: returns whether the work has ended, and then books its bytes.
 bool Flows::take_over(Op* op) {
   if (op->shared < 0) return op->latency_end_ns <= clock_->moment_ns();
   uint64_t end = 0;

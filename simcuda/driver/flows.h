@@ -12,8 +12,8 @@ namespace simcuda {
 
 class Flows {
  public:
-  // `shared`: the links are common to all processes, and the clock moves by itself. nullptr:
-  // neither is so.
+  // `shared`: the links are common to all processes, and the clock moves by itself. nullptr: the
+  // links are this process's own, and the clock moves with the work.
   Flows(const Topology* topology, Links* links, Clock* clock, SharedLinks* shared)
       : topology_(topology), links_(links), clock_(clock), shared_(shared) {}
 

@@ -74,8 +74,9 @@ void Foreseen::compute(const Op& op) {
   }
 }
 
-// A launch about which nothing is known forgets all when it runs. It may run before work of other
-// streams that is enqueued already. So what is foreseen here stays as it is.
+// A launch of a kernel that nobody computes forgets all known bytes of its GPU when it runs. But it
+// may run before work of other streams that is enqueued already. So what is foreseen here stays as
+// it is.
 void Foreseen::enqueue(const Op& op) {
   if (op.covered || given_up_) return;
   switch (op.kind) {

@@ -15,7 +15,7 @@ void merge(After* into, const After& more);
 struct GraphNode {
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
   OpPtr op;                      // as captured; a launch enqueues a copy
-  const char* kernel = nullptr;  // counted at each launch
+  const char* kernel = nullptr;  // a kernel's name, to be counted at each launch
   uint64_t event = 0;            // of an external record or wait
   After after;      // all are lower than its own index, so the nodes can run in their order
   uint64_t id = 0;  // its handle

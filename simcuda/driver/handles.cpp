@@ -108,8 +108,9 @@ CUresult Handles::import_fd(int fd, uint64_t* id) {
     *id = known->second;
     return CUDA_SUCCESS;
   }
-  // Also of a GPU that CUDA_VISIBLE_DEVICES hides: "CUDA 10.1 and later can use P2P with invisible
-  // devices" (NCCL, src/transport/p2p.cc, of ranks that see one GPU each and import handles).
+  // The memory may be of a GPU that CUDA_VISIBLE_DEVICES hides: "CUDA 10.1 and later can use P2P
+  // with invisible devices" (NCCL, src/transport/p2p.cc, of ranks that see one GPU each and import
+  // handles).
   result = hold_extent(extent, machine_->at(extent).generation, "the descriptor's memory is gone");
   if (result != CUDA_SUCCESS) return result;
   *id = adopt(extent);

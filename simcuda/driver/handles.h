@@ -49,7 +49,7 @@ class Handles {
   Machine* machine_ = nullptr;
   const VisibleGpus* gpus_ = nullptr;
   Slots<Handle, 1> handles_;
-  // From the extent to the handle, of exported and imported ones.
+  // The handle of each extent that was exported or imported.
   std::unordered_map<uint32_t, uint64_t> shared_;
   std::array<int64_t, kMaxDevices> live_{};
 };

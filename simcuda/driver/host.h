@@ -33,8 +33,8 @@ class HostMemory {
 
   // Sets the socket of a range of any host memory, known or not; -1: it is spread over all sockets.
   void place(uint64_t address, size_t bytes, int node);
-  // The socket of most of the range's placed bytes; -1: a copy of it uses several. False: no byte
-  // was placed.
+  // The socket of at least three quarters of the range's placed bytes; -1: there is none, and a
+  // copy uses all sockets. False: no byte was placed.
   bool placed(uint64_t address, size_t bytes, int* node) const;
 
  private:

@@ -10,7 +10,8 @@
 
 namespace simcuda {
 
-// A kernel that nobody can run (runtime.h) was launched. The name must live as long as the process.
+// Counts a launch of a kernel that nobody can run (runtime.h). The name must live as long as the
+// process.
 void count_launch(const char* name);
 
 struct Driver;

@@ -6,7 +6,7 @@
 namespace simcuda {
 namespace {
 
-constexpr size_t kMostTogether = size_t{64} << 20;  // of host memory
+constexpr size_t kMostTogether = size_t{64} << 20;  // bytes of host memory for all ranges: assumed
 constexpr size_t kMostRanges = size_t{1} << 18;     // each takes some 200 more bytes
 // Bytes of one range. A part that stays known keeps at most this much memory.
 constexpr size_t kLongest = size_t{64} << 10;
@@ -40,7 +40,7 @@ Known::Bytes Known::part(const Bytes& bytes, size_t begin, size_t size) {
   return {bytes.all, bytes.of, bytes.begin + begin, size};
 }
 
-// Drops ranges when there are too many. Large writes go first, the oldest before others, because
+// Drops ranges when there are too many. Large writes go first, and of these the oldest, because
 // scripts act on small values.
 void Known::keep(int device, uint64_t address, Bytes bytes, bool large) {
   Range range{device, ++turns_, std::move(bytes)};
@@ -53,7 +53,7 @@ void Known::keep(int device, uint64_t address, Bytes bytes, bool large) {
   }
 }
 
-// What is before and behind the range stays known.
+// Forgets the range. Known bytes before and behind it stay known.
 void Known::cut(uint64_t address, size_t bytes) {
   const uint64_t end = address + bytes;
   auto at = ranges_.upper_bound(address);

@@ -1,5 +1,5 @@
 // The known bytes of phantom memory: those that the host copied there, and what was computed from
-// them. Scripts and libraries send small facts through a GPU (lengths, masks, DDP the order of its
+// them. Scripts and libraries send small facts through a GPU (lengths, masks, the order of DDP's
 // buckets) and act on what comes back. All other bytes read as zero.
 #pragma once
 
@@ -15,8 +15,8 @@ namespace simcuda {
 // Any thread may use it. Addresses are unified, so one map holds the memory of all GPUs.
 class Known {
  public:
-  // Larger writes are data, of which nothing is kept: a guess. Lists of a large job's tensors,
-  // which ranks send each other as objects, have some MB.
+  // Larger writes are taken for data, of which nothing is kept. The limit is a guess: lists of a
+  // large job's tensors, which ranks send each other as objects, have some MB.
   static constexpr size_t kMostOfOne = size_t{16} << 20;
 
   // `device` is the memory's device.
@@ -36,12 +36,12 @@ class Known {
   // bytes.
   struct Bytes {
     std::shared_ptr<const char[]> all;
-    size_t of = 0, begin = 0, size = 0;  // the size of all, and which part of it this is
+    size_t of = 0, begin = 0, size = 0;  // the size of `all`; the part of it that this is
     const char* data() const { return all.get() + begin; }
   };
   struct Range {
     int device = -1;    // the memory's device
-    uint64_t turn = 0;  // the turn in which it was written
+    uint64_t turn = 0;  // its number in the order of all writes
     Bytes bytes;
   };
   using Ranges = std::map<uint64_t, Range>;  // by first address; they do not overlap

@@ -1,4 +1,4 @@
-// The ledger: everything alive, as one JSON object.
+// The ledger (simcuda_ledger): counts of everything alive, as one JSON object.
 #include "control.h"
 #include "driver.h"
 

@@ -72,7 +72,8 @@ CUresult Links::arm(const char* from, const char* to, int64_t k, int64_t times,
   }
   const bool none = fault.code == CUDA_SUCCESS && fault.stall_ns == 0 && !fault.corrupt;
   if (k < 1 || times == 0 || times < -1 || none) {
-    return fail(CUDA_ERROR_INVALID_VALUE, "a fault is of the k-th copy from 1, and of something");
+    return fail(CUDA_ERROR_INVALID_VALUE,
+                "k counts from 1; times is -1 or above 0; a fault needs a code, a stall or a flip");
   }
   faults_.push_back({from, to, k, times, fault});
   return CUDA_SUCCESS;

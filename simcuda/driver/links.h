@@ -38,7 +38,7 @@ class Links {
   // Gives a copy that is about to be enqueued the fault that is due.
   void meet(Op* op);
 
-  // Counts that `flows` moved at `rates` for `ns`.
+  // Counts what `flows` carried in `ns` at their `rates`.
   void carry(const std::vector<Op*>& flows, const std::vector<double>& rates, uint64_t ns);
   std::string json(bool clear);
 
@@ -62,7 +62,7 @@ class Links {
   std::multimap<uint64_t, Change> changes_;
   std::vector<Fault> faults_;
   std::vector<Carried> edges_;  // by edge
-  std::vector<double> limits_;  // by limit: the most that was in use
+  std::vector<double> limits_;  // by limit: the largest part of it that was ever in use
 };
 
 }  // namespace simcuda

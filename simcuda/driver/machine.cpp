@@ -156,7 +156,7 @@ CUresult Machine::share_links(const Options& options, const Topology& topology,
                               std::unique_ptr<SharedLinks>* links) {
   if (!shared()) {
     return fail(CUDA_ERROR_INVALID_VALUE,
-                "option pace is of a machine that processes share: name it (option machine)");
+                "option pace needs a machine that processes share: name it by option machine");
   }
   if (options.threaded() || options.polled()) {
     return fail(CUDA_ERROR_INVALID_VALUE,
@@ -206,7 +206,8 @@ CUresult Machine::acquire(int device, uint64_t bytes, uint32_t* extent, bool bac
                     std::to_string(state_->memory_bytes) + " bytes free, " + std::to_string(bytes) +
                     " wanted (option memory)");
   }
-  // The same holds for the record of an extent that is used for the first time.
+  // An extent that is used for the first time needs memory for its record. It is committed now, so
+  // that a full file system is an error here and never a fault.
   if (shared() && fallocate(state_fd_, 0, record_at(state_->extents), sizeof(Extent)) != 0) {
     return fail(CUDA_ERROR_OUT_OF_MEMORY, host_refused(errno));
   }

@@ -59,7 +59,8 @@ class Machine {
   void drop(uint32_t extent);
   // Makes this process a holder, if the extent is still the one that is meant.
   bool hold(uint32_t extent, uint32_t generation);
-  // Make a descriptor that names the extent in any process of this machine, and find its extent.
+  // The first call makes a descriptor that names the extent in any process of this machine. The
+  // second one finds the extent of a descriptor.
   CUresult export_fd(uint32_t extent, int* fd);
   CUresult import_fd(int fd, uint32_t* extent);
 

@@ -165,7 +165,8 @@ CUresult MachineDirectory::join(const Options& options,
     if (!joined_) path_.clear();  // it is not a member, so it has nothing to leave
     return result;
   }
-  return fail(CUDA_ERROR_OPERATING_SYSTEM, directory + " comes and goes");
+  return fail(CUDA_ERROR_OPERATING_SYSTEM,
+              directory + " is removed and made again by others; 100 tries failed");
 }
 
 bool MachineDirectory::take_slot() {

@@ -309,7 +309,7 @@ bool Memory::accessible(CUdeviceptr address, size_t bytes, int device, bool writ
   return true;
 }
 
-// Whether the kernel needs a new mapping at `page`, behind the page before it.
+// Whether Linux needs a new mapping at `page`, and cannot continue that of the page before.
 bool Memory::splits(const Reservation& reservation, size_t page) const {
   if (page == 0 || page >= reservation.bytes / kGranule) return false;
   const Page& a = reservation.page[page - 1];

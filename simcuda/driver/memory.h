@@ -29,7 +29,7 @@ struct Reservation {
   size_t mapped = 0;        // pages
   uint64_t allocation = 0;  // the handle, if this is a cuMemAlloc block (or an opened IPC one)
   size_t requested = 0;     // the block's size as requested
-  uint32_t opens = 0;       // of an IPC block; 0: it is none
+  uint32_t opens = 0;       // times that an IPC block was opened; 0: it is no such block
   size_t limit = 0;         // of a block: the bytes that may be touched
   bool managed = false;     // by cuMemAllocManaged
 };
@@ -48,7 +48,7 @@ class Memory {
   CUresult reserve(size_t bytes, size_t alignment, CUdeviceptr hint, CUdeviceptr* address);
   CUresult free_range(CUdeviceptr address, size_t bytes);
   CUresult map(CUdeviceptr address, size_t bytes, size_t offset, uint64_t handle);
-  // Both count the mappings in the range, if it holds whole ones.
+  // Both fail if the range cuts a mapping. Otherwise they count the mappings in it.
   CUresult unmap(CUdeviceptr address, size_t bytes, uint64_t* mappings = nullptr);
   CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* desc, size_t count,
                       uint64_t* mappings);

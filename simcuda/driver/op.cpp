@@ -52,7 +52,7 @@ CUresult tell_faults(const std::vector<OpPtr>& copies, bool again) {
     if (found == CUDA_SUCCESS) found = op->fault;
   }
   if (found == CUDA_SUCCESS) return found;
-  return fail(found, "a copy was told to end so (simcuda_fail_copy, or a dead link)");
+  return fail(found, "a copy ended with this error because of simcuda_fail_copy or a dead link");
 }
 
 }  // namespace simcuda

@@ -1,6 +1,6 @@
 // One piece of stream work. It is *timed* when the virtual clock has passed its end. It is
-// *applied* when its effect has been made. That is as late as is legal: when a program may learn
-// that it is done.
+// *applied* when its effect has been made. The effect is made as late as is legal: when a program
+// may learn that the work is done.
 #pragma once
 
 #include <memory>
@@ -62,8 +62,8 @@ struct Op {
   };
   int (*compute)(void* data) = nullptr;
   std::vector<Touched> touched;
-  // In phantom memory this stands in place of `touched`. It says when the written bytes are known,
-  // by what is known of the bytes that are read.
+  // In phantom memory this stands in place of `touched`. It says whether the written bytes are
+  // known, depending on which of the read bytes are.
   enum class Computes { kNothing, kOfAll, kOfAny };
   struct Followed {
     uint64_t address = 0;
@@ -71,7 +71,7 @@ struct Op {
     bool read = false, write = false, keeps = false;
   };
   Computes computes = Computes::kNothing;
-  std::vector<Followed> followed;  // until it is enqueued
+  std::vector<Followed> followed;  // emptied when the work is enqueued
   // A copy or memset in a call that is computed as a whole. It takes its time and moves no byte.
   bool covered = false;
   bool launch = false;   // a launch of a kernel that is counted and not run

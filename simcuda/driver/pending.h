@@ -21,7 +21,7 @@ class PendingWork {
 
   // In the order of enqueueing, for one device or for all (-1).
   std::vector<OpPtr> all(int device = -1) const;
-  // The work that is timed, up to a number.
+  // The work that is timed, up to a sequence number.
   std::vector<OpPtr> timed(uint64_t last = UINT64_MAX) const;
   // The piece of work in the middle. Half of the work was enqueued before it.
   OpPtr middle() const;

@@ -8,7 +8,7 @@
 namespace simcuda {
 
 // The calling thread's T. `Tag` tells several objects of one type apart. The main thread's object
-// is never destroyed. That of another thread is made again if it is asked for after its end.
+// is never destroyed. Another thread's object is made again if it is asked for after its end.
 template <class T, class Tag>
 T& per_thread() {
   static thread_local T* mine = nullptr;  // without a destructor, so it can be read to the end

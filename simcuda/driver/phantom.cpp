@@ -43,7 +43,8 @@ void PhantomMemory::copy(int device, const Op::Side& dst, const Op::Side& src, s
   }
 }
 
-// For a collective: between memory and the place where it is staged. Large memory is not staged.
+// Copies between a collective's memory and the host memory where it is staged. Large memory is not
+// staged: its `known` is null.
 void PhantomMemory::stage(int device, const Op::Part& part) {
   auto* to = reinterpret_cast<char*>(part.dst.address);
   const auto* from = reinterpret_cast<const char*>(part.src.address);

@@ -24,7 +24,7 @@ class Pool {
  public:
   Pool(int device, size_t most);
 
-  // The stream must first wait for event `after`; if it was never recorded, for nothing.
+  // If event `after` is recorded, the stream must wait for it before it uses the memory.
   CUresult allocate(Driver* driver, const Stream& stream, size_t bytes, CUdeviceptr* address,
                     Event* after, size_t* grown);
   bool owns(CUdeviceptr address) const;
@@ -44,7 +44,7 @@ class Pool {
   // The pool is destroyed. It ends once none of its memory is in use.
   void doom() { doomed_ = true; }
   bool over() const { return doomed_ && empty(); }
-  // Called after a wait of the host. What exceeds the threshold goes back, and all memory of a
+  // Called after a wait of the host. Gives back what exceeds the threshold, and all memory of a
   // doomed pool.
   void waited(Driver* driver);
 

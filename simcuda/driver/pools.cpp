@@ -24,7 +24,7 @@ Pool* Pools::find(CUmemoryPool handle) {
 }
 
 // "Destroying the current mempool of a device sets the default mempool of that device as the
-// current mempool". Memory that is still in use ends with its free: cuMemPoolDestroy.
+// current mempool". Memory in use stays until it is freed (cuMemPoolDestroy).
 CUresult Pools::destroy(Driver* driver, CUmemoryPool handle) {
   Pool* pool = find(handle);
   if (pool == nullptr) return bad_handle("pool");

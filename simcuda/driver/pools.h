@@ -31,7 +31,7 @@ class Pools {
   std::list<std::unique_ptr<Pool>> pools_;
   Slots<Pool*, 10> handles_;
   std::vector<CUmemoryPool> defaults_, current_;
-  bool any_ = false;  // some pool has memory
+  bool any_ = false;  // some pool has had memory
 };
 
 }  // namespace simcuda

@@ -23,7 +23,7 @@ SIMCUDA_API int simcuda_current_device(void);
 
 /* Launches a kernel that nobody can run. It is ordered work on the stream that takes a launch's
  * time and touches no byte. It is counted by its name, and in the books as cuLaunchKernel. In a
- * capturing stream it becomes part of the graph, and is counted when that is launched. Returns
+ * capturing stream it becomes part of the graph, and is counted when the graph is launched. Returns
  * CUDA_ERROR_INVALID_HANDLE if the stream is not of the current context. */
 SIMCUDA_API int simcuda_launch(const char* name, struct CUstream_st* stream);
 
@@ -35,8 +35,8 @@ SIMCUDA_API size_t simcuda_launches(char* json, size_t capacity, int clear);
 SIMCUDA_API void simcuda_missed(const char* library, const char* function);
 SIMCUDA_API size_t simcuda_missing(char* json, size_t capacity, int clear);
 
-/* The machine that the options describe, for callers that do not start the driver (NVML). After a
- * cuInit in a process that forks later, its children could not use CUDA. */
+/* The machine that the options describe. NVML uses this because it must not start the driver: a
+ * process may ask NVML and then fork, and after a cuInit its children could not use CUDA. */
 struct simcuda_machine_facts {
   int devices;
   uint64_t memory_bytes; /* of each */
@@ -50,8 +50,9 @@ SIMCUDA_API uint64_t simcuda_used_bytes(int gpu);
  * it does not count, because it hides real GPUs from programs that use simcuda beside them. */
 SIMCUDA_API void simcuda_obey_visible_devices(int obey);
 
-/* Sets whether modules with kernels that simcuda does not run may be loaded. Those are launched as
- * by simcuda_launch. By default they are refused, so that glake's own tests launch nothing unseen.
+/* Sets whether modules with kernels that simcuda does not run may be loaded. Such kernels are
+ * launched as by simcuda_launch. By default they are refused, so that glake's own tests launch
+ * nothing unseen.
  */
 SIMCUDA_API void simcuda_count_kernels(int on);
 

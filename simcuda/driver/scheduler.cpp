@@ -40,8 +40,8 @@ Scheduler::~Scheduler() {
   pending_.unlink();
 }
 
-// Adds a copy to those that an event covers, which are the stream's copies since the event before.
-// Finished copies without a fault do not matter.
+// Adds a copy to those whose faults a later call tells. Finished copies without a fault do not
+// matter. Before a list of kMany copies or more would grow, they are removed.
 static void remember(std::vector<OpPtr>* copies, const OpPtr& op) {
   constexpr size_t kMany = 64;
   if (copies->size() >= kMany && copies->size() == copies->capacity()) {

@@ -54,7 +54,7 @@ class SharedLinks::Guard {
   State* state_;
 };
 
-// Called under the machine's joining lock, so that nobody else opens or makes it meanwhile.
+// Called under the machine's joining lock, so that nobody else opens or makes the file meanwhile.
 CUresult SharedLinks::open(const std::string& directory, uint64_t pace, int slot,
                            const Topology& links, std::unique_ptr<SharedLinks>* made) {
   const std::string path = directory + "/links";

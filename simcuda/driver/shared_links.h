@@ -14,11 +14,13 @@
 
 namespace simcuda {
 
+// The most flows under way in all processes, and the most edges of one flow's route. Tables in
+// shared memory have these sizes.
 constexpr int kMostShared = 1024, kMostEdges = 32;
 
 class SharedLinks {
  public:
-  // Opens those of the machine in `directory`. The first process makes them. Throws nothing.
+  // Opens the links of the machine in `directory`. The first process makes them. Throws nothing.
   static CUresult open(const std::string& directory, uint64_t pace, int slot, const Topology& links,
                        std::unique_ptr<SharedLinks>* made);
   ~SharedLinks();
@@ -31,7 +33,7 @@ class SharedLinks {
   int enter(const Route& route, uint64_t start_ns, double bytes);
   // Moves all flows to `now_ns`, and says whether this one is over by then. If so, it is forgotten.
   bool over(int flow, uint64_t now_ns, uint64_t* end_ns);
-  // When the next flow of any process will be over, by the present flows.
+  // When the next flow of any process will start or be over, at the present rates.
   uint64_t next_ns() const;
 
  private:

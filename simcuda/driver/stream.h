@@ -33,7 +33,7 @@ struct Stream {
   CapturePtr capture;                    // nullptr: not capturing
   After after;                           // capturing: what precedes its next work
   std::vector<CUgraphNode> told;         // the same, as it was last given to a caller
-  uint64_t last_seq = 0, last_tick = 0;  // tick clock: those of the last enqueued work
+  uint64_t last_seq = 0, last_tick = 0;  // tick clock: number and tick of the last enqueued work
   uint64_t synced = 0;  // tick clock: the work up to this sequence number has been waited for
   // Tick clock: a wait for this stream is also a wait for these. Ordered by `at`.
   struct Wait {
@@ -52,9 +52,9 @@ struct Event {
   unsigned flags = 0;
   bool recorded = false;
   CapturePtr capture;                      // recorded in a capture, so it says nothing of time
-  After after;                             // what it stands for in the capture
+  After after;                             // the captured work that it stands for
   OpPtr op;                                // the last record; nullptr: tick clock
-  uint64_t stream = 0, seq = 0, tick = 0;  // tick clock: those of the last record
+  uint64_t stream = 0, seq = 0, tick = 0;  // tick clock: where and when it was last recorded
 };
 
 class Streams {
@@ -84,7 +84,7 @@ class Streams {
   Slots<Stream, 3> streams_;
   Slots<Event, 4> events_;
   std::vector<std::pair<uint64_t, uint64_t>> legacy_;  // context, stream
-  inline static uint64_t numbers_ = 0;  // those given out in this process, also before a reset
+  inline static uint64_t numbers_ = 0;  // how many this process has had, also before a reset
 };
 
 }  // namespace simcuda

@@ -1,19 +1,26 @@
 // Every driver call of simcuda: its base name, its exported symbol, the CUDA version in which it
-// appeared, and its published costs. These are the modelled microseconds of a call, and of each
-// further 2 MiB page in it, whether of the same mapping or of a further one. They hold unless the
-// cost file says otherwise (costs.h). UNMEASURED: they are from vAttention's and GMLake's published
-// tables, with assumed slopes. An asynchronous copy and an event query are as published for an A10
-// (2.6 and 0.7). Peer, 2D and batched copies, host functions, launches, stream queries, and a wait
-// beyond the time waited are assumed to be like those. A value written or waited for is assumed to
-// take 1, and each further copy of a batch 0.2 ("page" means copy there). A graph's launch takes
-// 2.5, and 0.2 for each further node ("page" means node). That is the higher of the costs that
-// NVIDIA published before and after CUDA 12.6 (blog, Constant Time Launch for Straight-Line CUDA
-// Graphs). cuMemAlloc and cuMemFree are the gaps between events of jobs recorded on GPUs (median
-// 100 at 2 MiB, 311 at 528; 84 to 104). These include some of PyTorch's own time. Managed memory is
-// assumed to be like it. Pinning and cuMemGetInfo are as measured on an H100, the dearer of two
-// GPUs (32 MiB took 24,000 and 5,200;
-// benchmarks/gpu/results/2026-11-27-NVIDIA-H100-80GB-HBM3-1.json, "driver lock"). Pinning is
-// assumed to take as long for each page. Zero means "not modelled".
+// appeared, and its published costs. The costs are the modelled microseconds of a call, and of each
+// further 2 MiB page in it, whether of the same mapping or of a further one. The cost file may
+// replace them (costs.h). Zero means "not modelled". This project did not measure them, except the
+// last ones of this list:
+//
+// - Calls on virtual memory: vAttention's and GMLake's published tables. The costs of further pages
+//   are assumed.
+// - Asynchronous copies 2.6, and event queries 0.7: published for an A10. Peer, 2D and batched
+//   copies, host functions, launches, stream queries, and a wait beyond the time waited: assumed to
+//   be like those.
+// - A value written or waited for 1, and each further copy of a batch 0.2 (there, "page" means
+//   copy): assumed.
+// - A graph's launch 2.5, and each further node 0.2 ("page" means node there): the higher of the
+//   costs that NVIDIA published before and after CUDA 12.6 (blog, Constant Time Launch for
+//   Straight-Line CUDA Graphs).
+// - cuMemAlloc and cuMemFree: the gaps between events of jobs recorded on GPUs, which include some
+//   of PyTorch's own time. The medians of cuMemAlloc are 100 at 2 MiB and 311 at 528 MiB, those of
+//   cuMemFree 84 to 104. Managed memory: assumed to be like cuMemAlloc.
+// - Pinning and cuMemGetInfo: measured on an H100, the dearer of two GPUs. cuMemHostAlloc of 32 MiB
+//   took 24,000, and cuMemHostRegister 5,200
+//   (benchmarks/gpu/results/2026-11-27-NVIDIA-H100-80GB-HBM3-1.json, "driver lock"). Each page is
+//   assumed to take as long.
 #pragma once
 
 #define SIMCUDA_CALLS(X)                                                                         \

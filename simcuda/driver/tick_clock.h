@@ -20,8 +20,8 @@ class TickClock {
   void wait(Stream* stream, const Event& event);
   bool complete(const Stream& stream);
   bool complete(const Event& event);
-  // The host has waited for a stream's work up to a number, for all work of a stream, or for that
-  // of a context.
+  // The host has waited for a stream's work up to a number, for all work of a stream, or for all
+  // work of a context.
   void synchronize(Stream* stream, uint64_t seq);
   void synchronize(Stream* stream) { synchronize(stream, sequence_); }
   void synchronize(Context* context) { context->synced = sequence_; }

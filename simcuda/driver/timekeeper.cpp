@@ -5,8 +5,9 @@
 namespace simcuda {
 namespace {
 
-// The real time between two looks. A look finds words that the host has written. It also finds
-// copies of other processes that have ended and left more of a link to this process.
+// The longest and the shortest real time between two looks. A look finds words that the host has
+// written. It also finds copies of other processes that have ended and left more of a link to this
+// process.
 constexpr std::chrono::nanoseconds kPacedLook{5'000'000}, kPacedShortest{20'000};
 
 }  // namespace

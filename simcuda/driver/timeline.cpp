@@ -27,8 +27,8 @@ void Timeline::finish(const OpPtr& op) {
   for (const OpPtr& next : op->dependents) {
     if (--next->untimed_deps == 0) ready_.push_back(next);
   }
-  // What the host would notice at once is made before time moves. All else is made as late as is
-  // legal.
+  // Effects that the host would notice at once are made before time moves. All others are made as
+  // late as is legal.
   const bool awaited = std::any_of(words_.begin(), words_.end(),
                                    [&](const OpPtr& word) { return writes_word(*op, *word); });
   if (op->kind == Op::Kind::kHostFunction || awaited) prompt_.push_back(op);
@@ -83,7 +83,8 @@ bool Timeline::advance(Lock* lock) {
   while (true) {
     links_->change(clock_->moment_ns());
     if (flows_->empty() && !words_.empty()) {
-      // Only a written value can help. So this makes the writes that are due, and looks again.
+      // Nothing goes on before a value is written. So this makes the writes that are due, and looks
+      // again.
       const bool idle = turns_->nobody_at_work();
       applier_->apply_timed(lock);
       if (poll_words() || start_ready() || !flows_->empty()) return true;

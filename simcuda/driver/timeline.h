@@ -32,7 +32,7 @@ class Timeline {
   bool start_ready();  // returns whether anything ended at once
   // Goes to the next event. False: there is none. May release the lock.
   bool advance(Lock* lock);
-  // The same. But if only a written value can help, it makes the writes that are due.
+  // The same. But if nothing goes on before a value is written, it makes the writes that are due.
   bool advance_or_write(Lock* lock);
   // Ends the work now.
   void finish(const OpPtr& op);

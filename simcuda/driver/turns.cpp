@@ -11,8 +11,8 @@
 namespace simcuda {
 namespace {
 
-// Real time without any event: until sleeping threads at work count as blocked, and until the wait
-// is given up.
+// Real time without any event: until sleeping threads at work count as blocked, and until the clock
+// waits for no thread.
 constexpr std::chrono::milliseconds kStall{200}, kGiveUp{10000};
 
 std::atomic<uint64_t> lives{0};

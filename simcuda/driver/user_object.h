@@ -22,7 +22,7 @@ class UserObject {
 };
 using UserObjectPtr = std::shared_ptr<UserObject>;
 
-// What a graph, its instances and their launches hold, by its handle.
+// The user objects that a graph, its instances and their launches hold, by the objects' handles.
 struct HeldObject {
   UserObjectPtr object;
   uint64_t count = 0;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kNone = -1;
 
-// The one GPU whose UUID begins with this text.
+// The only GPU whose UUID begins with this text; kNone if there is none or more than one.
 int by_uuid(const std::string& text, int gpus) {
   int found = kNone;
   for (int gpu = 0; gpu < gpus; ++gpu) {

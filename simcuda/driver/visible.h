@@ -13,14 +13,15 @@ class VisibleGpus {
   void all(int gpus);
   // Reads the list of CUDA_VISIBLE_DEVICES by the rules of the CUDA programming guide (environment
   // variables): indices or UUIDs in the given order, up to the first invalid one. If a GPU is named
-  // twice, the process sees none. PyTorch reads the variable so, as it says the driver does.
+  // twice, the process sees none. PyTorch reads the variable in the same way, and says that the
+  // driver does.
   void choose(const std::string& list, int gpus);
 
   int count() const { return visible_; }
   int gpu(int device) const { return gpus_[static_cast<size_t>(device)]; }
   int device(int gpu) const;  // -1: the process does not see it
-  // A number also for a GPU that the process does not see, but whose memory it may have from
-  // another process. Such numbers begin at count().
+  // The number of any GPU of the machine. Those that the process does not see have numbers from
+  // count() on, because the process may have memory of theirs from another process.
   int number(int gpu) const;
   int machine() const { return static_cast<int>(gpus_.size()); }  // all GPUs of the machine
 

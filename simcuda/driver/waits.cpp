@@ -9,9 +9,11 @@
 namespace simcuda {
 namespace {
 
-// Pieces of work, a guess that costs some 30 MB. A GPU queues about a thousand launches.
+// The pieces of work from which make_room() completes some. It is a guess that costs some 30 MB. A
+// GPU queues about a thousand launches.
 constexpr size_t kMostPending = size_t{1} << 15;
-// The time between two looks at words that the host writes, and for a timekeeper that has ended.
+// The real time between two looks at words that the host writes, and between two looks whether the
+// timekeeper has ended.
 constexpr std::chrono::milliseconds kLook{1}, kPacedWait{200};
 
 }  // namespace
@@ -29,7 +31,7 @@ void Waits::make_progress(Lock* lock, Waiter* waiter) {
   if (!turns_->may_leave(*waiter)) waiter->wake.wait_for(*lock, kLook);
 }
 
-// Waits until what the waiter waits for has happened and it is its turn.
+// Waits until the waiter's event has happened and it is the waiter's turn.
 void Waits::stay(Lock* lock, Waiter* waiter) {
   turns_->enter(waiter);
   while (!turns_->stopping() && !turns_->may_leave(*waiter)) make_progress(lock, waiter);
@@ -43,7 +45,7 @@ void Waits::stay_for(Lock* lock, const OpPtr& op) {
   stay(lock, &waiter);
 }
 
-// Waits until one is timed, or until the deadline. Returns whether one is timed.
+// Waits until one of `ops` is timed, or until the deadline. Returns whether one of them is timed.
 bool Waits::await(Lock* lock, const std::vector<OpPtr>& ops, uint64_t deadline_ns) {
   const auto timed = [&] {
     return std::any_of(ops.begin(), ops.end(), [](const OpPtr& op) { return op->timed; });

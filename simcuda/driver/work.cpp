@@ -36,18 +36,21 @@ CUresult resolve(Driver* driver, CopyEnd* end, size_t bytes, size_t rows) {
     }
     end->host = true;
   }
-  if (end->address == 0 && bytes * rows != 0) return fail(CUDA_ERROR_INVALID_VALUE, "NULL");
+  if (end->address == 0 && bytes * rows != 0) {
+    return fail(CUDA_ERROR_INVALID_VALUE, "a copy's address is NULL");
+  }
   const size_t span = bytes * rows == 0 ? 0 : end->pitch * (rows - 1) + bytes;
   // CUDA Driver API, cuMemcpyAsync: host memory of a copy must be registered as a whole, or not at
   // all.
   if (end->host && span != 0 &&
       driver->host.pinned_extent(end->address, span) == HostMemory::Extent::kPart) {
-    return fail(CUDA_ERROR_INVALID_VALUE, "a copy of host memory of which only a part is pinned");
+    return fail(CUDA_ERROR_INVALID_VALUE, "only a part of the copy's host memory is pinned");
   }
   return CUDA_SUCCESS;
 }
 
-// Finds where both ends of a copy are. Host memory without a place is near the other end.
+// Finds where both ends of a copy are. Host memory that nobody placed is where option host_node
+// says.
 void locate(Driver* driver, const CopyEnd& dst, const CopyEnd& src, size_t dst_span,
             size_t src_span, int device, Op* op) {
   const auto gpu_of = [&](CUdeviceptr address) {
@@ -190,7 +193,7 @@ CUresult copy(Driver* driver, uint64_t id, Lock* lock, CopyEnd dst, CopyEnd src,
   const size_t dst_span = dst.pitch * (rows - 1) + bytes, src_span = src.pitch * (rows - 1) + bytes;
   locate(driver, dst, src, dst_span, src_span, stream->device, op.get());
   op->route = route(driver->topology, op->from, op->to);
-  // Pageable memory is read before the call returns, and written before it returns.
+  // Before the call returns, a pageable source has been read, and a pageable target written.
   const bool kept = !driver->options.phantom || bytes * rows <= Known::kMostOfOne;
   if (src.host && !capturing && kept && !driver->host.pinned(src.address, src_span)) {
     take_source(op.get());

@@ -12,8 +12,8 @@ struct CopyEnd {
   bool unified = false;  // the address alone tells which memory it is
 };
 
-// `stream` is a handle of the table. It waits if `wait` is set, or where CUDA does (to pageable
-// host memory, between host addresses).
+// Enqueues a copy. Waits for it if `wait` is set or if CUDA waits (copies to pageable host memory,
+// or between host addresses). `stream` is a handle of the table.
 CUresult copy(Driver* driver, uint64_t stream, Lock* lock, CopyEnd dst, CopyEnd src, size_t bytes,
               size_t rows, bool peer, bool wait);
 // The socket of host memory; -1: spread over all; -2: decided by the device at the other end.

@@ -7,6 +7,7 @@
 namespace simcuda {
 namespace {
 
+// The real time between two looks at words that the host writes, and at links.
 constexpr std::chrono::microseconds kWorkerLook{200};
 
 }  // namespace

@@ -44,6 +44,7 @@ void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int)
 unsigned __cudaPushCallConfiguration(Dim3, Dim3, size_t, CUstream);
 Error __cudaPopCallConfiguration(Dim3*, Dim3*, size_t*, void*);
 Error cudaLaunchKernel(const void*, Dim3, Dim3, void**, size_t, CUstream);
+Error cudaLaunchCooperativeKernel(const void*, Dim3, Dim3, void**, size_t, CUstream);
 Error cudaFuncSetAttribute(const void*, int, int);
 Error cudaMemcpyToSymbol(const void*, const void*, size_t, size_t, int);
 Error cudaMemcpyFromSymbol(void*, const void*, size_t, size_t, int);
@@ -193,6 +194,11 @@ void check_launches() {
     GIVES(kInvalidConfiguration, cudaLaunchKernel(&kernel_stub, {}, {2048}, nullptr, 0, stream));
     GIVES(kInvalidConfiguration, cudaLaunchKernel(&kernel_stub, {0}, {}, nullptr, 0, stream));
     GIVES(kInvalidValue, cudaLaunchKernel(&kernel_stub, {}, {}, nullptr, 100 << 10, stream));
+    for (const Dim3 block : {Dim3{0}, Dim3{2048}}) {
+      GIVES(kInvalidConfiguration,
+            cudaLaunchCooperativeKernel(&kernel_stub, {}, block, nullptr, 0, stream));
+    }
+    OK(cudaLaunchCooperativeKernel(&kernel_stub, {}, {}, nullptr, 0, stream));
     OK(cudaFuncSetAttribute(&kernel_stub, kMaxDynamicShared, 100 << 10));
     OK(cudaLaunchKernel(&kernel_stub, {}, {}, nullptr, 100 << 10, stream));
     OK(cudaSetDevice(1));  // "a kernel launch will fail if it is issued to a stream that is not

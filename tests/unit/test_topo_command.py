@@ -147,7 +147,7 @@ def test_a_plan_of_a_copy(tmp_path: Path) -> None:
     refused("one end must be a GPU", *plan, "cpu:1")
     same = ("--preset", "dgx1v", "--plan", "cuda:0", "gpu0")
     refused("both ends are cuda:0, so that no link is crossed", *same)
-    refused("--bytes 1XB: not a number of bytes; write", *plan, "gpu0", "--bytes", "1XB")
+    refused("--bytes 1XB: not a number of bytes, such as 4096", *plan, "gpu0", "--bytes", "1XB")
     refused("sizes are integers", *plan, "gpu0", "--bytes", "2TiB")
     refused("copy of --plan SRC DST", "--preset", "dgx1v", "--bytes", "4KiB")
     refused("--plan goes with", *plan, "gpu0", "--picture", "a.svg")

@@ -1,6 +1,6 @@
-// Knows whether the calling thread is inside glake, where it may hold glake's locks or libc's. Only
-// the option `debug` keeps this. A call of glake from a signal handler must fail then, because it
-// would wait for its own thread.
+// Knows whether the calling thread is inside glake, where it may hold glake's locks or libc's. If a
+// signal handler calls glake meanwhile, the call must fail, because it would wait for its own
+// thread. Threads keep this state only with the option `debug`.
 #pragma once
 
 #include <atomic>
@@ -17,8 +17,8 @@ class Alone {
   Alone(const Alone&) = delete;
   Alone& operator=(const Alone&) = delete;
   static bool now() { return inside_; }
-  // Sets a state that another function ends, as at a fork. The fences tell the compiler to keep
-  // every lock and unlock on its side of the change.
+  // Sets the state without an object, because another function ends it, as at a fork. The fences
+  // tell the compiler to keep every lock and unlock on its side of the change.
   static void set(bool inside) {
     std::atomic_signal_fence(std::memory_order_seq_cst);
     inside_ = inside;

@@ -18,7 +18,7 @@
 
 namespace glake {
 
-constexpr uint64_t kMostSize = uint64_t{1} << 46;  // the largest size that may be given as text
+constexpr uint64_t kMostSize = uint64_t{1} << 46;  // bytes; the largest size that a text may name
 
 // <cctype> follows the locale too: in Turkish, tolower('I') is not 'i'.
 inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -37,8 +37,8 @@ inline std::string upper(std::string text) {
 }
 
 // Reads the number at the start of *text and removes it from *text. The number has digits, and may
-// have a point before some of them (8, 0.9, .5). It has no sign, exponent, space, hexadecimal or
-// "inf".
+// have a point before some of them (8, 0.9, .5). It may not have a sign, an exponent, a space or
+// hexadecimal digits, and may not be "inf".
 inline std::optional<double> take_decimal(std::string_view* text) {
   size_t end = 0;
   while (end < text->size() && is_digit((*text)[end])) ++end;

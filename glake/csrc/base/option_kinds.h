@@ -30,7 +30,8 @@ struct Contiguous {
   int kind = GLAKE_CONTIGUOUS_VMM;
 };
 
-// One of these words. The value is the word's index, which is that of its enumerator.
+// One of these words. The option's value is the word's index, which is also the value of the
+// enumerator.
 struct Choice {
   std::vector<std::string> words;
 };
@@ -83,7 +84,7 @@ struct FileName {
   size_t most;
 };
 
-// "call=time+time,..." of up to `most` times, each below `below` microseconds.
+// "call=time+time,...". Each call has up to `most` times, each below `below` microseconds.
 struct CallTimes {
   size_t most;
   double below;
@@ -97,7 +98,7 @@ struct CallTime {
 struct DriverName {};  // a path must have a "/", so that a misspelt name is refused at once
 struct AnyText {};
 
-// Throws an Error that says that the option does not take `text`.
+// Throws an Error that says that the option does not take `text`, and `why`.
 [[noreturn]] void refuse_option(const OptionRow& row, const std::string& text,
                                 const std::string& why = "");
 

@@ -10,7 +10,8 @@
 namespace glake {
 
 struct Options : OptionValues {
-  // Reads the environment. Throws Error for an unknown GLAKE_* name or a value that is not taken.
+  // Reads the environment. Throws Error for an unknown GLAKE_* name, or for a value that the option
+  // does not take.
   static Options from_environment();
   // Sets one option. An empty value sets its default, as an empty variable does. Throws Error
   // (GLAKE_UNKNOWN_OPTION, GLAKE_INVALID_OPTION).

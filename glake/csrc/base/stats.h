@@ -21,7 +21,7 @@ struct Stat {
     current -= n;
     freed += n;
   }
-  void take_back(int64_t n) {  // undoes a subtraction of just now
+  void take_back(int64_t n) {  // undoes the last subtraction
     current += n;
     freed -= n;
   }
@@ -70,9 +70,8 @@ struct PoolStat {
   }
 };
 
-// What a thread's cache has counted since it last published. These are the counts of the small
-// pool. It also notes how far the thread's own balance rose above its start, so that one thread's
-// peak is exact.
+// What a thread's cache has counted for one pool since it last passed its counts on. `highest_*`
+// are the most by which allocations exceeded frees meanwhile, so that one thread's peak is exact.
 struct StatDelta {
   int64_t allocations = 0, frees = 0;
   int64_t bytes_allocated = 0, bytes_freed = 0;
@@ -94,10 +93,11 @@ struct StatDelta {
   bool empty() const { return allocations == 0 && frees == 0; }
 };
 
-// These count as PyTorch's do. A block is allocated until its free. It is active, with its
-// requested bytes, until that free has completed. A freed block may still wait for recorded streams
-// or for the end of a capture. As in PyTorch, expandable segments count in no segment or split
-// statistic. All of glake's memory but contiguous blocks is expandable in this sense.
+// These count as PyTorch's do. A block counts as allocated until it is freed. It counts as active,
+// and so do its requested bytes, until the free has completed: a freed block may still wait for
+// recorded streams or for the end of a capture. As in PyTorch, expandable segments count in no
+// segment or split statistic. All memory of glake counts as expandable segments, except contiguous
+// blocks.
 struct Stats {
   PoolStat allocation, allocated_bytes, active, active_bytes, requested_bytes;
   PoolStat segment, reserved_bytes;
@@ -107,8 +107,8 @@ struct Stats {
   uint64_t stitches = 0, stitched_bytes = 0, view_hits = 0, run_hits = 0, edge_stitches = 0,
            extensions = 0;
   uint64_t evictions = 0, growths = 0, cross_stream_hits = 0, repeats = 0;
-  uint64_t segments_walked = 0;  // those that were examined for memory to give back
-  uint64_t views_walked = 0;     // those that were examined for room
+  uint64_t segments_walked = 0;  // spans that were examined for memory to give back
+  uint64_t views_walked = 0;     // views that were examined for room, or to be dropped
 
   void allocate(bool small, Bytes size, Bytes requested) {
     for (PoolStat* count : {&allocation, &active}) count->add(small, 1);

@@ -24,8 +24,8 @@ struct TransferTuning {
   static constexpr double kLeastGain = 1.03;
   // ns that one copy with its events costs, where the platforms file does not say: a guess.
   static constexpr double kCopyNs = 8000;
-  // Relays must bring this many times the rate of the plain copy. At most kRelaysInARow GPUs are in
-  // a row on one path, and one demand has at most kPathsOfOne paths. Guesses.
+  // Relays must bring this many times the rate of the plain copy. One path has at most
+  // kRelaysInARow relay GPUs, and the plan of one copy has at most kPathsOfOne paths. Guesses.
   static constexpr double kRelayGain = 1.15;
   static constexpr int kRelaysInARow = 2, kPathsOfOne = 16;
   // GB/s of a link that no file describes: a guess.
@@ -34,31 +34,34 @@ struct TransferTuning {
   static constexpr Bytes kLongCopy = 8 * kMiB;
 
   // Plans: weights and bounds of the planner's linear programs. Guesses.
-  // The cost of a link, as a part of the path's rate, so that the shorter of two equal paths wins.
+  // What each link of a path costs, as a part of the path's rate. So the shorter of two equally
+  // fast paths wins.
   static constexpr double kLoadCost = 0.0002;
-  // The worth of a settled rate, compared with 1 for others.
+  // The weight of a rate that earlier rounds have settled. A rate that still grows has 1.
   static constexpr double kSettled = 1000;
-  // A rate cannot grow if its price is higher. The prices of a demand sum up to 1.
+  // A rate counts as settled if its price is higher than this. The prices of the rates that still
+  // grow are 1 on average.
   static constexpr double kStopped = 0.02;
   static constexpr double kSameRate = 1.005;  // a smaller rise is not worth another round
-  // The cost of the highest load. It is little against a rate, and much against a link.
+  // What the highest load of a path costs: much less than kSettled, and much more than a link.
   static constexpr double kUneven = 10;
   static constexpr int kEvenRounds = 4;  // rounds that make the loads of paths even
   // A path is thin if it has less than kThinPath of its demand's rate. A thin path is dropped if
   // that costs at most kThinLoss of the rate, and any other path if it costs at most kOtherLoss.
   static constexpr double kThinPath = 0.03, kThinLoss = 0.02, kOtherLoss = 0.002;
-  static constexpr double kPlanFull = 1 - 1e-3;  // a refusal calls a limit full from this part on
-  // A simplex run ends after kPivots pivots, and kPivotsARow more for each row and column. That
-  // only costs rate. A guess: none has come near.
+  // A refusal's text calls a limit full from this part on.
+  static constexpr double kPlanFull = 1 - 1e-3;
+  // A simplex run ends after kPivots pivots, and kPivotsARow more for each row and column. An early
+  // end only costs rate. A guess: no run has come near.
   static constexpr int kPivots = 50, kPivotsARow = 10;
-  static constexpr size_t kPlansKnown = 1024;  // answers that are kept; when full, all are dropped
-  // Refusals that are named for one demand; more explain nothing.
+  static constexpr size_t kPlansKnown = 1024;  // plans that are kept; if full, all go
+  // The most refusals listed for one copy, because a longer list explains nothing more.
   static constexpr size_t kMostRefusals = 24;
   // A path that another process lends must bring this part of the plan's rate.
   static constexpr double kThinShare = 0.05;
-  // Decisions that are kept: both directions of each of 16 GPUs.
+  // The most decisions kept, which is enough for both directions of each of 16 GPUs.
   static constexpr size_t kMostDecisions = 32;
-  static constexpr size_t kPlainRemembered = 64;    // plain copies under way that are remembered
+  static constexpr size_t kPlainRemembered = 64;    // the most plain copies under way remembered
   static constexpr uint64_t kForget = 200'000'000;  // ns until a slow edge is tried at full speed
 
   // The driver copies pageable memory of up to this size, if there is no second path. Then the call
@@ -66,19 +69,21 @@ struct TransferTuning {
   // time of glake's own buffers for 1 to 16 MiB (2026-11-27, benchmarks/gpu/results).
   static constexpr Bytes kPlainPageable = 32 * kMiB;
 
-  // Of a copy of many pageable blocks, this many of the first and of the last ones are looked at. A
-  // guess.
+  // If a copy has many pageable blocks, this many of the first and this many of the last ones stand
+  // for all of them when glake finds out where they are. A guess.
   static constexpr size_t kBlocksLooked = 16;
   // Each thread that touches pages before they are pinned has at least this many bytes. A guess.
   static constexpr Bytes kTouched = 16 * kMiB;
-  // How long the engine's end sleeps between looks for calls that still run. A guess.
+  // While the engine closes, it sleeps this many ns between two looks for calls that still run. A
+  // guess.
   static constexpr uint64_t kCloseSleepNs = 50'000;
 
-  // Events of each GPU that are kept for later plain copies. More are seldom under way. A guess.
+  // How many events of each GPU are kept for later plain copies. More copies are seldom under way.
+  // A guess.
   static constexpr size_t kSpareEvents = 64;
 
-  // Copies beside each other.
-  // A forecast may be this many times too good where copies take links from each other: a guess.
+  // Copies that flow at the same time.
+  // If copies share links, a forecast may promise this many times too much: a guess.
   static constexpr double kUnsure = 1.05;
   // If a copy takes at least this many ns, several ways to deal it out are compared. Each takes
   // some 20 us of the caller's time, which no simulated clock shows. A guess.
@@ -90,9 +95,10 @@ struct TransferTuning {
   static constexpr double kRunsWell = 0.85;
   // Copies that together need this part of a limit wait for each other: a guess.
   static constexpr double kSharedFull = 0.9;
-  // Changes that a forecast computes; 16 GPUs that all copy have fewer.
+  // The most beginnings and ends of copies that a forecast computes. 16 GPUs that all copy have
+  // fewer.
   static constexpr int kMostEvents = 256;
-  static constexpr double kLeftBytes = 4096;  // a forecast ignores fewer bytes than these
+  static constexpr double kLeftBytes = 4096;  // a forecast ignores a rest of fewer bytes
   // A link is much faster than a run if it carries this many times what the run asks of it: a
   // guess.
   static constexpr double kMuchFaster = 2;
@@ -107,29 +113,30 @@ struct TransferTuning {
   // The most copies of one burst, the most threads whose bursts are followed, and how many bursts
   // are remembered. Guesses.
   static constexpr size_t kBurstCopies = 64, kBurstThreads = 256, kBurstsKnown = 1024;
-  // Where bursts change their direction, this many bursts in a row must have had the same one
-  // before the next is expected to have it too: a guess.
+  // If a thread's bursts change their direction, glake expects the last direction again only after
+  // this many bursts in a row had it: a guess.
   static constexpr int kMostDoubt = 3;
   // After this many bursts the paths of a burst are chosen again, because other copies may have run
   // beside it.
   static constexpr unsigned kDecided = 8;
 
-  // Shares of copies that are enqueued at once. Where nothing else is said, the values were chosen
-  // by `glake bench transfer --order enqueued` on hgx_h100_h200, dgx_a100 and dgx1v.
-  // A chunk flows at least this many times as long as a copy takes to start. So the starts of the
-  // chunks beside it are hidden.
+  // Shares of copies of which all chunks are enqueued in one go. Where nothing else is said, the
+  // values were chosen by `glake bench transfer --order enqueued` on hgx_h100_h200, dgx_a100 and
+  // dgx1v.
+  // A chunk flows at least this many times as long as a copy takes to start, so that the next chunk
+  // starts meanwhile.
   static constexpr double kCoverage = 2;
-  // For how many chunks' time a slow hop stands idle. It is idle until the hop before it has filled
-  // its buffers, and again after its last chunk. Two of the chunks are on a hop at once.
+  // A slow hop stands idle for the time of this many chunks: until the hop before it has filled its
+  // buffers, and again after its last chunk. Two chunks are on a hop at once.
   static constexpr double kFill = 3;
-  // What a caller's time costs, as a part of a copy's time. The first counts where no other copy
-  // waits for the calls, the second where others may. Guesses.
+  // What a caller's time costs, as a part of a copy's time. kBlocked counts if no later copy waits
+  // until this one is enqueued, kBlockedUnknown if one may wait. Guesses.
   static constexpr double kBlocked = 0.1, kBlockedUnknown = 1;
   // A hop counts as slow if it is at most this much faster than the slowest one.
   static constexpr double kNearlySlowest = 1.5;
   // A chunk of a path with one slow hop is at most a kWhole-th of the path's bytes, and at most a
-  // kWhole-th of the bytes that are left. Where other copies wait for the calls, it may be a
-  // kWholeInHaste-th.
+  // kWhole-th of the bytes that are left. If later copies wait until this one is enqueued, it may
+  // be a kWholeInHaste-th.
   static constexpr double kWhole = 4, kWholeInHaste = 2;
   static constexpr Bytes kLongestChunk = 16 * kMiB;  // on a relayed path
   // The buffers that a relay has for one transfer, and about how many bytes they have together.
@@ -137,12 +144,14 @@ struct TransferTuning {
   static constexpr Bytes kBuffered = kLeastBuffers * kLongestChunk;
   // ns of an asynchronous copy's call: published for an A10, as in simcuda/driver/symbols.h.
   static constexpr double kCallNs = 2600;
-  // ns of the calls that open and join a path. A wait and a record are assumed to take 1000 each.
+  // ns of the calls that open and join a path. A wait and a record are assumed to take kEventNs
+  // each.
   static constexpr double kEventNs = 1000, kPathNs = 3 * kEventNs;
   // The calls may take this part of the copy's own time, because they go on while the first chunks
   // flow.
   static constexpr double kCalls = 0.5;
-  // One thread enqueues up to this many copies sooner than it wakes others: a guess, two wake-ups.
+  // One thread enqueues up to this many copies itself, because waking other threads takes longer. A
+  // guess: the time of two wake-ups.
   static constexpr size_t kAlone = 6;
   // How many threads one thread wakes. Each takes a system call of several microseconds. A caller
   // that woke all of them would enqueue nothing meanwhile. A guess.
@@ -157,27 +166,27 @@ struct TransferTuning {
   // The most enqueued transfers under way at once. Each may keep 48 MiB on every relay. A guess.
   static constexpr size_t kMostUnderWay = 32;
 
-  // Chunks of copies that threads submit. These are guesses, and `glake bench transfer --order
-  // held` shows their effect.
-  // At the planned rate a chunk takes at least this many times as long as a copy's start.
+  // Chunks of copies whose chunks are submitted one after the other, by threads of the engine.
+  // These are guesses, and `glake bench transfer --order held` shows their effect.
+  // The longest chunk of a run takes at least this many times as long as a copy's start, at the
+  // planned rate.
   static constexpr double kStarts = 2;
-  // A chunk takes this many times as long as a copy's start. Two streams take turns, and each copy
-  // covers the other's start with half of its bytes.
+  // The shortest chunk takes this many times as long as a copy's start. Two streams take turns, and
+  // half of each copy covers the start of the next one.
   static constexpr double kCovering = 1.25;
-  static constexpr Bytes kMostChunk = 8 * kMiB;    // if a buffer holds it on its way
-  static constexpr Bytes kMostDirect = 64 * kMiB;  // if no buffer does
+  static constexpr Bytes kMostChunk = 8 * kMiB;    // if the path has buffers
+  static constexpr Bytes kMostDirect = 64 * kMiB;  // if it has none
   // Copies that flow at once, so that the start of one is hidden by the bytes of another. With more
-  // of them the starts cost more than they hide.
+  // copies the starts cost more time than they hide.
   static constexpr unsigned kLeastFlows = 2, kMostFlows = 6;
-  // How many copies of a run go over one hop at once, and how many more wait there on a slow link.
-  // If there were more, two copies that each wait for another one would begin and end together for
-  // ever.
+  // How many copies of a run go over one hop at once, and how many more wait there if the link is
+  // slow. If more waited, two copies could begin together and end together again and again.
   static constexpr unsigned kGoing = 2, kQueued = 1;
   // A run is expected to carry at most this many times its planned rate.
   static constexpr double kOverPlan = 1.25;
-  // A run's part of the transfer has at least this many chunks.
+  // What a run carries of the transfer is cut into at least this many chunks.
   static constexpr double kShares = 24;
-  static constexpr size_t kMostPieces = 1024;  // in one chunk, because they are submitted together
+  static constexpr size_t kMostPieces = 1024;  // in one chunk, whose pieces are submitted together
   static constexpr Bytes kLeastTable = 4 * kKiB;  // a table of pieces that a kernel reads
 
   // Faults: guesses, in ns unless the comment says otherwise.
@@ -190,7 +199,7 @@ struct TransferTuning {
   // How long a path rests after its first failure, and the longest rest.
   static constexpr uint64_t kFirstRest = 2'000'000, kLongestRest = 10'000'000'000;
   static constexpr uint64_t kGoodChunks = 64;     // successes in a row that halve the next rest
-  static constexpr uint64_t kGrace = 10'000'000;  // a copy may be this late, whatever was expected
+  static constexpr uint64_t kGrace = 10'000'000;  // a copy of any length may be this late
   // Time between two questions about a late copy.
   static constexpr uint64_t kOverduePoll = 1'000'000;
   // A late copy that writes to the destination gets this much more time before its transfer fails.
@@ -204,8 +213,7 @@ struct TransferTuning {
   static constexpr uint64_t kMostWait = 2'000'000'000;
   // The longest wait for one set of the probe's copies.
   static constexpr uint64_t kStuck = 20'000'000'000;
-  // How many times a stream is asked whether its work is done. Each failed copy makes one of these
-  // questions fail.
+  // How many times glake waits for a stream whose wait fails. Each failed copy makes one wait fail.
   static constexpr int kQuestions = 4;
 
   // Waiting, in ns. A thread polls without a sleep from this long before the expected end until
@@ -223,18 +231,19 @@ struct TransferTuning {
   static constexpr uint64_t kUnknownCopyNs = 100'000, kMostSpinNs = 10'000'000;
   // The sleeps before and after the polling: guesses.
   static constexpr uint64_t kShortestSleep = 1'000, kLongestSleep = 50'000;
-  // Time between two checks: guesses.
-  static constexpr uint64_t kWaitSlice = 50'000'000;  // whether to go on waiting
-  static constexpr uint64_t kOrderLook = 2'000'000;   // how far a caller's stream is
+  // The longest time between two checks: guesses.
+  static constexpr uint64_t kWaitSlice = 50'000'000;  // whether the engine was closed
+  static constexpr uint64_t kOrderLook = 2'000'000;   // whether a transfer still waits for a stream
 
   // Host memory.
   // For a smaller copy, glake trusts what the caller says about where its ends are.
   static constexpr Bytes kTrusted = kMiB;
-  // The number of places of host memory that are asked for their socket, the bytes of each stripe
-  // that are asked about, and the shortest stripe of one socket. These and kTrusted are guesses.
+  // kLooks places of host memory are asked for their socket. If it is striped, kProbe bytes at the
+  // start of each stripe are. No stripe is shorter than kLeastStripe. These and kTrusted are
+  // guesses.
   static constexpr Bytes kLooks = 8, kProbe = 16 * kKiB, kLeastStripe = kMiB;
-  // Once the ranges of this many copies are kept, the ranges of finished copies are dropped. A
-  // guess.
+  // The engine keeps the ranges of copies under way. Once it has those of this many copies, it
+  // drops those that have finished. A guess.
   static constexpr size_t kLiveRanges = 16;
   // How many pages of a buffer are asked for their socket, and how many per cent of them may be on
   // another socket than the rest. Guesses.

@@ -14,41 +14,42 @@ namespace glake {
 
 struct Tuning {
   // Growth.
-  // Growth comes last once glake holds this part more than was ever live. Free memory is then
-  // waited for, and stitched, first, because mapping granules again costs less than creating them.
-  // Chosen by benchmarks/allocator/targets.py on the recorded jobs.
+  // Once glake holds this part more than the most that was ever live, it first waits for free
+  // memory and stitches whole free granules. Only then does it grow, because to map granules again
+  // costs less than to create them. Chosen by benchmarks/allocator/targets.py on the recorded jobs.
   static constexpr uint64_t kHoard = 16;
 
   // Sizes of address ranges. Addresses cost nothing until memory is mapped. Guesses.
-  // Times the device's memory: room for blocks, growth and absent holes.
+  // The large arena of a device has this many times the device's memory in addresses: room for
+  // blocks, growth and holes without memory.
   static constexpr Bytes kArenaFactor = 2;
-  // A private pool has this part of those addresses, so that there may be dozens of pools. A block
-  // that does not fit is stitched.
+  // A private pool's large arena has as many addresses as the device has memory. Its small arena
+  // and its views have this part of that, so that there may be dozens of pools.
   static constexpr Bytes kPoolSmallShare = 8;
 
   // Searches run under the device's lock. These bound their host time, which
   // benchmarks/allocator/curves.py checks. The values themselves are guesses.
-  // The most extents of which both ends are tried for a place that needs no wait.
+  // The most extents whose two ends are tried as a place that needs no wait.
   static constexpr int kCandidates = 16;
   static constexpr int kExtentsWalked = 64;
   static constexpr int kIdleViewsTried = 64;  // idle views of the same length
   static constexpr size_t kViewsSearched = 128;
   static constexpr size_t kRunsSearched = 8192;  // runs of granules in these views
 
-  // Stream waits that a step may cost. Where steps do not repeat, kWaitsPerWindow is what each
-  // kWindow requests may cost. A step has at least kLeastStep and at most kMostStep requests.
-  // Chosen by targets.py on the recorded jobs.
+  // How many stream waits a training step may cost. If no steps repeat, each kWindow requests may
+  // cost kWaitsPerWindow. A step has at least kLeastStep and at most kMostStep requests. Chosen by
+  // targets.py on the recorded jobs.
   static constexpr uint64_t kWaitsPerStep = 36;
   static constexpr uint64_t kWaitsPerWindow = 24;
   static constexpr uint64_t kWindow = 4096;
   static constexpr uint64_t kLeastStep = 512, kMostStep = 32768;
 
-  // A request of at least this part of the limit is not moved to save a wait, because moving it
-  // would cost mapping calls: a guess.
+  // A request of at least this part of the limit waits even when the waits of its step are spent,
+  // because another place would cost mapping calls: a guess.
   static constexpr Bytes kMovedAnyway = 32;
 
-  // The most tickets in one set. If more streams have work, the rest is waited for before the
-  // memory is free. A guess.
+  // The most tickets in one set. If more streams have work, the work of the rest is waited for
+  // before the memory is free. A guess.
   static constexpr int kTickets = 8;
 
   // Events: guesses.
@@ -71,31 +72,33 @@ struct Tuning {
   // granules: a guess.
   static constexpr Bytes kSlack = 4;
 
-  // Pinned host memory that nobody uses is at most this part of what was ever live. The least may
-  // always be kept. These are guesses, and benchmarks/real/pinned.py shows their effect.
+  // Pinned host memory that nobody uses is at most this part of what was ever live. Up to
+  // kHostIdleLeast may always be kept. These are guesses, and benchmarks/real/pinned.py shows their
+  // effect.
   static constexpr Bytes kHostIdle = 8;
   static constexpr Bytes kHostIdleLeast = 64 * kMiB;
   // Size classes of pinned host memory: powers of two from the first to the second value, whole
   // granules above that. Guesses.
   static constexpr Bytes kHostLeastClass = 4 * kKiB, kHostMostClass = 8 * kMiB;
 
-  // A paused region's bytes go to the host in portions, and a group of portions is one transfer. It
-  // has 256 MiB: a longer one is hardly faster (docs/transfer.md, by `glake bench transfer`).
+  // A paused region's bytes go to the host in portions, and a group of portions is one transfer. A
+  // group has 256 MiB, because a longer one is hardly faster (docs/transfer.md, by `glake bench
+  // transfer`).
   static constexpr Bytes kSavedPortion = 32 * kMiB;
   static constexpr size_t kSavedGroup = 8;
-  // The groups under way. Each group that waits behind them makes the engine's threads ask the
-  // driver more often, and takes turns from groups of the other direction. A guess.
+  // How many groups are under way at once. With more, the engine's threads ask the driver more
+  // often, and groups of the other direction get fewer turns. A guess.
   static constexpr size_t kSavedUnderWay = 4;
-  // The threads that compute checksums of portions and copy them: this part of the cores, and the
-  // most threads. A core checks 8 to 10 GB/s (measured by hand, 2026-11-24), and a node's links to
-  // one GPU carry 25 to 200.
+  // How many threads compute checksums of portions and copy them: this part of the cores, and at
+  // most kCrewMost. A core checks 8 to 10 GB/s (measured by hand, 2026-11-24), and a node's links
+  // to one GPU carry 25 to 200.
   static constexpr size_t kCrewCores = 2;
   static constexpr size_t kCrewMost = 8;
 
   // Requests remembered, and how many must agree before a sequence is followed: guesses.
   static constexpr uint64_t kRemembered = 1 << 16;
   static constexpr uint64_t kAgreeing = 16;
-  // While a sequence is followed, one request in kIndexed is entered in the index. The last
+  // While a sequence is followed, one in kIndexed requests is entered in the index. The last
   // kCompared requests are compared, because different requests may have one hash. Guesses.
   static constexpr uint64_t kIndexed = 4;
   static constexpr uint64_t kCompared = 4;
@@ -104,9 +107,9 @@ struct Tuning {
   // holds. Guesses.
   static constexpr int kCacheShelves = 256;
   static constexpr int kCacheDepth = 14;
-  // The most that a thread's cache keeps, as a part of the limit: in small blocks, and in large
-  // ones if it keeps any. These are guesses, and benchmarks/allocator/mixed_sizes.py shows their
-  // effect.
+  // The most bytes that a thread's cache keeps, as a part of the limit: of small blocks, and of
+  // large blocks if it keeps them. These are guesses, and benchmarks/allocator/mixed_sizes.py shows
+  // their effect.
   static constexpr Bytes kCacheSmall = 1024;
   static constexpr Bytes kCacheLarge = 32;
 
@@ -115,19 +118,19 @@ struct Tuning {
   static constexpr int kLockSpins = 1000;
   static constexpr int kContended = 4096;
 
-  // Debug modes: the most bytes of freed blocks that are kept from reuse, and the pinned slabs into
-  // which checked bytes are read back. Guesses.
+  // Debug modes: the most bytes of freed blocks that are kept from reuse, and the size and number
+  // of the pinned slabs into which checked bytes are read back. Guesses.
   static constexpr Bytes kDebugKept = 64 * kMiB;
   static constexpr Bytes kReadbackSlab = kMiB;
   static constexpr size_t kReadbackSlabs = 32;
 
-  // Findings of the debug modes that wait to be read, and changed bytes that each one shows:
-  // guesses.
+  // The most findings of the debug modes that wait to be read, and the most changed bytes that one
+  // shows: guesses.
   static constexpr size_t kMostFindings = 200;
   static constexpr size_t kBytesShown = 8;
 
-  // Out of memory: the largest blocks whose stacks are compared, and the holders that the text
-  // names. Guesses.
+  // Out of memory: how many stacks of the largest blocks are compared, and how many holders the
+  // text names. Guesses.
   static constexpr size_t kHoldersDescribed = 64;
   static constexpr size_t kHoldersNamed = 3;
 
@@ -137,10 +140,11 @@ struct Tuning {
   static constexpr int kIpcPatienceMs = 30000;
   static constexpr int kIpcRetryMs = 100;
 
-  // Interception: ranges of one copy's host end, which may be pinned in pieces. A guess.
+  // Interception: how many ranges of one copy's host end are looked at, because it may be pinned in
+  // pieces. A guess.
   static constexpr int kRangesJudged = 4096;
 
-  // Records of blocks and of spans that are made at once: a guess.
+  // How many records of blocks, or of spans, are made at once: a guess.
   static constexpr size_t kSlabRecords = 256;
 };
 

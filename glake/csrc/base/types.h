@@ -7,7 +7,7 @@
 //   span      a stretch of bytes of an arena: busy, free, or absent (no granule behind it)
 //   extent    a maximal stretch of free spans; best fit searches these
 //   view      a range in which granules from anywhere are mapped side by side ("stitched"); their
-//             home mappings stay, so building one unmaps and synchronises nothing
+//             home mappings stay, so building a view unmaps nothing and waits for nothing
 //   block     what a caller holds: one span, or the spans under a stretch of a view
 //   ticket    (stream, epoch): the work after which a freed span is safe on any stream
 //   epoch     a stretch of frees on one stream, closed by one event (a "mark")

@@ -7,8 +7,8 @@
 
 namespace glake {
 
-// The bytes of the character at the start of `text`, which is not empty. 0 if that is not UTF-8, or
-// if it is a control character.
+// The bytes of the character at the start of `text`, which is not empty. 0 if the text does not
+// start with valid UTF-8, or starts with a control character.
 inline size_t printable_length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);
@@ -20,7 +20,7 @@ inline size_t printable_length(std::string_view text) {
     if ((byte(i) & 0xc0) != 0x80) return 0;
     code = code << 6 | (byte(i) & 0x3fu);
   }
-  // An encoding longer than needed, or a control character of two bytes.
+  // A smaller code is an encoding that is longer than needed, or a control character of two bytes.
   constexpr uint32_t kLeast[] = {0, 0, 0xa0, 0x800, 0x10000};
   const bool surrogate = code >= 0xd800 && code <= 0xdfff;
   return code >= kLeast[length] && code <= 0x10ffff && !surrogate ? length : 0;

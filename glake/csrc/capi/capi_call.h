@@ -16,7 +16,7 @@ namespace glake::capi {
 // Sets the calling thread's last error, and returns its code.
 int fail(int code, const char* text) noexcept;
 
-// The code is in the static TLS block. Every call clears it, so access must cost nothing.
+// Every call sets the code. So it is in the static TLS block, where access costs nothing.
 extern __thread int last_code __attribute__((tls_model("initial-exec")));
 
 // Runs `body`. What `body` throws becomes the thread's last error. The hot path calls this instead
@@ -52,9 +52,9 @@ inline void require(bool ok, const char* text) {
   if (!ok) throw Error(GLAKE_INVALID_ARGUMENT, text);
 }
 
-// Converts a caller's struct, which may be shorter or longer than this library's. What a shorter
-// one lacks becomes 0. The members that only a longer one has must be 0. `least` is the size of the
-// first version. Throws Error.
+// Converts a caller's struct, which may be shorter or longer than this library's. Members that a
+// shorter struct lacks become 0. Members that only a longer struct has must be 0. `least` is the
+// size of the struct's first version. Throws Error.
 template <typename Struct>
 Struct as_here(const Struct& given, const std::string& name, size_t least) {
   constexpr size_t kMost = 4096;
@@ -76,7 +76,7 @@ Struct as_here(const Struct& given, const std::string& name, size_t least) {
   return here;
 }
 
-// Throws Error unless a block can have this size.
+// require_size() throws Error if no block can have this size.
 [[noreturn]] void refuse_size(size_t bytes);
 inline void require_size(size_t bytes) {
   if (bytes == 0 || bytes > kMaxRequest) refuse_size(bytes);

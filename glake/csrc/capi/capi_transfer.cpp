@@ -192,7 +192,7 @@ int glake_relay_open(const char* driver, const char* path) {
 int glake_relay_close(void) {
   return api_call([] {
     std::lock_guard<std::mutex> guard(door_mutex);
-    if (door != nullptr) door->stop();  // a thread that waits for it still holds it
+    if (door != nullptr) door->stop();  // a thread in glake_relay_wait() still holds it
     door.reset();
   });
 }

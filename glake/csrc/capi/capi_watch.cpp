@@ -18,7 +18,7 @@ void watch_changed() {
   glake::drop_unused_contexts();
 }
 
-// A device that nobody has used holds nothing. It is not opened to find that out.
+// A device that nobody has used holds nothing. It need not be opened to find that out.
 glake::Snapshot snapshot_of(int device) {
   Process& process = Process::instance();
   process.check_usable();
@@ -32,7 +32,7 @@ glake::Snapshot snapshot_of(int device) {
 
 void* pointer(glake::StreamHandle stream) { return reinterpret_cast<void*>(stream); }
 
-// `told`: whether the history has an event of each block that is visited.
+// `told`: the history gets an event GLAKE_SNAPSHOT of this walk.
 int visit(int device, void* self, void (*segment)(void* self, const glake_segment_info* segment),
           void (*block)(void* self, const glake_block_record* block), bool told) {
   return api_call([&] {
@@ -151,7 +151,7 @@ size_t glake_findings(char* text, size_t capacity) {
   size_t length = 0;
   api_call([&] {
     static std::mutex mutex;
-    // The part that did not fit into the last caller's buffer.
+    // Findings whose text did not fit into a caller's buffer. The next call returns them again.
     static auto* waiting = new std::string;
     Process& process = Process::instance();
     process.check_usable();

@@ -23,8 +23,8 @@ void DebugDevice::require(Status s, const char* what) const {
                                       " for a check: " + driver_.describe(s));
 }
 
-// A stream under capture records what is enqueued and does not run it. A stream that may be
-// destroyed must not be named.
+// A stream under capture does not run what is enqueued. A stream that may be destroyed must not be
+// named to the driver.
 bool DebugDevice::may_touch(StreamHandle stream) {
   if (!driver_.streams().askable(stream)) return false;
   bool capturing = false;
@@ -121,7 +121,7 @@ void DebugDevice::free(Block* block, const HoldingPtr& h, const ContextRef& cont
 }
 
 void DebugDevice::give(const Kept& kept) {
-  // Memory that a private pool has lent goes back to the pool, whose blocks are not checked.
+  // A pool may have lent the memory. Then it goes back to that pool, whose blocks are not checked.
   if (kept.block->heap->pool_id() == PoolId{}) {
     auto offset = static_cast<int64_t>(kept.holding->begin - kept.holding->ptr);
     for (const Span* p = kept.block->pieces; p != nullptr; p = p->piece_next) {
@@ -225,7 +225,7 @@ void DebugDevice::check() {
   std::lock_guard<std::mutex> guard(mutex_);
   DeviceScope scope(driver_, number_);
   require(scope.status(), "to make its context current");
-  if (device_.capturing()) {  // then nothing may be waited for
+  if (device_.capturing()) {  // during a capture nothing may be waited for
     skip();
     return;
   }
@@ -237,10 +237,10 @@ void DebugDevice::check() {
   batch.repairs = true;
   bool copied = check_live(batch) && check_filled(batch);
   checks_.finish(std::move(batch), 0);
-  // The first round is for the copies, the second for their repairs.
+  // This waits for the copies. The synchronisation at the end waits for their repairs.
   Status s = driver_.synchronize(number_);
-  // What was enqueued has no order with later work of any stream. If it has not run by now, it may
-  // run after the memory has a new owner. So the memory must stay mapped until it has run.
+  // The copies have no order with later work of any stream. If they have not run by now, they may
+  // run after the memory has a new owner. So the memory must stay mapped until they have run.
   if (!s.ok()) {
     device_.note_unticketed();
     checks_.disregard_repairs();

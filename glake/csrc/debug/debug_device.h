@@ -36,19 +36,20 @@ class DebugDevice final : public DebugHooks {
   // Takes over a block that was just allocated with that overhead. Returns the pointer for its
   // caller.
   void* allocated(Block* block, Bytes requested, const char* tag, const ContextRef& context);
-  // Takes the live block at a caller's pointer out of the live ones. Null if no live block of this
-  // device has that pointer.
+  // Removes the block at a caller's pointer from the live blocks, and returns it. Null if no live
+  // block of this device has that pointer.
   HoldingPtr take(Address ptr);
   // Checks and frees a block that take() gave.
   void free(Block* block, const HoldingPtr& holding, const ContextRef& context, ThreadCache& cache);
 
-  // The first byte of the block itself, for a caller's pointer. A pointer of no block of this
-  // device is returned as it is. Throws what refuse_guard() throws.
+  // The first byte of the block itself, for a caller's pointer. If no block of this device has the
+  // pointer, it is returned as it is. Throws what refuse_guard() throws.
   Address inner(Address ptr);
   // Throws Error if a live block has its front guard at `ptr`. The block begins there, but no
   // caller has that pointer.
   void refuse_guard(Address ptr);
-  // Says how a freed pointer was freed, for an error message; "" if that is not known any more.
+  // Says where a pointer was allocated and freed, for an error message; "" if that is not known any
+  // more.
   std::string explain(Address ptr);
 
   // Gives back the freed blocks that are kept from reuse. True if there were any.
@@ -58,8 +59,9 @@ class DebugDevice final : public DebugHooks {
 
   // Compares the copies that have arrived. Waits for nothing.
   void poll();
-  // Waits for the device. Checks every copy under way, every guard and all memory that is still
-  // filled. Puts what it finds into the FindingBook. Throws Error if the driver refuses.
+  // Waits for the device. Checks every copy under way, the guards of every live block, and all
+  // freed memory that is still filled. Puts what it finds into the FindingBook. Throws Error if the
+  // driver refuses.
   void check();
   // Called before the device closes. The first refusal stops it, and the caller may try again.
   Status close() override;

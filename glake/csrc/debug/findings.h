@@ -18,7 +18,7 @@ namespace glake {
 struct Holding {
   Address ptr = 0;  // the caller's
   Bytes requested = 0;
-  Address begin = 0;  // with its guards
+  Address begin = 0;  // the block's own, with its guards
   Bytes size = 0;
   StreamHandle stream = 0;
   int device = 0;
@@ -38,7 +38,7 @@ struct Finding {
 
   Damage kind = Damage::kBefore;
   HoldingPtr block;
-  std::vector<Byte> bytes;  // the first few
+  std::vector<Byte> bytes;  // the first few that changed
   uint64_t count = 0;
   int64_t first = 0, last = 0;
 

@@ -73,7 +73,8 @@ void PendingChecks::finish(Batch batch, StreamHandle stream) {
   }
 }
 
-// Reads every batch that is known to have run. A mark on a stream covers what came before it.
+// Reads every batch that is known to have run. The event of a batch also stands for the batches
+// before it.
 void PendingChecks::collect() {
   for (auto& [stream, batches] : pending_) {
     size_t done = 0;
@@ -86,8 +87,9 @@ void PendingChecks::collect() {
   }
 }
 
-// Waits for the oldest mark of a stream, and then reads what it covers. It does not ask the driver
-// again whether the work is done: if the driver refused to answer, the caller would wait for ever.
+// Waits for the oldest event of a stream, and then reads the batches up to it. It does not ask the
+// driver again whether the work is done. If the driver refused to answer, the caller would wait for
+// ever.
 bool PendingChecks::wait_for_oldest() {
   for (auto& [stream, batches] : pending_) {
     for (size_t i = 0; i < batches.size(); ++i) {

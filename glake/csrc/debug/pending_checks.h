@@ -1,6 +1,6 @@
-// What the debug modes read back from one device: copies of guards and fills, taken in stream order
-// and compared on the host once they have arrived. It is not thread-safe. The caller holds the
-// device's debug lock and has a DeviceScope open.
+// Reads back from one device what the debug modes check. Guards and filled memory are copied in
+// stream order, and compared on the host once the copies have arrived. It is not thread-safe. The
+// caller holds the device's debug lock and has a DeviceScope open.
 #pragma once
 
 #include <atomic>
@@ -25,12 +25,12 @@ class PendingChecks {
     uint8_t expected;
     Damage kind;
     int64_t offset;
-    HoldingPtr block;  // null: it is no longer compared
+    HoldingPtr block;  // null: the copy is not compared any more
   };
   struct Batch {
-    EventId event = 0;  // 0: it could not be recorded; read only after a synchronisation
+    EventId event = 0;  // 0: not recorded, so it is read after a synchronisation
     std::vector<Copy> copies;
-    bool repairs = false;  // damage is repaired, so that it is found only once
+    bool repairs = false;  // damage that is found is repaired, so that it is not found again
   };
 
   // `guard_byte` is the content of guards. `sync`: every batch is waited for.
@@ -48,12 +48,12 @@ class PendingChecks {
   void collect();
   // Compares all batches, after a synchronisation of the device.
   void read_all();
-  // After this, batches that repair are not compared when they arrive.
+  // From now on the batches with `repairs` under way are not compared when they arrive.
   void disregard_repairs();
   // The first refusal stops it, and the caller may try again.
   Status close();
 
-  // The checks that were enqueued, and those that could not be. Any thread may ask.
+  // How many checks were enqueued, and how many could not be. Any thread may ask.
   uint64_t checks() const { return checks_.load(); }
   uint64_t skipped() const { return skipped_.load(); }
   void count_skipped() { skipped_.fetch_add(1); }

@@ -16,13 +16,14 @@ class Readback {
   struct Slab {
     char* base = nullptr;
     Bytes used = 0;
-    uint64_t copies = 0;  // under way, or not read yet
+    uint64_t copies = 0;  // copies under way, or not read yet
   };
 
   explicit Readback(Driver& driver) : driver_(driver) {}
 
-  // Gives a place for n <= Tuning::kReadbackSlab bytes, and counts a copy of its slab. Null if
-  // every slab is in use and the driver refuses another one.
+  // Gives a place for n <= Tuning::kReadbackSlab bytes, and counts one more copy in its slab. Null
+  // if every slab is in use, and there are Tuning::kReadbackSlabs or the driver refuses another
+  // one.
   Slab* take(Bytes n, char** place);
   // Says that one copy of the slab has been read, or was never made.
   void done(Slab* slab);

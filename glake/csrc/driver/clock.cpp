@@ -20,7 +20,7 @@ uint64_t steady_ns() {
 
 // Linux may end a sleep late by the thread's timer slack. That is 50 us by default, which is longer
 // than many copies take. begin() makes sleeps exact until the end of the scope. A thread that never
-// sleeps saves its system calls.
+// sleeps does not need its system calls.
 class ExactSleeps {
  public:
   ExactSleeps() = default;
@@ -42,9 +42,9 @@ class ExactSleeps {
   int slack_ = 0;
 };
 
-// How long to sleep at `now` for something that is expected; 0: not at all. Before the expected
-// time it sleeps half of the time left, because the end may come earlier. After it, it sleeps
-// longer the later it is.
+// How long a thread sleeps at `now` while it waits for something; 0: not at all. Before the
+// expected time it sleeps half of the time left, because the end may come earlier. After it, it
+// sleeps longer the later it is.
 uint64_t pause_ns(uint64_t now, const ExpectedEnd& expected) {
   if (now < expected.from_ns)
     return std::max((expected.from_ns - now) / 2, TransferTuning::kShortestSleep);

@@ -1,4 +1,4 @@
-// Glake's own streams, copies, what orders copies with the host, and facts about addresses.
+// Glake's own streams, copies, calls that order copies with the host, and facts about addresses.
 
 #include "driver/calls.h"
 #include "driver/device_scope.h"
@@ -78,7 +78,7 @@ Status Driver::copy_batch(Address* dsts, Address* srcs, Bytes* sizes, size_t cou
   driver::BatchAttributes attributes{};
   attributes.source_order = 1;  // CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
   size_t first = 0, failed = 0;
-  // The arrays are only read; the driver's signature predates const.
+  // The driver only reads the arrays, although its signature has no const.
   auto addresses = [](Address* a) { return reinterpret_cast<CUdeviceptr*>(a); };
   return status(table_->copy_batch(addresses(dsts), addresses(srcs),
                                    reinterpret_cast<size_t*>(sizes), count, &attributes, &first, 1,
@@ -144,7 +144,7 @@ Status Driver::pointer_facts(Address address, PointerFacts* facts, bool access) 
                                  CU_POINTER_ATTRIBUTE_RANGE_SIZE};
   void* into[] = {&type, &managed, &device, &base, &size};
   Status s = status(table_->cuPointerGetAttributes(5, which, into, address));
-  // An address the driver has never seen is an error of some drivers, and zeros of others.
+  // For an address that they do not know, some drivers return an error and others zeros.
   if (s.code == CUDA_ERROR_INVALID_VALUE) return {};
   if (!s.ok() || type == 0) return s;
   using Kind = PointerFacts::Kind;

@@ -1,5 +1,5 @@
-// The core's driver, by calls of the table: opening, devices and their contexts. The files beside
-// this one have memory and streams. No other folder calls a cu* function.
+// Opens the driver, and calls it for devices and their contexts. The other files of this folder
+// have the rest of class Driver, such as memory and streams. No other folder calls a cu* function.
 #include <cstring>
 
 #include "driver/calls.h"
@@ -56,8 +56,8 @@ std::unique_ptr<Driver> Driver::open(const std::string& choice) {
   return d;
 }
 
-// CUDA's reference says that the process is in an inconsistent state after these, and must be
-// started again. Every later call on that GPU returns the same.
+// CUDA's reference says that the process is in an inconsistent state after these errors, and must
+// be started again. Every later call on that GPU returns the same error.
 bool Driver::ends_context(Status s) {
   switch (static_cast<CUresult>(s.code)) {
     case CUDA_ERROR_ILLEGAL_ADDRESS:

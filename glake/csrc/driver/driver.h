@@ -14,7 +14,7 @@
 
 namespace glake {
 
-using Handle = uint64_t;    // one granule of physical memory
+using Handle = uint64_t;    // physical memory, mostly one granule
 using EventId = uintptr_t;  // a driver event
 using StreamHandle = uintptr_t;
 
@@ -72,10 +72,10 @@ struct PointerFacts {
   enum class Kind { kUnregistered, kHost, kDevice, kManaged };
   // kHost: pinned; kUnregistered: pageable, or unknown to this driver.
   Kind kind = Kind::kUnregistered;
-  int device = -1;   // kDevice, kManaged: whose memory it is
-  Address base = 0;  // of the driver's own range around it; 0: the driver does not tell
+  int device = -1;   // kDevice, kManaged: the device that the memory belongs to
+  Address base = 0;  // of the driver's allocation around it; 0: not known
   Bytes size = 0;
-  bool read_only = false;  // to the device of the DeviceScope in which it was asked
+  bool read_only = false;  // the device of the caller's DeviceScope may not write
 };
 
 // Results for host memory that is not on one node.
@@ -85,8 +85,8 @@ constexpr int kUnknownNode = -2;  // no page is resident yet, or the system does
 constexpr uint64_t kNoTimeout = UINT64_MAX;
 
 // When something should be over, on the driver's clock. A thread that waits for it polls without a
-// sleep from `from_ns` until `until_ns`, and sleeps before and after. All are 0 if nothing is
-// known.
+// sleep from `from_ns` until `until_ns`, and sleeps before and after. If `until_ns` is 0, the
+// waiting thread itself chooses both around `at_ns`. All are 0 if nothing is known.
 struct ExpectedEnd {
   uint64_t at_ns = 0, from_ns = 0, until_ns = 0;
 };
@@ -121,15 +121,15 @@ class Driver {
   const std::string& path() const { return path_; }
   int device_count() const { return device_count_; }
   std::string describe(Status status) const;
-  // Whether no further call on the status's GPU works.
+  // Whether the status says that no later call on its GPU works.
   static bool ends_context(Status status);
 
   // Devices. Each attach() retains the primary context once; detach() releases it once.
   Status attach(int device);
   Status detach(int device);
-  // The device of the calling thread's context. Without one it is the first device whose primary
-  // context is alive, and without that 0. Work that any device could do then makes no new context
-  // if there is one.
+  // The device for work that any device could do, chosen so that the work makes no new context. It
+  // is the device of the calling thread's context, or else the first device whose primary context
+  // is alive, or else 0.
   int device_in_use();
   Status total_memory(int device, Bytes* bytes);
   Status granularity(int device, Bytes* bytes);
@@ -159,8 +159,9 @@ class Driver {
   Bytes headroom(int device) const { return headroom_[static_cast<size_t>(device)].load(); }
   Bytes creatable(int device);
 
-  // Memory of one driver call, and memory that crosses processes. A DeviceScope must be open. Calls
-  // that make something throw Error(GLAKE_DRIVER_ABSENT) where the driver lacks the call.
+  // Memory that one driver call allocates, and memory that other processes share. A DeviceScope
+  // must be open. Calls that make something throw Error (GLAKE_DRIVER_ABSENT) if the driver lacks
+  // the function.
   Status export_fd(Handle handle, int* fd);
   Status import_fd(int fd, Handle* handle);
   Status allocate_legacy(Bytes bytes, Address* base);
@@ -176,24 +177,24 @@ class Driver {
   Status copy_to_host(void* host, Address from, Bytes bytes, StreamHandle stream);
 
   // Streams and events, in `device`'s primary context.
-  // `sleeping`: a thread that waits for it without a deadline sleeps instead of spinning.
+  // `sleeping`: a thread that waits for the event without a deadline sleeps instead of spinning.
   Status create_event(int device, EventId* event, bool sleeping = false);
   Status destroy_event(EventId event);
   Status record(int device, EventId event, StreamHandle stream);
   Status query(EventId event);
-  // Timers are events that keep the time. elapsed_ns() is the time between two completed ones of
-  // one device.
+  // Timers are events that keep the time. elapsed_ns() returns the time between two completed
+  // timers of one device.
   Status create_timer(int device, EventId* event);
   Status elapsed_ns(EventId start, EventId end, uint64_t* ns);
   Status wait_host(EventId event);
   Status wait_stream(int device, StreamHandle stream, EventId event);
   Status is_capturing(int device, StreamHandle stream, bool* yes);
-  // A number that no other stream of the process ever has; 0 where the driver does not tell.
+  // A number that no other stream of the process ever has; 0 if the driver has no such call.
   Status stream_number(int device, StreamHandle stream, uint64_t* number);
 
-  // Glake's own streams, and copies (copies.cpp). A DeviceScope must be open, except where a device
-  // is given. Calls return not_supported() where the driver lacks them.
-  Status create_stream(StreamHandle* stream);  // neither it nor another stream waits for the other
+  // Glake's own streams, and copies (copies.cpp). A DeviceScope must be open for the calls that are
+  // given no device. If the driver lacks a function, the status says not_supported().
+  Status create_stream(StreamHandle* stream);  // never waits for the legacy stream
   Status destroy_stream(StreamHandle stream);
   Status stream_idle(int device, StreamHandle stream, bool* idle);
   Status synchronize_stream(int device, StreamHandle stream);
@@ -204,20 +205,21 @@ class Driver {
                    StreamHandle stream);
   Status copy_2d(Address dst, Bytes dst_pitch, Address src, Bytes src_pitch, Bytes width,
                  Bytes rows, StreamHandle stream);
-  // The copies have no order among themselves. Not for the legacy stream. The lists are only read.
+  // The copies have no order among themselves. The stream must not be the legacy one. The lists are
+  // only read.
   Status copy_batch(Address* dsts, Address* srcs, Bytes* sizes, size_t count, StreamHandle stream);
   bool has_batches() const;
   static Status unsupported();  // the answer of calls that the driver lacks
   // `function` must make no driver call, and must take no lock that a thread in the driver may
-  // hold. Under virtual time it runs on any thread that waits or polls there.
+  // hold. Under virtual time it runs on any thread that waits or polls in the driver.
   Status host_function(int device, StreamHandle stream, void (*function)(void*), void* data);
   Status write_value(int device, StreamHandle stream, Address at, uint32_t value);
   // Holds the stream until the word at `at` reaches `value` (by a signed difference).
   Status wait_value(int device, StreamHandle stream, Address at, uint32_t value);
 
   // Kernels (kernels.cpp). A kernel is a function of the PTX text `image`, which the driver
-  // compiles for the current device. The call returns not_supported() where the driver lacks the
-  // calls or cannot compile the text, or where the device does not reach pinned host memory at the
+  // compiles for the current device. The status says not_supported() if the driver lacks the
+  // functions or cannot compile the text, or if the device does not reach pinned host memory at the
   // host's own addresses. A DeviceScope must be open.
   Status load_kernel(int device, const char* image, const char* name, Kernel* kernel);
   Status unload_kernel(const Kernel& kernel);
@@ -229,32 +231,32 @@ class Driver {
   Status register_host(void* base, Bytes bytes);
   Status unregister_host(void* base);
   Status device_pointer(void* host, Address* address);
-  // `access`: also asks whether the device may only read it.
+  // `access`: also fills in `read_only`, by another driver call.
   Status pointer_facts(Address address, PointerFacts* facts, bool access = false);
   // Whether the driver says that kernels of the DeviceScope's device may write there.
   bool accessible(Address address);
   // The NUMA node of host memory, by samples of its pages, or kSpreadNode or kUnknownNode. `groups`
-  // has a number for each node; nodes without one, or with -1, are in no group. With it, the result
-  // is the group of nodes that the memory is in.
+  // has the number of each node's group. Nodes beyond its end, or with -1, are in no group. With
+  // `groups`, `node` becomes the number of the group that the memory is in.
   Status host_node(const void* base, Bytes bytes, int* node,
                    const std::vector<int>& groups = {}) const;
   // Puts a caller's fresh pages on these nodes, spread over them, and makes them resident. If the
   // status is not ok, the pages are where the system wants them.
   Status place_host(void* base, Bytes bytes, const std::vector<int>& nodes) const;
-  Status enable_peer(int device, int peer);  // both are attached; may be enabled already
+  Status enable_peer(int device, int peer);  // both must be attached; ok if it was enabled before
 
   // Time (clock.cpp). A driver that keeps virtual time must know which threads are at work. With
-  // any other driver this is the steady clock and polling with short sleeps, and the calls about
-  // threads do nothing.
+  // any other driver these calls use the steady clock and poll with short sleeps, and the calls
+  // about threads do nothing.
   uint64_t now_ns() const;
   // Returns not_ready() if `timeout_ns` pass first.
   Status wait_event(EventId event, uint64_t timeout_ns, const ExpectedEnd& expected = {});
   // Waits until any of the events has happened or failed; wait_event() then says at once which.
-  // `expected_ns` is when that should be, on this clock. Until then it polls seldom.
+  // `expected_ns` is when that should be, by now_ns(). Until then it polls seldom.
   Status wait_any(const std::vector<EventId>& events, uint64_t timeout_ns,
                   uint64_t expected_ns = 0);
   // Says that `count` threads will call thread_at_work(true). Virtual time stands still until they
-  // have. A negative count takes that back. It may be called in a host function.
+  // have. A negative count takes that back. A host function may call this.
   void expect_threads(int count);
   // Says that this thread submits work. Virtual time moves only while every such thread waits in
   // the driver. Threads that were expected go on one after the other by `rank`. So do threads whose
@@ -265,7 +267,7 @@ class Driver {
   static StreamLives& streams() { return StreamLives::of_process(); }
 
   uint64_t calls(Call call) const { return calls_[static_cast<size_t>(call)].load(); }
-  uint64_t memory_calls() const;  // all six memory-management calls together
+  uint64_t memory_calls() const;  // the sum of kReserve to kRelease
 
  private:
   friend class DeviceScope;
@@ -285,7 +287,7 @@ class Driver {
   std::unique_ptr<driver::Table> table_;
   std::string path_;
   int device_count_ = 0;
-  std::mutex attach_mutex_;  // guards the counts of contexts
+  std::mutex attach_mutex_;  // guards changes of contexts_ and attached_
   std::vector<void*> contexts_;
   std::vector<int> attached_;                       // how many times each context is retained
   std::unique_ptr<std::atomic<Bytes>[]> headroom_;  // by device

@@ -15,12 +15,13 @@
 namespace glake {
 namespace {
 
-constexpr int kInterleave = 3;  // MPOL_INTERLEAVE of mbind(2)
-constexpr int kMaskBits = 1024;
+constexpr int kInterleave = 3;   // MPOL_INTERLEAVE of mbind(2)
+constexpr int kMaskBits = 1024;  // a bit for each node; the most that Linux can have
 
 Address page_size() { return static_cast<Address>(sysconf(_SC_PAGESIZE)); }
 
-// The node of most of `nodes`, if nearly all are the same. -1 in `nodes` stands for other memory.
+// The node of most pages, if nearly all are on the same one. `nodes` has the node of each page, or
+// -1 for a page that counts for none.
 int single_node(const std::vector<int>& nodes) {
   if (nodes.empty()) return kUnknownNode;
   std::vector<size_t> found;

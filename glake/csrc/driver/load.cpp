@@ -28,7 +28,7 @@ bool is_simulator(const std::string& choice) {
 }
 
 void* open_library(const std::string& path, const std::string& choice) {
-  // RTLD_NOLOAD comes first: a library that is already in the process is used, whatever its path.
+  // If a library of this name is already in the process, dlopen returns it.
   void* library = dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL);
   if (library != nullptr) return library;
   const char* reason = dlerror();

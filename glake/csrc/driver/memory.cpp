@@ -85,7 +85,7 @@ Status Driver::create(int device, Handle* handle, Bytes bytes) {
     Status s = status(table_->cuMemCreate(&h, bytes, &prop, 0));
     *handle = h;
     if (s.ok() || !s.not_supported() || asked == 0) return s;
-    // It drops the network card's trait first, then that for other processes.
+    // Drops the trait for network cards first, then the trait for other processes.
     traits = (asked & kRdma) != 0 ? asked & kShareable : 0;
   }
 }

@@ -1,4 +1,5 @@
-// For a thread that waits for another one outside the driver: virtual time may move meanwhile.
+// Open while the thread waits for another thread outside the driver. It tells a driver with virtual
+// time that the time may move meanwhile.
 #pragma once
 
 #include "driver/driver.h"

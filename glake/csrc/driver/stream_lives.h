@@ -19,7 +19,7 @@ enum class StreamEnd { kNow, kAnyTime };
 
 class StreamLives {
  public:
-  // The calling thread serves a call whose caller names the stream. So the stream lives until the
+  // Open while the thread serves a call whose caller names the stream. The stream lives until that
   // call ends.
   class Named {
    public:

@@ -95,7 +95,8 @@ using CopyBatch = CUresult (*)(CUdeviceptr*, CUdeviceptr*, size_t*, size_t, Batc
                                size_t*, size_t, size_t*, CUstream);
 constexpr int kCopyBatchVersion = 12080;
 
-// What a driver that keeps virtual time exports beside CUDA's functions; nullptr for other drivers.
+// The functions that a driver with virtual time exports beside CUDA's. With other drivers they are
+// nullptr.
 struct Extras {
   uint64_t (*now_ns)() = nullptr;
   int (*thread)(int join, int rank) = nullptr;

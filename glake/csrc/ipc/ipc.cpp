@@ -142,7 +142,8 @@ Status Ipc::map_all(Import& import, IpcRequest request, const IpcReply& reply,
   return s;
 }
 
-// Undoes what there is of it, step by step. If a step is refused, the next call begins with it.
+// Undoes the import step by step. If the driver refuses a step, the next call begins with that
+// step.
 Status Ipc::take_apart(Import& import) {
   Status s;
   if (import.legacy) {
@@ -164,13 +165,14 @@ Status Ipc::take_apart(Import& import) {
   return s;
 }
 
-// Gives all back after a failed opening. Returns an addition to the error; "" if all is given back.
+// Gives everything back after open() has failed. Returns a text to add to the error; "" if the
+// driver took everything.
 std::string Ipc::give_up(std::unique_ptr<Import> import) {
   const Status s = take_apart(*import);
   return s.ok() ? "" : ". Besides, " + owe(std::move(import), s);
 }
 
-// Keeps what the driver refused to take back, and returns a text about it.
+// Keeps an import that the driver refused to take back in full, and returns a text about it.
 std::string Ipc::owe(std::unique_ptr<Import> import, const Status& refusal) {
   const Bytes addresses = import->kept_addresses();
   const std::string what = import->held != 0
@@ -269,7 +271,7 @@ void Ipc::close(Address ptr) {
   const int device = import.on->number();
   DeviceScope scope(driver_, device);
   Status s = scope.status();
-  if (s.ok()) s = driver_.synchronize(device);  // work may still use it
+  if (s.ok()) s = driver_.synchronize(device);  // work may still use the block
   if (s.ok()) s = take_apart(import);
   bool mapped = import.mapped != 0 || (import.legacy && import.base != 0);
   if (!s.ok() && mapped) {

@@ -26,14 +26,16 @@ class Ipc {
   // (the block or its process is gone), GLAKE_INVALID_DEVICE, GLAKE_DRIVER_ERROR.
   Address open(const std::string& text, DeviceAllocator& device, Bytes* bytes);
   void close(Address ptr);
-  // Tries again to give back what the driver refused to take. If it still refuses, that stays owed.
+  // Tries again to give back what the driver refused to take. What it refuses again stays owed.
   void settle();
-  // Ends the server and its pins. Throws Error while blocks of other processes are open.
+  // Ends the server, which unpins the shared blocks. Throws Error while blocks of other processes
+  // are open.
   void close();
 
  private:
   struct Import {
-    // What this process still keeps of a closed block: memory, or only the addresses.
+    // The addresses that are still reserved for a closed block, in bytes; 0 while it also holds
+    // memory.
     Bytes kept_addresses() const { return held == 0 && base != 0 ? reserved : 0; }
 
     std::string text;
@@ -46,8 +48,8 @@ class Ipc {
     Bytes mapped = 0;    // from `base` on
     Handle handle = 0;   // imported and not yet released
     Bytes handle_bytes = 0;
-    Bytes held = 0;    // of the other process's memory, mapped or as a handle
-    Bytes offset = 0;  // of the block
+    Bytes held = 0;    // memory of the other process, mapped or as a handle
+    Bytes offset = 0;  // of the block, from `base`
     Bytes bytes = 0;
   };
 
@@ -63,7 +65,7 @@ class Ipc {
 
   Driver& driver_;
   IpcServer server_;
-  std::mutex mutex_;  // guards the imports; held while one is made
+  std::mutex mutex_;  // guards the imports; held while a block is opened or closed
   std::map<Address, std::unique_ptr<Import>> imports_;
   std::unordered_map<std::string, Address> opened_;  // by text
   std::vector<std::unique_ptr<Import>> owed_;        // the driver refused to take these back

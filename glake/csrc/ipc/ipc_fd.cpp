@@ -61,8 +61,8 @@ void IpcFd::reset() {
   Registry& all = registry();
   std::lock_guard<std::mutex> guard(all.mutex);
   auto found = std::find(all.fds.begin(), all.fds.end(), fd_);
-  // A forked child has closed all, so it does not find this. The number may belong to another file
-  // by now.
+  // A forked child does not find the descriptor here, because it has closed all of them. There the
+  // number may belong to another file by now.
   if (found != all.fds.end()) {
     *found = all.fds.back();
     all.fds.pop_back();

@@ -11,7 +11,7 @@ namespace glake {
 
 class IpcFd {
  public:
-  static constexpr size_t kMostAtOnce = 32;
+  static constexpr size_t kMostAtOnce = 32;  // a guess; Linux permits 253 in one message
 
   IpcFd() = default;
   ~IpcFd() { reset(); }
@@ -23,8 +23,8 @@ class IpcFd {
   static void before_fork();
   static void in_parent();
   static void in_child();
-  // Takes the descriptor that `make` opens, while no fork can happen. Empty, with errno kept, if it
-  // is negative.
+  // Takes the descriptor that `make` opens, while no fork can happen. If `make` returns a negative
+  // number, the result is empty, and errno stays.
   static IpcFd open(const std::function<int()>& make);
   // Takes up to kMostAtOnce descriptors that one call opens. None may be negative.
   static void open_all(const std::function<std::vector<int>()>& make, std::vector<IpcFd>* made);

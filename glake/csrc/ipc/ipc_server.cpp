@@ -24,7 +24,7 @@ constexpr uint64_t kDevices = 64;  // a block's number modulo this is its device
 std::atomic<bool> exiting{false};
 
 bool same(const IpcToken& a, const IpcToken& b) {
-  // The time that this takes tells nothing.
+  // Compares all bytes in any case. So the time it takes does not tell how many bytes were right.
   uint8_t differ = 0;
   for (size_t i = 0; i < a.size(); ++i) differ |= a[i] ^ b[i];
   return differ == 0;
@@ -57,7 +57,7 @@ void IpcServer::start() {
   pid_ = pid;
   name_ = name;
   token_ = token;
-  // Signals are for the caller's threads.
+  // The thread starts with all signals blocked, because signals are for the caller's threads.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -101,8 +101,7 @@ bool IpcServer::is_mine(const IpcHandle& handle) const {
   return running_ && handle.pid == pid_ && handle.socket == name_;
 }
 
-// No exception may leave the thread. If there is one (no host memory left), it ends every
-// connection.
+// No exception may leave the thread. If one is thrown (no host memory left), every connection ends.
 void IpcServer::run() {
   try {
     serve();

@@ -1,6 +1,6 @@
 // The thread that gives this process's shared blocks to others. It is named "glake-ipc", and the
-// first share starts it. A connection stands for one opening of one block. Whatever ends it ends
-// the pin.
+// first share starts it. A connection stands for one opening of one block, which stays pinned until
+// the connection ends for any reason.
 #pragma once
 
 #include <atomic>
@@ -23,9 +23,9 @@ class IpcServer {
 
   // Starts the thread if it does not run. Throws Error(GLAKE_INTERNAL) if the system refuses.
   void start();
-  // Ends every connection with its pin, and then the thread.
+  // Ends every connection, unpins their blocks, and ends the thread.
   void stop();
-  // A number by which other processes ask for a block of this device.
+  // A new number, by which other processes ask for a block of this device.
   uint64_t number(Device& device);
   // Fills in the socket and the token by which other processes ask.
   void fill(IpcHandle* handle) const;
@@ -34,10 +34,10 @@ class IpcServer {
  private:
   struct Connection {
     IpcFd socket;
-    Device* device = nullptr;  // once it has opened its block
+    Device* device = nullptr;  // null until it has opened its block
     SharedBlock block;
   };
-  static constexpr size_t kMostConnections = 4096;
+  static constexpr size_t kMostConnections = 4096;  // a guess
 
   void run();
   void serve();

@@ -11,7 +11,7 @@
 
 namespace glake {
 
-constexpr uint32_t kIpcMagic = 0x676c6b31;
+constexpr uint32_t kIpcMagic = 0x676c6b31;        // "glk1"
 constexpr size_t kIpcBatch = IpcFd::kMostAtOnce;  // descriptors in one message
 
 enum class IpcOp : uint32_t { kOpen = 1, kNext = 2 };
@@ -35,7 +35,7 @@ struct IpcReply {
 
 enum class IpcIo { kDone, kClosed, kBroken };
 
-// Send or receive one message, at once or not at all.
+// These send or receive one message, without waiting.
 IpcIo ipc_send(const IpcFd& socket, const void* data, size_t size, const std::vector<IpcFd>& fds);
 IpcIo ipc_receive(const IpcFd& socket, void* data, size_t size, std::vector<IpcFd>* fds);
 // Waits until something can be read. False if the other process does not answer in time.

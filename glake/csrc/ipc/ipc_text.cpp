@@ -7,7 +7,7 @@ namespace glake {
 namespace {
 
 constexpr const char* kPrefix = "glake-ipc-1";
-constexpr size_t kMostText = 512;
+constexpr size_t kMostText = 512;  // more than any handle has
 
 [[noreturn]] void refuse(const std::string& why) {
   throw Error(GLAKE_INVALID_ARGUMENT, std::string("not a handle of glake_ipc_share(): ") + why +

@@ -13,9 +13,9 @@ namespace glake {
 using IpcToken = std::array<uint8_t, 16>;
 
 struct IpcHandle {
-  uint64_t pid = 0;     // of the exporter, for messages
+  uint64_t pid = 0;     // of the exporting process; part of its socket's name
   uint64_t socket = 0;  // the random part of its socket's name
-  IpcToken token{};     // the exporter answers nobody without it
+  IpcToken token{};     // the exporting process answers only requests that have it
   uint64_t id = 0;      // of the block
   Bytes bytes = 0;
   DeviceUuid uuid{};  // of the device the memory is on

@@ -14,7 +14,7 @@ Arena::Arena(int id, Address base, Bytes size, SpanPool& pool)
 }
 
 void Arena::set_edges(Span* head, Address begin, Address end) {
-  // Enters the extent if it is called with the head, and erases it if called with nullptr.
+  // With the extent's head it enters the extent's edges, and with nullptr it erases them.
   uint64_t first = granule_of(begin);
   uint64_t last = granule_of(end);
   bool starts_inside = begin % kGranule != 0;

@@ -16,7 +16,7 @@ namespace glake {
 
 class Arena {
  public:
-  // At first all of it is absent.
+  // At first all of the range is absent: no granule is mapped.
   Arena(int id, Address base, Bytes size, SpanPool& pool);
 
   int id() const { return id_; }
@@ -27,7 +27,7 @@ class Arena {
   // Extents of at least `bytes`: the smallest first, and the lowest address first among equal ones.
   Span* best_fit(Bytes bytes) const { return extents_.smallest(bytes); }
   Span* next_fit(const Span* head) const { return extents_.above(head); }
-  // All extents, in the reverse order.
+  // All extents in the reverse order: the largest first.
   Span* largest() const { return extents_.largest(); }
   Span* next_smaller(const Span* head) const { return extents_.below(head); }
   uint64_t extents_walked() const { return extents_.steps(); }
@@ -40,9 +40,9 @@ class Arena {
   // tickets of the same streams are enough.
   void give(Span* s, const Tickets& tickets, const Completion* completion = nullptr);
 
-  // Absent ranges are where granules can be put. claim() makes a part of one busy while the driver
-  // works. After that give() frees it, now with granules behind it, or disclaim() makes it absent
-  // again.
+  // Absent ranges are where granules can be put. claim() makes a part of an absent range busy while
+  // the driver works. After that give() frees it, now with granules behind it, or disclaim() makes
+  // it absent again.
   Span* first_span() const { return first_; }
   Span* first_absent() const { return absent_; }
   Span* next_absent(const Span* s) const { return s->right; }
@@ -67,7 +67,7 @@ class Arena {
 
   Bytes free_bytes() const { return free_; }
 
-  // Says what is inconsistent, or "". It is slow, and for tests.
+  // For tests, because it is slow: says what is inconsistent, or "".
   std::string check() const;
 
  private:

@@ -30,8 +30,8 @@ class BlockTable {
   void prepare(Address begin, Bytes bytes);
   void insert(Block* block);  // under the device's lock
   void erase(Block* block);   // under the device's lock
-  // The block that starts at `ptr`, if it is the first of its cell. Takes no lock. Null says
-  // nothing: ask find().
+  // The block that starts at `ptr`, if it is the first of its cell. Takes no lock. If it returns
+  // null, there may still be such a block: ask find().
   inline Block* peek(Address ptr) const;
   Block* find(Address ptr) const;  // under the device's lock
   // The block that holds the byte at `ptr` and begins at `low` or later; null: there is none. It is
@@ -41,7 +41,7 @@ class BlockTable {
 
  private:
   friend class PointerMap;
-  // Null where no cells have been made.
+  // Null if no cells have been made there.
   inline Cell* cell(Address ptr) const;
   Bytes table_bytes() const { return (kRangeAlign >> shift_) * sizeof(Cell); }
 

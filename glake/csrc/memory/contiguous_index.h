@@ -14,7 +14,8 @@ class ContiguousIndex {
  public:
   static void add(Allocation* allocation);
   static void remove(Allocation* allocation);
-  // The record of the allocation at exactly `ptr`; if `ptr` is inside one, null and *inside is set.
+  // The record of the allocation that begins at `ptr`, or null. *inside says whether `ptr` is in
+  // any allocation.
   static Block* find(Address ptr, bool* inside);
   // The record of the allocation that holds `ptr`; null if none does.
   static Block* around(Address ptr);

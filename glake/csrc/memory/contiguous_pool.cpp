@@ -56,7 +56,8 @@ Status ContiguousPool::told(const char* call, Status s) {
   return s;
 }
 
-// Builds the allocation. It goes on from where an earlier build() or take_apart() was refused.
+// Makes the driver calls that the allocation still lacks. An earlier build() or take_apart() may
+// have been refused halfway.
 Status ContiguousPool::build(Allocation& allocation, const std::vector<int>& grants) {
   uint64_t granules = Granules::floor(allocation.bytes).count;
   Status s;
@@ -189,9 +190,9 @@ Granules ContiguousPool::probe(int kind, Granules most, const std::vector<int>& 
     if (make(kind, next.bytes(), grants, &allocation).ok()) {
       gives = next;
       if (!unmake(std::move(allocation)))
-        break;  // it is owed, so a request of just that size can have it
+        break;  // now it is owed, and a request of this size takes it
     } else if (before < owed()) {
-      break;  // the driver keeps what it gave: more tries would exceed the limit
+      break;  // the driver took nothing back: more tries would exceed the limit
     } else {
       most = next - Granules{1};
     }

@@ -1,7 +1,7 @@
 // The contiguous blocks of a device. Each is one driver allocation, for callers that must see
 // memory whole. Freed blocks are kept and reused by size. Their addresses lie outside the ranges of
 // arenas and views, which the pointer map knows. So pointers that are unknown to the pointer map
-// are looked up in an index here.
+// are looked up in ContiguousIndex.
 #pragma once
 
 #include <atomic>
@@ -48,21 +48,21 @@ class ContiguousPool {
   ContiguousPool(Driver& driver, int device, Refusals& refusals)
       : driver_(driver), device_(device), refusals_(refusals) {}
 
-  // Takes a cached allocation of this kind for `need` bytes. It is at most a quarter, or two
-  // granules, too long. An allocation whose past work is ordered before the stream's next work is
-  // taken first. Without one, and if `may_wait`, the stream is made to wait for the smallest
-  // allocation's past work. Null if there is no allocation.
+  // Takes a cached allocation of this kind for `need` bytes. It is too long by at most a quarter,
+  // or by two granules if that is more. An allocation whose past work is ordered before the
+  // stream's next work is taken first. If there is none and `may_wait` is true, the stream is made
+  // to wait for the smallest allocation's past work. Null if no allocation can be had.
   Allocation* reuse(int kind, Bytes need, StreamId stream, StreamClock& clock, bool may_wait);
   void cache(Allocation* allocation);
 
-  // Makes an allocation. If one of just this size is owed to the driver, it is used again. An
-  // allocation that the driver refuses to complete is unmade at once; what cannot be unmade is
-  // owed.
+  // Makes an allocation. If an allocation of just this size is owed to the driver, it is used
+  // again. If the driver refuses a step, the allocation is unmade at once, and what cannot be
+  // unmade is owed.
   Status make(int kind, Bytes bytes, const std::vector<int>& grants,
               std::unique_ptr<Allocation>* made);
   void add(std::unique_ptr<Allocation> allocation);
-  // The longest block of this kind, `most` at most, that the driver gives now. It is found by
-  // halving: each try makes a block and gives it back (at most 17 tries on a device of 128 GiB).
+  // The longest block of this kind that the driver gives now, up to `most`. It is found by halving:
+  // each try makes a block and gives it back (at most 17 tries on a device of 128 GiB).
   Granules probe(int kind, Granules most, const std::vector<int>& grants);
   // Takes a cached allocation out of the pool. The caller then unmakes it.
   std::unique_ptr<Allocation> remove(Allocation* allocation);
@@ -112,7 +112,7 @@ class ContiguousPool {
   std::vector<std::unique_ptr<Allocation>> allocations_;
   Index cached_[2];  // by bytes
   Bytes cached_bytes_ = 0;
-  std::atomic<uint64_t> physical_{0};              // granules the driver counts, owed ones included
+  std::atomic<uint64_t> physical_{0};              // owed granules included
   std::atomic<uint64_t> owed_physical_{0};         // granules of owed_
   std::vector<std::unique_ptr<Allocation>> owed_;  // guarded by the slow lock
 };

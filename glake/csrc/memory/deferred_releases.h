@@ -1,5 +1,5 @@
-// Undo operations that the driver refused and that are tried again later, so that no handle,
-// mapping or reservation is lost.
+// Keeps operations that give something back and that the driver refused. They are tried again
+// later, so that no handle, mapping or reservation is lost.
 #pragma once
 
 #include <atomic>
@@ -13,30 +13,31 @@
 
 namespace glake {
 
-// What glake still owes to the driver after a refused undo. [at, at + bytes) must be unmapped, and
-// then the handles must be released. `settled` runs when all is done.
+// What glake still owes to the driver after a refusal. [at, at + bytes) must be unmapped, and then
+// the handles must be released. `settled` runs when all of that is done.
 struct DeferredRelease {
   Address at = 0;
   Bytes bytes = 0;
   std::vector<Handle> handles;
   std::function<void()> settled;
-  // Another way to settle it. It takes what is still mapped into use again, and returns the number
-  // of granules taken. Their handles are the first ones of `handles`. Null: they cannot be used
-  // again.
+  // Another way to settle the debt: it takes what is still mapped into use again, and returns the
+  // number of granules taken. Their handles are the first ones of `handles`. Null: the granules
+  // cannot be used again.
   std::function<Granules()> keep;
 };
 
 class DeferredReleases {
  public:
   DeferredReleases(Driver& driver, Refusals& refusals) : driver_(driver), refusals_(refusals) {}
-  // Does it now if the driver permits, else keeps it for later. Returns true if it is done.
+  // Pays now if the driver permits, and otherwise keeps the debt for later. Returns true if it is
+  // paid.
   bool defer(DeferredRelease deferred);
   // Tries all of them again. Returns true if none is left.
   bool settle();
   // Takes what is still mapped, and cannot be unmapped, into use again.
   void keep_mapped();
-  // Gives a handle that is owed and mapped nowhere, so that it is used again. False if there is
-  // none.
+  // Takes over a handle that is owed and mapped nowhere, so that its memory is used again. False if
+  // there is none.
   bool take(Handle* handle);
   bool empty() const { return deferred_.empty(); }
   // The granules of physical memory that deferred releases hold. Any thread may ask.

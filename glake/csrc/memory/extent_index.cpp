@@ -11,8 +11,8 @@ bool before(const Span* a, const Span* b) {
   return a->extent != b->extent ? a->extent < b->extent : a->begin < b->begin;
 }
 
-// Of two nodes of a treap, the one with the higher priority is the other's ancestor. Addresses are
-// regular, so their bits are mixed.
+// Each node of the treap has a higher priority than the nodes below it. Addresses are regular, so
+// their bits are mixed to make priorities look random.
 uint64_t priority(const Span* s) {
   uint64_t bits = s->begin;
   bits = (bits ^ bits >> 32) * 0x9e3779b97f4a7c15ull;

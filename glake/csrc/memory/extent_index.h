@@ -25,7 +25,7 @@ class ExtentIndex {
   Span* below(const Span* head) const;
   Span* largest() const;
 
-  // The extents that were looked at so far. Tests see by it what an operation costs.
+  // How many extents were looked at so far. Tests measure with it what an operation costs.
   uint64_t steps() const { return steps_; }
 
  private:

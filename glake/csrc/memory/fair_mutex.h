@@ -1,5 +1,5 @@
-// The lock of the paths that map memory. Threads get it in the order in which they came. So a
-// thread that maps all the time does not starve the others.
+// The slow lock of a device, for the paths that map memory. Threads get it in the order in which
+// they came, so that a thread that maps all the time does not starve the others.
 #pragma once
 
 #include <condition_variable>

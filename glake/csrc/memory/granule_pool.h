@@ -26,10 +26,10 @@ class GranulePool {
   void add(const Arena& arena);
 
   // Maps granules at home: first those that are owed to the driver, then new ones. It does all or
-  // nothing. After a refusal it undoes what it has done; what cannot be undone is owed. `settled`
-  // runs once nothing of that is owed any more. `kept` runs if the first of the granules stay
-  // mapped and are used instead; its argument is their number. It makes driver calls, so it is
-  // called with slow held and hot released.
+  // nothing. After a refusal it undoes what it has done, and what cannot be undone is owed.
+  // `settled` runs once nothing of this is owed any more. If granules at the beginning stay mapped
+  // and are used after all, `kept` runs instead, with their number. It makes driver calls, so it is
+  // called with the slow lock held and the hot lock released.
   Status back(const Arena& arena, Address begin, Granules n, const std::function<void()>& settled,
               const std::function<void(Granules)>& kept);
   // How many granules the driver had when it last refused back(), which was fewer than it was asked
@@ -67,7 +67,8 @@ class GranulePool {
   }
 
   // A granule is used through two addresses if a view's block holds only its start or its end.
-  // Until a stress test on hardware says otherwise, both users must be of one stream.
+  // Both users must be of one stream, until a stress test on hardware shows that this is not
+  // needed.
   struct Edge {
     StreamId stream = 0;
     uint32_t users = 0;
@@ -75,7 +76,7 @@ class GranulePool {
   Edge& edge(const Arena& arena, uint64_t g) { return homes_[arena.id()][g].edge; }
   const Edge& edge(const Arena& arena, uint64_t g) const { return homes_[arena.id()][g].edge; }
 
-  // The granules of this heap.
+  // How many granules this heap has.
   Granules own() const { return {own_.load()}; }
   const std::vector<int>& grants() const { return grants_; }
   void grant(int peer) { grants_.push_back(peer); }

@@ -7,8 +7,8 @@
 
 namespace glake {
 
-// Classes are powers of two up to the larger bound, and multiples of a granule above it. There a
-// power of two would waste up to half.
+// Classes are powers of two up to kHostMostClass, and multiples of a granule above it, where a
+// power of two would waste up to half of a large block.
 Bytes HostPool::class_of(Bytes bytes) {
   if (bytes > Tuning::kHostMostClass) return round_up(bytes, kGranule);
   Bytes size = Tuning::kHostLeastClass;
@@ -73,8 +73,8 @@ Bytes HostPool::most_held(Bytes size) const {
 
 // A large block may serve a request of half its size, as with classes that are powers of two. It
 // may serve a smaller one if otherwise more would be pinned than is allowed, as long as the waste
-// fits beside what is live. A small request never gets a large block, because it might keep it for
-// long.
+// fits beside what is live. A small request never gets a large block, because it might hold the
+// block for long.
 HostPool::HostBlock* HostPool::take_cached(Bytes size, Bytes requested) {
   std::lock_guard<std::mutex> guard(mutex_);
   if (size <= Tuning::kHostMostClass) return take_ready(size, requested, size);
@@ -85,8 +85,8 @@ HostPool::HostBlock* HostPool::take_cached(Bytes size, Bytes requested) {
   return more ? take_ready(size, requested, size + spare) : nullptr;
 }
 
-// The blocks that must go back before `size` more is pinned. Nobody uses them, and they were freed
-// longest ago. The caller owns them from now on.
+// The blocks that must go back before `size` more bytes are pinned. Nobody uses them, and they were
+// freed longest ago. The caller owns them from now on.
 std::vector<HostPool::HostBlock*> HostPool::surplus(Bytes size) {
   std::lock_guard<std::mutex> guard(mutex_);
   std::vector<HostBlock*> going;
@@ -132,7 +132,8 @@ void* HostPool::allocate(Bytes bytes) {
   return ptr;
 }
 
-// Pinned memory belongs to every device, so any context is enough. None is made if one is alive.
+// Pinned memory belongs to every device, so any context is enough. No new context is made if one is
+// alive.
 int HostPool::home() {
   std::lock_guard<std::mutex> guard(mutex_);
   return attached_.empty() ? driver_.device_in_use() : attached_.front();
@@ -213,7 +214,7 @@ void HostPool::free(void* ptr) {
       return;
     }
   }
-  bool ready = advance(*block);  // nobody else knows of it any more
+  bool ready = advance(*block);  // no other thread knows of the block any more
   std::lock_guard<std::mutex> guard(mutex_);
   if (ready) {
     put_ready(block);
@@ -227,8 +228,9 @@ Bytes HostPool::requested(void* ptr) {
   return live_block(ptr).requested;
 }
 
-// Records an event behind what was enqueued on a stream so far. A stream under capture has none.
-// Then the block waits for the end of the capture. False if there is no event yet.
+// Records an event behind what was enqueued on a stream so far. Returns false if that must be tried
+// again later: no event can be recorded on a stream under capture, so the block waits for the
+// capture's end.
 bool HostPool::record_event(HostBlock& block, Recorded recorded) {
   auto [device, stream] = recorded;
   bool capturing = false;
@@ -237,7 +239,7 @@ bool HostPool::record_event(HostBlock& block, Recorded recorded) {
   bool named =
       is_thread_stream(stream) ? stream == this_thread_stream() : driver_.streams().askable(stream);
   if (!named || !driver_.is_capturing(device, stream, &capturing).ok()) {
-    block.lost = true;  // or the stream was destroyed, perhaps with unfinished work
+    block.lost = true;  // the stream may also be destroyed, with unfinished work
     return true;
   }
   if (capturing) return false;
@@ -260,7 +262,8 @@ bool HostPool::record_event(HostBlock& block, Recorded recorded) {
   return false;
 }
 
-// Does what is possible for a freed block. True if all work on it is complete.
+// Records the events that a freed block still lacks, and asks about those that it has. True if all
+// work on the block is complete.
 bool HostPool::advance(HostBlock& block) {
   auto recorded = [&](const Recorded& r) { return record_event(block, r); };
   std::vector<Recorded>& streams = block.streams;
@@ -280,7 +283,7 @@ bool HostPool::advance(HostBlock& block) {
   return streams.empty() && events.empty() && !block.lost;
 }
 
-// Moves waiting blocks on, unless another thread does so.
+// Moves waiting blocks on, unless another thread is doing so.
 void HostPool::poll() {
   std::unique_lock<std::mutex> progress(progress_, std::try_to_lock);
   if (progress.owns_lock()) poll_locked();
@@ -304,8 +307,8 @@ void HostPool::poll_locked() {
   }
 }
 
-// For blocks whose work only a synchronisation shows to be complete. If it is refused (a capture is
-// under way), nothing changes.
+// Synchronises all devices for the blocks that wait for this. If a device refuses, because a
+// capture is under way, nothing changes.
 void HostPool::synchronize() {
   std::vector<int> devices;
   std::vector<HostBlock*> lost;
@@ -340,7 +343,8 @@ Status HostPool::release_ready() {
 Status HostPool::release(const std::vector<HostBlock*>& going) {
   Status s;
   for (HostBlock* block : going) {
-    // It leaves the books first, because the driver may give the address to another thread at once.
+    // The block leaves the books first, because the driver may give the address to another thread
+    // at once.
     std::unique_ptr<HostBlock> owner;
     if (s.ok()) {
       std::lock_guard<std::mutex> guard(mutex_);

@@ -27,9 +27,10 @@ class HostPool {
   // Throws Error (GLAKE_OUT_OF_MEMORY, GLAKE_DRIVER_ERROR, GLAKE_DRIVER_ABSENT).
   void* allocate(Bytes bytes);
   void free(void* ptr);
-  Bytes requested(void* ptr);  // as asked for a live block; throws Error
+  Bytes requested(void* ptr);  // of a live block, as its caller asked; throws Error
   void record(void* ptr, int device, StreamHandle stream);
-  // The stream ends. Unless its work is done, blocks recorded on it wait for a synchronisation.
+  // The stream ends. `done`: its work is complete. If it is not, blocks recorded on the stream wait
+  // for a synchronisation of the devices.
   void forget(StreamHandle stream, bool done = false);
   // After this call, record() for this device's streams makes no driver call. Throws Error.
   void attach(int device);
@@ -49,10 +50,10 @@ class HostPool {
     void* ptr = nullptr;
     Bytes bytes = 0;  // of its size class
     Bytes requested = 0;
-    uint64_t freed_at = 0;  // the number of frees before its own
+    uint64_t freed_at = 0;  // rises from free to free
     bool live = false;
-    bool lost = false;              // a recorded stream is gone, so only a synchronisation tells
-    std::vector<Recorded> streams;  // those without an event yet
+    bool lost = false;              // a recorded stream is gone: wait for a synchronisation
+    std::vector<Recorded> streams;  // recorded streams without an event yet
     std::vector<Event> events;
   };
 

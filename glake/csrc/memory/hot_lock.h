@@ -1,7 +1,6 @@
-// The two locks of a device. HotLock guards its books. It takes one atomic operation each way when
-// nobody waits and a futex when somebody does, and it remembers whether threads contend. FairMutex
-// is for the paths that map memory. Threads get it in the order in which they came, so that a
-// thread that maps all the time does not starve the others.
+// The hot lock of a device, which guards its books. To lock or unlock it takes one atomic operation
+// if nobody waits, and a futex call if somebody does. It remembers whether threads contend. A
+// thread that needs the device's slow lock as well (FairMutex) takes that one first.
 #pragma once
 
 #include <linux/futex.h>

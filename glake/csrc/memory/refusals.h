@@ -18,7 +18,7 @@ class Refusals {
   void note(const std::string& text) { text_ = text; }
   const std::string& text() const { return text_; }
 
-  // Granules that stayed mapped because of refusals, since they were last counted from 0.
+  // How many granules have stayed mapped because of refusals since count_anew().
   Granules kept() const { return kept_; }
   void keep(Granules n) { kept_ = kept_ + n; }
   void count_anew() { kept_ = {0}; }

@@ -27,7 +27,8 @@ Reservation::Reservation(Driver& driver, Heap* heap, Bytes bytes, Bytes cell) : 
   reserved_bytes_ = bytes + kRangeAlign;
   Status s = driver_.reserve(reserved_bytes_, &reserved_);
   if (!s.ok()) {
-    // Whatever the driver calls it, addresses are not memory, and freeing memory would not help.
+    // This is no GLAKE_OUT_OF_MEMORY even if the driver says so, because to free memory would not
+    // help.
     throw Error(GLAKE_DRIVER_ERROR,
                 "the driver refused to reserve " + std::to_string(reserved_bytes_ / kGiB) +
                     " GiB of addresses: " + driver_.describe(s) + address_limit_text());

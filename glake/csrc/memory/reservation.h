@@ -1,4 +1,4 @@
-// A reservation, aligned to 1 GiB within what the driver gave. It is entered in the pointer map.
+// Reserved addresses. The part that is used is aligned to 1 GiB and entered in the pointer map.
 #pragma once
 
 #include <memory>

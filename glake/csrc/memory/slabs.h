@@ -1,5 +1,5 @@
-// Records in slabs, so that one costs no more than its own size. They are never moved or given
-// back.
+// Records, allocated in slabs, so that each costs no more than its own size. They are never moved
+// or given back.
 #pragma once
 
 #include <cstddef>

@@ -20,8 +20,9 @@ struct Span {
   StreamId stream = 0;         // busy: the stream whose work uses it
   Span* piece_next = nullptr;  // busy: the next span of the same block, which has several on a view
 
-  // At each end of a free extent this is the other end. The head also has the extent's size and its
-  // place in the index. In an absent span these are its neighbours in the list of absent spans.
+  // `mate`: the first and the last span of a free extent name each other. The first span also has
+  // the extent's size (`extent`), and its links in the extent index (`left`, `right`). In an absent
+  // span `left` and `right` are its neighbours in the list of absent spans.
   Span* mate = nullptr;
   Bytes extent = 0;
   Span* left = nullptr;

@@ -69,7 +69,7 @@ bool StreamClock::same_stream(StreamId id) {
   return true;
 }
 
-// The handle names another stream from now on. That stream gets its own id.
+// The handle names another stream from now on. The new stream gets its own id.
 StreamId StreamClock::replace(StreamId id) {
   StreamHandle handle = streams_[id].handle;
   ids_.erase(handle);
@@ -130,15 +130,15 @@ StreamId StreamClock::turn(StreamId id) {
   return id;
 }
 
-// For work on a stream that was gone. Its handle may name a new stream by now.
+// Called for new work on a stream that was gone. Its handle may name a new stream by now.
 StreamId StreamClock::revive(StreamId id, StreamHandle handle) {
   if (streams_[id].handle != handle) return id_of(handle);  // replaced just now
   bool yes = false;
   return driver_.is_capturing(device_, handle, &yes).ok() ? replace(id) : id;
 }
 
-// A caller names a stream that may end. Only now can the driver be asked what others will want to
-// know of it.
+// A caller names a stream that may end. The driver can be asked about the stream only now, so
+// everything that is needed later is asked and marked here.
 StreamId StreamClock::renew(StreamId id) {
   const StreamHandle handle = streams_[id].handle;
   if (!same_stream(id)) id = id_of(handle);
@@ -154,8 +154,8 @@ void StreamClock::mark_all() {
   }
 }
 
-// A question about the default stream may end another stream's capture. So there must be few
-// streams, and none captured.
+// A question about the default stream may end another stream's capture. So it is asked only if
+// there are few streams, and none of them is captured.
 bool StreamClock::may_query(StreamId id) {
   if (streams_[id].handle != 0) return true;
   if (streams_.size() > Tuning::kPollsATurn) return false;
@@ -173,8 +173,8 @@ void StreamClock::ask_idle(StreamId waiter) {
   }
 }
 
-// The driver tells at once that a stream is idle. It tells only some time after the recording that
-// an event has happened.
+// The driver says at once that a stream is idle. If an event is recorded on an idle stream, the
+// driver says only some time later that the event has happened.
 void StreamClock::close_epoch(StreamId id) {
   if (!usable(id) || !same_stream(id)) return;
   bool idle = false;

@@ -25,10 +25,11 @@ class StreamClock : public Completion {
   // tickets.
   const Completion* completion() const { return streams_.size() > 1 ? this : nullptr; }
 
-  // The answer for the calling thread, which cannot ask about another thread's own default stream.
+  // Whether the stream is being captured. About another thread's own default stream the calling
+  // thread cannot ask, so it gets the last answer.
   bool capturing(StreamId id);
-  // The stream ends, for example with its thread. If it may still be marked, its pending work is
-  // marked. Else that work is complete at the next device synchronisation.
+  // The stream ends, for example with its thread. If the stream may still be asked, its pending
+  // work is marked. If not, that work counts as complete after the next device synchronisation.
   void forget(StreamHandle handle);
 
   // Returns the ticket of a free on this stream.
@@ -45,15 +46,15 @@ class StreamClock : public Completion {
   StreamId turn(StreamId id);
   // Closes every epoch with frees in it, so that poll() can tell when they are complete.
   void mark_all();
-  // Asks which streams but `waiter` are idle. What was freed on an idle stream is complete, even if
-  // no mark has closed its epoch. The epochs of the other streams are closed.
+  // Asks which streams other than `waiter` are idle. What was freed on an idle stream is complete,
+  // even if no mark has closed its epoch. The epochs of the other streams are closed.
   void ask_idle(StreamId waiter);
   // Asks the driver which marks have completed.
   void poll();
   // Asks the driver whether the ticket's work is complete. It asks about the mark behind that work.
-  // If there is no mark, it asks whether the stream is idle, and records a mark if it is not. A
-  // stream is asked about once a turn, and at most Tuning::kPollsATurn streams are. Otherwise a
-  // request among many streams with endless work would ask about all of them.
+  // If there is no mark, it asks whether the stream is idle, and records a mark if it is not. In
+  // one turn a stream is asked about once, and at most Tuning::kPollsATurn streams are asked about.
+  // Otherwise a request among many streams with endless work would ask about all of them.
   void ask(Ticket t);
   // Orders the tickets' work before `waiter`'s next work, by cuStreamWaitEvent on marks. It prefers
   // marks that were recorded earlier. False if the driver refuses or a stream is being captured.
@@ -69,8 +70,8 @@ class StreamClock : public Completion {
   std::vector<EventId> last_marks();
   // True if any known stream is being captured.
   bool any_capturing();
-  // These stand around a device synchronisation. What was stamped before begin_sync() is complete
-  // at end_sync().
+  // Called before and after a device synchronisation. What was stamped before begin_sync() is
+  // complete at end_sync().
   void begin_sync();
   void end_sync();
   // Work that no ticket names may use any memory. So nothing is complete until a device

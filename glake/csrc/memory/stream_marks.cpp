@@ -16,8 +16,8 @@ void StreamMarks::add(const Mark& mark, std::vector<EventId>& spare) {
   marks_.push_back(mark);
 }
 
-// Drops every second mark of the older half, when work never completes. It may, because a mark
-// covers every earlier epoch.
+// Drops every second mark of the older half, because the list would grow without end if work never
+// completes. The marks that stay cover the epochs of those dropped.
 void StreamMarks::thin(std::vector<EventId>& spare) {
   std::deque<Mark> kept;
   for (size_t i = 0; i < marks_.size(); ++i) {

@@ -1,4 +1,5 @@
-// A short list. Most are empty, and an empty one takes no more room than a pointer.
+// A short list of streams. Most lists are empty, and an empty list takes no more room than a
+// pointer.
 #pragma once
 
 #include <algorithm>

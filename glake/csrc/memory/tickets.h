@@ -10,7 +10,7 @@ namespace glake {
 
 using StreamId = uint32_t;  // small numbers without gaps, for each device
 
-// It has eight bytes, because spans carry several, and the hot path copies them.
+// A ticket has eight bytes, because spans carry tickets, and the hot path copies them.
 struct Ticket {
   Ticket() = default;
   Ticket(StreamId s, uint64_t e) : epoch(e & ((uint64_t{1} << 48) - 1)), stream(s & 0xffff) {}
@@ -71,7 +71,7 @@ class Tickets {
     return std::any_of(begin(), end(), [=](Ticket t) { return t.stream == stream; });
   }
   Ticket* items() { return wide_ ? many_ : &one_; }
-  // Makes room for kMax tickets. The room is kept.
+  // Makes room for kMax tickets. The room stays until the set is destroyed.
   void widen() {
     if (wide_) return;
     auto* many = new Ticket[kMax];
@@ -80,7 +80,8 @@ class Tickets {
     wide_ = true;
   }
 
-  // Every span has a set, and almost every set names one stream. So one ticket has room in place.
+  // Every span has a set, and almost every set names one stream. So there is room in place for one
+  // ticket.
   union {
     Ticket one_{0, 0};
     Ticket* many_;

@@ -1,4 +1,4 @@
-// Views: ranges in which granules from anywhere lie side by side. They stay mapped after use. They
+// Views: ranges in which granules from anywhere lie side by side. Views stay mapped after use. They
 // are found again by size, or by any stretch of free granules in them.
 #pragma once
 
@@ -34,10 +34,10 @@ struct View {
   Granules length;    // mapped
   Granules capacity;  // reserved: the view may be extended up to this
   std::vector<GranuleRun> runs;
-  uint64_t live = 0;       // blocks reached through it
-  uint64_t last_used = 0;  // tick of the device's allocation count
-  Tickets tickets;         // work that used its addresses
-  bool tickets_full = false;
+  uint64_t live = 0;                 // blocks reached through it
+  uint64_t last_used = 0;            // by the device's count of allocations
+  Tickets tickets;                   // work that used its addresses
+  bool tickets_full = false;         // `tickets` lacks some of that work, because it was full
   uint32_t pins = 0;                 // blocks reached through it that must stay mapped
   bool owed = false;                 // a part of a refused extension is still mapped behind it
   std::list<View*>::iterator place;  // its place in the index, the most recently used view first
@@ -65,9 +65,9 @@ class ViewIndex {
   // Views of exactly n granules.
   const std::list<View*>& of_length(Granules n) const;
   const std::list<View*>& recent_first() const { return order_; }
-  // Calls visit(view) for views, the most recently used ones first, until it returns true. It stops
-  // after Tuning's number of views, or of their runs, because blocks of random sizes leave ever
-  // more views.
+  // Calls visit(view) for views, the most recently used ones first, until it returns true. It also
+  // stops after Tuning::kViewsSearched views, or after kRunsSearched runs of these, because blocks
+  // of random sizes leave ever more views.
   template <typename Visit>
   void search(Visit&& visit) const {
     size_t views = 0, runs = 0;
@@ -77,8 +77,8 @@ class ViewIndex {
       if (visit(view)) return;
     }
   }
-  // The views used longest ago, the oldest first. It looks at as many views as a search does, and
-  // leaves out those that blocks use now. Views in use are moved to the front, so that later calls
+  // The views used longest ago, the oldest first. It looks at Tuning::kViewsSearched views at most,
+  // and leaves out views that blocks use now. These are moved to the front, so that later calls
   // need not pass over them.
   std::vector<View*> oldest();
 
@@ -126,13 +126,14 @@ bool for_each_run(const View& view, Bytes offset, Bytes size, Visit&& visit) {
 struct FreeStretch {
   uint64_t start = 0, length = 0;  // in granules of the view
   bool ends = false;               // false: the granules behind it may be free too
-  // The home of the busy granule behind it. No arena: that is the view's end, or is not known.
+  // The home of the busy granule behind it. `arena` is null at the view's end, or if that granule
+  // is not known.
   Arena* arena = nullptr;
   uint64_t busy = 0;
 };
 
-// Calls visit(stretch) at the end of each of the view's runs, and before each busy stretch. It
-// gives the free stretch that is known so far, whose length may be 0. Stops when visit returns
+// Calls visit(stretch) at the end of each of the view's runs, and before each busy stretch. Each
+// call gives the free stretch that is known so far, whose length may be 0. Stops when visit returns
 // true.
 template <typename Visit>
 void each_free_stretch(const View& view, Visit&& visit) {

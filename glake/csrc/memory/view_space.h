@@ -1,4 +1,5 @@
-// Addresses for views, in granules: the best fit in the device's reservations for views.
+// Gives out addresses for views, in granules. It takes the best fit in the heap's reservations for
+// views.
 #pragma once
 
 #include <atomic>

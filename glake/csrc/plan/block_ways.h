@@ -18,8 +18,8 @@ enum class BlockWay { kSingly, kBatch, kKernel };
 // measured.
 struct BlockCosts {
   double copy_ns = TransferTuning::kCopyNs;  // start of a driver copy, of a batch and of a kernel
-  Bytes small = 28 * kKiB;
-  double batch_small_ns = 2400, batch_large_ns = 100;  // of each copy in a batch, by its size
+  Bytes small = 28 * kKiB;                   // a shorter copy counts as small
+  double batch_small_ns = 2400, batch_large_ns = 100;  // of each small or large copy in a batch
   double kernel_ns = 2000;                             // to read the table
   double kernel_rate = 0.9;                            // as a part of a copy engine's rate
 };
@@ -46,10 +46,10 @@ double block_ns(BlockWay way, const BlockLoad& load, Rate rate, const BlockCosts
 // The quickest way. `batch` and `kernel` say whether the driver has these.
 BlockWay best_way(const BlockLoad& load, Rate rate, const BlockCosts& costs, bool batch,
                   bool kernel);
-// Whether two steps are quicker than one kernel that reaches over the link. The first step copies
-// all bytes in one piece over the link, to or from a buffer beside the pieces. The second is a
-// kernel within that GPU's memory. A copy engine is faster over a link, and another chunk's copy
-// goes on meanwhile.
+// Whether to copy in two steps is quicker than one kernel that reaches over the link. The first
+// step copies all bytes in one piece over the link, to or from a buffer beside the pieces. The
+// second is a kernel within that GPU's memory. A copy engine is faster over a link, and another
+// chunk's copy goes on meanwhile.
 bool better_staged(Bytes bytes, Rate rate, const BlockCosts& costs);
 
 }  // namespace glake::transfer

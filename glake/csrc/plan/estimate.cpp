@@ -24,7 +24,8 @@ double expected_ns(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns) {
             [](const Start& a, const Start& b) { return a.ns < b.ns; });
   starts.resize(
       std::min<size_t>(starts.size(), std::max<uint64_t>(bytes / TransferTuning::kLeastChunk, 1)));
-  // The time when the paths that have started by then have carried all bytes.
+  // Adds the paths in the order of their starts, until those that have started carry all bytes
+  // before the next one starts.
   double rate = 0, owed = size;
   for (size_t i = 0; i < starts.size(); ++i) {
     rate += starts[i].rate;
@@ -43,8 +44,8 @@ bool worth_splitting(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns)
   if (plan.plain <= 0) return true;
   const bool direct = plan.paths.size() == 1 && plan.paths[0].path.hops.size() == 1;
   if (plan.paths.empty() || direct) return false;
-  // There must be a chunk for every other buffer of the paths. With fewer chunks the estimate is
-  // not useful.
+  // There must be at least half as many chunks as the paths have buffers. With fewer chunks the
+  // estimate is not useful.
   size_t buffers = 0;
   for (const PlannedPath& planned : plan.paths) buffers += planned.path.hops.size() - 1;
   if (2 * bytes < buffers * TransferTuning::kLeastChunk) return false;

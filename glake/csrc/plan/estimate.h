@@ -11,12 +11,12 @@ namespace glake::transfer {
 
 // An estimate in ns. A path of several hops delivers its first byte when a first chunk has passed
 // all hops but the last. Each hop costs `copy_ns` once, because the starts of later copies overlap
-// with bytes in flight. There are no more paths than chunks.
+// with bytes in flight. The estimate counts no more paths than there are chunks.
 double expected_ns(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns);
 // The same estimate for one plain copy.
 double plain_ns(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns);
 // Whether a copy of this size should take all of the plan's paths rather than be one plain copy.
-// The first chunk's way over a relay costs time; the paths must gain more than that.
+// The paths must gain more time than the first chunk loses on its way over a relay.
 bool worth_splitting(const TransferPlan& plan, uint64_t bytes, uint64_t copy_ns);
 
 }  // namespace glake::transfer

@@ -14,7 +14,7 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 FairRates::FairRates(const Topology& topology, const std::vector<double>& parts)
     : topology_(topology), parts_(parts), last_(topology.limits().size(), 0) {}
 
-// A route may touch a limit by several of its edges.
+// Several edges of a route may count in one limit. Their weights are added.
 void FairRates::add(const Route& route, double copies) {
   const size_t flow = copies_.size();
   copies_.push_back(copies);

@@ -14,9 +14,9 @@ class FairRates {
   // `parts`: the part of each limit that the flows may use; empty: all of every limit.
   FairRates(const Topology& topology, const std::vector<double>& parts);
 
-  // Adds a flow, which stands for `copies` equal ones.
+  // Adds a flow, which stands for `copies` equal flows. Its rate is the sum of theirs.
   void add(const Route& route, double copies = 1);
-  // The rate of each flow in bytes per nanosecond; 0 for one that is not `open`. Valid until the
+  // The rate of each flow in bytes per nanosecond; 0 for a flow that is not `open`. Valid until the
   // next call.
   const std::vector<double>& rates(const std::vector<char>& open);
 
@@ -41,8 +41,8 @@ class FairRates {
   std::vector<Row> rows_;
   std::vector<size_t> last_;  // by limit: one behind its last share
   bool arranged_ = true;
-  // Of one answer:
-  std::vector<double> rates_, room_;  // by flow; by row, what each of its flows could grow by
+  // For one call of rates():
+  std::vector<double> rates_, room_;  // of each flow; how far each row lets its flows grow
   std::vector<char> growing_;         // by flow
   size_t left_ = 0;                   // how many flows still grow
 };

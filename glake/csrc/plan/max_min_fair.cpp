@@ -22,16 +22,16 @@ double alone(const Topology& topology, const Candidate& path) {
   return most;
 }
 
-// What each path may carry at most. That is `fixed` if it is not negative. Otherwise it is the
-// highest load of all paths times `alone`, which is what the path could carry alone. `tight` says
-// whether the path is held to the most.
+// How much each path may carry. That is `fixed` if it is not negative. Otherwise it is the highest
+// load of all paths times `alone`, which is what the path could carry alone. `tight` says whether
+// the path would carry more without this limit.
 struct Evenness {
   std::vector<double> fixed, alone;
   std::vector<bool> tight;
 };
 
-// One packing program. It has a row for each limit that can bind, and then one for each demand and
-// part.
+// One packing program. It has a row for each limit that can bind, and then one for each part of
+// each demand.
 class Program {
  public:
   Program(const Topology& topology, const std::vector<Party>& parties) : parties_(parties) {
@@ -121,7 +121,8 @@ class Program {
   std::vector<double> room_;
 };
 
-// Rounding may leave a sum slightly over a limit, and parts of striped memory slightly unequal.
+// Rounding may leave a sum slightly over a limit. Then all rates are lowered by the same factor.
+// Also sets the totals.
 void tidy(const Topology& topology, std::vector<Party>* parties) {
   std::vector<double> load(topology.limits().size(), 0.0);
   for (const Party& party : *parties) {
@@ -217,7 +218,7 @@ bool keep_fattest(size_t most, std::vector<Party>* parties) {
     std::stable_sort(order.begin(), order.end(),
                      [&](size_t a, size_t b) { return party.rates[a] > party.rates[b]; });
     if (order.size() <= most || party.rates[order[most]] <= 0) continue;
-    // Each part first takes its path with the highest rate, so that none is left without.
+    // Each part first takes its path with the highest rate, so that no part is left without a path.
     std::vector<bool> served(static_cast<size_t>(party.parts), false);
     std::stable_partition(order.begin(), order.end(), [&](size_t path) {
       const auto part = static_cast<size_t>(party.paths[path]->part);

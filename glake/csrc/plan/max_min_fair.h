@@ -1,5 +1,5 @@
 // Shares the links of a machine among demands, each of which may use many paths. The shares are
-// max-min fair by weight, and then take as few paths as possible.
+// max-min fair by weight. Then paths that add little are dropped.
 #pragma once
 
 #include <vector>
@@ -22,11 +22,13 @@ struct Party {
 // Fills in `rates` and `total`. No limit of the topology is exceeded.
 void fill(const topology::Topology& topology, std::vector<Party>* parties);
 
-// Leaves each demand the `most` paths with the highest rates. False: no demand had more paths.
+// Leaves each demand the `most` paths with the highest rates. Returns false if no demand had more
+// paths.
 bool keep_fattest(size_t most, std::vector<Party>* parties);
 
-// Takes away the paths that the totals hardly need. No total falls by more than two hundredths. A
-// thin path costs its chunks' overhead, and in fair sharing it takes more of an edge than planned.
+// Drops the paths that the totals hardly need. No total falls by more than two hundredths. A thin
+// path is not worth the overhead of its chunks. It also takes more of an edge than planned, because
+// copies on an edge share it equally.
 void prune(const topology::Topology& topology, std::vector<Party>* parties);
 
 // Evens out the load of the paths and keeps the totals. A path's load is its rate as a part of what

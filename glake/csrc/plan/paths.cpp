@@ -13,8 +13,8 @@ using topology::Load;
 using topology::Route;
 using topology::Topology;
 
-// Finds paths over places where a copy may change: GPUs between its ends, and host memory between
-// two GPUs.
+// Finds paths over places that a copy may pass through: any GPU that is not an end, and host memory
+// if both ends are GPUs.
 class Finder {
  public:
   Finder(const Topology& topology, const Place& src, const Place& dst, int relays)
@@ -60,9 +60,9 @@ class Finder {
     way.push_back(next);
     return way;
   }
-  // Whether a copy between the two is worth a hop. It is to and from the host, and between GPUs by
-  // NVLink or under one PCIe switch. Through a root complex, staging in host memory is no slower,
-  // and works everywhere.
+  // Whether there may be a hop between the two. There may be one between the host and a GPU, and
+  // between GPUs with NVLink or under one PCIe switch. If only a root complex joins two GPUs, a way
+  // over host memory is no slower, and works everywhere.
   bool reaches(const Place& from, const Place& to) const {
     if (from.host() && to.host()) return false;
     if (from.host() || to.host() || topology_.linked(from.gpu, to.gpu)) return true;
@@ -75,7 +75,8 @@ class Finder {
     return end || topology_.sockets() == 1 ? "cpu" : "cpu:" + std::to_string(place.node);
   }
 
-  // The load of one hop on the limits. It is kept, because a few hops make up hundreds of paths.
+  // The load of one hop on the limits. It is computed once, because a few hops make up hundreds of
+  // paths.
   struct Step {
     Route route, loads;
   };
@@ -154,7 +155,7 @@ class Finder {
       without += (count++ == 0 ? "" : ", ") + device_text(gpu);
     }
     if (count == 0) return;
-    without += " alone";  // a path over two relays may have them, behind one that is linked
+    without += " alone";  // as second relays, behind a linked GPU, they are useful
     found_.refusals.push_back({"over " + without, "no NVLink with " + device_text(end) +
                                                       ": they would share its own PCIe link"});
   }

@@ -1,5 +1,5 @@
 // Finds the ways of a copy: the direct one, and those over relay GPUs or over host memory. The
-// planner decides which of them are worth taking.
+// planner decides which of these ways are worth taking.
 #pragma once
 
 #include <string>
@@ -24,8 +24,8 @@ struct Candidates {
 };
 
 // Returns all useful paths with at most `relays` GPUs in a row. A path is left out if another path
-// has no more hops and loads no limit more than this one does. Either end may be host memory. If
-// both are, the only path is the direct one.
+// needs no more hops and puts no more load on any limit. Either end may be host memory. If both
+// are, the only path is the direct one.
 Candidates find_candidates(const topology::Topology& topology, const Place& src, const Place& dst,
                            int relays);
 

@@ -35,15 +35,18 @@ struct Hop {
   topology::Route route;
 };
 
-// Hops, in order. The memory between two hops is a slot of the GPU there, or pinned host memory.
+// Hops, in order. Between two hops the bytes are in a buffer on the relay GPU, or in pinned host
+// memory.
 struct Path {
   std::vector<Hop> hops;
-  int worker = -1;   // the GPU whose submitter drives it: the first relay, or else an end
+  // The GPU whose submitter drives the path: the first relay GPU, or an end if the path has no
+  // relay GPU or goes over host memory.
+  int worker = -1;
   std::string name;  // "cpu>cuda:2>cuda:0"
 };
 
-// `rate` is the path's rate in the plan. In fair sharing a thin path would take more, so it is
-// paced.
+// `rate` is the path's rate in the plan. The path is paced, because copies on a link share it
+// equally, and a thin path would take more than planned.
 struct PlannedPath {
   Path path;
   Rate rate = 0;
@@ -64,7 +67,7 @@ struct Demand {
 
 // `rate` is the rate of all paths together. `plain` is the rate of the one copy that a program
 // makes without glake, beside the same other demands. paths[0] is the direct path if that is used.
-// Without paths `dst` is out of reach.
+// If `paths` is empty, no path reaches `dst`.
 struct TransferPlan {
   std::vector<PlannedPath> paths;
   Rate rate = 0, plain = 0;

@@ -195,7 +195,7 @@ Planner::Plans Planner::make(const std::vector<Demand>& demands) const {
     for (size_t d = 0; d < demands.size(); ++d) {
       if (direct_only[d] || shared[d].total >= options_.relay_gain * plain[d]) continue;
       direct_only[d] = true;
-      // If only the direct path was open or helped, nothing changes.
+      // If the other paths carried nothing, nothing changes.
       for (size_t p = 0; p < shared[d].paths.size(); ++p) {
         if (!shared[d].paths[p]->direct && shared[d].rates[p] > 0) again = true;
       }

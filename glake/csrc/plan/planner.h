@@ -26,7 +26,7 @@ struct PlannerOptions {
   int paths = TransferTuning::kPathsOfOne;
 };
 
-// A demand with an end that the machine does not have.
+// A demand or a setting that does not fit the machine, such as a GPU that it does not have.
 struct PlanError : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
@@ -37,8 +37,8 @@ class Planner {
 
   explicit Planner(const topology::Topology& topology, PlannerOptions options = {});
 
-  // Shares the machine among all demands, max-min fair by weight. Answers are kept, so the same
-  // question again costs a look-up. Any thread may call it. Throws PlanError.
+  // Shares the machine among all demands, max-min fair by weight. Answers are kept, so to ask the
+  // same question again costs a look-up. Any thread may call it. Throws PlanError.
   std::shared_ptr<const Plans> find(const std::vector<Demand>& demands) const;
   Plans plan(const std::vector<Demand>& demands) const { return *find(demands); }
   // The plan of the last of these demands.
@@ -51,7 +51,7 @@ class Planner {
   // The edge has been found to run at `factor` times the topology's rate; 0: it is dead. Throws
   // PlanError if there is no such edge.
   void set_scale(int edge, double factor);
-  // Whether the GPU may relay. Without that it still sends and receives for itself. Throws
+  // Whether the GPU may relay. If it may not, it still sends and receives for itself. Throws
   // PlanError if there is no such GPU.
   void set_relay(int gpu, bool usable);
   // `factors` are the parts of the topology's limits that this process may use, in the order of the
@@ -70,7 +70,7 @@ class Planner {
   std::vector<Rate> plain_rates(const std::vector<Demand>& demands) const;
   // The reason why the candidate cannot be used; empty: it can.
   std::string closed(const Candidate& candidate, const Demand& demand) const;
-  void refresh();  // called under the lock; topology_ becomes nominal x learnt x lent
+  void refresh();  // under the lock: recomputes topology_
   std::vector<Party> parties(const std::vector<Demand>& demands,
                              const std::vector<bool>& direct_only) const;
   std::vector<Refusal> refusals(const std::vector<Party>& parties, size_t number,
@@ -80,7 +80,7 @@ class Planner {
   const PlannerOptions options_;
   const topology::Topology nominal_;
   mutable std::mutex mutex_;
-  topology::Topology topology_;       // nominal, with what was learnt and lent
+  topology::Topology topology_;       // nominal_ times scale_ times lent_
   std::vector<double> scale_, lent_;  // by limit; lent_ may be empty
   std::vector<bool> may_relay_;
   mutable std::map<Ends, Candidates> candidates_;

@@ -12,8 +12,9 @@ namespace {
 
 constexpr int kNone = INT_MAX;
 constexpr double kTiny = 1e-9;
-// Limits of different rows differ by this much, so that no two rows are reached at once. Ties could
-// make the method go in circles. The answer is computed with the given limits.
+// Each row's limit is raised by this much more than that of the row before, so that no two rows are
+// reached at once. Ties could make the method go in circles. The answer is computed with the given
+// limits.
 constexpr double kApart = 1e-7;
 
 }  // namespace
@@ -124,7 +125,7 @@ void Simplex::solve() {
     if (in == kNone) break;
     direction(in);
     const int out = leaving();
-    if (out == kNone) break;  // a column without a load: nothing to plan
+    if (out == kNone) break;  // the column loads no row, so its value has no bound
     pivot(in, out, reward);
   }
   values_.assign(columns_.size(), 0.0);

@@ -1,7 +1,7 @@
 // Solves a packing program: it finds the values of columns with the largest sum of gain x value, so
 // that no row exceeds its limit. The start, with all values zero, breaks no limit. So the revised
-// simplex method needs no first phase. Its prices say which rows bound the solution. Its solutions
-// use few columns.
+// simplex method needs no first phase. The prices say which rows bound the solution. A solution
+// uses few columns.
 #pragma once
 
 #include <cstddef>

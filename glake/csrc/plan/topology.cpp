@@ -24,7 +24,7 @@ constexpr int kMaxNodes = 1024;  // the most that Linux can have
 std::string gpu(int device) { return "g" + std::to_string(device); }
 std::string memory(int socket) { return "m" + std::to_string(socket); }
 
-// A node as messages show it, as by for_people() of glake/platforms.py.
+// A node as messages show it. for_people() of glake/platforms.py must show it in the same way.
 std::string shown_node(const std::string& node) {
   const std::string number = node.substr(1);
   if (number.empty()) return node;  // the NVSwitch
@@ -264,8 +264,7 @@ bool Topology::linked(int a, int b) const {
          (edge(gpu(a), gpu(b)) >= 0 || (edge(gpu(a), "N") >= 0 && edge("N", gpu(b)) >= 0));
 }
 
-// Over PCIe only GPUs under one socket are peers. Drivers allow that everywhere, without help from
-// the host.
+// Over PCIe only GPUs under one socket are peers, because drivers allow that on every machine.
 bool Topology::peers(int a, int b) const {
   return a != b && (linked(a, b) || socket_of(a) == socket_of(b));
 }

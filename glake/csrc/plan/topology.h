@@ -54,7 +54,7 @@ class Topology {
   const std::string& name(int edge) const { return names_[static_cast<size_t>(edge)]; }  // "g0>N"
   std::string shown(int edge) const;  // as messages show it: "cuda:0>N"
   double rate(int edge) const { return limits_[static_cast<size_t>(edge)].limit; }
-  // Changes the speed of a link. At 0 its copies stand still. Joint limits stay as they are.
+  // Changes the speed of a link. At 0 no copy over the link moves. Joint limits stay as they are.
   void set_rate(int edge, double rate);
   // Changes any limit, also one over several edges.
   void set_limit(size_t limit, double rate);
@@ -82,8 +82,8 @@ class Topology {
   bool same_switch(int a, int b) const;  // over PCIe without passing a root complex
 
   // Max-min fair rates of the flows, in bytes per nanosecond. A weight says how many equal flows
-  // one stands for, and its rate is the sum of theirs (`weights` empty: each is one). `parts` has
-  // the part of each limit that the flows may use (empty: all).
+  // one flow stands for, and its rate is the sum of theirs (`weights` empty: all weights are 1).
+  // `parts` has the part of each limit that the flows may use (empty: all).
   std::vector<double> rates(const std::vector<const Route*>& flows,
                             const std::vector<double>& weights = {},
                             const std::vector<double>& parts = {}) const;
@@ -104,9 +104,9 @@ class Topology {
   std::vector<int> node_sockets_;  // of each NUMA node
   std::map<std::pair<std::string, std::string>, int> edges_;
   std::vector<std::string> names_;
-  std::map<std::string, std::vector<std::string>> next_;
+  std::map<std::string, std::vector<std::string>> next_;  // by node: where its edges lead
   std::vector<Limit> limits_;
-  std::vector<std::vector<Load>> holds_;
+  std::vector<std::vector<Load>> holds_;  // by edge; see limits_of()
 };
 
 }  // namespace glake::topology

@@ -7,7 +7,7 @@ namespace glake {
 
 namespace {
 
-// Tells those who watch that memory ran out, and adds to the text who holds most.
+// Reports to those who watch that memory ran out, and adds to the text who holds most.
 [[noreturn]] void refuse(DeviceAllocator& device, Bytes bytes, StreamHandle stream, glake_pool pool,
                          const Error& error) {
   Watch::event(GLAKE_OOM, device.number(), device.driver_free_bytes(), bytes, stream, pool);
@@ -138,7 +138,8 @@ void watched_trim(const std::function<void()>& trim) {
 
 void* contiguous_malloc(Process& process, Bytes bytes, int device, StreamHandle stream,
                         const Asked& asked) {
-  // It has no guards, because a caller who asks for whole memory wants its first byte.
+  // The block has no guards, because its caller needs a pointer to the first byte of the driver's
+  // allocation.
   return hooked_malloc(process, bytes, device, stream, {0, 0}, false,
                        [stream, asked](ThreadCache& cache, Bytes size) {
                          return cache.device()->contiguous().allocate(size, stream, asked);

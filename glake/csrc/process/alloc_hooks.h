@@ -19,11 +19,11 @@ inline void plain_free(Process& process, void* ptr) {
   b.heap->free(&b, cache);
 }
 
-// Allocates from the contiguous pool. `kind` is GLAKE_CONTIGUOUS_*.
+// Allocates from the contiguous pool. `asked.kind` is GLAKE_CONTIGUOUS_*.
 void* contiguous_malloc(Process& process, Bytes bytes, int device, StreamHandle stream,
                         const Asked& asked);
 
-// Allocate from a private pool. The second one does so at exactly `ptr`.
+// These allocate from a private pool. pool_malloc_at() does so at exactly `ptr`.
 void* pool_malloc(Process& process, Bytes bytes, int device, StreamHandle stream, PoolId pool);
 void* pool_malloc_at(Process& process, void* ptr, Bytes bytes, int device, StreamHandle stream,
                      PoolId pool);
@@ -31,15 +31,16 @@ void* pool_malloc_at(Process& process, void* ptr, Bytes bytes, int device, Strea
 // Returns a private pool to a checkpoint, and reports that to those who watch.
 RestoreLog pool_restore(Process& process, int device, PoolId pool, const Checkpoint& then);
 
-// Gives memory back to the driver. Its events carry the caller's context.
+// Runs `trim`, which gives memory back to the driver. The events meanwhile carry the caller's
+// context.
 void watched_trim(const std::function<void()>& trim);
 
-// The plain calls, for a process with a hook.
+// The same as the plain calls, for a process in which an AllocHook is set.
 void* hooked_malloc(Process& process, Bytes bytes, int device, StreamHandle stream);
 void hooked_free(Process& process, void* ptr);
 
-// Makes a new block in any other way, by `allocate`. If `guards` is true and the option `debug`
-// wants guards, `allocate` is asked for more than `bytes`.
+// Allocates by the function `allocate`. If `guards` is true and the option `debug` wants guards,
+// `allocate` is asked for more than `bytes`.
 using Allocate = std::function<Block*(ThreadCache& cache, Bytes bytes)>;
 void* hooked_malloc(Process& process, Bytes bytes, int device, StreamHandle stream, glake_pool pool,
                     bool guards, const Allocate& allocate);

@@ -1,5 +1,5 @@
 // What else an allocation or free of this process must do, with a bit for each. Almost always no
-// bit is set, so that the hot path makes one check.
+// bit is set, and the hot path checks only that.
 #pragma once
 
 #include <atomic>

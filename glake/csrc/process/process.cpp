@@ -22,8 +22,9 @@ Block* escaped(Address ptr) {
   if (b != nullptr && b->ptr == ptr) return b;
   throw Error(
       GLAKE_INVALID_POINTER,
-      hex(ptr) + (inside ? " lies inside a block; glake knows it by its first byte's address only"
-                         : " is not glake's memory"));
+      hex(ptr) + (inside
+                      ? " lies inside a block; glake knows it by its first byte's address only"
+                      : " is not glake's memory; pass a block's first address, as glake gave it"));
 }
 
 }  // namespace
@@ -76,7 +77,7 @@ void Process::Fork::in_child() {
   process.hooks_.set(kTraced, false);  // the file is the parent's
   if (process.driver_used_) {
     process.forked_.store(true, std::memory_order_relaxed);
-    // Keeps calls off the plain path, so that they say why nothing works here.
+    // No hook may run here. The plain path fails too, and says why nothing works in this process.
     process.hooks_.clear();
   }
   const bool inside = inside_before_fork;
@@ -301,7 +302,8 @@ void Process::shutdown() {
   if (host_ != nullptr) host_->close();
   ipc_.reset();
   host_.reset();
-  // It rises even if a device below refuses, because the caches of earlier devices are gone.
+  // The generation rises even if a device below refuses to close, because the caches of devices
+  // that were closed before it are gone.
   ++generation_;
   for (auto& device : devices_) {
     if (device != nullptr) device->close();
@@ -372,7 +374,7 @@ Owned Process::owned(Address at) {
   if (debug != nullptr) {  // the address may be between the guards of a block
     void* inner = reinterpret_cast<void*>(b->ptr + debug->overhead() / 2);
     held = caller_block(inner, *b);
-    // This block was allocated before guards were on.
+    // If inner() finds nothing there, the block was allocated before guards were on.
     if (held.begin != b->ptr) held = {b->ptr, b->requested, b->ptr};
   }
   if (at < held.ptr || at - held.ptr >= held.bytes) return found;
@@ -392,7 +394,8 @@ Bytes Process::set_headroom(int device, Bytes bytes) {
   prepare();
   std::vector<int> used;
   for_each_device([&](DeviceAllocator& each) { used.push_back(each.number()); });
-  // All devices are checked, so that none that is used later begins with an impossible headroom.
+  // All devices are checked, so that no device that is used later begins with an impossible
+  // headroom.
   for (int each = 0; each < device_count(); ++each) {
     Bytes total = 0;
     const Status s = driver().total_memory(each, &total);

@@ -50,8 +50,8 @@ class Process {
     }
     return open_cache(device);
   }
-  // The block that a caller holds at `ptr`. With `take` the block must start there, and it goes
-  // from live to freed. Throws Error.
+  // The block that a caller holds at `ptr`. With `take` the block itself must start there, and it
+  // is marked as freed. Throws Error.
   Block& block(const void* ptr, bool take);
   // The bytes that the caller of the live block at `ptr` asked for, without its guards.
   Bytes requested(const void* ptr, const Block& b) const;
@@ -76,26 +76,27 @@ class Process {
   int device_count();
   const char* driver_path();
   void shutdown();
-  // Ends a caller's pin; the block may be gone. Throws Error if `ptr` has none.
+  // Ends a caller's pin. The block may be freed already. Throws Error if `ptr` is not pinned.
   void unpin(void* ptr);
   Driver& driver();  // opened at first use
   // A caller's stream ends now, or may end at any time. This opens no device.
   void stream_ends(int device, StreamHandle stream, StreamEnd when);
   HostPool& host();
   Ipc& ipc();
-  // Tries again to give other processes' blocks back, where the driver has refused to take them.
+  // Tries again to give back blocks of other processes that the driver has refused to take back.
   void settle_ipc();
   TransferHost& transfer() { return transfer_; }
 
   ThreadKinds& kinds() { return kinds_; }
 
-  // These do what the same methods of DeviceAllocator do, for one device or for all devices that
+  // These do what the methods of the same name of Limits do, for one device or for all devices that
   // are or will be in use. They throw Error.
   static constexpr int kAllDevices = -1;
   Bytes set_headroom(int device, Bytes bytes);
   Bytes headroom(int device);
 
-  // It rises by one at each shutdown, so that names from before a shutdown are void.
+  // The number rises by one at each shutdown, so that what was made before a shutdown can be told
+  // apart.
   uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
 
   HookFlags& hooks() { return hooks_; }
@@ -129,7 +130,7 @@ class Process {
   Options options_;
   std::string driver_path_;
   std::unique_ptr<Driver> driver_;
-  bool driver_used_ = false;  // true from its first use on; a forked child can then use none
+  bool driver_used_ = false;  // a driver was opened: a child forked later can use none
   std::unique_ptr<DeviceAllocator> devices_[kMaxDevices];
   TraceWriter trace_;
   std::unique_ptr<HostPool> host_;

@@ -1,5 +1,5 @@
-// Pauses and resumes a region: keeps the device's books (heap/regions.h), and makes the copies in
-// between. Throws Error.
+// Pauses and resumes a region. heap/regions.h changes the device's books, and the copies are made
+// here in between. Throws Error.
 #pragma once
 
 #include <string>

@@ -12,9 +12,9 @@ namespace glake {
 
 class TransferUse;
 
-// Copies between a device and pinned host memory. Where the transfer engine is open, it carries the
-// copies of blocks over every path. All others are plain copies on a stream of this object. Throws
-// Error.
+// Copies between a device and pinned host memory. If the transfer engine is open, it carries large
+// parts of blocks over every path. All other copies are plain copies on a stream of this object.
+// Throws Error.
 class RegionCopier final : public BytesCopier {
  public:
   RegionCopier(Driver& driver, HostPool& host, int device);
@@ -40,7 +40,7 @@ class RegionCopier final : public BytesCopier {
   StreamHandle stream_ = 0;
   std::unique_ptr<TransferUse> engine_;
   std::vector<glake_copy_part> parts_;  // started, and part of the next transfer
-  bool to_host_ = false;                // its direction
+  bool to_host_ = false;                // the direction of the copies
   std::deque<uint64_t> transfers_;
 };
 

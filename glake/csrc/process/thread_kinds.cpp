@@ -22,7 +22,7 @@ ThreadKinds::Own& ThreadKinds::mine() {
   return own;
 }
 
-// Under the mutex.
+// Called under the mutex.
 void ThreadKinds::count(int step) {
   threads_ += step;
   hooks_.set(kKinds, threads_ != 0 || contiguous_from_.load() != 0);

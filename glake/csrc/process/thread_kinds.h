@@ -35,7 +35,7 @@ class ThreadKinds {
 
   std::mutex& mutex_;
   HookFlags& hooks_;
-  int threads_ = 0;  // those with a kind or a pool of their own
+  int threads_ = 0;  // threads with a kind or a pool of their own
   // Every allocation reads these. They are set under the mutex.
   std::atomic<Bytes> contiguous_from_{0};
   std::atomic<int> contiguous_kind_{GLAKE_CONTIGUOUS_VMM};

@@ -81,14 +81,14 @@ void TransferHost::open(const std::string& topology, const std::string& name) {
     throw Error(GLAKE_INVALID_ARGUMENT,
                 "the transfer engine is open; glake_transfer_close() it first");
   }
-  process_.host();  // makes it, so that it is there when the engine asks
+  process_.host();  // makes the host pool now, before the engine asks for it
   engine_ = std::make_unique<transfer::Engine>(
       process_.driver(), std::make_unique<TransferAllocator>(process_), topology, name,
       process_.options().copy_order == CopyOrderKind::kEnqueued);
   in_use_.store(engine_.get());
 }
 
-// Called without the process's lock, because the engine may still allocate and free.
+// The caller must not hold the process's lock, because the engine may still allocate and free.
 void TransferHost::close() {
   process_.check_usable();
   std::lock_guard<std::mutex> closing(mutex_);

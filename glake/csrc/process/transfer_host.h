@@ -1,4 +1,4 @@
-// The process's transfer engine (csrc/transfer/). Its owner opens and closes it. In between any
+// The process's transfer engine (csrc/transfer/). This class opens and closes it. In between any
 // thread may use it, through TransferUse. Throws Error.
 #pragma once
 
@@ -35,7 +35,7 @@ class TransferHost {
 
  private:
   Process& process_;
-  std::mutex mutex_;  // guards opening and closing; taken before the process's
+  std::mutex mutex_;  // held while the engine is opened or closed; taken before the process's lock
   std::unique_ptr<transfer::Engine> engine_;
   std::atomic<transfer::Engine*> in_use_{nullptr};
   std::atomic<int> users_{0};

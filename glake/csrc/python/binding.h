@@ -1,5 +1,5 @@
-// Shared by all bindings. They check Python's ints and pass them to the C interface. They raise its
-// statuses as glake.errors.
+// What all bindings share: functions that check Python's ints before they go to the C interface,
+// and that raise its statuses as glake.errors.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -21,7 +21,7 @@ namespace glake::python {
   throw py::error_already_set();
 }
 
-// Raises the calling thread's last error. Its text may be of any length.
+// Raises the calling thread's last error. Only the first 64 KiB of its text are kept.
 [[noreturn]] inline void raise_last() {
   std::vector<char> text(1 << 16);
   int status = glake_last_error(text.data(), text.size());

@@ -57,8 +57,8 @@ struct Export {
   int64_t shape[1] = {0}, strides[1] = {1};
   PyObject* owner = nullptr;
 
-  // Any thread may call this. At the end of the process it keeps the block, which the driver takes
-  // back.
+  // Any thread may call this. When Python has ended, it does not free the block, because the driver
+  // takes the block back with the process.
   static void end(Managed* managed) {
     auto* self = static_cast<Export*>(managed->context);
     if (!finalizing()) {

@@ -23,7 +23,7 @@ std::string share(const py::int_& ptr) {
 }
 
 py::tuple open_shared(const std::string& handle, const py::int_& device) {
-  // A NUL in the text would end it early for C.
+  // A NUL in the text would end it early for C. C gets "" instead, and refuses that.
   size_t bytes = 0;
   std::string text = handle.find('\0') == std::string::npos ? handle : "";
   void* block = released(glake_ipc_open, text.c_str(), to_device(device), &bytes);
@@ -42,7 +42,8 @@ void bind_host(py::module_& module) {
              "Address of `bytes` bytes of pinned host memory.");
   module.def(
       "host_free", [](const py::int_& ptr) { check(released(glake_host_free, to_block(ptr))); },
-      py::arg("ptr"), "Gives it back; it is reused once its recorded work is complete.");
+      py::arg("ptr"),
+      "Gives a pinned block back; it is reused once the work recorded on it is complete.");
   module.def(
       "host_record_stream",
       [](const py::int_& ptr, const py::int_& device, const py::int_& stream) {
@@ -53,7 +54,7 @@ void bind_host(py::module_& module) {
       "Says that work on the stream uses the pinned block.");
   module.def(
       "host_empty_cache", [] { check(released(glake_host_empty_cache)); },
-      "Gives back every pinned block nobody holds or uses.");
+      "Gives back every pinned block that nobody holds or uses.");
   module.def(
       "host_stats",
       [] { return read_json([](char* to, size_t room) { return glake_host_stats(to, room); }); },
@@ -73,20 +74,21 @@ void bind_sharing(py::module_& module) {
         if (before < 0) raise_last();
         return before;
       },
-      py::arg("kind"), "The kind of the calling thread's later blocks; the kind before.");
+      py::arg("kind"),
+      "Sets the kind of the calling thread's later blocks; returns the former kind.");
   module.def(
       "pin", [](const py::int_& ptr) { check(released(glake_pin, to_block(ptr))); }, py::arg("ptr"),
       "Keeps the memory under a live block where it is until unpin().");
   module.def(
       "unpin", [](const py::int_& ptr) { check(released(glake_unpin, to_block(ptr))); },
-      py::arg("ptr"), "Ends one pin; the block may have been freed.");
+      py::arg("ptr"), "Ends one pin of a block, which may have been freed.");
   module.def("ipc_share", &share, py::arg("ptr"),
              "The text by which other processes open a block.");
   module.def("ipc_open", &open_shared, py::arg("handle"), py::arg("device") = 0,
              "(address, bytes) of another process's block, mapped here.");
   module.def(
       "ipc_close", [](const py::int_& ptr) { check(released(glake_ipc_close, to_block(ptr))); },
-      py::arg("ptr"), "Unmaps it, when closed as often as opened.");
+      py::arg("ptr"), "Closes a block, and unmaps it once it was closed as often as opened.");
   bind_host(module);
 }
 

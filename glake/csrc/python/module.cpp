@@ -1,6 +1,6 @@
 // The Python module glake._C has the calls of include/glake/glake.h one by one, and raises statuses
-// as glake.errors. Sizes and pointers are Python ints. So an error can name a negative or huge one,
-// which a conversion would just refuse.
+// as glake.errors. Sizes and pointers are Python ints. So an error can name a negative or huge
+// number, which a conversion would just refuse.
 #include <string>
 
 #include "python/binding.h"
@@ -95,11 +95,12 @@ void bind_books(py::module_& module) {
       "mark_step",
       [](const py::int_& device) { check(released(glake_mark_step, to_device(device))); },
       py::arg("device") = 0, "Starts the next step in the trace and the statistics.");
-  module.def("trace", &trace, py::arg("path"), "Records to `path` from now on; None ends it.");
+  module.def("trace", &trace, py::arg("path"),
+             "Writes a trace to `path` from now on; None ends it.");
   module.def(
       "check", [](const py::int_& device) { check(released(glake_check, to_device(device))); },
       py::arg("device") = 0,
-      "Checks every invariant, and what `debug` guards; Internal, Corrupted. Slow.");
+      "Checks every invariant, and the guards of `debug`. Slow. Raises Internal or Corrupted.");
 }
 
 void bind_driver(py::module_& module) {
@@ -112,7 +113,7 @@ void bind_driver(py::module_& module) {
   module.def(
       "options", [] { return read_json(glake_options); },
       "The core's options: name, default, present value and meaning of each.");
-  module.def("device_count", &device_count, "Devices of the driver, which it opens.");
+  module.def("device_count", &device_count, "How many devices the driver has. Opens the driver.");
   module.def(
       "enable_peer_access",
       [](const py::int_& device, const py::int_& peer) {
@@ -125,7 +126,7 @@ void bind_driver(py::module_& module) {
         check(released(glake_stream_may_end, to_device(device), to_stream(stream)));
       },
       py::arg("device"), py::arg("stream"),
-      "The stream may be destroyed at any time: glake asks about it only where it is named.");
+      "Says that the stream may be destroyed at any time. Only calls that name it ask about it.");
   module.def(
       "stream_wait",
       [](const py::int_& device, const py::int_& stream, const py::int_& for_stream) {
@@ -133,7 +134,7 @@ void bind_driver(py::module_& module) {
                        to_stream(for_stream)));
       },
       py::arg("device"), py::arg("stream"), py::arg("for_stream"),
-      "The stream's later work waits for what `for_stream` has been given.");
+      "Makes the stream's later work wait for the work that `for_stream` has now.");
   module.def(
       "set_headroom",
       [](const py::int_& device, const py::int_& bytes) {
@@ -142,7 +143,7 @@ void bind_driver(py::module_& module) {
         return free;
       },
       py::arg("device"), py::arg("bytes"),
-      "Leaves so much memory of a device (-1: all) to others; what the driver reports free then.");
+      "Leaves this much memory of a device (-1: of each) to others; returns the bytes then free.");
   module.def(
       "headroom",
       [](const py::int_& device) {

@@ -120,7 +120,8 @@ py::list plans_of(const Planner& planner,
 }
 
 void bind_graph(py::module_& module) {
-  py::class_<Topology>(module, "CapacityGraph", "A platform of the text of a platforms file.")
+  py::class_<Topology>(module, "CapacityGraph",
+                       "A platform, read from the text of a platforms file.")
       .def(py::init(&read), py::arg("text"), py::arg("name") = "")
       .def_property_readonly("gpus", &Topology::gpus)
       .def_property_readonly("sockets", &Topology::sockets)
@@ -153,7 +154,8 @@ void bind_graph(py::module_& module) {
           [](const Topology& graph, const PlaceArgument& src, const PlaceArgument& dst) {
             return from_route(route(graph, src, dst));
           },
-          py::arg("src"), py::arg("dst"), "Loads (edge, share) of one plain copy; empty: no way.");
+          py::arg("src"), py::arg("dst"),
+          "Loads (edge, share) of one plain copy; empty if there is no route.");
 }
 
 void bind_planner(py::module_& module) {

@@ -29,7 +29,8 @@ void bind_regions(py::module_& module) {
       [](const Pool& pool, const py::int_& bytes) {
         check(released(glake_region_budget, to_pool(pool), static_cast<uint64_t>(to_bytes(bytes))));
       },
-      py::arg("pool"), py::arg("bytes"), "The most bytes it may hold on each device; 0: any.");
+      py::arg("pool"), py::arg("bytes"),
+      "Sets the most bytes that the region may hold on each device; 0: no bound.");
   module.def(
       "set_pool",
       [](const Pool& pool) {
@@ -37,7 +38,8 @@ void bind_regions(py::module_& module) {
         check(released(glake_set_pool, to_pool(pool), &before));
         return named(before);
       },
-      py::arg("pool"), "Where the calling thread's later blocks come from; the pool before.");
+      py::arg("pool"),
+      "Sets the pool of the calling thread's later blocks; returns the former pool.");
   module.def(
       "region_pause",
       [](const py::int_& device, const Pool& pool, int to, const std::string& folder) {
@@ -51,7 +53,7 @@ void bind_regions(py::module_& module) {
         check(released(glake_region_resume, to_device(device), to_pool(pool), verify ? 1 : 0));
       },
       py::arg("device"), py::arg("pool"), py::arg("verify") = true,
-      "Granules and bytes again, at the same addresses.");
+      "Brings a region's granules and bytes back, at the same addresses.");
   module.def(
       "regions",
       [] { return read_json([](char* to, size_t room) { return glake_regions(to, room); }); },

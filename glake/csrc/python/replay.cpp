@@ -183,11 +183,11 @@ void bind_replay(py::module_& module) {
       },
       "(name that `replay` takes, title, kind) of every policy.");
   module.def("require_policy", &require_policy, py::arg("name"),
-             "Raises ReplayError, with what is known, for a policy `replay` does not know.");
+             "Raises ReplayError, which lists the policies, if `replay` does not know this one.");
   module.def(
       "require_costs", [](const std::vector<std::string>& names) { price_tables("", names); },
       py::arg("names"),
-      "Raises ReplayError, with what is known, for a table of driver prices there is not.");
+      "Raises ReplayError if the simulator lacks a price table of one of these names.");
   module.def("replay", &replay_trace, py::arg("trace"), py::arg("policy"),
              py::arg("capacity") = py::none(), py::arg("complete_after") = 0,
              py::arg("find_min_capacity") = false, py::arg("timeline_points") = 2000,

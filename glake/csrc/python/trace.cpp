@@ -14,7 +14,7 @@ namespace glake::replay {
 namespace {
 
 constexpr const char* kLetters[] = {"a", "f", "r", "s"};
-constexpr size_t kTagsKept = 4096;
+constexpr size_t kTagsKept = 4096;  // a guess
 constexpr uint64_t kMostPoints = uint64_t{1} << 32;
 
 py::object text(std::string_view utf8) {
@@ -32,7 +32,8 @@ void feed_until(TraceParser& parser, const py::iterable& chunks, const Enough& e
       if (enough()) return;
     }
   } catch (py::error_already_set& error) {
-    // For a source that broke off (a truncated gzip) the line tells the caller how far it got.
+    // The source may have broken off, as a truncated gzip does. The line tells the caller how far
+    // the source got.
     error.restore();
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
@@ -236,8 +237,9 @@ py::list scan_holders(const std::string& name, const py::iterable& chunks, uint6
 }
 
 void bind_scans(py::module_& module) {
-  module.def("scan_trace", &scan_trace, py::arg("name"), py::arg("chunks"),
-             "A trace's figures, in memory for its live blocks only; errors as of parse_trace.");
+  module.def(
+      "scan_trace", &scan_trace, py::arg("name"), py::arg("chunks"),
+      "A trace's figures. Takes memory for live blocks only. Raises what parse_trace raises.");
   module.def("scan_holders", &scan_holders, py::arg("name"), py::arg("chunks"), py::arg("event"),
              "[(tag, bytes, blocks), ...] of what is live after an event, in no order.");
 }
@@ -270,14 +272,15 @@ void bind_trace(py::module_& module) {
            "[(event, live bytes), ...]: most live bytes of at most `points` runs of events.")
       .def("step_spans", &step_spans_of, "Live bytes of set-up and of each step (replay/steps.h).")
       .def("sizes", &Trace::sizes, "[(bytes, allocations), ...], smallest size first.");
-  module.def("parse_trace", &parse_trace, py::arg("name"), py::arg("chunks"),
-             "Parses the bytes objects of `chunks` as one trace; TraceError (file, line, field).");
+  module.def(
+      "parse_trace", &parse_trace, py::arg("name"), py::arg("chunks"),
+      "Parses the bytes objects of `chunks` as one trace. Raises TraceError (file, line, field).");
   bind_scans(module);
   py::class_<TraceStream>(module, "TraceStream", "A trace's events as its text comes in.")
       .def(py::init<const std::string&>(), py::arg("name"))
       .def("feed", &TraceStream::feed, py::arg("chunk"),
            "(op, id, bytes, stream, tag, line) of each event of the next bytes.")
-      .def("finish", &TraceStream::finish, "The last events; the text has ended.")
+      .def("finish", &TraceStream::finish, "Says that the text has ended; returns the last events.")
       .def("check", &TraceStream::check, "Raises the TraceError that ended the last call's list.")
       .def_property_readonly("line", &TraceStream::line)
       .def_property_readonly("header", &TraceStream::header);

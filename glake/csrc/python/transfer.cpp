@@ -24,7 +24,8 @@ int to_place(const py::int_& value) {
   return static_cast<int>(place);
 }
 
-// An object's memory, held while this lives. Raises the object's own exception.
+// Keeps an object's memory in place while it exists. The constructor raises the object's own
+// exception.
 class HeldBuffer {
  public:
   HeldBuffer(const py::handle& object, int flags) {
@@ -106,24 +107,25 @@ void bind_handles(py::module_& module) {
         check(status);
         return true;
       },
-      py::arg("id"), py::arg("timeout_ns") = UINT64_MAX, "Whether it is done by then.");
-  module.def("copy_done", &done, py::arg("id"), "Whether it is done.");
+      py::arg("id"), py::arg("timeout_ns") = UINT64_MAX,
+      "Waits for a copy; false if it is not done in time.");
+  module.def("copy_done", &done, py::arg("id"), "Whether the copy is done.");
   module.def("copy_settled", &settled, py::arg("id"),
-             "Whether it is over, and no copy that was given up may still read or write.");
+             "Whether the copy is over, and no driver copy that was given up may still go on.");
   module.def(
       "copy_stream_wait",
       [](uint64_t id, const py::int_& device, const py::int_& stream) {
         check(released(glake_copy_stream_wait, id, to_device(device), to_stream(stream)));
       },
       py::arg("id"), py::arg("device"), py::arg("stream"),
-      "Later work on the stream waits for it.");
+      "Makes later work on the stream wait for the copy.");
   module.def(
       "copy_cancel", [](uint64_t id) { check(released(glake_copy_cancel, id)); }, py::arg("id"),
-      "Starts no more chunks. Chunks under way still arrive.");
+      "Cancels the copy: no more chunks start, and chunks under way still arrive.");
   module.def(
       "copy_release", [](uint64_t id) { check(released(glake_copy_release, id)); }, py::arg("id"),
       "Forgets the id; the copy goes on.");
-  module.def("copy_progress", &progress, py::arg("id"), "(bytes that have arrived, of all).");
+  module.def("copy_progress", &progress, py::arg("id"), "(bytes that have arrived, bytes in all).");
   module.def(
       "copy_result",
       [](uint64_t id) {
@@ -178,9 +180,9 @@ void bind_engine(py::module_& module) {
       py::arg("dst_device"), py::arg("src_device"), py::arg("node"), py::arg("bytes"),
       "What the open engine would do now: paths with rates, refusals.");
   module.def("time_copies", &time_copies, py::arg("copies"), py::arg("bytes"), py::arg("repeats"),
-             "Makes the copies ((dst, src), places are (GPU or -1, socket)) at once, `repeats` "
-             "times each; of each the nanoseconds from its start to each end. None: gives the "
-             "buffers back.");
+             "Makes the copies (dst, src) at once, each `repeats` times. A place is (GPU or -1, "
+             "socket). Returns for each copy the nanoseconds from its start to each end. Without "
+             "copies it gives the buffers back.");
 }
 
 void bind_lending(py::module_& module) {
@@ -189,7 +191,8 @@ void bind_lending(py::module_& module) {
       [](uint32_t relays, const std::vector<double>& factors) {
         check(released(glake_transfer_lend, relays, factors.data(), factors.size()));
       },
-      py::arg("relays"), py::arg("factors"), "GPUs that may relay, as bits; our part of limits.");
+      py::arg("relays"), py::arg("factors"),
+      "Sets the GPUs that may relay, as bits, and this process's part of each limit.");
   module.def(
       "transfer_demands", [] { return read_json(glake_transfer_demands); },
       "GPUs used, and the ends of transfers under way.");
@@ -200,7 +203,7 @@ void bind_lending(py::module_& module) {
         if (event < 0) raise_last();
         return event;
       },
-      "A descriptor that is readable when they have changed.");
+      "A descriptor that becomes readable when the demands change.");
 }
 
 void bind_remote(py::module_& module) {
@@ -224,17 +227,18 @@ void bind_remote(py::module_& module) {
   module.def(
       "shared_free",
       [](const py::int_& address) { check(released(glake_shared_free, to_block(address))); },
-      py::arg("address"), "Frees it.");
+      py::arg("address"), "Frees memory of shared_alloc().");
   module.def(
       "relay_open",
       [](const std::string& driver, const std::string& path) {
         check(released(glake_relay_open, driver.c_str(), path.c_str()));
       },
-      py::arg("driver"), py::arg("path"), "Copies for processes that see one GPU.");
+      py::arg("driver"), py::arg("path"),
+      "Makes this process the relay service, for processes that see one GPU.");
   module.def(
       "relay_wait", [] { check(released(glake_relay_wait)); },
-      "Until that is closed; DriverError: a GPU is lost, and nobody is served any more.");
-  module.def("relay_close", [] { check(released(glake_relay_close)); }, "Ends that.");
+      "Waits until the relay service is closed. DriverError: a GPU is lost, and the service ends.");
+  module.def("relay_close", [] { check(released(glake_relay_close)); }, "Ends the relay service.");
 }
 
 bool pinned(const py::int_& address, uint64_t timeout_ns) {
@@ -245,8 +249,8 @@ bool pinned(const py::int_& address, uint64_t timeout_ns) {
 }
 
 // Returns (address, shape, strides, bytes of an item, whether it has no gaps, whether it is
-// read-only, bytes) of an array. The array interface, which is a dictionary of texts, takes several
-// times as long.
+// read-only, bytes) of an array. To read the array interface, which is a dictionary of texts, would
+// take several times as long.
 py::object array_memory(const py::object& array) {
   try {
     const HeldBuffer held(array, PyBUF_STRIDES);
@@ -266,7 +270,7 @@ py::object array_memory(const py::object& array) {
 void bind_host_memory(py::module_& module) {
   module.def("array_memory", &array_memory, py::arg("array"),
              "(address, shape, strides, bytes of an item, whether it has no gaps, whether it is "
-             "read-only, bytes); None: it does not tell.");
+             "read-only, bytes); None if the object has no buffer.");
   module.def(
       "register_host",
       [](const py::int_& address, const py::int_& bytes, bool background) {
@@ -275,7 +279,7 @@ void bind_host_memory(py::module_& module) {
       },
       py::arg("address"), py::arg("bytes"), py::arg("background") = false, "Pins host memory.");
   module.def("register_host_wait", &pinned, py::arg("address"), py::arg("timeout_ns") = UINT64_MAX,
-             "Whether all is pinned by then.");
+             "Waits until all is pinned; false if it takes longer.");
   module.def(
       "register_host_progress",
       [](const py::int_& address) {
@@ -283,11 +287,11 @@ void bind_host_memory(py::module_& module) {
         check(released(glake_register_host_progress, to_block(address), &done, &total));
         return py::make_tuple(done, total);
       },
-      py::arg("address"), "(bytes pinned, of all).");
+      py::arg("address"), "(bytes pinned, bytes in all).");
   module.def(
       "unregister_host",
       [](const py::int_& address) { check(released(glake_unregister_host, to_block(address))); },
-      py::arg("address"), "Ends what register_host began.");
+      py::arg("address"), "Unpins memory of register_host().");
   module.def(
       "place_of",
       [](const py::int_& address) {

@@ -1,8 +1,8 @@
-// Releases the GIL while it lives.
+// Releases the GIL while it exists.
 //
-// Once Python has begun to end, a daemon thread that wants the GIL back is ended there. Before
-// Python 3.14 that unwinds its stack. The destructor of pybind11's gil_scoped_release lets no such
-// unwinding through, so the whole process aborts. This destructor does let it through.
+// Once Python has begun to end, a daemon thread that wants the GIL back is ended at that point.
+// Before Python 3.14 that unwinds its stack. The destructor of pybind11's gil_scoped_release lets
+// no such unwinding through, so the whole process aborts. This destructor does let it through.
 #pragma once
 
 #include <Python.h>

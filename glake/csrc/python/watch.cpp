@@ -22,10 +22,9 @@ namespace py = pybind11;
 namespace glake::python {
 namespace {
 
-constexpr size_t kMostFrames = 64;
+constexpr size_t kMostFrames = 64;  // of one stack; a guess
 
-// Frames as the interpreter had them, the innermost first. They are formatted only when somebody
-// asks.
+// The interpreter's frames, the innermost first. They are made into text only when somebody asks.
 struct Stack {
   struct Frame {
     PyCodeObject* code;
@@ -69,8 +68,8 @@ void give_back() {
   }
 }
 
-// PyTorch releases the GIL before it allocates. This takes it again for the walk, as PyTorch's own
-// recorder does, on threads that run Python. Other threads have no frames to show.
+// PyTorch releases the GIL before it allocates. On threads that run Python, this takes the GIL
+// again for the walk, as PyTorch's own recorder does. Other threads have no frames to show.
 void* capture(void*) {
   if (Py_IsInitialized() == 0 || PyGILState_GetThisThreadState() == nullptr) return nullptr;
   if (PyGILState_Check() == 0 && finalizing()) return nullptr;
@@ -214,7 +213,7 @@ void record_history(size_t entries, int when, bool clear, bool native) {
   give_back();
 }
 
-// The interface keeps tags by reference, so each text is kept once and for good.
+// The C interface does not copy tags, so one copy of each text is kept until the process ends.
 void set_tag(const py::object& tag) {
   static auto* texts = new std::unordered_set<std::string>;
   const char* kept = tag.is_none() ? nullptr : texts->insert(py::str(tag)).first->c_str();

@@ -2,9 +2,10 @@
 // by granules of 2 MiB, and alignment rounds each block up to 512 bytes. So at any moment the
 // device must hold at least the sum of the live blocks' rounded bytes, rounded up to granules. An
 // allocator that reached this would share every granule between blocks down to 512 bytes, and would
-// never have an idle granule. The policy does not say whether that is possible for a given trace,
-// because live blocks cannot be moved, and finding the best places is a hard problem. The bound
-// ignores streams: memory of a freed block counts as free at once, as if its work were waited for.
+// never have an idle granule. The policy does not say whether an allocator can reach the bound for
+// a given trace, because live blocks cannot be moved, and finding the best places is a hard
+// problem. The bound ignores streams: memory of a freed block counts as free at once, as if its
+// work were waited for.
 //
 // It makes no driver call and places nothing.
 #pragma once

@@ -1,4 +1,4 @@
-// The shared half of the models of PyTorch's caching allocator.
+// The common part of the models of PyTorch's caching allocator.
 #include "caching_policy.h"
 
 #include <algorithm>
@@ -176,8 +176,8 @@ void CachingPolicy::synchronize_markers() {
   }
 }
 
-// The host waits for a stream before memory is unmapped. That costs nothing if work completes at
-// once.
+// The host waits for a stream before memory is unmapped. If work completes at once, that is no
+// call.
 void CachingPolicy::wait_for_stream() {
   if (complete_after_ != 0) calls_.add(Call::kEventWait);
 }

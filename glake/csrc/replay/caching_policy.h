@@ -5,7 +5,7 @@
 // Source: c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.x, read for its rules; all code here is
 // our own. Known differences: there is one thread, there are no CUDA graphs or private pools,
 // options have their defaults, the context itself takes no memory, and the driver never gives an
-// address again but always higher ones.
+// address twice.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ constexpr uint64_t kSmallSegment = 2 * kMiB;   // by which the small pool grows
 constexpr uint64_t kLargeSegment = 20 * kMiB;  // shared by mid-size requests
 // Larger requests, and those of this size, get a segment of their own.
 constexpr uint64_t kMidSizeLimit = 10 * kMiB;
-constexpr uint64_t kLargeRounding = 2 * kMiB;
+constexpr uint64_t kLargeRounding = 2 * kMiB;  // of such a segment
 
 struct Segment;
 struct StitchedRange;
@@ -38,14 +38,14 @@ struct Block {
   uint32_t stream = 0;
   bool small = false;
   bool held = false;     // the caller has it
-  bool mapped = true;    // false: address space only (expandable segments)
+  bool mapped = true;    // false: only addresses (expandable segments)
   uint32_t pending = 0;  // recorded streams whose work is not known to be complete
   std::vector<uint32_t> used_by;
   Block* prev = nullptr;
   Block* next = nullptr;
   Segment* segment = nullptr;  // expandable segments only
-  // For stitching only. `range` holds the caller's addresses. `part_of` is the caller's block that
-  // this stretch of memory is a piece of.
+  // For stitching only. `range`: the stitched range of a caller's block, which has its addresses.
+  // `part_of`: the caller's block to which this piece of memory belongs.
   StitchedRange* range = nullptr;
   const Block* part_of = nullptr;
 
@@ -111,11 +111,12 @@ class CachingPolicy : public Policy {
   virtual IdleIterator choose(Pool&, IdleIterator first) { return first; }
   virtual bool should_split(const Pool& pool, uint64_t remaining) const = 0;
   virtual uint64_t rounded(uint64_t bytes) const { return round_up(bytes, kMinBlock); }
-  // Makes a block of exactly `bytes` out of idle memory; null when it cannot. It is called if no
-  // idle block is large enough, again after growth has failed, and again after all idle memory was
-  // given back.
+  // Makes a block of exactly `bytes` out of idle memory; null if it cannot. It is called if no idle
+  // block is large enough (`attempt` 0), after growth has failed (1), and after idle memory was
+  // given back and growth failed again (2).
   virtual Block* assemble(Pool&, uint32_t, uint64_t, int /*attempt*/) { return nullptr; }
-  // Makes an idle block of at least `bytes`, in no pool, with new memory; null when it cannot.
+  // Makes an idle block of at least `bytes` with new memory, and puts it into no pool; null if it
+  // cannot.
   virtual Block* grow(Pool& pool, uint32_t stream, uint64_t bytes) = 0;
   // Gives the pool's idle memory back to the driver.
   virtual void release_idle(Pool& pool) = 0;

@@ -18,7 +18,8 @@ constexpr uint64_t round_up(uint64_t bytes, uint64_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
 
-// First come the calls of memory management, then those that wait, then the others about events.
+// First come the calls of memory management, then the calls that wait, then the other calls about
+// events and streams.
 enum class Call : uint8_t {
   kReserve,
   kCreate,
@@ -42,7 +43,7 @@ enum class Call : uint8_t {
 };
 constexpr auto kFirstWait = static_cast<size_t>(Call::kStreamWait);
 constexpr auto kFirstOfEvents = static_cast<size_t>(Call::kEventCreate);
-// Their names in simcuda.
+// The names of these calls in simcuda.
 constexpr std::array kCallNames = {
     "cuMemAddressReserve", "cuMemCreate",         "cuMemMap",
     "cuMemSetAccess",      "cuMemUnmap",          "cuMemRelease",
@@ -85,7 +86,7 @@ class DriverCalls {
   CallCount& at(Call call) { return counts_[static_cast<size_t>(call)]; }
   const std::array<CallCount, kCalls>& counts() const { return counts_; }
   uint64_t of_memory() const { return sum(0, kFirstWait); }
-  // Calls that make a stream wait for another one's work, or the host for a stream's.
+  // Calls that make a stream wait for another stream's work, or the host for a stream's work.
   uint64_t waits() const { return sum(kFirstWait, kFirstOfEvents); }
   uint64_t of_events() const { return sum(kFirstWait, kCalls); }
 
@@ -126,7 +127,8 @@ struct CallPrice {
 
 struct DriverTime {
   double all = 0;  // of every call
-  // The part for new handles above the highest total so far: to create and map them.
+  // The part that creates and maps new handles, as far as memory rises above its highest value so
+  // far.
   double growth = 0;
   double events = 0;  // the part for calls about events and streams
 };

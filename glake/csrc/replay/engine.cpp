@@ -108,7 +108,7 @@ ReplayResult Replay::run() {
   return std::move(result_);
 }
 
-// False if it is out of memory.
+// Returns false if the policy is out of memory.
 bool Replay::apply(const Event& event) {
   uint64_t& block = blocks_[event.op == Op::kStep ? 0 : event.index];
   switch (event.op) {
@@ -180,7 +180,8 @@ std::vector<DriverTime> Replay::times(const DriverCalls& calls, const DriverCall
   return out;
 }
 
-// After an error the policy may refuse. Its own teardown then reports what is left.
+// After an error the policy may refuse to release a block. Its destructor then deals with what is
+// left.
 void Replay::release_all() noexcept {
   for (uint64_t& block : blocks_) {
     if (block == 0) continue;
@@ -213,7 +214,8 @@ std::optional<uint64_t> find_min_capacity(const Trace& trace, const std::string&
   if (live > kMostBytes) return std::nullopt;
   // No policy can do with fewer bytes than are live, and none takes less than a granule.
   uint64_t fails = std::max(live, kGranuleBytes) - 1;
-  // What the policy takes without a limit is enough, unless a limit changes its behaviour.
+  // The memory that the policy takes without a limit is enough, unless a limit changes what it
+  // does.
   uint64_t fits = std::max(run_at(kUnlimited).peak_physical_bytes, fails + 1);
   while (run_at(fits).oom) {
     if ((fits > 8 * live && fits > 64 * kGranuleBytes) || fits == kMostBytes) return std::nullopt;

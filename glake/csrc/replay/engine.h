@@ -31,11 +31,12 @@ struct TimelinePoint {
   uint64_t physical = 0;
 };
 
-// After an out-of-memory all figures are about the events before it. Those of a step are about the
-// completed steps, and null if there is none.
+// If memory runs out, all figures are about the events before that, and `steps` has the completed
+// steps.
 struct ReplayResult {
   uint64_t events = 0;  // replayed
-  // The first event with the most physical memory; after an out-of-memory the last one replayed.
+  // The first event with the most physical memory. If memory runs out, it is the last event
+  // replayed.
   std::optional<uint64_t> peak_event;
   uint64_t peak_live_bytes = 0;
   uint64_t peak_physical_bytes = 0;
@@ -47,14 +48,15 @@ struct ReplayResult {
   std::optional<double> host_ns_free;
   std::optional<OutOfMemory> oom;
   std::vector<TimelinePoint> timeline;
-  std::optional<Layout> layout;  // as requested; null if the trace did not reach that moment
+  std::optional<Layout> layout;  // null if none was asked for, or that event was not reached
 };
 
 struct ReplayOptions {
   PolicyConfig device;
-  std::vector<std::string> costs;     // tables to price the calls by (price_tables)
-  std::optional<uint64_t> layout_at;  // the event after which to keep the device's layout
-  // If memory runs out, the layout is the one at the refused request, whatever layout_at is.
+  std::vector<std::string> costs;     // names of tables to price the calls by (price_tables)
+  std::optional<uint64_t> layout_at;  // store the layout after this event
+  // True: if memory runs out, the layout at the refused request is stored, even if layout_at is
+  // set.
   bool layout_at_oom = false;
   size_t timeline_points = 2000;
   // Called now and then with the part of the events that is done (0..1). It may throw to stop the
@@ -67,7 +69,8 @@ ReplayResult replay(const Trace& trace, const std::string& policy, const ReplayO
 // The smallest capacity in bytes, to 0.1 %, at which the trace replays without running out of
 // memory. It is found by bisection between the peak live bytes and what the policy takes without a
 // limit. Null if the trace does not fit at eight times its peak live bytes. A policy may succeed at
-// one capacity and fail at a larger one, as PyTorch's does: then this is one boundary of several.
+// one capacity and fail at a larger one, as PyTorch's does. Then there are several such boundaries,
+// and the result is one of them.
 std::optional<uint64_t> find_min_capacity(const Trace& trace, const std::string& policy,
                                           ReplayOptions options);
 

@@ -39,7 +39,7 @@ CachingPolicy::IdleIterator ExpandablePolicy::choose(Pool& pool, IdleIterator fi
 Block* ExpandablePolicy::grow(Pool& pool, uint32_t stream, uint64_t bytes) {
   Block* block = find_space(pool, stream, bytes);
   if (!block->mapped && !map_front(pool, block, std::min(block->bytes, bytes))) return nullptr;
-  // From here on `block` is idle and mapped. Unmapped and idle blocks follow it in turn.
+  // From here on `block` is idle and mapped. Behind it unmapped and idle blocks alternate.
   while (block->bytes < bytes) {
     Block* next = block->next;
     if (!map_front(pool, next, std::min(bytes - block->bytes, next->bytes))) return nullptr;
@@ -49,7 +49,7 @@ Block* ExpandablePolicy::grow(Pool& pool, uint32_t stream, uint64_t bytes) {
   return block;
 }
 
-// The lowest block of a run of unmapped and idle blocks with room for the request.
+// The first block of the lowest run of unmapped and idle blocks that has room for the request.
 Block* ExpandablePolicy::find_space(Pool& pool, uint32_t stream, uint64_t bytes) {
   Block key;
   key.stream = stream;
@@ -64,7 +64,8 @@ Block* ExpandablePolicy::find_space(Pool& pool, uint32_t stream, uint64_t bytes)
 
 Block* ExpandablePolicy::reserve_segment(Pool& pool, uint32_t stream, uint64_t bytes) {
   const uint64_t handle = pool.small ? kSmallSegment : kLargeSegment;
-  // On a device smaller than the request, the mapping must still be tried and fail.
+  // A request may be larger than the device. It gets addresses too, so that its mapping is tried
+  // and fails.
   const uint64_t span = round_up(std::max(capacity_ + capacity_ / 8, bytes), handle);
   segments_.push_back({next_base_, handle, span});
   next_base_ += round_up(span, kLargeSegment);
@@ -76,8 +77,8 @@ Block* ExpandablePolicy::reserve_segment(Pool& pool, uint32_t stream, uint64_t b
   return block;
 }
 
-// Maps new handles at the front of an unmapped block, which makes that idle. Handles are created
-// one by one. Those created before a refusal are paid for and released.
+// Maps new handles at the front of an unmapped block. That part becomes an idle block. Handles are
+// created one by one. If one is refused, those created before it are counted and released.
 bool ExpandablePolicy::map_front(Pool& pool, Block* block, uint64_t bytes) {
   const uint64_t handle = block->segment->handle_bytes;
   const uint64_t mapped = round_up(bytes, handle);
@@ -113,8 +114,8 @@ void ExpandablePolicy::release_idle(Pool& pool) {
   }
 }
 
-// Unmaps the handles that are wholly inside an idle block. Returns the unmapped stretch that they
-// join, or null.
+// Unmaps the handles that are wholly inside an idle block. Returns the unmapped block that they
+// become part of, or null.
 Block* ExpandablePolicy::unmap(Pool& pool, Block* block) {
   const uint64_t handle = block->segment->handle_bytes;
   const uint64_t base = block->segment->base;

@@ -4,10 +4,10 @@
 // released only when an allocation fails.
 //
 // Source and known differences: caching_policy.h. The model also has these rules. The address space
-// is 9/8 of the device, and a further segment follows when it is used up. Blocks that can expand
-// are taken last. A failed growth keeps what it had mapped. Prices: one create, map, unmap and
-// release for each handle, and one set-access for each contiguous mapping. The host's wait before
-// each unmapped run is counted as a wait, unless work completes at once.
+// is 9/8 of the device's memory, and when it is used up, one more segment is reserved. Blocks with
+// unmapped memory behind them are taken last. A failed growth keeps what it had mapped. Prices: one
+// create, map, unmap and release for each handle, and one set-access for each contiguous mapping.
+// The host's wait before each unmapped run is counted as a wait, unless work completes at once.
 #pragma once
 
 #include <list>

@@ -1,5 +1,4 @@
-// Facts of a trace that is not kept: its figures, and who held what at a moment. They take memory
-// for live blocks only.
+// Facts of a trace that is read once and not stored. They take memory for live blocks only.
 #pragma once
 
 #include <cstdint>

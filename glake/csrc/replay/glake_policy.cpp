@@ -150,14 +150,14 @@ void GlakePolicy::record_stream(uint64_t block, uint32_t stream) {
   if (users != users_.end()) users->second.recorded.push_back(stream_of(stream));
 }
 
-// A piece of the job's work on the stream, such as a kernel. It completes `complete_after` ticks
-// later.
+// Enqueues a piece of the job's work on the stream, such as a kernel. It completes `complete_after`
+// ticks later.
 void GlakePolicy::work_on(void* stream) {
   require_driver(driver_->record_with_flags(work_, stream, 0), "cuEventRecordWithFlags");
 }
 
-// Work that is enqueued before a block's free may use the block until it completes. Only then is a
-// stream idle. This is done here, where no call is timed.
+// When a block is freed, its streams still have work that may use it. That work is enqueued here
+// and not in release(), because the time of release() is measured.
 void GlakePolicy::tick() {
   if (made_ != 0) users_[made_] = {made_on_, {}};
   if (const auto users = users_.find(freed_); users != users_.end()) {

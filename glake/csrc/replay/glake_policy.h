@@ -2,9 +2,9 @@
 // mode (books without memory). So a replay runs the code that runs on a GPU.
 //
 // A process has one core and one simulator. An instance shuts both down, and starts them on a
-// device of the wanted capacity. Its destructor shuts them down and restores the options. It is
-// refused while the process holds glake blocks. Streams of the trace other than 0 are real streams
-// of the driver.
+// device of the wanted capacity. Its destructor shuts them down and restores the options. The
+// constructor throws while the process holds glake blocks. Streams of the trace other than 0 are
+// real streams of the driver.
 #pragma once
 
 #include <memory>
@@ -37,7 +37,7 @@ class GlakePolicy : public Policy {
   std::string oom_message() const override { return oom_message_; }
   // A stitched block is a segment of its own. The memory under it is left out of its home segment.
   Layout layout() const override;
-  // Makes the core's own check, and requires that the simulator's ledger has no violation.
+  // Runs the core's own check, and throws if the simulator has recorded a misuse of the driver.
   void check() const override;
 
  private:

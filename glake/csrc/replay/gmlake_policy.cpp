@@ -71,7 +71,7 @@ Block* GmlakePolicy::reuse(Pool& pool, uint32_t stream, uint64_t bytes) {
     Block key;
     key.stream = stream;
     key.address = begin;
-    // Idle neighbours are always joined, so that one idle block holds the whole run.
+    // Idle neighbours are always joined. So one idle block holds the whole run.
     Block* idle = *std::prev(pool.places.upper_bound(&key));
     range.pieces.push_back(take(pool, idle, begin, begin + length));
     missing -= length;
@@ -85,7 +85,8 @@ Block* GmlakePolicy::stitch(Pool& pool, uint32_t stream, uint64_t bytes) {
   const auto first = pool.idle.lower_bound(&key);
   key.bytes = UINT64_MAX;
   auto it = pool.idle.lower_bound(&key);
-  if (first == it || std::next(first) == it) return nullptr;  // a single block is never enough
+  if (first == it || std::next(first) == it)
+    return nullptr;  // find() has shown that one block is not enough
   std::vector<Block*> chosen;
   uint64_t found = 0;
   while (it != first && found < bytes) {
@@ -156,7 +157,8 @@ void GmlakePolicy::make_idle(Block* block) {
   delete_block(block);
 }
 
-// Creates a handle for each granule, as many as there is room for. Either all stay or none.
+// Creates a handle for each granule. If the capacity is reached before the last one, all are
+// released again.
 Block* GmlakePolicy::grow(Pool& pool, uint32_t stream, uint64_t bytes) {
   if (pool.small) {
     Block* block = NativePolicy::grow(pool, stream, bytes);
@@ -204,7 +206,8 @@ GmlakePolicy::Ranges::iterator GmlakePolicy::drop(Ranges::iterator range) {
   return ranges_.erase(range);
 }
 
-// A run is in one segment, and segments go as a whole.
+// A run is in one segment, and segments are released as a whole. So the first granule tells for
+// all.
 void GmlakePolicy::drop_ranges_over_gone() {
   for (auto it = ranges_.begin(); it != ranges_.end();) {
     StitchedRange& range = it->second;

@@ -1,28 +1,30 @@
 // `gmlake`: a model of GMLake, PyTorch's caching allocator with stitching of 2 MiB granules. All
 // requests above 1 MiB are whole granules. If no idle block of the stream is large enough, there
-// are three ways, in this order. The smallest wholly idle stitched range of the stream serves the
-// request with its front, if it is at most `reuse_limit` times as long. A request of at least
-// `frag_limit` takes the stream's idle blocks, the largest first and the last one cut, and maps
-// their granules once more, side by side, into a new stitched range. Otherwise memory grows, with
-// one handle for each granule. The first mapping stays. The memory of a stitched range is busy for
-// the blocks that it came from, and is theirs again when the range is freed. Ranges stay mapped
-// when idle. A range ends when one of its granules is released. All idle ranges end when `auto_gc`
-// bytes have been stitched. `gmlake:SIZE` sets `frag_limit`, as in `gmlake:64MiB`.
+// are three ways, in this order. First, the smallest wholly idle stitched range of the stream
+// serves the request with its front, if it is at most `reuse_limit` times as long. Second, a
+// request of at least `frag_limit` takes the stream's idle blocks, the largest first and the last
+// one cut, and maps their granules once more, side by side, into a new stitched range. Third,
+// memory grows, with one handle for each granule. A granule keeps its first mapping. While a
+// stitched range is in use, its memory counts as busy in the blocks that it came from. When the
+// range is freed, the memory is idle in these blocks again. Ranges stay mapped when idle. A range
+// ends when one of its granules is released. All idle ranges end when `auto_gc` bytes have been
+// stitched. `gmlake:SIZE` sets `frag_limit`, as in `gmlake:64MiB`.
 //
 // Sources: C. Guo et al., "GMLake: Efficient and Transparent GPU Memory Defragmentation for
 // Large-scale DNN Training with Virtual Memory Stitching", ASPLOS 2024; the project's tutorial and
-// public source for PyTorch 2.0 (github.com/antgroup/glake, GMLake/), read for their rules. Where
-// paper and source differ, the model follows the source: the paper fits best, the source takes the
-// largest first. All code here is our own.
+// public source for PyTorch 2.0 (github.com/antgroup/glake, GMLake/), read for their rules. Paper
+// and source differ: the paper chooses the best fit, the source takes the largest blocks first. The
+// model follows the source. All code here is our own.
 //
-// Known differences, beside those of caching_policy.h: Mapping never fails. So the collections
-// after such a failure are left out, and so is any limit of the driver on mappings. The option
-// `reAlloc` is off, as by default. A granule that is given back while a stitched range in use
-// covers it, beyond the bytes in use, is released at once. The published code keeps all but one
-// until the range is freed. Prices: create, map and set access for each granule, one reserve and
-// one unmap for each range, one release for each granule; small segments as in `native`. The event
-// recorded at each free and its queries cost nothing here.
-// Near its smallest capacity it may fit, fail and fit again several times.
+// Known differences, beside those of caching_policy.h: Mapping never fails. So the model has no
+// garbage collection after such a failure, and no limit on the number of mappings. The option
+// `reAlloc` is off, as by default. A stitched range in use may cover granules beyond the bytes in
+// use. If such granules are given back, they are released at once, and the published code keeps all
+// but one of them until the range is freed. Prices: create, map and set access for each granule,
+// one reserve and one unmap for each range, one release for each granule; small segments as in
+// `native`. The event recorded at each free and its queries cost nothing here. Close to its
+// smallest capacity a trace may fit at one capacity, fail at a larger one, and fit again, several
+// times.
 #pragma once
 
 #include <map>
@@ -51,7 +53,7 @@ struct StitchedRange {
   uint64_t bytes = 0;
   std::vector<GranuleRun> runs;
   uint64_t busy = 0;           // a granule that was busy at the last look, and most often still is
-  std::vector<Block*> pieces;  // what its user holds; empty if it is idle
+  std::vector<Block*> pieces;  // the memory under its block; empty if it is idle
   uint64_t freed_at = 0;
   bool doomed = false;  // memory beyond the user's bytes is gone, so it is not used again
 

@@ -1,11 +1,11 @@
 // `native`: a model of PyTorch's caching allocator at its default settings. Requests of up to 1 MiB
-// share segments of 2 MiB, and those of up to 10 MiB share segments of 20 MiB. A larger one gets a
-// segment rounded up to 2 MiB. Blocks are split and coalesced only within a segment. Wholly idle
-// segments go back to the driver only when an allocation fails.
+// share segments of 2 MiB, and those of up to 10 MiB share segments of 20 MiB. A larger request
+// gets a segment of its own size, rounded up to 2 MiB. Blocks are split and coalesced only within a
+// segment. Wholly idle segments go back to the driver only when an allocation fails.
 //
 // Source and known differences: caching_policy.h. Each cudaMalloc and cudaFree is one call. The
-// counted host waits are those for the events of recorded streams, before idle segments are
-// released.
+// host waits only for the events of recorded streams, before idle segments are released, and these
+// waits are counted.
 #pragma once
 
 #include "caching_policy.h"

@@ -1,7 +1,7 @@
 // What an allocation policy must offer to be replayed. One instance is one fresh device.
 //
 // The engine releases every block that it still holds before it destroys a policy, so a policy need
-// not track what is live. Failures other than out-of-memory (a broken book, a driver's refusal) are
+// not track what is live. Failures other than out-of-memory (broken books, a driver's refusal) are
 // thrown as ReplayError.
 #pragma once
 
@@ -19,7 +19,7 @@ namespace glake::replay {
 
 constexpr uint64_t kUnlimited = UINT64_MAX;
 // The capacity of a device without a limit, for every policy. It is more than any GPU has, and
-// little enough for the tables of the simulator and of the models.
+// small enough for the tables of the simulator and of the models.
 constexpr uint64_t kUnlimitedBytes = uint64_t{1} << 40;
 // The largest capacity that a device can have: as many granules as the simulator has handles.
 constexpr uint64_t kMostBytes = uint64_t{1} << 43;
@@ -27,7 +27,7 @@ constexpr int64_t kNever = -1;
 
 enum class BlockState : uint8_t { kLive, kFree, kPending };
 
-// `pending`: the job has freed it, and it is kept from reuse until recorded streams are done with
+// kPending: the job has freed the block, and it is not reused until recorded streams are done with
 // it.
 struct LayoutBlock {
   uint64_t offset = 0;  // in the segment
@@ -63,7 +63,7 @@ class Policy {
   // The calls that create handles for `bytes` and map them for the first time.
   virtual DriverCalls growth_calls(uint64_t bytes) const = 0;
   virtual std::string oom_message() const = 0;
-  // Where everything is now; empty if the policy places nothing.
+  // Where the memory and its blocks are now; empty if the policy places nothing.
   virtual Layout layout() const { return {}; }
   // Checks the policy's own books after the last event; throws ReplayError with what is broken.
   virtual void check() const {}

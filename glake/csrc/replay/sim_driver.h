@@ -1,5 +1,5 @@
-// The few entry points of simcuda that only a replay needs, and not the core. They are resolved
-// from the library that the core is told to use.
+// The functions of simcuda that a replay calls itself. They are resolved from the library that the
+// core is told to use.
 #pragma once
 
 #include <dlfcn.h>

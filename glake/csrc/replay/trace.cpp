@@ -50,8 +50,8 @@ void TraceBuilder::event(const ParsedEvent& event) {
 
 namespace {
 
-// The holders of a block, the largest first. `by_tag` has an entry for each tag, in the order of
-// tags.
+// The tags that hold a block, the largest holder first. `by_tag` has an entry for each tag, in the
+// order of Trace::tags.
 std::vector<Holder> largest_first(std::vector<Holder> by_tag) {
   std::vector<Holder> holding;
   for (uint32_t tag = 0; tag < by_tag.size(); ++tag) {
@@ -83,7 +83,8 @@ std::vector<Holder> Trace::holders_after(uint64_t count) const {
 
 std::vector<Holder> Trace::lasting_after(uint64_t count) const {
   const uint64_t end = std::min<uint64_t>(count, events.size());
-  // Places in the trace count from 1; of an index without such a block it is 0.
+  // For each index, the place in the trace where its live block was allocated, counted from 1; 0:
+  // no such block.
   std::vector<uint64_t> allocated_at(indices, 0);
   uint64_t step_began_at = 0;
   for (uint64_t i = 0; i < end; ++i) {

@@ -39,10 +39,10 @@ struct Trace {
   uint64_t frees = 0;
   uint64_t steps = 0;
   uint64_t peak_live_bytes = 0;
-  uint64_t peak_live_event = 0;  // the first event after which these are live
+  uint64_t peak_live_event = 0;  // the first event after which these bytes are live
   uint64_t end_live_bytes = 0;
 
-  // Who holds what after the first `events` events. The holder of most comes first.
+  // What each tag holds after the first `events` events. The tag that holds most comes first.
   std::vector<Holder> holders_after(uint64_t events) const;
   // The same for the blocks that outlive their step. They were allocated before the present step
   // began, or they are not freed before the next step begins or the trace ends.

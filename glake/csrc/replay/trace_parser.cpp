@@ -140,7 +140,7 @@ std::unordered_map<uint64_t, TraceParser::Live>::iterator TraceParser::next_live
   return found;
 }
 
-// Called when the whole line is known to be good.
+// Passes the event on, if no further field follows.
 void TraceParser::emit(const ParsedEvent& event) {
   if (!rest_.empty()) fail("end of line", "unexpected further field " + quoted(rest_));
   any_event_ = true;

@@ -19,9 +19,9 @@ class TraceParser {
  public:
   TraceParser(std::string file, TraceSink& sink) : file_(std::move(file)), sink_(sink) {}
   void feed(std::string_view chunk);
-  // The text has ended; throws TraceError if it held no allocation.
+  // Says that the text has ended. Throws TraceError if it held no allocation.
   void finish();
-  // The line the next error would name.
+  // The line that an error would name now.
   uint64_t line() const { return line_; }
 
  private:

@@ -8,8 +8,8 @@ namespace glake::replay {
 
 enum class Op : uint8_t { kAlloc, kFree, kRecordStream, kStep };
 
-// `index` numbers the live blocks without gaps. The index freed last is used first. It means
-// nothing in the event of a step.
+// `index` numbers the live blocks without gaps. The index freed last is used first. In the event of
+// a step it means nothing.
 struct ParsedEvent {
   Op op = Op::kStep;
   uint64_t id = 0;     // of the block, or the step's number

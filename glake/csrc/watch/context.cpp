@@ -19,8 +19,8 @@ constexpr int kMostFrames = 32;
 constexpr int kOwnFrames = 2;  // capture_frames() and capture_context()
 constexpr size_t kMostText = 16384;
 
-// Contexts whose last user has gone. Its lock is the last to be taken, and is held for a moment
-// only.
+// Contexts whose last user has gone. Their lock may be taken under any other lock, and is held for
+// a moment only.
 struct Unused {
   std::mutex mutex;
   std::vector<Context*> contexts;
@@ -45,7 +45,8 @@ void* capture_frames(void*) {
 void drop_frames(void*, void* context) { delete static_cast<Frames*>(context); }
 
 std::string name_of(const void* pc) {
-  // A return address may be behind the end of the function that called.
+  // The address is where a call returns to. That may be just behind the function that made the
+  // call.
   const void* inside = static_cast<const char*>(pc) - 1;
   Dl_info info{};
   char text[64];

@@ -1,6 +1,6 @@
-// Watching: tags, contexts, the last events of each device, an observer, and a note on every live
-// block that was allocated while somebody watched. There is one for the process. The plain path
-// does not use it: callers use it if kWatched or kDebug is set (process/process.h).
+// What is kept while somebody watches memory: tags, contexts, the last events of each device, an
+// observer, and a note on every live block that was allocated meanwhile. There is one Watch for the
+// process. Allocations and frees use it only if kWatched or kDebug is set (process/process.h).
 #pragma once
 
 #include <atomic>
@@ -48,11 +48,13 @@ class Watch {
   // True if allocations and frees must be reported here.
   bool active() const { return active_.load(); }
 
-  // One call of an allocation or free. Its events, also those of segments, carry what this holds.
+  // One allocation or free. All events during it, also those of segments, carry the context that
+  // this object holds.
   class Operation {
    public:
-    // Captures the context of the call, if operations of this kind carry one: allocations from
-    // GLAKE_CONTEXT_STATE on, frees from GLAKE_CONTEXT_ALL on. No lock may be held.
+    // Captures the context of the call, if keep_history() was called with `when` of at least
+    // `least`. That is GLAKE_CONTEXT_STATE for allocations and GLAKE_CONTEXT_ALL for frees. No lock
+    // may be held.
     explicit Operation(int least);
     ~Operation();
     Operation(const Operation&) = delete;
@@ -67,11 +69,12 @@ class Watch {
 
   void allocated(int device, Address block, Bytes requested, StreamHandle stream, glake_pool pool,
                  const Operation& op);
-  // Called before the block's bytes can be used again. `held`: completed() will follow.
+  // Called before the block's bytes can be used again. `held`: the event GLAKE_FREE_COMPLETED
+  // follows later, when the free completes.
   void freed(int device, Address block, Bytes requested, StreamHandle stream, glake_pool pool,
              const Operation& op, bool held);
   static bool recording() { return recording_.load(std::memory_order_relaxed); }
-  // Any event; cheap when nobody wants events. May be called under a device's locks.
+  // Reports any event. It is cheap when nobody wants events. May be called under a device's locks.
   static void event(glake_action action, int device, Address address, Bytes bytes,
                     StreamHandle stream = 0, glake_pool pool = {0, 0}) {
     if (recording_.load(std::memory_order_relaxed)) {
@@ -103,7 +106,7 @@ class Watch {
   static thread_local Operation* operation_;
   static std::atomic<bool> recording_;
 
-  std::mutex mutex_;  // guards all below; taken under a device's locks, takes none
+  std::mutex mutex_;                           // guards all below; taken under a device's locks
   std::deque<glake_context_hooks> all_hooks_;  // contexts refer to them
   std::atomic<const glake_context_hooks*> hooks_{nullptr};
   std::atomic<int> when_{GLAKE_CONTEXT_NEVER};

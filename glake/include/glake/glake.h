@@ -58,7 +58,7 @@ typedef enum glake_status {
   GLAKE_INTERNAL = 10,        /* a broken invariant: please report it */
   GLAKE_CORRUPTED = 11,   /* memory was written beside a block, after its free, or in saved bytes */
   GLAKE_COPY_FAILED = 12, /* the text says which bytes of the destination are written */
-  GLAKE_COPY_CANCELLED = 13,  /* the text says the same */
+  GLAKE_COPY_CANCELLED = 13,  /* the same, for a copy that was cancelled */
   GLAKE_COPY_REFUSED = 14,    /* the copy cannot be made in the way asked for */
   GLAKE_BUSY_TIMEOUT = 15,    /* not done in time; what was asked for goes on */
   GLAKE_TRANSFER_CLOSED = 16, /* call glake_transfer_open() first */
@@ -296,7 +296,7 @@ GLAKE_API int glake_region_pause(int device, glake_pool region, int to, const ch
  * before. */
 GLAKE_API int glake_region_resume(int device, glake_pool region, int verify);
 /* Writes a JSON array, as glake_stats() does: for each device in use its regions, and its other
- * pools that are paused. `state` is 0 in use, 1 paused, 2 while it is paused or resumed. */
+ * pools that are paused. `state`: 0 in use, 1 paused, 2 just being paused or resumed. */
 GLAKE_API size_t glake_regions(char* json, size_t capacity);
 
 /* ---- Memory that others must see whole --------------------------------------------------------
@@ -351,7 +351,7 @@ typedef struct glake_host_stats_values {
 } glake_host_stats_values;
 /* `size` is sizeof(glake_host_stats_values) as the caller was compiled. */
 GLAKE_API int glake_get_host_stats(glake_host_stats_values* stats, size_t size);
-/* The same as JSON, as glake_stats. */
+/* Writes the same as JSON, as glake_stats() does. */
 GLAKE_API size_t glake_host_stats(char* json, size_t capacity);
 
 /* ---- Watching: tags, contexts, history, snapshots, debug modes ---------------------------------
@@ -362,7 +362,9 @@ GLAKE_API size_t glake_host_stats(char* json, size_t capacity);
 GLAKE_API void glake_set_tag(const char* tag);
 
 /* A context says where a block or an event came from, such as a stack. capture() makes it on the
- * calling thread, with no lock held; drop() is called when nothing refers to it any more. */
+ * calling thread, with no lock held. drop() is called when nothing refers to it any more.
+ * describe() writes it as text, as much as fits, and returns the length of the whole text. drop and
+ * describe may be NULL. */
 typedef struct glake_context_hooks {
   size_t size; /* sizeof(glake_context_hooks), as the caller was compiled */
   void* self;
@@ -386,7 +388,7 @@ typedef enum glake_action { /* in the order of torch's TraceEntry::Action */
 
 typedef struct glake_event {
   int action, device;
-  uint64_t address, bytes; /* GLAKE_OOM: address is the free bytes the driver reports */
+  uint64_t address, bytes; /* GLAKE_OOM: `address` is the bytes that the driver has free */
   void* stream;
   glake_pool pool;
   uint64_t time_ns; /* since the Unix epoch */
@@ -397,7 +399,8 @@ typedef struct glake_event {
 enum { GLAKE_CONTEXT_NEVER = 0, GLAKE_CONTEXT_STATE, GLAKE_CONTEXT_ALLOC, GLAKE_CONTEXT_ALL };
 
 /* Keeps the last `entries` events of each device. `when` says which of them carry a context, as
- * torch's RecordContext does. entries = 0 ends the history and forgets the events. */
+ * torch's RecordContext does. `clear` != 0 first forgets the events so far. entries = 0 ends the
+ * history and forgets all events. */
 GLAKE_API int glake_history(size_t entries, int when, int clear);
 GLAKE_API int glake_visit_history(int device, void* self,
                                   void (*visit)(void* self, const glake_event* event));
@@ -475,7 +478,7 @@ typedef struct glake_copy_request {
   void* stream;
   int stream_device, ordered; /* ordered = 0: it is ordered by no stream and begins at once */
   unsigned flags;
-  /* A second stream that orders the copy in the same way, such as one of the other GPU. */
+  /* A second stream that orders the copy in the same way, such as a stream of the other GPU. */
   void* also_stream;
   int also_device, also_ordered;
 } glake_copy_request;
@@ -581,7 +584,7 @@ GLAKE_API int glake_shared_free(void* ptr);
 GLAKE_API int glake_relay_open(const char* driver, const char* path);
 GLAKE_API int glake_relay_close(void);
 /* Waits until the service is closed. GLAKE_DRIVER_ERROR: an error has destroyed a GPU's context.
- * Then this process serves nobody any more. A new process must serve instead. */
+ * Then the service has ended, and a new process must serve instead. */
 GLAKE_API int glake_relay_wait(void);
 
 /* Pins host memory in pieces. With `background` != 0 a thread pins it. Until a part is pinned, it

@@ -158,7 +158,7 @@ def _plan(
     try:
         count = parse_bytes(size)
     except ValueError as error:
-        raise BadInput(f"--bytes {size}: {error}; write 4096, 64MiB or 1GiB") from error
+        raise BadInput(f"--bytes {size}: {error}") from error
     made = explain(dst=between[1], src=between[0], nbytes=count, platform=topology, host=host)
     click.echo(json.dumps(made.to_dict(), allow_nan=False) if as_json else str(made))
 

@@ -34,7 +34,7 @@ class Topology:
         arguments.text("source", self.source)
         arguments.text_list("devices", self.devices)
         if not isinstance(self.platform, Platform):
-            raise WrongType(f"platform is a Platform, not a {type(self.platform).__name__}")
+            raise WrongType(f"platform is a Platform, not {arguments.type_name(self.platform)}")
 
     def text(self) -> str:
         """A platforms file of this one platform. `from_file` and the C interface can read it."""

@@ -20,6 +20,7 @@ struct CUstream_st;
  * memory, which has no bytes to compute with. */
 SIMCUDA_API int simcuda_numbers(int on);
 
+/* Memory that a computed kernel reads, or writes (write != 0). */
 struct simcuda_touched {
   uint64_t address;
   size_t bytes;
@@ -28,6 +29,7 @@ struct simcuda_touched {
 
 enum { SIMCUDA_KEEPS = 2 }; /* written if it is computed, else it stays as it is */
 
+/* The same for phantom memory, of which simcuda follows which bytes are known. */
 struct simcuda_followed {
   uint64_t address;
   size_t bytes;
@@ -56,8 +58,8 @@ struct simcuda_computed {
 };
 
 /* Enqueues work on the stream, or on the graph it is being captured into, ordered as a kernel is.
- * It stands for launches that are counted already. The call owns `data` from then on, whatever it
- * returns. */
+ * The work stands for launches that are counted already, so it is not counted itself. The call owns
+ * `data` from then on, whatever it returns. */
 SIMCUDA_API int simcuda_compute(struct CUstream_st* stream, const struct simcuda_computed* work);
 
 /* Between these two calls, this thread's launches, copies and memsets belong to a call that is

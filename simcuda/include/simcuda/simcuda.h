@@ -62,11 +62,11 @@ struct CUevent_st;
  *       primary context. 0: the error is told once.
  *   call_time (default 0, any time): 0 or 1
  *       1: calls that enqueue work take their time on the clock. With driver_lock=1, calls that
- *       block those take theirs too. 0: the time is only added up.
+ *       block such calls take their own time too. 0: the time is only added up.
  *   visible_devices (default 0): 0 or 1
  *       1: CUDA_VISIBLE_DEVICES hides GPUs of the simulated machine.
  *   pace (default 0): a whole number to 1000000
- *       real nanoseconds to one of the clock that all processes of a shared machine have (0: each
+ *       real nanoseconds to one of the clock that all processes of a shared machine share (0: each
  *       has its own, which runs by itself). With a pace they share the machine's links, too.
  *   machine: a name of letters, digits, _, - and .
  *       machine that several processes share (default: private).
@@ -120,26 +120,28 @@ SIMCUDA_API void simcuda_reset_calls(void);
 /* Modelled microseconds of one call of `symbol` over a 2 MiB page, and of each further page of the
  * same mapping. */
 SIMCUDA_API int simcuda_price(const char* symbol, double* first_us, double* further_us);
-/* The same by a table of the cost file, or by "published", whatever table is in force. */
+/* The same prices from the named table of the cost file, or from "published", whatever table is in
+ * force. */
 SIMCUDA_API int simcuda_table_price(const char* table, const char* symbol, double* first_us,
                                     double* further_us);
-/* Modelled microseconds of the first page of each further mapping, by a table. NULL: by the table
- * in force. */
+/* Modelled microseconds of the first page of each further mapping, from the named table. NULL: from
+ * the table in force. */
 SIMCUDA_API int simcuda_mapping_price(const char* table, const char* symbol, double* mapping_us);
 
-/* Virtual clock in nanoseconds (threaded: of real time since cuInit), and host events for
- * complete_after. */
+/* The first function returns the virtual clock in nanoseconds (with schedule=threaded: real time
+ * since cuInit). The second one adds to the ticks that option complete_after counts. */
 SIMCUDA_API uint64_t simcuda_now_ns(void);
 SIMCUDA_API void simcuda_tick(uint64_t ticks);
 
-/* join != 0: virtual time stands still unless this thread, too, waits or asks in the driver. Undo
- * it with 0 before the thread ends. Without joined threads, time moves whenever any thread waits.
- * Time also moves on if all joined threads sleep elsewhere and nothing happens for 200 ms of real
- * time; after 10 s it does not wait for running and expected (below) threads either. */
+/* join != 0: virtual time stands still unless this thread, too, waits or asks in the driver. (It
+ * asks when it queries an event or a stream.) Undo it with 0 before the thread ends. Without joined
+ * threads, time moves whenever any thread waits. Time also moves on if all joined threads sleep
+ * elsewhere and nothing happens for 200 ms of real time; after 10 s it does not wait for running
+ * and expected (below) threads either. */
 SIMCUDA_API int simcuda_thread(int join);
 
 /* `threads` more threads are about to join: time stands still until they have. A negative number
- * takes expectations back; each joining takes back one. May be called in a host function. */
+ * takes expectations back. A thread that joins takes one back. May be called in a host function. */
 SIMCUDA_API int simcuda_expect(int threads);
 
 /* away != 0: from here on the calling thread waits for another thread outside the driver, and time
@@ -168,8 +170,8 @@ SIMCUDA_API int simcuda_polled(void);
  * us, and 16 us with a slack of 1 ns. */
 SIMCUDA_API int simcuda_sleep(uint64_t ns);
 
-/* Before the clock moves on, host functions run, and values that streams wait for are written. A
- * thread that waits or asks in the driver meanwhile does this. */
+/* Before the clock moves on, host functions run, and values that streams wait for are written. This
+ * is done by a thread that waits or asks in the driver at that time. */
 
 /* Sets the speed in GB/s of the platform's edge from > to ("s0", "u0", "g3", "N"), now or from
  * virtual time `ns` on. It may be called at any time after cuInit, even while copies flow. 0: the
@@ -191,9 +193,10 @@ SIMCUDA_API int simcuda_stall_copy(const char* from, const char* to, int64_t k, 
 /* The k-th later copy, and `times` in a row from there, arrive with their first bit flipped. */
 SIMCUDA_API int simcuda_corrupt_copy(const char* from, const char* to, int64_t k, int64_t times);
 
-/* The load of every link since cuInit or the last clear, as JSON: {"edges": {"s0>u0": {"rate": now,
- * "peak": GB/s, "load": most of the rate of then that was in use, "bytes"}}, "joint": [{"edges",
- * "limit", "load"}]}. Not in the threaded mode, whose copies take no modelled time. */
+/* The load of every link since cuInit or the last clear, as JSON: {"edges": {"s0>u0": {"rate",
+ * "peak", "load", "bytes"}}, "joint": [{"edges", "limit", "load"}]}. "rate" (now), "peak" and
+ * "limit" are in GB/s. "load" is the largest part of the rate or limit that was ever in use. Not in
+ * the threaded mode, whose copies take no modelled time. */
 SIMCUDA_API size_t simcuda_edges(char* json, size_t capacity, int clear);
 
 /* The first function counts from now on how often copies write each byte of a range; bytes = 0 ends
@@ -213,16 +216,17 @@ SIMCUDA_API int simcuda_place_host(const void* address, size_t bytes, int node);
 SIMCUDA_API int simcuda_host_node(const void* address, size_t bytes, int* node);
 
 /* The books, as one flat JSON object of numbers (as snprintf: returns the length; "{}" before
- * cuInit and for no such device). Of the device: handles, mapped_granules, granted_granules,
- * used_bytes, capacity_bytes, context_refs. Of the process: reservations, reserved_bytes,
- * kernel_mappings, streams, events, graphs, host_blocks, host_bytes, pending_work, ticks. */
+ * cuInit and if there is no such device). Of the device: device, handles, mapped_granules,
+ * granted_granules, used_bytes, capacity_bytes, context_refs. Of the process: reservations,
+ * reserved_bytes, kernel_mappings (Linux's), streams, events, graphs, modules, host_blocks,
+ * host_bytes, pending_work, ticks. */
 SIMCUDA_API size_t simcuda_ledger(int device, char* json, size_t capacity);
 
 /* What a GPU leaves undefined, as a JSON array of objects {kind, detail, time_ns}; clear != 0
  * empties it. Kinds: "unmap under pending work", "access to unmapped memory" (then the call that
- * waits for the work returns CUDA_ERROR_ILLEGAL_ADDRESS), "access without grant" (likewise). Reuse
- * before completion is not a kind of violation: work runs late, so such reuse corrupts what a test
- * reads. */
+ * waits for the work returns CUDA_ERROR_ILLEGAL_ADDRESS), "access without grant" (likewise),
+ * "handle of nothing" (the call fails; on a GPU it crashes). Reuse before completion is not a kind
+ * of violation: work runs late, so such reuse corrupts what a test reads. */
 SIMCUDA_API size_t simcuda_violations(char* json, size_t capacity, int clear);
 
 /* Why the calling thread's last failed call failed, in words (as snprintf). */

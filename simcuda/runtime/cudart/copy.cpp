@@ -5,8 +5,8 @@ using namespace cudart;  // NOLINT: this file is nothing but C face
 
 namespace {
 
-// A copy of a kind is the driver's call for that kind, which also decides when the host waits ("API
-// synchronization behavior"). For host to host the driver only has the copy that infers the kind.
+// Each kind of copy has a driver call, which also decides when the host waits ("API synchronization
+// behavior"). For host to host, the driver only has the call that infers the kind.
 Error copy_now(void* to, const void* from, size_t bytes, int kind) {
   switch (kind) {
     case kHostToDevice:

@@ -1,5 +1,5 @@
-// Graphs. The driver does what it supports (simcuda/driver/entry_graph.cpp). All else is
-// cudaErrorNotSupported, most of it building by hand and conditional nodes.
+// Graphs. The driver does what it supports (simcuda/driver/entry_graph.cpp). All other calls return
+// cudaErrorNotSupported. Most of them build graphs by hand or make conditional nodes.
 #include "cudart.h"
 
 using namespace cudart;  // NOLINT: this file is nothing but C face

@@ -15,12 +15,12 @@ int attribute(CUdevice_attribute which) {
 // The bound by threads, by blocks and by dynamic shared memory. Registers are not known without the
 // code and bound nothing here, so the result is the most that a kernel could reach.
 int blocks_per_multiprocessor(const Kernel* kernel, int threads, size_t shared) {
-  const int warp = attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE);
-  const int rounded = (threads + warp - 1) / warp * warp;
   if (threads > attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK) ||
       shared > static_cast<size_t>(kernel->max_dynamic_shared)) {
     return 0;
   }
+  const int warp = attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE);
+  const int rounded = (threads + warp - 1) / warp * warp;
   int blocks = std::min(attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR) / rounded,
                         attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR));
   const size_t each =

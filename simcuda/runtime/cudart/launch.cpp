@@ -54,8 +54,8 @@ struct Configured {
 thread_local std::vector<Configured> configured;
 thread_local std::string refused;  // see refusal()
 
-// Refuses a kernel that nobody computes where numbers are wanted. Its name is in the error's text,
-// which the user gets as an exception with the line of the script.
+// Refuses a kernel that nobody computes, in numbers mode. Its name is in the error's text, which
+// the user gets as an exception with the line of the script.
 void refuse(const char* name) {
   int status = 0;
   char* readable = abi::__cxa_demangle(name, nullptr, nullptr, &status);
@@ -192,6 +192,8 @@ CUDART(cudaLaunchCooperativeKernel)
   CUDART_READY();
   Kernel* kernel = kernel_of(function);
   if (kernel == nullptr) return told(kInvalidDeviceFunction);
+  const Error bad = check_shape(*kernel, {grid, block, shared});
+  if (bad != kSuccess) return told(bad);
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
   const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
   const auto most =

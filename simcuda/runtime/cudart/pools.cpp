@@ -1,5 +1,5 @@
-// Stream-ordered allocation (cudaMallocAsync). The driver has no memory of graphs. So in a capture
-// these calls return cudaErrorNotSupported, and the calls about such memory always do.
+// Stream-ordered allocation (cudaMallocAsync). simcuda's graphs have no memory nodes. So in a
+// capture these calls return cudaErrorNotSupported, and the memory of graphs is always 0 bytes.
 #include "cudart.h"
 
 using namespace cudart;  // NOLINT: this file is nothing but C face

@@ -31,7 +31,7 @@ ncclResult join(const char* function, ncclComm** made, int size, int rank, const
     return fail(ncclInvalidArgument,
                 std::string(function) + ": the id is not of this library's ncclGetUniqueId");
   }
-  // The error is from current_device().
+  // current_device() has recorded the error's text.
   if (device < 0) return ncclUnhandledCudaError;
   return submit(Joining::rank(made, name, size, rank, device));
 }

@@ -13,7 +13,8 @@ Post post_of(const Operation& operation, const Operation::Piece& piece, uint64_t
   Post post{};
   post.kind = static_cast<uint32_t>(part.kind);
   post.type = static_cast<uint32_t>(part.type);
-  // Each rank numbers its own reductions with a factor.
+  // Each rank gives its reductions with a factor numbers of its own. So all of them get one number
+  // here.
   post.op = static_cast<uint32_t>(std::min<int>(part.op, ncclNumOps));
   post.root = part.root;
   post.count = part.count;

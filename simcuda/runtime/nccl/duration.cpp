@@ -13,8 +13,8 @@ class Plan {
  public:
   Plan(const Page& page, int rank) : page_(page), rank_(rank), size_(page.size) {}
 
-  // Adds bytes from this rank to another, or back. If processes have machines of their own, their
-  // devices all have the same numbers. Those count as neighbours.
+  // Adds bytes from this rank to another, or back. If each process has a machine of its own, their
+  // devices may have the same number. Then the ranks' devices count as neighbours.
   void flow(int other, uint64_t bytes, bool out) {
     if (bytes == 0) return;
     const int gpus = simcuda_collective_gpus();

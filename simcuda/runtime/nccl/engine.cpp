@@ -13,7 +13,7 @@
 namespace nccl {
 namespace {
 
-constexpr uint64_t kAlign = 256;
+constexpr uint64_t kAlign = 256;       // bytes, of each staged piece
 constexpr uint64_t kIdleUs = 100'000;  // between two looks at the page when nothing happens
 constexpr uint64_t kAskUs = 300;       // between two questions that let simulated work go on
 constexpr int kQuestions = 32;         // at once
@@ -230,8 +230,7 @@ void Engine::run() {
     if (operation != nullptr) {
       if (performer_.perform(operation)) {
         let_go(operation);
-        // stop() releases it.
-      } else {
+      } else {  // stop() releases it
         const std::lock_guard<std::mutex> lock(mutex_);
         queue_.push_front(operation);
       }

@@ -46,7 +46,8 @@ struct Small {
     const bool special = kFinite ? size == kNan : size > kLargest;
     if (special)
       return float_of(sign | (!kFinite && size == kLargest + 1 ? 0x7f800000 : 0x7fc00000));
-    // Taken as a float's exponent and fraction. The product is exact, also for subnormal numbers.
+    // The bits become a float's exponent and fraction, and the product corrects the exponent. It is
+    // exact, also for subnormal numbers.
     return float_of(bits_of(float_of(size << (23 - kFraction)) * std::ldexp(1.0f, 127 - kBias)) |
                     sign);
   }

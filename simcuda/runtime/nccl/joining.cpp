@@ -20,8 +20,8 @@ namespace {
 
 constexpr char kTag[] = "glake";  // an id is this and 32 hexadecimal digits
 constexpr auto kPatience = std::chrono::minutes(10);
-constexpr uint64_t kListenUs = 50'000;
-constexpr size_t kLongestName = 80;
+constexpr uint64_t kListenUs = 50'000;  // between two looks for ranks that have died
+constexpr size_t kLongestName = 80;     // characters; longer names get a hash
 
 std::mutex live_mutex;
 std::set<ncclComm*>& live() {

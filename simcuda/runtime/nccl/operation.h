@@ -53,10 +53,11 @@ struct Operation {
   struct Piece {  // of one part, while it is under way
     Part part;
     uint64_t in_offset = 0, scale_offset = 0;  // in the block
-    // On the host. nullptr: there are none, because the piece is large and the memory phantom.
+    // The staged bytes on the host. nullptr: there are none, because the piece is large and the
+    // memory phantom.
     char *in = nullptr, *scale = nullptr, *out = nullptr;
-    // For phantom memory: how many bytes are those of the GPU. For `out` it counts in each of its
-    // equal parts, one for each rank in a gather.
+    // For phantom memory: how many of the staged bytes are known. `out` has such a count for each
+    // of its equal parts. There is one part for each rank in a gather, and one in all otherwise.
     size_t in_known = 0, scale_known = 0;
     std::vector<size_t> out_known;
     enum { kWaiting, kBrought, kDone, kOver } state = kWaiting;

@@ -8,6 +8,8 @@
 namespace nccl {
 namespace {
 
+// The longest wait for other ranks' changes, and the time between two looks for ranks that have
+// gone.
 constexpr uint64_t kPartnersUs = 20'000;
 constexpr auto kLookAtRanks = std::chrono::milliseconds(100);
 
@@ -15,7 +17,7 @@ using State = decltype(Operation::Piece::state);
 
 }  // namespace
 
-// Puts what this rank knows of phantom memory where the others read it.
+// Puts the known bytes of this rank's phantom memory where the other ranks read them.
 bool Performer::show_known(Operation* operation) {
   const auto known = [](const Operation::Piece& piece) { return piece.in_known != 0; };
   if (std::none_of(operation->pieces.begin(), operation->pieces.end(), known)) return true;
@@ -57,7 +59,7 @@ bool Performer::perform(Operation* operation) {
 
 bool Performer::advance(Operation* operation) {
   bool moved = false, collective = false;
-  std::set<int> sending, receiving;  // because messages of a pair keep their order
+  std::set<int> sending, receiving;  // peers: the messages of a pair go one by one, in their order
   for (Operation::Piece& piece : operation->pieces) {
     if (piece.state == Operation::Piece::kOver) continue;
     const State before = piece.state;

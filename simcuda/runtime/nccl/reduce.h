@@ -13,8 +13,8 @@ size_t width_of(int type);  // bytes of an element; 0: no such type
 const char* name_of_type(int type);
 const char* name_of_op(int op);
 
-// out[i] is the fold of all inputs[r][i]. With `scaled` each input is first multiplied by
-// `scales[r]`.
+// out[i] is the fold of all inputs[r][i]. If `scales` is not null, each input is first multiplied
+// by `scales[r]`.
 void reduce(int type, int op, const std::vector<const char*>& inputs, const double* scales,
             size_t count, char* out);
 

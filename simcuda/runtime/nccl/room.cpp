@@ -72,7 +72,7 @@ void remove_room(const std::string& directory) {
 }
 
 // Lets one process at a time make, leave or sweep rooms. It locks the directory that holds them, so
-// that no file of the lock is left.
+// that no lock file is left behind.
 class Door {
  public:
   Door() : fd_(::open(room_parent().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {

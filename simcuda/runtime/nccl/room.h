@@ -30,7 +30,7 @@ class Room {
 
   void ring(int rank) const;
   void ring_all(int but) const;
-  // Waits until the bell of `rank` differs from `seen`, or until that time has passed.
+  // Waits until the bell of `rank` differs from `seen`, or until `microseconds` have passed.
   void listen(int rank, uint32_t seen, uint64_t microseconds) const;
   uint32_t bell(int rank) const { return page_->rank[rank].bell.load(std::memory_order_acquire); }
 
@@ -46,8 +46,7 @@ class Room {
   std::string name_, directory_;
 };
 
-// The folder of rooms, which is option machine_dir of simcuda or /dev/shm, and the start of their
-// names.
+// The folder of rooms (GLAKE_SIM_MACHINE_DIR, or /dev/shm), and the start of their names.
 std::string room_parent();
 std::string room_prefix();
 

@@ -10,7 +10,7 @@ namespace nccl {
 
 class Scales {
  public:
-  // `address` is the factor's in device memory. nullptr: the factor is `value`.
+  // `address` is the place of the factor in device memory. nullptr: the factor is `value`.
   int add(double value, const void* address, int type);
   bool drop(int op);
   // False: there is none, or it has another type.

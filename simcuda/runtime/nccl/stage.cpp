@@ -11,8 +11,8 @@
 namespace nccl {
 namespace {
 
-constexpr size_t kSmallest = size_t{64} << 10;
-// Unused blocks other than small ones go back to the system beyond this.
+constexpr size_t kSmallest = size_t{64} << 10;  // bytes of the smallest block
+// If unused blocks have more bytes than this, the largest go back to the system, but no small ones.
 constexpr size_t kIdle = size_t{64} << 20;
 
 }  // namespace

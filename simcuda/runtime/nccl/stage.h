@@ -16,7 +16,8 @@ namespace nccl {
 // A rank's own blocks.
 class Stage {
  public:
-  // Readers keep smaller blocks mapped, and these are never given back, because there are few.
+  // Bytes of the largest small block. Small blocks are never given back to the system, and readers
+  // keep them mapped, because there are few.
   static constexpr size_t kSmall = size_t{4} << 20;
   // The file of a rank's block.
   static std::string path_of(const Room& room, int rank, uint32_t block);

@@ -12,7 +12,7 @@ namespace {
 enum Status : int { kSuccess = 0, kInvalidValue = 7, kExecutionFailed = 13, kNotSupported = 15 };
 #define STANDIN_UNSUPPORTED kNotSupported
 
-// Of a product, a matrix or a preference. Nobody reads it.
+// A descriptor of a product, a matrix or a preference. Nobody reads it.
 struct Descriptor {};
 
 // cublasLtMatmulHeuristicResult_t, "cublasLt Datatypes Reference".
@@ -57,7 +57,7 @@ STANDIN_EXPORT int cublasLtMatmulPreferenceSetAttribute(Descriptor*, int, const 
   return kSuccess;
 }
 
-// There is one algorithm, and it takes no workspace. The caller has one ready in any case.
+// There is one algorithm, and it takes no workspace. The caller has a workspace ready in any case.
 STANDIN_EXPORT int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void*,
                                                   int wanted, Heuristic* results, int* found) {
   if (results == nullptr || found == nullptr || wanted < 1) return kInvalidValue;

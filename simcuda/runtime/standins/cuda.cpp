@@ -1,6 +1,6 @@
-// If libcuda.so.1 is this library, simcuda stands in for CUDA's driver. It reads the same
-// variables, and takes any module of kernels.
-// GLAKE_DRIVER=sim, beside GPUs that CUDA_VISIBLE_DEVICES hides, loads simcuda alone.
+// The libcuda.so.1 that makes simcuda stand in for CUDA's driver. It obeys CUDA_VISIBLE_DEVICES, as
+// a driver does, and takes any module of kernels. GLAKE_DRIVER=sim loads simcuda without this
+// library, because CUDA_VISIBLE_DEVICES may hide real GPUs there.
 #include "simcuda/driver/runtime.h"
 
 __attribute__((constructor)) static void stand_in() {

@@ -43,7 +43,8 @@ STANDIN_EXPORT const char* cudnnGetErrorString(int status) {
 
 STANDIN_EXPORT void cudnnGetLastErrorString(char* text, size_t capacity) {
   if (text == nullptr || capacity == 0) return;
-  std::strncpy(text, "see stderr for the function that glake's stand-in has not", capacity - 1);
+  std::strncpy(text, "see stderr: it names the function that glake's stand-in does not have",
+               capacity - 1);
   text[capacity - 1] = 0;
 }
 
@@ -62,8 +63,8 @@ DESCRIPTOR(Activation)
 DESCRIPTOR(Dropout)
 DESCRIPTOR(SpatialTransformer)
 
-// Batch normalisation keeps nothing between its passes that PyTorch does not keep itself, unless an
-// activation is fused with it. PyTorch does not request that.
+// PyTorch itself keeps all that batch normalisation needs between its passes. Only a fused
+// activation would need more, and PyTorch does not request one.
 STANDIN_EXPORT int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(Handle*, int, int,
                                                                             void*, void*, void*,
                                                                             void*, void*,

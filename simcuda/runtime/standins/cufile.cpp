@@ -1,5 +1,5 @@
-// libcufile: there are no files on the device. Its statuses are pairs of its own error and the
-// driver's, which return in one register. Reads and writes return the error as a negative number.
+// libcufile: no file is read or written. A status is a pair of cuFile's own error and the driver's,
+// and both are returned in one register. Reads and writes return the error as a negative number.
 #include <sys/types.h>
 
 #include "standin.h"

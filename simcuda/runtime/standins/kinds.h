@@ -1,5 +1,6 @@
 // The definitions for the kinds of a list (standin.h). Functions are declared without their
-// arguments, because they read none but a handle. It is the first argument in every such interface.
+// arguments, because they read at most a handle, which is the first argument in all of these
+// interfaces.
 
 #define WRITTEN(name)
 #define HARMLESS(name, reason) \

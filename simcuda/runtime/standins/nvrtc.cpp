@@ -32,7 +32,8 @@ bool is_name(char c) {
 
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-// The word "kernel" in "... kernel(" at or behind `at`, without attributes; empty: there is none.
+// The name of the first kernel declared at or behind `at`: the word before a "(" that is no
+// attribute. Empty: there is none.
 std::string called(const std::string& source, size_t at) {
   constexpr char kAttribute[] = "__launch_bounds__";
   for (size_t open = source.find('(', at); open != std::string::npos;
