@@ -1,4 +1,4 @@
-"""glake: GPU memory that does not fragment. It has the public names, and nothing else.
+"""glake: GPU memory that does not fragment. This module has only the public names.
 
 Importing it does not import torch, loads no native library and touches no device. Each name is
 fetched from its module when it is first used.

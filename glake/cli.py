@@ -214,7 +214,7 @@ def info(library: bool, include: bool, options: bool, as_json: bool, check: bool
         click.echo(json.dumps(facts, indent=2))
     else:
         rows = {name.replace("_", " "): value for name, value in facts.items() if name != "options"}
-        # They are not those of other jobs.
+        # The row names the process, because the owed bytes of other jobs are not counted.
         rows["owed bytes, this process"] = rows.pop("owed bytes")
         for name, value in {**rows, **facts["options"]}.items():
             click.echo(f"{name:26}{_shown(value)}")
@@ -224,8 +224,8 @@ def info(library: bool, include: bool, options: bool, as_json: bool, check: bool
 
 
 def _explained(option: config.Option) -> str:
-    """Prints lines and not a table, so that names and values can be read, copied and searched at
-    any width."""
+    """An option in three lines. A table's cells would break at a narrow width, so that names and
+    values could not be copied or searched."""
     name = f"{config.PREFIX}{option.name}={option.default}"
     return f"{name}\n    takes {option.takes}\n    {option.meaning}"
 

@@ -22,7 +22,7 @@ PREFIX = "GLAKE_"
 MOST_SIZE = 1 << 46  # bytes: the largest size that the core takes
 GRANULE = 2 * 2**20
 LEAST_CONTIGUOUS = 1 << 20  # bytes: smaller blocks would waste most of their 2 MiB
-LEAST_FRACTION = 2.0**-23  # a granule of a device of 16 TiB, and no device has more
+LEAST_FRACTION = 2.0**-23  # one granule of a device of 16 TiB; no device has more memory
 _MOST_WHOLE = 2**63 - 1
 DEFAULT_PRESET = "hgx_h100_h200"  # the simulator's platform
 T = TypeVar("T")
@@ -182,8 +182,9 @@ class FileName:
 
 @dataclass(frozen=True)
 class CallTimes:
-    """A parser of pairs of a driver call and up to `most` times, joined by "+", each below `below`
-    microseconds. The simulator knows the calls."""
+    """A parser of pairs NAME=TIMES of a driver call and up to `most` times, joined by "+". Each
+    time is below `below` microseconds. The simulator, not this parser, checks the names of calls.
+    """
 
     most: int
     below: float

@@ -18,7 +18,7 @@ from glake.errors import PackageMissing
 TORCH_CPU = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
 """PyTorch's own line for its CPU build."""
 TORCH = f"with a GPU its CUDA build: pip install torch; without one the CPU build: {TORCH_CPU}"
-"""Which PyTorch to install where either serves."""
+"""Which PyTorch to install for a part of glake that works with either build."""
 
 
 def present(module: str) -> bool:

@@ -11,8 +11,8 @@ from glake.errors import InvalidOption, InvalidPlatform
 from glake.hints import nearest
 from glake.platforms import COPY_US, Edge, Joint, Platform
 
-MOST_GPUS = 16  # as csrc/plan/topology.h
-MOST_RATE = 1e5  # GB/s; a larger value is bytes or megabytes by mistake
+MOST_GPUS = 16  # as in csrc/plan/topology.h
+MOST_RATE = 1e5  # GB/s; a larger value was probably meant in another unit
 _FIELDS = ("gpus", "sockets", "edges", "joint", "assumed", "numa_nodes", "bounds", "per_copy_us")
 _NEEDED = ("gpus", "sockets", "edges")
 _HINT = "docs/topology.md describes the format"
@@ -217,8 +217,8 @@ def _edges(value: Any, where: str) -> tuple[Edge, ...]:
     return tuple(found.values())
 
 
-# The kinds of nodes that may be joined, in either direction. An m and an s that are joined must
-# have the same number.
+# The kinds of nodes that a link may join, in either direction: the first letters of their names
+# (see Platform). An m may be joined only to the s of the same number.
 _LINKS = {"ms", "ss", "su", "uu", "gs", "gu", "gg", "Ng"}
 
 

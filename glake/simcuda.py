@@ -260,8 +260,8 @@ def reset() -> None:
 
 
 def resets() -> int:
-    """How often this process has reset the simulator. Results that belong to an earlier count are
-    of another machine."""
+    """How often this process has reset the simulator. A reset begins another simulated machine, so
+    results from before it do not hold any more."""
     return _resets
 
 
@@ -572,7 +572,7 @@ def host_node(address: int, size: int) -> int:
         size: bytes.
 
     Returns:
-        The node; -1: spread over all; -2: by the device a copy goes to or from.
+        The node; -1: spread over all; -2: the node of the device that a copy goes to or from.
 
     Raises:
         InvalidOption: no device was used yet.
@@ -595,11 +595,12 @@ def expect_threads(count: int) -> None:
 
 
 def thread_at_work(at_work: bool, rank: int = 0) -> None:
-    """Lets time move only while this thread waits in the driver, too (simcuda_work, simcuda.h).
+    """Says whether this thread is at work. Time moves only while all threads at work wait in the
+    driver (simcuda_work, simcuda.h).
 
     Args:
-        at_work: whether that holds from now on.
-        rank: threads of a lower one go on first.
+        at_work: whether the thread counts from now on.
+        rank: threads of a lower rank go on first.
 
     Raises:
         InvalidOption: no such rank.

@@ -2,9 +2,9 @@
 
     python tools/abi.py [--write]
 
-Prints each name that is gone or new; the exit code is 1 then. Exported names are those that others
-may call. C++ names are left out, as they join only libraries of one build. `--write` writes the
-lists again.
+Prints each name that is gone or new. If there is one, the exit code is 1. Other programs may call
+exported names. C++ names are left out, because only libraries of the same build use them. `--write`
+writes the lists again.
 """
 
 import subprocess

@@ -2,11 +2,11 @@
 
     tools/calibrate.py REPORT.json [--costs FILE] [--make-default] [--dry-run]
 
-Each driver call's cost becomes [first, further]: microseconds for one 2 MiB page, and for each
-further page. They are the straight line through the measured medians with the least relative error.
-The cost of a call over a range of mappings becomes [first, further, mapping]; the last is for the
-first page of each further mapping.
-A report of a simulated run is refused: figures are measured on hardware or stay the published ones.
+The cost of a driver call becomes [first, further]: microseconds for one 2 MiB page, and for each
+further page. These are a straight line through the measured medians, with the least relative error.
+The cost of a call over a range of mappings becomes [first, further, mapping]. `mapping` is for the
+first page of each further mapping. A report of a simulated run is refused, because its figures are
+not measured on hardware.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parents[1]
 COSTS = ROOT / "simcuda" / "costs.json"
 PAGE = 2 << 20
-# For each call, the case of the report's rows that its line goes through.
+# For each call: the case of the report's rows to which its line is fitted.
 BY_SIZE = {
     "cuMemCreate": "each",
     "cuMemRelease": "each",
@@ -41,10 +41,10 @@ CONSTANT = {"cuEventRecord": "each", "cuEventQuery": "each", "cuStreamWaitEvent"
 
 
 def fit(points: list[tuple[int, float]]) -> tuple[float, float]:
-    """(first, further) of the line first + (pages - 1) * further through (pages, us) points.
+    """(first, further) of the line first + (pages - 1) * further, fitted to (pages, us) points.
 
-    Least squares of the relative error, neither part negative: a call over one page matters as much
-    as one over a thousand. ValueError: no point.
+    It has the least squares of the relative error, so that a call over one page matters as much as
+    one over a thousand. Neither part is negative. Raises ValueError if there is no point.
     """
     first, further = _least([((1, pages - 1), us) for pages, us in points])
     return first, further
@@ -53,8 +53,8 @@ def fit(points: list[tuple[int, float]]) -> tuple[float, float]:
 def fit_range(points: list[tuple[int, int, float]]) -> tuple[float, float, float]:
     """(first, further, mapping) of a call over ranges, fitted to (pages, mappings, us) points.
 
-    A call takes `first`, `mapping` for each mapping but the first, and `further` for each page of a
-    mapping but its first. The error is that of `fit`.
+    A call takes `first`, `mapping` for each further mapping, and `further` for each further page of
+    a mapping. The error is that of `fit`.
     """
     first, further, mapping = _least(
         [((1, pages - mappings, mappings - 1), us) for pages, mappings, us in points]
@@ -63,9 +63,10 @@ def fit_range(points: list[tuple[int, int, float]]) -> tuple[float, float, float
 
 
 def _least(points: list[tuple[tuple[int, ...], float]]) -> list[float]:
-    """The prices, none negative, for which the sums come nearest to the measured microseconds.
+    """The prices for which the sums come nearest to the measured microseconds. None is negative.
 
-    Each point has the amount of every price, and what they cost together. ValueError: no point.
+    Each point is (how often each price is paid, microseconds in all). Raises ValueError if there is
+    no point.
     """
     if not points:
         raise ValueError("no measurement to fit")
@@ -85,7 +86,7 @@ def _error(points: list[tuple[tuple[int, ...], float]], prices: list[float]) -> 
 def _solve(
     points: list[tuple[tuple[int, ...], float]], some: tuple[int, ...]
 ) -> list[float] | None:
-    """The best prices where only `some` are not zero. None: the points do not tell them apart."""
+    """The best prices if all except `some` are zero. None: the points do not tell these apart."""
     scaled = [[amounts[i] / us for i in some] for amounts, us in points]
     rows = [[sum(r[i] * r[j] for r in scaled) for j in range(len(some))] for i in range(len(some))]
     for i, row in enumerate(rows):
@@ -107,7 +108,7 @@ def _solve(
 def table(report: dict[str, Any]) -> dict[str, list[float]]:
     """[first, further] or [first, further, mapping] microseconds of every call in the report.
 
-    ValueError: the report has none.
+    Raises ValueError if the report has no calls.
     """
     measured = report.get("measured", {}).get("driver calls")
     if report["about"]["driver"] != "cuda":
@@ -136,7 +137,7 @@ def table(report: dict[str, Any]) -> dict[str, list[float]]:
 
 
 def entry(report: dict[str, Any], source: str) -> dict[str, Any]:
-    """What the cost file keeps of a report."""
+    """The entry of the cost file for a report."""
     calls, about = table(report), report["about"]
     return {
         "seen": about["date"],

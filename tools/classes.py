@@ -3,9 +3,9 @@
     python tools/classes.py [--list]
 
 A class has at most 40 methods. A header has one class, with the structs that it gives and takes.
-The methods of a class are in one .cpp, and stand before its data. There is no const_cast, and no
-constructor that takes another object of its class and more. --list prints every class with the
-number of its methods. The checks know this code's own style, not all of C++.
+The methods of a class are in one .cpp. They are declared before its data. There is no const_cast,
+and no constructor that takes an object of its own class and other arguments. --list prints every
+class with the number of its methods. The checks know this code's own style, not all of C++.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = (ROOT / "glake" / "csrc", ROOT / "simcuda")
-MOST_METHODS = 40  # not counting those that override another's
+MOST_METHODS = 40  # of a class, without those that override a method of its base
 # Exceptions that may stay, each with its reason.
 MAY = {
     "glake/csrc/driver/driver.h: Driver": "a method a driver call, and no state to divide",
@@ -35,8 +35,8 @@ class Class(NamedTuple):
     kind: str
     name: str
     methods: list[str]
-    data_first: str  # a data member that stands before a method, or ""
-    copies: str  # a constructor that takes the class itself and more, or ""
+    data_first: str  # a data member that is declared before a method, or ""
+    copies: str  # a constructor that takes an object of the class and other arguments, or ""
     nested: bool
 
 
@@ -67,7 +67,7 @@ HEAD = re.compile(
 
 
 def members(body: str) -> Iterator[str]:
-    """The declarations of a class's body, nested bodies cut off."""
+    """The declarations in a class's body, without the bodies of functions and nested classes."""
     at, start = 0, 0
     while at < len(body):
         if body[at] == "(":
@@ -98,7 +98,7 @@ def members(body: str) -> Iterator[str]:
 
 
 def is_method(declaration: str) -> str:
-    """The name of the method declared, or "" for anything else."""
+    """The name of the declared method, or "" for anything else."""
     declaration = re.sub(r"\b(public|private|protected)\s*:(?!:)", " ", declaration).strip()
     declaration = re.sub(r"\b(alignas|decltype|noexcept|explicit)\s*\([^()]*\)", " ", declaration)
     if (
@@ -123,7 +123,7 @@ def is_method(declaration: str) -> str:
 
 
 def is_data(declaration: str) -> str:
-    """The name of the non-static data member declared, or ""."""
+    """The name of the declared non-static data member, or ""."""
     declaration = re.sub(r"\b(public|private|protected)\s*:(?!:)", " ", declaration).strip()
     if not declaration or re.match(
         r"(using|typedef|friend|static_assert|enum|class|struct|union|static|template|constexpr)\b",
@@ -187,7 +187,7 @@ def divided(found: dict[Path, list[Class]], codes: dict[Path, str]) -> Iterator[
             continue
         own = {each.name for each in found[path]}
         for name in sorted(defined(codes[path]) - own):
-            # Where several classes have the name, the one with the nearest header counts.
+            # If several classes have the name, the class whose header is nearest counts.
             nearest = sorted(
                 headers.get(name, []), key=lambda at: os.path.relpath(at, path.parent).count("/")
             )

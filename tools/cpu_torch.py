@@ -1,8 +1,8 @@
 """Installs PyTorch's CPU build, at the version that the extra `test` pins, for this Python.
 
-This is done before the other requirements and apart from them: a package index would give torch's
-CUDA build, several GB that nothing here can use. A torch of that version that is installed already
-is left alone.
+This is done before the other requirements are installed. Otherwise the package index would give
+torch's CUDA build, several GB that nothing here can use. A torch of that version that is installed
+already is left alone.
 """
 
 import subprocess
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from requirements import requirements
 
-INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's own, of its CPU builds
+INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's own index of CPU builds
 
 
 def pinned(pyproject: Path) -> str:
@@ -30,7 +30,7 @@ def installed() -> str | None:
 
 
 def install(wanted: str) -> bool:
-    """Installs it from the index that this pip is told to use, or else from PyTorch's own."""
+    """Installs torch from the index that pip is configured to use, or else from PyTorch's own."""
     pip = [sys.executable, "-m", "pip", "install", f"torch=={wanted}+cpu"]
     sources: list[list[str]] = [[], ["--retries", "1", "--index-url", INDEX]]
     return any(subprocess.run([*pip, *source]).returncode == 0 for source in sources)

@@ -19,8 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 RUNTIME = ROOT / "simcuda" / "runtime"
 LISTS = RUNTIME / "standins" / "lists"
-# The library of a name, by how the name begins; the first that fits counts. The lists have the
-# version nodes.
+# (beginning of a name, library that has the name). The first row that fits counts.
 PREFIXES = (
     ("cublasLt", "cublasLt"),
     ("cublas", "cublas"),
@@ -42,8 +41,8 @@ _DRIVER = re.compile(r"cu[A-Z]")
 
 
 def library_of(symbol: str) -> str | None:
-    """The list that a name belongs to; None: not a name of NVIDIA's, or one of the runtime, whose
-    functions are written by hand."""
+    """The list that a name belongs to. None: the name is not NVIDIA's, or it is one of the CUDA
+    runtime, whose functions are written by hand."""
     if symbol.startswith(("cuda", "__cuda", "curandState")):
         return None
     for prefix, library in PREFIXES:
@@ -53,7 +52,7 @@ def library_of(symbol: str) -> str | None:
 
 
 def wanted(libraries: Iterable[Path]) -> dict[str, set[str]]:
-    """Undefined names of the libraries, by list; "cudart" has the runtime's."""
+    """The undefined names of the libraries, by list. "cudart" has those of the CUDA runtime."""
     names: dict[str, set[str]] = {"cudart": set()}
     for path in libraries:
         text = subprocess.run(
@@ -69,20 +68,20 @@ def wanted(libraries: Iterable[Path]) -> dict[str, set[str]]:
 
 
 def listed(library: str) -> set[str]:
-    """Names a list has."""
+    """The names in a list."""
     path = LISTS / f"{library}.def"
     lines = path.read_text().splitlines() if path.exists() else []
     return {match[1] for line in lines if (match := _KIND.match(line))}
 
 
 def exported(folder: Path) -> set[str]:
-    """Functions the hand-written sources of a folder define."""
+    """The functions that the hand-written sources of a folder define."""
     pattern = re.compile(r"(?:CUDART\(|CUDART_EXPORT [^=;{]*?[ *])(\w+)\)?\s*\(")
     return {name for source in folder.glob("*.cpp") for name in pattern.findall(source.read_text())}
 
 
 def missing(names: dict[str, set[str]]) -> dict[str, list[str]]:
-    """The names that nobody provides, by list; of libcuda's, those that simcuda lacks."""
+    """The names that nothing here provides, by list. simcuda provides names of libcuda."""
     driver = {
         match[1]
         for source in RUNTIME.parent.glob("*.*")

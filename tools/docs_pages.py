@@ -1,4 +1,4 @@
-"""The pages of the documentation's site that are made, not written (mkdocs.yml names this file).
+"""Generates pages of the documentation's site from other files (mkdocs.yml names this file).
 
 index.md, contributing.md and changelog.md are the repository's own files; options.md is the table
 of glake/config.py; python-api.md lists the public names, whose docstrings mkdocstrings fills in;
@@ -50,8 +50,8 @@ MODULES = {
     "glake.simcuda": "Control of the simulated driver, for tests.",
     "glake.typing": "Types in the signatures above.",
 }
-_PICTURE = re.compile(r"!\[[^\]\n]+\]\(([\w/.-]+)\)")  # of this repository
-# The name in a declaration: before a function's arguments, behind a type, or a macro's.
+_PICTURE = re.compile(r"!\[[^\]\n]+\]\(([\w/.-]+)\)")  # a picture that is a file of this repository
+# The name that a declaration declares: of a function, a type or a macro.
 _NAMES = re.compile(r"\b(glake_\w+)\s*\(|^\}\s*(glake_\w+);|^#define (GLAKE_\w+) ", re.MULTILINE)
 
 
@@ -72,8 +72,8 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """mkdocs' hook: a link out of docs/ leads to the page made of that file, or becomes plain text.
-    A picture from outside is one of the site."""
+    """mkdocs' hook: a link out of docs/ leads to the page that is generated from that file, or
+    becomes plain text. A picture outside docs/ becomes one of the site."""
     for page, source in COPIED.items():
         markdown = re.sub(rf"\]\(\.\./{re.escape(source)}([)#])", rf"]({page}\1", markdown)
     markdown = re.sub(r"(!\[[^\]\n]+\])\(\.\./[^)\s]*?([^/)\s]+)\)", r"\1(\2)", markdown)
@@ -81,7 +81,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def pages() -> dict[str, str]:
-    """Text of every page by its name in the site."""
+    """The text of every generated page, by the page's name in the site."""
     made = {page: moved((ROOT / source).read_text()) for page, source in COPIED.items()}
     return made | {
         "options.md": options_page(),
@@ -91,8 +91,9 @@ def pages() -> dict[str, str]:
 
 
 def moved(text: str) -> str:
-    """A page of the repository's root, changed into one of docs/. Links lead to pages of the site;
-    a link to a file that is no page becomes plain text. A picture has its file's name alone."""
+    """The text of a page of the repository's root as a page of docs/. Links lead to pages of the
+    site. A link to a file that is no page becomes plain text. A picture's path becomes the name of
+    its file."""
     others = {source: page for page, source in COPIED.items()}
 
     def link(found: re.Match[str]) -> str:

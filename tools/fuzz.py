@@ -3,9 +3,9 @@
     tools/fuzz.py [--seconds 60] [--random] [--seed N] [--operations N]
 
 With clang libFuzzer makes the input, and its corpus is kept in build/fuzz/corpus. Without clang, or
-with --random, the input is random (tests/fuzz/core_fuzz.cpp); it ends after --operations instead of
---seconds if that is given. A finding is printed as the body of a test, and the exit
-status is not 0.
+with --random, the input is random (tests/fuzz/core_fuzz.cpp). A random run ends after --operations,
+if that is given, and otherwise after --seconds. A finding is printed as the body of a test. The
+exit status is then not 0.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import native
 
 ROOT = native.ROOT
 CORPUS = ROOT / "build" / "fuzz" / "corpus"
-CALLS = 800  # in one input, four bytes each
+CALLS = 800  # calls in one input; each takes four bytes
 
 
 def find_clang() -> str | None:
@@ -30,7 +30,7 @@ def find_clang() -> str | None:
 
 
 def environment(binaries: Path) -> dict[str, str]:
-    """The test programs' environment, with short allocation stacks: long ones cost much time."""
+    """The test programs' environment. ASan keeps short stacks, because long ones take much time."""
     kept = native.environment() | {"GLAKE_DRIVER": "sim", "LD_LIBRARY_PATH": str(binaries)}
     kept["ASAN_OPTIONS"] += ":malloc_context_size=4"
     return kept
@@ -56,7 +56,8 @@ def fuzz(clang: str, seconds: int) -> int:
 
 
 def play(seconds: int, seed: int, operations: int) -> int:
-    """Plays random input, a process and a seed for each core; returns the worst exit status."""
+    """Runs random input in a process for each core, each with a seed of its own. Returns the worst
+    exit status."""
     binaries = native.build(
         ROOT / "build" / "address-undefined", sanitize="address,undefined", targets=["core_fuzz"]
     )
@@ -89,7 +90,7 @@ def main() -> int:
             return fuzz(clang, options.seconds)
         return play(options.seconds, options.seed, options.operations)
     except subprocess.CalledProcessError as failure:
-        return int(failure.returncode)  # the compiler has said why
+        return int(failure.returncode)  # the compiler has printed why
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def available(cache: Path) -> list[str]:
 
 
 def fetch(version: str, cache: Path) -> None:
-    """Unpacks the headers of a version. CalledProcessError if no wheel of it can be had."""
+    """Unpacks the headers of a version. Raises CalledProcessError if there is no wheel."""
     with tempfile.TemporaryDirectory() as folder:
         for platform in ("macosx_14_0_arm64", "macosx_11_0_arm64"):
             wanted = ["--platform", platform, "--python-version", "311", f"torch=={version}"]

@@ -4,7 +4,7 @@
 
 Without options it writes the PTX of every kernel of glake/csrc/transfer/run/kernels into a .ptx
 file beside it, which CMake puts into a header.
---check: only says whether that would change anything. --verify: assembles the committed PTX for
+--check: only says whether this would change a file. --verify: assembles the committed PTX for
 several GPUs with ptxas. Both compilers come from pip, need no GPU, and are no dependency of glake:
 
     pip install nvidia-cuda-nvrtc-cu12 nvidia-cuda-nvcc-cu12
@@ -26,9 +26,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 KERNELS = ROOT / "glake" / "csrc" / "transfer" / "run" / "kernels"
-TARGET = "compute_70"  # every later GPU compiles it for itself
-# The oldest PTX version that has all that the kernels use. A driver refuses text of a newer version
-# than its own, whatever is in it. ptxas refuses instructions newer than the version (--verify).
+TARGET = "compute_70"  # the driver compiles it for any later GPU
+# The oldest PTX version that has all instructions of the kernels. A driver refuses PTX of a newer
+# version than its own, even if it knows all instructions in it. ptxas refuses instructions that are
+# newer than the version (--verify).
 VERSION = "7.0"
 GPUS = ("sm_70", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 
@@ -43,10 +44,10 @@ def find(package: str, pattern: str) -> str | None:
 
 
 class Nvrtc:
-    """NVRTC, by ctypes. OSError if the library cannot be opened."""
+    """NVRTC, by ctypes. Raises OSError if the library cannot be opened."""
 
     def __init__(self, path: str) -> None:
-        """Opens it."""
+        """Opens the library."""
         self._library = ctypes.CDLL(path)
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
@@ -58,7 +59,7 @@ class Nvrtc:
             raise RuntimeError(f"{name} returned {code}")
 
     def compile(self, source: Path) -> str:
-        """The PTX of a source. RuntimeError with the compiler's words if it has errors."""
+        """The PTX of a source. Raises RuntimeError with the compiler's messages."""
         program = ctypes.c_void_p()
         text, name = source.read_bytes(), source.name.encode()
         self._call("nvrtcCreateProgram", ctypes.byref(program), text, name, 0, None, None)
@@ -78,14 +79,15 @@ class Nvrtc:
 
 
 def plain(ptx: str) -> str:
-    """The PTX without the compiler's comments, which name its build, as PTX of `VERSION`."""
+    """The PTX without the compiler's comments, which name the compiler's build. Its version becomes
+    `VERSION`."""
     lines = [line.rstrip() for line in re.sub(r"//.*", "", ptx).splitlines()]
     text = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"
     return re.sub(r"\.version \S+", f".version {VERSION}", text)
 
 
 def verify(ptxas: str, made: Path) -> list[str]:
-    """Assembles the PTX for every GPU; returns ptxas' words where it refuses."""
+    """Assembles the PTX for every GPU. Returns a line for each GPU for which ptxas refuses it."""
     wrong = []
     with tempfile.TemporaryDirectory() as folder:
         for gpu in GPUS:

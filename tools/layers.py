@@ -1,9 +1,9 @@
-"""Checks that includes point down: a folder of the C++ sources may include those before it.
+"""Checks that includes point down: a folder of the C++ sources may include only lower folders.
 
     python tools/layers.py [--draw]
 
-The order is that of the table in docs/design.md. Prints each include that points up; the exit code
-is 1 if there is one. `--draw` prints instead each folder and those it includes.
+The order is that of the table in docs/design.md. Prints each include that points up. If there is
+one, the exit code is 1. `--draw` instead prints each folder and the folders that it includes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CSRC = ROOT / "glake" / "csrc"
 LAYERS = (
     ("include/glake",),
     ("base",),
-    # The preloaded library is a separate one, and calls glake only through the C interface.
+    # `intercept` is a library of its own, which calls glake only through the C interface.
     ("driver", "plan", "intercept"),
     ("memory", "watch"),
     ("heap",),
@@ -34,14 +34,14 @@ LAYERS = (
     ("replay", "torch"),
     ("python",),
 )
-# simcuda is a library of its own: of glake it takes these alone, and glake nothing of it but its
-# public headers.
+# simcuda is a library of its own. It may include only these folders of glake. glake may include
+# only simcuda's public headers.
 SIMCUDA_MAY = ("base", "plan")
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 
 
 def folder_of(path: Path) -> str:
-    """The layer a source belongs to: the longest of LAYERS that its path begins with."""
+    """The folder in LAYERS to which a source belongs: the longest with which its path begins."""
     for root in (CSRC, ROOT / "glake"):
         if path.is_relative_to(root):
             name = str(path.relative_to(root).parent)
@@ -53,7 +53,7 @@ def folder_of(path: Path) -> str:
 
 
 def target_of(source: Path, included: str) -> Path | None:
-    """The file that an include names; None: the system's."""
+    """The file that an include names. None: a file of the system or of another project."""
     roots = (source.parent, CSRC, ROOT / "glake" / "include", ROOT / "simcuda" / "include", ROOT)
     found = (root / included for root in roots if (root / included).is_file())
     target = next(found, None)
@@ -61,7 +61,7 @@ def target_of(source: Path, included: str) -> Path | None:
 
 
 def allowed(source: str, target: str, path: Path) -> bool:
-    """Whether a file of `source` may include `path`, which lies in `target`."""
+    """Whether a file in folder `source` may include `path`, which is in folder `target`."""
     if source == target:
         return True
     if target == "simcuda":

@@ -1,4 +1,4 @@
-"""Prints what `make test` leaves out or does in a short form, and which target does it.
+"""Prints what `make test` leaves out or shortens, and the target of make that does it in full.
 
 python tools/left.py
 """

@@ -1,4 +1,4 @@
-"""Prints how long a package is, by folder: its lines of code, and all its lines.
+"""Prints the length of each folder of a package: the lines of code, and all lines.
 
     lines.py FOLDER [--most N]
 
@@ -41,7 +41,7 @@ def code_lines(text: str) -> int:
 
 
 def main() -> int:
-    """Prints a table of the folders; the exit status."""
+    """Prints a table of the folders. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--most", type=int)

@@ -4,11 +4,11 @@
 
 tests/mutants/mutants.toml names each edit, and the case of a C++ test that must fail with it. An
 edit is made in a copy of the checkout's tracked files (--tree, default build/mutants), never in the
-checkout. The copy is built, the case runs, and the edit is printed as killed or survived and
-undone. The exit code is 1 if an edit survives or cannot be tried: its old text must occur exactly
-once, the result must compile, and the case must pass without the edit.
+checkout. The copy is built, and the case runs. The edit is printed as killed (the case fails) or
+survived, and is undone. The exit code is 1 if an edit survives or cannot be tried. To be tried, its
+old text must occur exactly once, the result must compile, and the case must pass without the edit.
 
-About ten minutes on two idle cores; `make mutants` runs it on demand, and its last log is
+It takes about ten minutes on two idle cores. `make mutants` runs it. Its last log is
 tests/mutants/mutants.log.
 """
 
@@ -31,14 +31,14 @@ else:
 
 ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "tests" / "mutants" / "mutants.toml"
-BUILD = Path("build") / "tests"  # as in a checkout, so that a compiler cache finds what it has
-TIMEOUT_S = 300  # of a case: it takes seconds where it holds, and one that never ends has failed
-# Built without optimisation, as compiling takes most of the time.
+BUILD = Path("build") / "tests"  # as in a checkout, so that a compiler cache has hits
+TIMEOUT_S = 300  # of a case; a case that passes takes seconds, and one that hangs has failed
+# Built without optimisation, because compiling takes most of the time.
 FLAGS = "-DGLAKE_TEST_FLAGS=-O0"
 
 
 class Mutant(NamedTuple):
-    """One edit, and who finds it."""
+    """One edit, and the test that must find it."""
 
     name: str
     file: str
@@ -50,7 +50,7 @@ class Mutant(NamedTuple):
 
 
 def mutants() -> list[Mutant]:
-    """The committed list. ValueError if two have one name."""
+    """The edits of the committed list. Raises ValueError if two have the same name."""
     with LIST.open("rb") as file:
         rows = tomllib.load(file)["mutant"]
     found = []
@@ -64,7 +64,7 @@ def mutants() -> list[Mutant]:
 
 
 def edited(text: str, mutant: Mutant) -> str:
-    """The file's text with the edit. ValueError unless the old text occurs exactly once."""
+    """The file's text with the edit. Raises ValueError unless the old text occurs exactly once."""
     times = text.count(mutant.old)
     if times != 1:
         raise ValueError(f"{mutant.name}: its old text occurs {times} times in {mutant.file}")
@@ -72,7 +72,7 @@ def edited(text: str, mutant: Mutant) -> str:
 
 
 def copy_checkout(tree: Path) -> None:
-    """Copies the tracked files and the build to `tree`; unchanged files keep their time."""
+    """Copies the tracked files and the build to `tree`. Unchanged files keep their times."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
     names = set(filter(None, listed.stdout.decode().split("\0")))
     for path in tree.rglob("*"):
@@ -90,7 +90,7 @@ def copy_checkout(tree: Path) -> None:
 
 
 def build(tree: Path, program: str) -> bool:
-    """Builds one program of the tree, as it is now; False if it does not compile."""
+    """Builds one program of the tree. Returns False if it does not compile."""
     make = [native.find_tool("cmake"), "--build", str(tree / BUILD), "--target", program]
     jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)
     log = tree / BUILD / "mutant.log"
@@ -99,7 +99,7 @@ def build(tree: Path, program: str) -> bool:
 
 
 def configure(tree: Path) -> None:
-    """Makes the tree's build directory. CalledProcessError if it cannot be made."""
+    """Makes the tree's build directory. Raises CalledProcessError if CMake fails."""
     (tree / BUILD).mkdir(parents=True, exist_ok=True)
     ninja = Path(sys.executable).parent / "ninja"
     options = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja.exists() else []
@@ -110,7 +110,7 @@ def configure(tree: Path) -> None:
 
 
 def outcome(tree: Path, mutant: Mutant) -> str:
-    """How the mutant's case ends: "" if it holds, else why not."""
+    """Runs the mutant's case. Returns "" if it passes, else how it fails."""
     try:
         done = subprocess.run(
             [str(tree / BUILD / "lib" / mutant.program), "--filter", mutant.case],
@@ -145,7 +145,7 @@ def tried(tree: Path, mutant: Mutant) -> str:
 
 
 def unchanged(tree: Path, chosen: list[Mutant]) -> dict[tuple[str, str], str]:
-    """Each case that fails without a mutant, and why; empty where all pass."""
+    """The cases that fail without a mutant, and how each fails."""
     wrong: dict[tuple[str, str], str] = {}
     for program in dict.fromkeys(one.program for one in chosen):
         if not build(tree, program):
@@ -158,7 +158,7 @@ def unchanged(tree: Path, chosen: list[Mutant]) -> dict[tuple[str, str], str]:
 
 
 def main() -> int:
-    """Tries the mutants; 1 if one survives or cannot be tried."""
+    """Tries the mutants. Returns 1 if one survives or cannot be tried."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
     parser.add_argument("--tree", type=Path, default=ROOT / "build" / "mutants")

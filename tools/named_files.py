@@ -11,7 +11,8 @@ A name is checked if it could be one of this repository:
 
 A name may leave out the first folders of its path. `*` and a word in capitals stand for anything.
 Other names, such as torch/cuda/memory.py, belong to other projects. Files that the build makes, or
-that a source includes, exist. Prints FILE:LINE of each name; the exit code is 1 if there is one.
+that a source includes, count as existing. Prints FILE:LINE of each name of a missing file. If there
+is one, the exit code is 1.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-MADE = ("build", "dist", "results", "__pycache__")  # by builds and runs, at the root
+MADE = ("build", "dist", "results", "__pycache__")  # folders of the root that builds and runs make
 C_SOURCES = (".h", ".c", ".cpp")
-# The folders that may be left out before a name: for names with these ends, and for all.
+# The folders that may be left out at the beginning of a name, by the name's end.
 BEGIN = {".py": ("glake",), **dict.fromkeys(C_SOURCES, ("glake/csrc", "simcuda"))}
 NAME = re.compile(
     r"(?<![\w./~$}>:@+-])((?:[\w.*-]+/)*[\w*-][\w.*-]*"
@@ -96,7 +97,7 @@ def is_there(name: str, beside: Path) -> bool:
 
 
 def texts(path: Path, source: str) -> Iterator[tuple[int, str]]:
-    """Line and text of each comment and docstring; of a page, its whole text."""
+    """(line, text) of each comment and docstring of a source; for a page, its whole text."""
     if path.suffix in C_SOURCES:
         for found in C_TEXT.finditer(source):
             if found[1] is not None:

@@ -42,12 +42,13 @@ NEUTRAL = ("streams_test",)
 
 
 def programs(group: str = "tests") -> list[str]:
-    """Names of the group's programs, by their sources."""
+    """The names of the group's programs. There is one for each source."""
     return sorted(source.stem for glob in SOURCES[group] for source in ROOT.glob(glob))
 
 
 def find_tool(name: str) -> str:
-    """The tool beside this Python or on PATH. FileNotFoundError, with the way out, if neither."""
+    """The tool beside this Python or on PATH. Raises FileNotFoundError, which says how to install
+    it."""
     found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     if found is None:
         raise FileNotFoundError(f"{name} was not found: pip install {name}")
@@ -61,11 +62,11 @@ def build(
     targets: Sequence[str] = (),
     definitions: Sequence[str] = (),
 ) -> Path:
-    """Builds the group, or `targets` of it; returns its programs' directory. CalledProcessError if
-    one fails. `definitions` go to CMake.
+    """Builds the group, or `targets` of it. Returns the folder of its programs. `definitions` go to
+    CMake. Raises CalledProcessError if a build fails.
 
-    Tests keep their assertions; benchmarks are optimised as the installed library is. Warnings are
-    errors where CMAKE_ARGS says so, as for the library.
+    Tests keep their assertions. Benchmarks are optimised like the installed library. Warnings are
+    errors if CMAKE_ARGS says so, as for the library.
     """
     werror = "ON" if "GLAKE_WERROR=ON" in os.environ.get("CMAKE_ARGS", "") else "OFF"
     cmake, ninja = find_tool("cmake"), shutil.which("ninja", path=str(Path(sys.executable).parent))
@@ -87,10 +88,10 @@ def build(
 
 
 def environment() -> dict[str, str]:
-    """This process's environment, in which sanitizers fail on any finding. Of glake's options it
-    has GLAKE_DRIVER only.
+    """This process's environment, in which sanitizers fail on any finding. GLAKE_DRIVER is glake's
+    only option in it.
 
-    The driver is the simulator unless the caller's environment names one.
+    The driver is the simulator, unless the caller's environment names another one.
     """
     kept = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}
     kept["GLAKE_DRIVER"] = os.environ.get("GLAKE_DRIVER", "sim")
@@ -106,9 +107,9 @@ def driver_library(driver: str) -> str:
 
 
 def on_driver(name: str, driver: str) -> tuple[list[str], dict[str, str]]:
-    """First arguments and variables that put program `name` on `driver`.
+    """The first arguments and the variables with which program `name` runs on `driver`.
 
-    ValueError: it runs on the simulator only.
+    Raises ValueError if it runs only on the simulator.
     """
     if name in TAKE_LIBRARY:
         return [driver_library(driver)], {}
@@ -116,7 +117,7 @@ def on_driver(name: str, driver: str) -> tuple[list[str], dict[str, str]]:
         return [], {}
     if name not in NEUTRAL:
         raise ValueError(f"{name} runs on the simulator only")
-    # The program is linked to simcuda. The other driver is preloaded: its symbols come first.
+    # The program is linked to simcuda. The other driver is preloaded, so its symbols come first.
     return [], {"TEST_DRIVER": driver, "LD_PRELOAD": driver_library(driver)}
 
 
@@ -155,7 +156,7 @@ def main() -> int:
     try:
         binaries = build(directory, options.group, options.sanitize, targets=options.program)
     except subprocess.CalledProcessError as failure:
-        return failure.returncode  # the compiler has said why
+        return failure.returncode  # the compiler has printed why
     failed = []
     for name in names if options.run else []:
         print(f"== {name}", flush=True)

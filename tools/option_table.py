@@ -3,12 +3,13 @@
     python tools/option_table.py FILE
     python tools/option_table.py --simcuda
 
-CMake runs the first; the file is written only if it changes. Of glake it imports glake.config
-alone, which needs neither torch nor the extension. An option of the core becomes a field of
-`OptionValues` and a row of `each_option()`, one of the simulator a field of `SimulatorValues` and a
-row of `each_simulator_option()`. Whoever does not read an option has its row in `kOtherOptions`.
+CMake runs the first command. The file is written only if it changes. Of glake this imports only
+glake.config, which needs neither torch nor the extension. An option of the core becomes a field of
+`OptionValues` and a row of `each_option()`. An option of the simulator becomes a field of
+`SimulatorValues` and a row of `each_simulator_option()`. `kOtherOptions` has a row for each option
+that the core does not read.
 
-The second writes the list of the simulator's options into simcuda.h, for people who read that.
+The second command writes the list of the simulator's options into simcuda.h, for its readers.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ WIDTH = 100
 
 
 def table() -> types.ModuleType:
-    """glake.config, without what `import glake` does."""
+    """The module glake.config, loaded without `import glake`."""
     if "glake" not in sys.modules:
         package = types.ModuleType("glake")
         package.__path__ = [str(ROOT / "glake")]
@@ -53,7 +54,7 @@ class Field(NamedTuple):
 
 
 def camel(name: str) -> str:
-    """CopyOrder of copy_order."""
+    """The name in camel case: CopyOrder for copy_order."""
     return "".join(word.capitalize() for word in name.split("_"))
 
 
@@ -87,7 +88,7 @@ def modes(name: str, parse: Any, default: tuple[str, ...]) -> Field:
 
 
 def number(name: str, parse: Any, default: float) -> Field:
-    """A number between two."""
+    """A number between two bounds."""
     return Field("double", f"Number{{{parse.low}, {parse.high}}}", f" = {default!r}")
 
 
@@ -99,7 +100,7 @@ def limit(name: str, parse: Any, default: Any) -> Field:
 
 
 def contiguous(name: str, parse: Any, default: tuple[str, int] | None) -> Field:
-    """The kind, and the least bytes, of blocks of one driver allocation each."""
+    """The kind of contiguous blocks, and their least size in bytes."""
     kind, least = default or ("vmm", 0)
     start = f"{{{least}, GLAKE_CONTIGUOUS_{kind.upper()}}}"
     return Field("Contiguous", f"ContiguousText{{{config.LEAST_CONTIGUOUS}}}", start)
@@ -117,7 +118,7 @@ def flag(name: str, parse: Any, default: bool) -> Field:
 
 
 def whole(name: str, parse: Any, default: int | str | None) -> Field:
-    """A whole number; where a word may stand for it, the text."""
+    """A whole number. If the option takes words too, C++ holds the text."""
     bounds = f"{parse.low}, {parse.high}"
     if parse.words:
         kind = f"WholeOrWord{{{bounds}, {{{', '.join(map(quoted, parse.words))}}}}}"
@@ -127,7 +128,7 @@ def whole(name: str, parse: Any, default: int | str | None) -> Field:
 
 
 def file_name(name: str, parse: Any, default: str | None) -> Field:
-    """A name that a file can have; "" for none."""
+    """A file's name; "": none."""
     return Field(
         "std::string", f"FileName{{{parse.most}}}", f" = {quoted(default)}" if default else ""
     )
@@ -139,7 +140,7 @@ def call_times(name: str, parse: Any, default: None) -> Field:
 
 
 def text(name: str, parse: Any, default: str | None) -> Field:
-    """Text that anything can be; "" for none."""
+    """Any text; "": none."""
     return Field("std::string", "AnyText{}", f" = {quoted(default)}" if default else "")
 
 
@@ -163,19 +164,19 @@ FIELDS: dict[Any, Callable[[str, Any, Any], Field]] = {
     config.CallTimes: call_times,
     config.PATH: text,
 }
-# The readers whose options are fields in C++, and the prefix that a field's name leaves out.
+# The readers whose options are fields in C++, and the prefix that is left out of a field's name.
 READERS = {"core": "", "simulator": "sim_"}
 
 
 def short(option: Any) -> str:
-    """The name that its reader knows an option by."""
+    """The name by which an option's reader knows it."""
     return str(option.name.lower().removeprefix(READERS.get(option.reader, "")))
 
 
 def field(option: Any) -> Field:
-    """How C++ holds an option. SystemExit: its reader has no options of that kind."""
+    """How C++ holds an option. Raises SystemExit if its reader has no options of that kind."""
     parse = option.parse
-    # The simulator skips an empty text, for which the core reads the default.
+    # The simulator skips an empty text, so it needs no OrNone. The core reads it as the default.
     if isinstance(parse, config.OrNone) and parse != config.PATH and option.reader == "simulator":
         parse = parse.parse
     make = FIELDS.get(parse) or FIELDS.get(type(parse))
@@ -236,7 +237,7 @@ void {each}(Visit&& visit) {{
 
 
 def values(reader: str, name: str, each: str) -> str:
-    """The fields of one reader's options, and what visits them."""
+    """The fields of one reader's options, and the function that visits them."""
     options = [option for option in config.OPTIONS.values() if option.reader == reader]
     made = [(option, short(option), field(option)) for option in options]
     return VALUES.format(
@@ -284,13 +285,13 @@ def list_of_options() -> str:
 
 
 def simcuda_header() -> str:
-    """simcuda.h with that list as the table has it."""
+    """The text of simcuda.h, with the list as the table has it now."""
     before, _, rest = SIMCUDA_HEADER.read_text().partition(LIST_BEGINS)
     return before + list_of_options() + rest.partition(LIST_ENDS)[2]
 
 
 def main() -> None:
-    """Writes the header, if it is not there already."""
+    """Writes the header, if its text has changed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("file", nargs="?", type=Path, help="write the tables there")

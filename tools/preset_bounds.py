@@ -2,9 +2,10 @@
 
     preset_bounds.py FILE [NAME]
 
-FILE is a platforms file (docs/topology.md), NAME its platform if it has several. A row has the
-bound in GB/s, what plain copies and equal shares reach, and, of several copies, what each gets if
-all get the same. The bounds come from glake's own solver: hold them against published figures.
+FILE is a platforms file (docs/topology.md). NAME is its platform, if it has several. A row has
+rates in GB/s: the bound, the rates of plain copies and of equal shares, and for several copies the
+rate of each if all get the same. The bounds come from glake's own solver, so compare them with
+published figures.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ HOSTS = {"local": "local", "interleaved": "inter"}
 
 
 def name_of(case: Case, routes: Routes) -> str | None:
-    """The row's name, as the tests read it; None: no row of the table."""
+    """The row's name, as the tests read it. None: the table has no row for this case."""
     kind, _, which = case.transfer.partition(":")
     if kind == "p2p":
         a, b = which.split(">")

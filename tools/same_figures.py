@@ -1,4 +1,4 @@
-"""Saves the figures that no change of structure may move, to compare them to the last digit.
+"""Saves figures that must stay the same, to the last digit, when only the code's structure changes.
 
     python tools/same_figures.py --save FILE     # before a change
     python tools/same_figures.py --compare FILE  # after it: exit code 1, and what differs, if any
@@ -33,13 +33,13 @@ from glake.trace.replay import COST_TABLES, NEVER, load_trace, replay
 ROOT = Path(__file__).resolve().parents[1]
 POLICIES = ("glake", "compact")
 DELAYS = (0, 512, NEVER)
-CAPACITIES = (None, 1.002, 1.01, 1.05, 1.3)  # of the most bytes ever live; None: unlimited
+CAPACITIES = (None, 1.002, 1.01, 1.05, 1.3)  # times the peak of the live bytes; None: unlimited
 TIMED = ("host_ns_alloc", "host_ns_free")
 RANDOM_TRACES, EVENTS = 6, 5000
 
 
 def random_lines(seed: int) -> Iterator[str]:
-    """A trace of blocks of 1 byte to 48 MiB, freed in any order, some recorded on a stream."""
+    """A trace of blocks of 1 byte to 48 MiB, freed in any order, some after record_stream."""
     draw = random.Random(seed)
     streams = (1, 2, 5)[seed % 3]
     live: list[int] = []
@@ -95,7 +95,7 @@ def printed(*words: str) -> list[dict[str, Any]]:
     """The JSON list that a Python program prints; its messages are shown.
 
     Raises:
-        subprocess.CalledProcessError: The program failed.
+        subprocess.CalledProcessError: the program failed.
     """
     done = subprocess.run(
         [sys.executable, *words], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
@@ -105,7 +105,7 @@ def printed(*words: str) -> list[dict[str, Any]]:
 
 
 def targets() -> Iterator[tuple[str, dict[str, Any]]]:
-    """What targets.py prints of each trace."""
+    """The figures that targets.py prints for each trace."""
     files = sorted(str(path) for path in (ROOT / "tests" / "traces").glob("*.trace.gz"))
     for row in printed("benchmarks/allocator/targets.py", "--json", *files):
         yield f"targets of {row['trace']}", row
@@ -162,7 +162,7 @@ def main() -> int:
         parser.error(f"{options.compare} was saved without {', '.join(absent)}: name --only")
     same = True
     for part in options.only:
-        # The figures go through JSON, as those of the file did: a tuple becomes a list.
+        # The figures go through JSON, like those of the file, so that tuples become lists.
         lines = list(differences(before[part], json.loads(json.dumps(after[part]))))
         same = same and not lines
         print(*lines or [f"{part}: {len(after[part])} rows, the same to the last digit"], sep="\n")

@@ -10,9 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-_SHOWN = 40  # lines of the log of a step that fails
-_WIDTH = 60  # of the log's last line, beside the step's name
-_TERMINAL, _ELSEWHERE = 1.0, 30.0  # seconds between two signs of life
+_SHOWN = 40  # how many of the log's last lines are shown if a step fails
+_WIDTH = 60  # characters of the log's last line that are shown
+_TERMINAL, _ELSEWHERE = 1.0, 30.0  # seconds between two updates of the line
 
 
 def last_line(log: Path) -> str:

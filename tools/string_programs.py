@@ -7,8 +7,8 @@ that does something; C, C++ or PTX; several commands of CMake; a script that beg
 has a loop, a condition or `set -e` of a shell. The text may be bytes, a join of lines, or have
 places for values. A program belongs in a file, which is run: tests/SUITE/programs/NAME.py. A single
 statement may stay, as in `python -c "import glake"`, and so may docstrings. Other languages are not
-found, nor is a text of shell commands alone. Prints FILE:LINE of each program; the exit code is 1
-if there is one.
+found, nor is a text of shell commands alone. Prints FILE:LINE of each program. If there is one, the
+exit code is 1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("benchmarks", "examples", "tests", "tools")
-# Texts that may stay: the file and how the text begins, with the reason.
+# Texts that may stay: "FILE: BEGINNING OF THE TEXT" -> the reason.
 MAY = {
     "examples/dry_run.py: import torch": "an example is one file, which a reader can copy",
     "examples/record_and_replay.py: import glake, torch": "likewise",
@@ -33,7 +33,7 @@ MAY = {
     "tests/trainer/unit/test_huggingface.py: model_type = 'bert'; known": "words of an error",
     "tests/real/programs/compiled_at_run_time.py: template <typename T>": "torch compiles the text",
 }
-# Stands for a value that is put into the text.
+# The word in place of a value that is put into the text.
 VALUE = "_value_"
 C = re.compile(
     r"^\s*#\s*include\b|^\s*(?:typedef )?(?:struct|union|enum|class) \w+ \{"
@@ -50,18 +50,18 @@ CMAKE = re.compile(
     flags=re.MULTILINE,
 )
 PTX = re.compile(r"^\s*\.(?:version \d|target sm_|(?:visible )?\.?entry )", flags=re.MULTILINE)
-# Nodes of Python that do something. A name alone, or with a type, may be any text.
+# Nodes of Python that do something. A name alone, or a name with a type, could be ordinary text.
 DOES = (
     ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign,
     ast.AugAssign, ast.For, ast.While, ast.With, ast.Try, ast.Raise, ast.Assert,
 )  # fmt: skip
-# Places for values: of %, of str.format and of string.Template.
+# Places for values, as in texts for %, str.format and string.Template.
 PLACES = (re.compile(r"%\(\w+\)[srd]|%[srd]"), re.compile(r"\{\w*\}|\$\{\w+\}|\$\w+"))
 
 
 def text_of(node: ast.AST) -> str | None:
-    """The text that an expression makes, with VALUE for each value that only a run knows; None: it
-    makes no string."""
+    """The text that an expression makes, with VALUE in place of values that only a run knows. None:
+    the expression makes no string."""
     if isinstance(node, ast.Constant):
         value = node.value.decode("latin-1") if isinstance(node.value, bytes) else node.value
         return value if isinstance(value, str) else None
@@ -76,7 +76,7 @@ def text_of(node: ast.AST) -> str | None:
 
 
 def _joined(function: ast.Attribute, given: list[ast.expr]) -> str | None:
-    """The text that join() of a text makes of a list of texts."""
+    """The text that "separator".join([...]) makes, if its list is one of texts."""
     between = text_of(function.value) if function.attr == "join" else None
     if between is None or len(given) != 1 or not isinstance(given[0], ast.List | ast.Tuple):
         return None
@@ -109,7 +109,8 @@ def is_program(text: str) -> bool:
 
 
 def programs(node: ast.AST) -> Iterator[tuple[int, str]]:
-    """Line and first line of each program in the strings below a node, docstrings left out."""
+    """(line, first line of the text) of each program in the strings below a node, except
+    docstrings."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
             continue

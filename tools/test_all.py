@@ -29,9 +29,9 @@ ROOT = Path(__file__).resolve().parents[1]
 LOG = ROOT / "tests" / "test-all.log"
 HEAD = "# The last run of each step of `make test-all`, written by tools/test_all.py.\n"
 TIMED_OUT = 124  # exit status of timeout(1)
-KILL_AFTER_S = 60  # for a step that does not end when told to
-# Files that a run writes itself: a change of these does not count as a change of the commit's
-# files.
+KILL_AFTER_S = 60  # seconds until a step is killed that does not end on SIGTERM
+# Files that a run writes itself. They do not count when it is checked whether the commit's files
+# have changed.
 WRITTEN = ("tests/test-all.log", "tests/mutants/mutants.log")
 PYTEST_END = re.compile(r"(?:=+ )?(\d+ (?:passed|failed|error|skipped).* in [\d.]+s.*?)(?: =+)?$")
 
@@ -93,7 +93,8 @@ def write(log: Path, entries: dict[str, str], steps: tuple[Step, ...]) -> None:
 
 
 def last_words(path: Path) -> str:
-    """The last line in which pytest counts its tests; without one, the last line with a letter."""
+    """The last line in which pytest counts its tests. If there is none, the last line with a
+    letter."""
     lines = path.read_text(errors="replace").split("\n") if path.exists() else []
     lines = [line.rpartition("\r")[2].strip() for line in lines]
     counts = [found[1] for line in lines if (found := PYTEST_END.match(line))]
@@ -103,13 +104,13 @@ def last_words(path: Path) -> str:
 
 
 def git(*words: str) -> str:
-    """What a git command prints; empty where there is no repository."""
+    """The output of a git command. It is empty if there is no repository."""
     done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.rstrip("\n")
 
 
 def commit() -> str:
-    """The commit, and whether the files are the commit's."""
+    """A text that names the commit, and says whether files differ from it."""
     changed = [
         line for line in git("status", "--porcelain").splitlines() if line[3:] not in WRITTEN
     ]
@@ -117,7 +118,7 @@ def commit() -> str:
 
 
 def python() -> str:
-    """This Python, for a shell in the root."""
+    """The path of this Python, for a shell in the root of the checkout."""
     path = Path(sys.executable)
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
 
@@ -134,7 +135,7 @@ def entry(one: Step, outcome: str, began: tuple[str, str], seconds: float, said:
 
 
 def run(one: Step, folder: Path) -> tuple[str, str, bool]:
-    """Runs a step; returns its outcome, its lines for the log, and whether it was interrupted."""
+    """Runs a step. Returns its outcome, its lines for the log, and whether it was interrupted."""
     output = folder / f"{one.name}.log"
     limit_s = round(one.limit_h * 3600)
     words = ["timeout", "-k", str(KILL_AFTER_S), str(limit_s), "sh", "-c", one.command]
@@ -154,12 +155,12 @@ def run(one: Step, folder: Path) -> tuple[str, str, bool]:
 
 
 def interrupted(*_: object) -> None:
-    """SIGTERM ends a run as Control-C does: the log has the steps that were done."""
+    """Makes SIGTERM end a run as Control-C does, so that the log has the steps that were done."""
     raise KeyboardInterrupt
 
 
 def main(words: list[str], steps: tuple[Step, ...] = STEPS, log: Path = LOG) -> int:
-    """The command: 1 if a step did not pass, 130 if it was interrupted."""
+    """The command. Returns 1 if a step did not pass, and 130 if the run was interrupted."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", action="extend")
     parser.add_argument("--list", action="store_true", help="print the steps and run nothing")
@@ -178,7 +179,7 @@ def main(words: list[str], steps: tuple[Step, ...] = STEPS, log: Path = LOG) -> 
     for one in chosen:
         outcome, lines, stopped = run(one, ROOT / "build" / "test-all")
         print(f"{one.name}: {outcome}", flush=True)
-        # Read again: another run may have written it meanwhile.
+        # The log is read again, because another run may have written it meanwhile.
         write(log, read(log) | {one.name: lines}, steps)
         if stopped:
             return 130

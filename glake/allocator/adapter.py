@@ -34,7 +34,8 @@ def library() -> ctypes.CDLL:
 
 
 def install(settings: Config) -> None:
-    """Makes glake torch's CUDA allocator for good, and that of pinned memory with `host_allocator`.
+    """Makes glake torch's CUDA allocator for good. With the option `host_allocator` glake becomes
+    torch's allocator of pinned memory too.
 
     Touches no device. Raises AdapterBuildError if there is no compiler, if CUDA's headers are
     missing, or if the adapter does not compile against this torch. Raises GlakeError if CUDA is

@@ -1,9 +1,10 @@
 """Compiles the torch adapters in csrc/torch with the user's g++ against the installed torch.
 
-Their ABI is torch's. A wheel of glake contains adapters for the builds of torch beside which it was
-made (docs/packaging.md). For any other torch they are built at first use, in seconds, without nvcc
-or ninja. They are kept under GLAKE_JIT_DIR (default ~/.cache/glake) by torch build, flags and
-source. `glake build-adapter` builds the CUDA adapter ahead of time. Building does not import torch.
+An adapter works only with the build of torch for which it was compiled. A wheel of glake contains
+adapters for the builds of torch with which the wheel was made (docs/packaging.md). For any other
+torch they are built at first use, in seconds, without nvcc or ninja. They are kept under
+GLAKE_JIT_DIR (default ~/.cache/glake) by torch build, flags and source. `glake build-adapter`
+builds the CUDA adapter ahead of time. Building does not import torch.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from glake import config, extras
 from glake.errors import AdapterBuildError
 
 SOURCES = Path(glake.__file__).parent / "csrc"
-# glake's C interface, and simcuda's part for the adapter `numbers`.
+# The headers of glake's C interface, and those of simcuda, which the adapter `numbers` includes.
 INCLUDE = (SOURCES.parent / "include", SOURCES.parent / "lib" / "include")
 CUDA = "cuda_adapter"
 FAKE_CUDA = "fake_cuda"
@@ -86,7 +87,7 @@ def build(name: str) -> Path:
 
 
 def carry(name: str, folder: Path) -> Path:
-    """Compiles an adapter of the installed torch into CARRIED, for a wheel of glake."""
+    """Compiles an adapter for the installed torch into `folder`, for a wheel of glake."""
     made = folder / _carried_name(name)
     folder.mkdir(parents=True, exist_ok=True)
     _compile(_command(name, "$ORIGIN/../../../torch/lib"), made)
@@ -112,7 +113,7 @@ def _carried_name(name: str) -> str:
 
 def _cxx11_abi() -> bool:
     loaded = sys.modules.get("torch")
-    return bool(loaded.compiled_with_cxx11_abi()) if loaded else True  # every wheel since 2.7
+    return bool(loaded.compiled_with_cxx11_abi()) if loaded else True  # wheels have it since 2.7
 
 
 def _command(name: str, torch_libraries: str = "") -> list[str]:

@@ -87,7 +87,7 @@ def follow(settings: Config) -> None:
 
 
 def parse(text: str) -> dict[str, str]:
-    """Each key with its value. PyTorch checks them itself."""
+    """Each key with its value. Nothing is checked here, because PyTorch checks its settings."""
     pairs = re.findall(r"(\w+)\s*:\s*(\[[^\]]*\]|[^,]*)", text)
     return {key: value.strip() for key, value in pairs}
 

@@ -30,14 +30,15 @@ from glake.config import Config
 from glake.errors import GlakeError, InvalidOption, InvalidPointer
 
 GRANULE = 2 << 20
-ADDRESSES = 5  # addresses that the core reserves for each byte of a device
+ADDRESSES = 5  # addresses that the core reserves for each byte of a device (Heap::reserve)
 _NOTHING = 0.0005  # a smaller share would be printed as 0.0 %
 STATES = ("unopened", "glake", "torch", "forked", "exiting")
 
 
 @dataclass(frozen=True)
 class Counters:
-    """Totals of this process: allocations and bytes of either allocator, and refused frees."""
+    """Totals of this process: allocations, bytes from glake and from torch's own allocator, and
+    refused frees."""
 
     state: str
     allocations: int
@@ -78,7 +79,7 @@ def _adapter() -> ctypes.CDLL:
 def install(settings: Config, strict: bool) -> None:
     """Puts glake under torch's CPU tensors for good. The driver opens at the first allocation.
 
-    If it cannot be opened then, this is an error with `strict`. Otherwise it is a warning, and
+    If the driver cannot be opened then, `strict` makes this an error. Otherwise glake warns, and
     torch's own memory is used. Raises InvalidOption, DriverAbsent, AdapterBuildError or GlakeError.
     """
     if settings.sim_phantom:
@@ -107,8 +108,8 @@ def default_memory() -> int:
 
 
 def _available_addresses() -> int:
-    """The addresses that `ulimit -v` leaves, less the roundings of glake's reservations, and less
-    an equal number for torch."""
+    """The addresses that `ulimit -v` leaves, less 12 GiB: 6 GiB for the roundings of glake's three
+    reservations, and 6 GiB for torch."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return 1 << 62

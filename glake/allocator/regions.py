@@ -278,7 +278,7 @@ def _known(name: str) -> tuple[int, int]:
 
 
 def _devices(name: str, device: Device | None) -> list[Region]:
-    """The devices on which the region has memory, or on which its bytes wait."""
+    """The devices on which the region has memory, or on which it is paused."""
     found = [at for at in regions() if at.name == name and (at.reserved or at.state != _STATES[0])]
     number = None if device is None else device_number(device)
     if number is not None:

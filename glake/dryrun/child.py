@@ -124,8 +124,8 @@ class _Watch:
             self._write()
 
     def _measure(self) -> tuple[int, int]:
-        """Notes the peaks. Returns the present reserved and allocated bytes of the device with the
-        most."""
+        """Notes the peaks. Returns the present reserved and allocated bytes of the device that
+        has reserved most."""
         import torch
 
         fullest = (0, 0)

@@ -32,9 +32,9 @@ def _sold_as(name: str, gb: float, platform: str) -> Model:
     return _model(name, gb * 1e9 / GIB, platform)
 
 
-# The total memory that CUDA reports, if texts of out-of-memory errors are known that show it to two
-# decimals ("GPU 0 has a total capacity of 79.11 GiB"). For other models these are the vendor's
-# decimal gigabytes, which are less than the device has.
+# The memory of each model. Rows of _model() have the total that CUDA reports, in GiB, from known
+# texts of out-of-memory errors ("GPU 0 has a total capacity of 79.11 GiB"). Rows of _sold_as() have
+# the vendor's figure in GB (1e9 bytes), because no such text is known. The device has more.
 MODELS = {
     model.name: model
     for model in (

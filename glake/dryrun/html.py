@@ -19,7 +19,7 @@ _LEFT = 110
 _ROW = 44
 _HEIGHT = 240
 _MOST_TICKS = 8
-_STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500)  # of an axis, in units below 1024
+_STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500)  # distances between the marks of an axis
 
 
 def require(path: str) -> None:

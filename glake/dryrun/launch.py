@@ -189,7 +189,7 @@ def _gathered(
 
 
 def _ended_by_memory(report: dict[str, Any]) -> bool:
-    """Whether a process whose job failed ended by a request that found no memory."""
+    """Whether this process of a failed job ended because a request found no memory."""
     error = str(report["error"])
     if error:
         return "out of memory" in error.lower()

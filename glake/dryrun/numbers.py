@@ -99,7 +99,8 @@ def _follow_seeds(library: ctypes.CDLL) -> None:
 
 def _finish() -> None:
     """Computes the queued rest of the job while torch's kernels still exist. The driver ends its
-    queues later, when they are gone. Reports failures that no call of the job has reported."""
+    queues later, when these kernels are gone. Reports failures that no call of the job has
+    reported."""
     import torch
 
     if torch.cuda.is_initialized():
@@ -111,7 +112,7 @@ def _finish() -> None:
 
 def main() -> None:
     """Prints the aten ops that cannot be computed: python -m glake.dryrun.numbers"""
-    if "simcuda" not in os.environ.get("_GLAKE_NUMBERS", ""):  # the stand-ins come first
+    if "simcuda" not in os.environ.get("_GLAKE_NUMBERS", ""):  # starts again with the stand-ins
         environment = libraries.environment({**os.environ, "_GLAKE_NUMBERS": "simcuda"})
         os.execve(sys.executable, children.command("glake.dryrun.numbers"), environment)
     import torch

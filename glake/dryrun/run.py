@@ -154,7 +154,7 @@ def command_of(script: str, args: Sequence[str], as_module: bool = False) -> tup
     script."""
     # It is started as a user would start it, so the script finds the files beside it.
     python = sys.executable
-    if script == "-m" and args:  # after a --
+    if script == "-m" and args:  # the option -m came after a "--"
         script, *args = args
         as_module = True
     if as_module:
@@ -163,9 +163,9 @@ def command_of(script: str, args: Sequence[str], as_module: bool = False) -> tup
         if not Path(script).is_file():
             raise DryRunError(f"no such script: {script}")
         return (python, script, *args)
-    if script == "torchrun":  # that of this Python
+    if script == "torchrun":  # the torchrun of this Python
         return (python, "-m", "torch.distributed.run", *args)
-    named = Path(script).name == script  # a bare name: this environment's comes first
+    named = Path(script).name == script  # this environment's program of that name comes first
     beside = Path(sys.executable).with_name(Path(script).name)
     found = str(beside) if named and beside.is_file() else shutil.which(script)
     if found is None:

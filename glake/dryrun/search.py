@@ -10,15 +10,17 @@ from glake.dryrun.launch import Launch, run_once
 from glake.dryrun.result import DryRun
 from glake.units import size
 
-PRECISION = 0.002  # of the smallest capacity that a search finds
+PRECISION = 0.002  # how exactly a search finds the smallest capacity, as a share of it
 _ROOMY = 4 << 40  # bytes: more than a job needs; phantom memory takes nothing
 
 
 def smallest_capacity(
     launch: Launch, made: DryRun, tell: Callable[[str], None], precision: float = PRECISION
 ) -> DryRun:
-    """The run with the smallest capacity (bytes of the device, including CUDA's own share).
-    Bisection finds it to `precision`. It is on the safe side: the job ran with it.
+    """Adds to the run `made` the smallest capacity: bytes of the device, including CUDA's share.
+
+    Bisection finds it. The job ran with this capacity. One that is smaller by at most `precision`
+    of it, or by one granule, was too small.
 
     It is assumed that a job which runs with some memory also runs with more. A job that asks how
     much memory there is, and takes a share of it, has no definite smallest capacity.
@@ -30,7 +32,9 @@ def smallest_capacity(
         needed = run_once(_with_memory(quiet, _ROOMY), made.allocator)
     low = _rounded(needed.peak_allocated_bytes + needed.outside_bytes) - GRANULE
     high = _rounded(needed.peak_reserved_bytes + needed.outside_bytes)
-    # If fragmentation is low, the answer is near the live bytes. Runs that fail are short.
+    # If fragmentation is low, the answer is near the live bytes. So the smallest capacities are
+    # tried first; runs that fail are short. If `near` is enough, it differs from `low` by less than
+    # `precision`, and nothing is left to bisect. After the next capacity two halvings are enough.
     near = _rounded(int(low * (1 + 0.9 * precision)))
     further = {_rounded(int(low * (1 + 4.8 * precision))), high, _rounded(int(high * 1.01))}
     tried = [near, *sorted(capacity for capacity in further if capacity > near)]

@@ -1,9 +1,10 @@
 """Hooks into other packages. Those packages then use glake where it does better or sees more.
 
-Each hook is a module here with `PACKAGE` (the name to import), `version()`, `VERSIONS` (the tried
-ones: from, below), `install()` and `uninstall()`. If glake is PyTorch's allocator, packages that
-GLAKE_INTEGRATIONS allows are hooked when they are imported, or at once if they are imported
-already. Importing this imports no hook and no package. See docs/integrations.md.
+Each hook is a module here with `PACKAGE` (the name to import), `version()`, `VERSIONS` (the least
+version that was tried, and the first that was not), `install()` and `uninstall()`. If glake is
+PyTorch's allocator, packages that GLAKE_INTEGRATIONS allows are hooked when they are imported, or
+at once if they are imported already. Importing this imports no hook and no package. See
+docs/integrations.md.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def after(package: str, call: Callable[[], None]) -> None:
         spec = module.__spec__
         if spec is None or not getattr(spec, "_initializing", False):
             call()
-        else:  # the package imports torch, which arms the hooks
+        else:  # its import is under way: it imports torch, and that arms the hooks
             vars(spec)["glake_call"] = call
             spec.__class__ = _Watched
         return

@@ -31,8 +31,8 @@ def version() -> str:
 
 
 def install() -> None:
-    """Replaces Megatron's functions. Activations that are away already return by the way they
-    left."""
+    """Replaces Megatron's functions. Activations that are in host memory already return by the
+    way they left."""
     if _undo:
         return
     with contextlib.ExitStack() as made:
@@ -44,7 +44,8 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Restores Megatron's functions. Activations that are away return by the way they left."""
+    """Restores Megatron's functions. Activations that are in host memory return by the way they
+    left."""
     while _undo:
         _undo.pop().close()
 

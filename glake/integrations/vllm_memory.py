@@ -48,7 +48,7 @@ class GlakeOffloadingConnector(OffloadingConnector):  # type: ignore[misc]
     def get_mem_pool_context(self) -> AbstractContextManager[None] | None:
         """The context in which the KV cache is allocated. None: vLLM's own context.
 
-        That is so in two cases. In sleep mode the memory must be given back, so it is a region's.
+        It is None in two cases. In sleep mode the memory must be given back, so it is a region's.
         If PyTorch's allocator is not glake, its segments are single allocations anyway.
         """
         asleep = self._vllm_config.model_config.enable_sleep_mode

@@ -51,8 +51,8 @@ class _Direction:
             rows = rows[:, [1, 0, 2]]
         engine, begun = default_engine(), time.monotonic()
         if gpu.type == "cuda":
-            # A copy must follow the model's work: the blocks to store are written then, and the
-            # blocks to load into are free. The model does not wait for the copy.
+            # A copy must follow the model's work. Only after that work are the blocks to store
+            # written, and the blocks to load into free. The model does not wait for the copy.
             stream = self._streams.setdefault(gpu.index, torch.cuda.Stream(gpu))
             stream.wait_stream(torch.cuda.current_stream(gpu))
             transfer = engine.copy_rows(rows, stream)

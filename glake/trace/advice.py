@@ -25,15 +25,15 @@ _STEADY = 2.0
 _UNEVEN_STEPS = 1.25
 
 _LOSS = re.compile(r"logits|cross_entropy|log_softmax|nll_loss", re.I)
-# In the projection to the vocabulary, the product makes logits. Casts, gradients and gathered
-# copies there belong to its weight.
+# In the projection to the vocabulary only the matrix product makes logits. Other operators there
+# (casts, gathers) make copies of its weight.
 _PROJECTION = re.compile(
     r"(lm_head|embed_out)[^;]*(;[^;]*(aten\.[^;]*mm|matmul|linear|einsum)[^;]*)?$", re.I
 )
 
 _GATHERS = re.compile(r"fsdp|all_gather|reduce_scatter|storage\.resize_", re.I)
-# The advice for a role. Each has words by which a job tells that it follows the advice already ("":
-# there are none).
+# The advice for each role, as (words, text). A job for which _done() gives one of the words follows
+# the advice already, so it is left out. "": the advice is always given.
 _ROLE_ADVICE: dict[str, tuple[tuple[str, str], ...]] = {
     roles.PARAMETERS: (
         ("sharded", "shard them (FSDP, ZeRO-3)"),

@@ -157,7 +157,7 @@ def compared(job: Digest) -> Iterator[Advice]:
 
 
 def _cost(sides: _Sides) -> str:
-    """The price of a gain. It is too small to decide by, but is named."""
+    """The price of a gain: losses that are too small to decide, but are named."""
     return f" What it costs: it {_listed(sides.dear)}." if sides.dear else ""
 
 

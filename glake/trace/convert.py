@@ -29,8 +29,8 @@ def convert(
         device: the device to take, if a snapshot has the history of several.
 
     Blocks that were live before the history began come first. A snapshot's stacks become tags of
-    the user's own frames. The result's `notes` say what a trace cannot. Raises FileFailed, and
-    RefusedPickle or ConvertError, which are ValueErrors that name the file and the field.
+    the user's own frames. The result's `notes` name what could not be converted. Raises FileFailed,
+    and RefusedPickle or ConvertError, which are ValueErrors that name the file and the field.
     """
     name = arguments.path("a snapshot or a log", path)
     with opened(name, "rb") as file:

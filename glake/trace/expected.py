@@ -71,7 +71,7 @@ def assume(tensor: torch.Tensor, mean: float) -> torch.Tensor:
 class Expected:
     """Runs operators. If a result depends on data, it is assumed.
 
-    `recording` is a context in which operators called here are part of the job, too.
+    `recording` makes a context. Operators that are called here inside it are recorded with the job.
     """
 
     def __init__(self, recording: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:

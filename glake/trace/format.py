@@ -46,11 +46,12 @@ _Parsed = TypeVar("_Parsed")
 
 
 class Event(NamedTuple):
-    """One line of a trace. Each kind has what its line says, and the ``bytes`` of the block.
+    """One line of a trace.
 
-    ``op`` is "a" (allocate), "f" (free), "r" (record_stream) or "s" (a step begins), and ``id`` the
-    block's, or the step's number. ``bytes`` is the block's size on all three, 0 on a step;
-    ``stream`` is of "a" and "r", ``tag`` of "a" ("": none). ``line`` counts from 1.
+    ``op`` is "a" (allocate), "f" (free), "r" (record_stream) or "s" (a step begins). ``id`` is the
+    block's number, or the step's. ``bytes`` is the block's size, also for "f" and "r", and 0 for a
+    step. Only "a" and "r" have a ``stream``, and only "a" has a ``tag`` ("": none). ``line`` is the
+    line's number, from 1.
     """
 
     op: str
@@ -64,7 +65,7 @@ class Event(NamedTuple):
 def clean_tag(text: str) -> str:
     """A text as a tag. Blanks and unprintable characters become "_".
 
-    What goes beyond 1024 bytes is cut off at the front, since the last frame names the culprit.
+    If it is longer than 1024 bytes, its beginning is cut off, because the last frames say most.
 
     Args:
         text: any.
@@ -108,8 +109,8 @@ class TraceWriter:
         packed: whether it is gzip; None: if its name ends in .gz.
 
     Raises:
-        TraceError: what the format forbids: a size below one byte, an id that is live already or
-            not at all, a step that does not follow the last, a tag with blanks.
+        TraceError: what the format forbids: a size below one byte, an allocation with a live id, a
+            free of an id that is not live, a step that does not follow the last, a tag with blanks.
         WrongType: a path, a header, a number or a text of another type.
         FileFailed: the file cannot be made or written.
     """
@@ -148,14 +149,14 @@ class TraceWriter:
         """A block is allocated.
 
         Args:
-            id: its number: that of no live block.
+            id: its number, which no live block has.
             nbytes: its size, 1 or more.
             stream: the stream that uses it.
             tag: what it is for, without blanks; "": nothing is known.
 
         Raises:
-            TraceError: what the format forbids, as of each call.
-            WrongType: a value of another type, as of each call.
+            TraceError: the format forbids the line. The other calls raise it too.
+            WrongType: a value of another type. The other calls raise it too.
         """
         _check("id", id, 0, MAX_ID)
         _check("nbytes", nbytes, 1, MAX_BYTES - self.live_bytes)
@@ -194,7 +195,7 @@ class TraceWriter:
         """A step begins.
 
         Args:
-            n: its number, above that of the last.
+            n: its number, above that of the step before.
         """
         _check("step", n, self._step + 1, MAX_ID)
         self._write(f"s {n}\n")
@@ -205,7 +206,7 @@ class TraceWriter:
 
         Args:
             key: what it is about, without a colon.
-            value: what is written of it is its text, in one line.
+            value: its text, str(value), is written; one line.
 
         Raises:
             TraceError: a colon, a line break or a line that is too long.
@@ -232,7 +233,7 @@ class TraceWriter:
         """Ends the file. A second call does nothing.
 
         Raises:
-            FileFailed: what was written last cannot be kept.
+            FileFailed: the last lines cannot be written to the file.
         """
         try:
             try:
@@ -277,7 +278,7 @@ def _native() -> Any:
 
 
 def opened(path: str | os.PathLike[str], mode: str) -> IO[bytes]:
-    """The file, opened; the caller closes it. FileFailed."""
+    """The opened file, which the caller closes. Raises FileFailed."""
     try:
         return open(path, mode)
     except (OSError, ValueError) as error:  # a ValueError: no file has such a name
@@ -288,7 +289,7 @@ class Chunks(Iterator[bytes]):
     """The bytes of a file in pieces. A gzip is unpacked (``packed`` is known once the first piece
     is read).
 
-    Raises BROKEN_ARCHIVE for a gzip that is truncated or damaged, FileFailed.
+    Raises BROKEN_ARCHIVE for a gzip that is truncated or damaged, and FileFailed.
     """
 
     def __init__(self, path: str | os.PathLike[str], size: int = _READ) -> None:
@@ -344,10 +345,10 @@ def archive_error(name: str, line: int, broken: BaseException) -> Exception:
 
 
 def _checked(chunks: Chunks, error: Any) -> Any:
-    """The error about a bad line. If damage of the file caused it, that is told first.
+    """The error to raise for a bad line: that of a damaged gzip, if damage made the line bad.
 
-    A gzip's checksum stands at its end, long after the garbage that a flipped bit unpacks to; it is
-    looked for in as much as unpacks in seconds.
+    A flipped bit unpacks to garbage, and only the checksum at the gzip's end tells. So the rest is
+    unpacked too, up to _MOST_CHECKED bytes, which takes seconds.
     """
     seen = 0
     try:
@@ -366,8 +367,8 @@ def parsed(
     """The result of `parse(name, chunks, *more)`, a parser of glake._C, for the file. The name is
     the path if none is given.
 
-    Raises TraceError for a line no trace may hold or a broken gzip stream, FileFailed for a file
-    that cannot be opened, WrongType for what is no path or no name.
+    Raises TraceError for a line that no trace may hold or a broken gzip stream, FileFailed for a
+    file that cannot be opened, and WrongType for a value that is no path or no name.
     """
     path, name = arguments.path("a trace", path), arguments.text("a trace's name", name)
     name, chunks = name or shown_name(path), read_chunks(path)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from glake.units import printable
 
 Holder = tuple[str, int, int]
-"""A tag, the bytes live under it, and their number of blocks (``Trace.holders``)."""
+"""A tag, and the bytes and number of its live blocks (``Trace.holders``)."""
 
 UNTAGGED = "(untagged)"
 

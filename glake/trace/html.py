@@ -60,17 +60,17 @@ _COLUMNS = (
     ("host_ns_alloc", "alloc", "host, median", "wall time of one call in this replay"),
     ("host_ns_free", "free", "host, median", "wall time of one call in this replay"),
 )
-# The figures that a bound does not have, because it allocates nothing.
+# The figures that a policy of kind `bound` does not have, because it allocates nothing.
 _OF_AN_ALLOCATOR = [
     key for key, *_ in _COLUMNS if "driver" in key or "waits" in key or "host" in key
 ]
 _MOST_STEPS = 600
 _MAP_ROWS = 36
-_FAR = 2  # times the memory held; a larger capacity is named, and not drawn
+_FAR = 2  # times the memory held: a capacity above this is named, and not drawn
 _LONGEST_MESSAGE = 4000
 _LONGEST_TITLE = 40
 _PIECES = 60_000
-"""Integers of all maps of a report together: what keeps the file below a megabyte."""
+"""The most integers in all memory maps of a report together. So the file stays below a megabyte."""
 
 
 def available() -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 from glake.trace.format import Event, read_events
 
 TAG_FRAME = "tag"
-"""File name of a frame that a tag gives no file for."""
+"""The file name of a frame for which the tag gives none."""
 
 _BASE = 0x7F00_0000_0000
 _UNIT = 512

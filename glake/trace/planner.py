@@ -47,14 +47,14 @@ class MemoryPlan:
     Attributes:
         target: the job's name.
         trace: path of the recorded trace; None: it was not kept.
-        facts: what the recorder told, assumptions among it.
+        facts: what the recorder reported, with its assumptions.
         gpu_text: the device, as it was asked for.
-        gpu_bytes: its memory.
-        context_bytes: what is set aside of it for CUDA and NCCL.
-        capacity_bytes: the rest.
+        gpu_bytes: the device's memory.
+        context_bytes: the part of it that is set aside for CUDA and NCCL.
+        capacity_bytes: the rest of it, for the job.
         results: one replay for each policy at that capacity, with its smallest capacity.
         holders: (tag, bytes, blocks) that are live where live memory peaks, the largest first.
-        roles: (role, bytes) of the same.
+        roles: (role, bytes) of the same blocks.
         advice: what to change, the most urgent first.
     """
 
@@ -141,23 +141,25 @@ def plan(
 
     Args:
         target: "module:make_step", from the current directory, or the name of a ready plan.
-        gpu, context: bytes, or "80GiB"; context is set aside for CUDA (and NCCL where world > 1),
-            None being the estimate of glake.outside.
+        gpu: the device's memory, in bytes or as text such as "80GiB".
+        context: the part of it to set aside for CUDA, and for NCCL if world > 1; None: the estimate
+            of glake.outside.
         world, rank, steps, seed, options, attention, scratch: of the recording (glake.trace.Job).
-        policies: what to replay under, names of glake.trace.replay.policies().
+        policies: the names of the policies to replay under (glake.trace.replay.policies()).
         complete_after, find_min_capacity: as of glake.trace.replay.replay.
-        out: where to keep the trace; None is a temporary file, for the caller to remove.
-        keep: with no `out`, whether the temporary file stays. Until the plan is made it has no
+        out: the path at which to keep the trace; None: a temporary file, for the caller to remove.
+        keep: without `out`: whether the temporary file stays. Until the plan is made it has no
             name, so that nothing is left however the process ends.
-        html: also write the report there.
-        python: an interpreter with a CPU build of torch, to record with; "" is this one.
-        progress: told (share of the whole, what is being done).
+        html: the path to which the report is written too; None: no report.
+        python: an interpreter with a CPU build of torch, to record with; "": this one.
+        progress: called with (share of the whole that is done, what is being done).
 
     Raises:
-        BadTarget, PlanError, AdapterBuildError: see glake.trace.record.record. PlanError also for
-            no or an unknown policy, sizes that are none, and set-up alone larger than the device.
+        BadTarget, PlanError, AdapterBuildError: see glake.trace.record.record. PlanError also if
+            there is no policy or an unknown one, if a size cannot be read, or if set-up alone takes
+            more than the device has.
         WrongType: an argument of another type.
-        FileFailed: the trace or the report cannot be written; known before anything is recorded.
+        FileFailed: the trace or the report cannot be written. Checked before anything is recorded.
         PackageMissing: the report needs a package that is not installed.
     """
     arguments.text("a target", target)

@@ -80,7 +80,7 @@ def record(
         target: "module:function", found from the current directory, or the name of a ready plan.
         out: the trace to write, gzip if its name ends in .gz; or an open file, always gzip.
         python: the interpreter whose torch records (a CPU build); "" is this one.
-        progress: told (done, of, what) as steps begin.
+        progress: called with (steps done, all steps, what is being done) when a step begins.
         request: world, rank, steps, seed, options, attention, scratch, total_bytes (of the device):
             see :class:`Request`.
 
@@ -97,7 +97,7 @@ def record(
         asked = Request(target=target, out=f"/dev/fd/{out.fileno()}", **request)
         return _listen(asked, python, progress, out.fileno())
     asked = Request(target=target, out=os.path.abspath(arguments.path("a trace", out)), **request)
-    opened(asked.out, "wb").close()  # refused here, not after a minute
+    opened(asked.out, "wb").close()  # raises an error here, and not after a minute
     try:
         return _listen(asked, python, progress)
     except BaseException:
@@ -170,7 +170,7 @@ def _follow(report: Any, progress: Progress | None) -> dict[str, Any]:
     last: dict[str, Any] = {}
     for line in report:
         if not line.endswith("\n"):
-            break  # it died while it spoke
+            break  # the child died while it wrote this line
         last = json.loads(line)
         if "doing" in last and progress is not None:
             progress(last["done"], last["of"], last["doing"])

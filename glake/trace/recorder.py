@@ -25,7 +25,7 @@ from glake.trace.scratch import Scratch
 from glake.trace.where import Where
 
 _KEEP = 4096  # the most events that are held back
-_KEEP_UNSETTLED = 64 * _KEEP  # the most while the phase of some is not known yet
+_KEEP_UNSETTLED = 64 * _KEEP  # the most while the phase of one of them is not known yet
 
 
 class Writer(Protocol):
@@ -61,7 +61,7 @@ class Recorder(TorchDispatchMode):
         self.operators: dict[str, int] = {}
         self._storages: dict[int, _Storage] = {}
         self._events: deque[Sequence[Any]] = deque()
-        self._unsettled: list[tuple[list[Any], str]] = []  # events of phase `step`, their operators
+        self._unsettled: list[tuple[list[Any], str]] = []  # (event, operator) of phase `step`
         self._paused = 0
         self._ids = 0
         self._held = True  # set-up's events are held back, so that parameters can be named

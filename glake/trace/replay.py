@@ -49,7 +49,7 @@ NEVER = -1
 
 
 MAX_CAPACITY = 1 << 43
-"""The largest device there is here, 8 TiB: as much as the simulator has granules for."""
+"""The largest capacity of a replay, 8 TiB: the simulator has no more granules."""
 
 
 COST_TABLES = ("published", "a100-kvcached")
@@ -78,7 +78,8 @@ class StepCost:
         stream_waits: waits of a stream for another one, and of the host for a stream.
         growth_us: the part of driver_us for creating handles, and first mapping them, beyond the
             highest physical total so far. A job needs that time only once.
-        event_calls: events recorded, queried and waited for, and streams asked.
+        event_calls: calls that make, end, record, query or wait for events, and calls that ask
+            streams or wait for them.
         event_us: the part of driver_us of these calls.
     """
 
@@ -248,7 +249,7 @@ class ReplayResult:
         trace_peak_live_bytes: the most live bytes of the whole trace.
         driver_us: modelled microseconds of every driver call by the table `costs`.
         growth_us: the part of driver_us that creates and first maps handles (StepCost).
-        event_calls: events created, recorded, queried and waited for, and questions to streams.
+        event_calls: calls about events and streams (StepCost).
         event_us: the part of driver_us of these calls.
         stream_waits: waits of a stream for another one, and of the host for a stream.
         costs: the name of the table of prices.
@@ -442,11 +443,11 @@ def replay(
 
     Args:
         trace: from :func:`load_trace`.
-        policy: one of :func:`policies`, or ``gmlake:64MiB``, GMLake stitching from that size on.
-            ``glake`` and ``compact`` run the real allocator core on the simulated driver. The
-            process must hold no glake memory meanwhile.
+        policy: one of :func:`policies`, or ``gmlake:64MiB``: GMLake, which stitches blocks from
+            that size on. ``glake`` and ``compact`` run the real allocator core on the simulated
+            driver. The process must hold no glake memory meanwhile.
         capacity: bytes of the device, or text such as "80GiB", up to MAX_CAPACITY. None: no limit,
-            for which 1 TiB stands.
+            which is a device of 1 TiB.
         complete_after: how many events later work on a stream completes, or :data:`NEVER`.
         find_min_capacity: also find the smallest capacity that fits, to 0.1 %, by bisection (10 to
             20 replays).
@@ -459,9 +460,9 @@ def replay(
             the most live bytes of the trace, which is the same for every policy. If memory runs
             out, the layout is that after the refused request, when the policy had given back what
             it could.
-        costs: the tables of prices for driver calls: ``published``, or tables of the simulator's
-            cost file; None: :func:`default_costs`. The figures of the result and of its steps are
-            by the first table.
+        costs: the tables of prices for driver calls: names in COST_TABLES, or tables of the
+            simulator's cost file; None: :func:`default_costs`. The figures of the result and of its
+            steps are by the first table.
 
     Raises:
         ReplayError: unknown policy or table, a capacity above MAX_CAPACITY (for

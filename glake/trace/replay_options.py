@@ -16,7 +16,7 @@ _UNITS = {unit.lower(): unit for unit in config.UNITS}
 _GRANULE = 2 << 20
 
 Capacity = Callable[[int], "int | None"]
-"""From a trace's peak live bytes to the device's bytes, None being unlimited."""
+"""From a trace's peak live bytes to the device's bytes; None: no limit."""
 
 
 def parse_capacity(ctx: click.Context, param: click.Parameter, value: str) -> Capacity:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _HOLDERS_NAMED = 5  # holders named when memory ran out; the JSON has all
 _MOST_MARKS = 250
 _MOST_NAMES = 12
-_FAR = 1.5  # times the memory held; a larger capacity is named, and not drawn
+_FAR = 1.5  # times the memory held: a capacity above this is named, and not drawn
 _TALL, _LOW = 4.4, 1.6  # inches: the heights of the memory panel and the cost panel
 # Parts of a panel's width and height. Crosses that are closer than this would hide each other.
 _NEAR, _APART = 0.02, 0.055
@@ -96,7 +96,7 @@ def _table(trace: str, results: Sequence[ReplayResult]) -> Table:
             _percent(each.utilisation),
             _percent(each.time_avg_utilisation),
             _min_capacity(each),
-            # A bound allocates nothing, so it has no costs.
+            # A policy of kind `bound` allocates nothing, so it has no costs.
             *(["-"] * len(costs) if each.is_bound else costs),
         )
     return table

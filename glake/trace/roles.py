@@ -31,7 +31,7 @@ KINDS = {
     "gradient": GRADIENTS,
     "communication": BUCKETS,
 }
-"""Last frames of set-up's tags, after a name, and what they say."""
+"""The role of a block of set-up, by the last frame of its tag, which is the block's kind."""
 
 # FSDP gathers into storages that it resizes in place.
 _RESIZED = "storage.resize_"

@@ -125,7 +125,7 @@ def _muted_sharding(recorder: Recorder) -> Iterator[None]:
     if not torch.distributed.is_available():
         yield
         return
-    from torch.distributed import fsdp  # noqa: F401 (imports init_device_mesh by name)
+    from torch.distributed import fsdp  # noqa: F401 (one of the `importers` below)
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import _dispatch, _sharding_prop
     from torch.distributed.tensor._sharding_prop import ShardingPropagator

@@ -103,7 +103,7 @@ def _read(config: str) -> Any:
             f"--config {config}: an experiment is a TOML file, and named *.toml; a checkpoint of "
             "transformers' is a folder with config.json"
         )
-    return Experiment.Config(model=sizes.model(config))  # which says what there is
+    return Experiment.Config(model=sizes.model(config))  # raises an error that lists the models
 
 
 def _list() -> None:

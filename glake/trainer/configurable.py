@@ -446,7 +446,7 @@ def _from_dict(plain: Mapping[str, Any], default: type[Configurable.Config]) -> 
     """A config from a dict. Without a "class" it is the one that the field declares."""
     config = _part(plain[_CLASS]).Config if _CLASS in plain else default
     values = {key: value for key, value in plain.items() if key != _CLASS}
-    for name in values:  # a misspelt one is not a missing one
+    for name in values:  # raises an error that names a misspelt option
         _known(config, name)
     for field in dataclasses.fields(config):
         bare = field.default is field.default_factory is dataclasses.MISSING

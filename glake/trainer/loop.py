@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch.utils.flop_counter import FlopCounterMode
 
 from glake.allocator import emulation
-from glake.dryrun import child as child_of_dry_run  # in a dry run nothing computes values
+from glake.dryrun import child as child_of_dry_run  # tells a dry run, in which values are unknown
 from glake.errors import CheckpointMismatch, Diverged, InvalidOption, OutOfMemory, WrongType
 from glake.trainer import log, ranks
 from glake.trainer.checkpoint import Checkpoint, Resumed

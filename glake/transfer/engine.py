@@ -136,8 +136,8 @@ class Engine:
         return self._lender is not None and self._lender.served
 
     def _spare_others(self) -> None:
-        """Relays over no GPU on which another process computes, unless the user said that this
-        process may use every GPU that it sees."""
+        """Excludes from relaying the GPUs on which other processes compute. Does nothing if the
+        user said which GPUs may relay."""
         if modes.told() or not self.topology.source.startswith("this machine"):
             return
         used = nodes.used_by_others(os.environ)

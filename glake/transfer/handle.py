@@ -31,7 +31,7 @@ _SLICE_NS = 200_000_000  # waits are this short, so that signals are handled in 
 _CLOSING_NS = 5_000_000_000
 
 _family = object()  # marks this process: a child has another one
-_live: dict[int, weakref.ref[Transfer]] = {}  # by id(); the interpreter makes each step whole
+_live: dict[int, weakref.ref[Transfer]] = {}  # by id(); dict operations need no lock
 
 
 def live() -> list[Transfer]:

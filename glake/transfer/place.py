@@ -18,7 +18,7 @@ from glake.typing import CopyEnd
 # sockets, where the socket changes every few MiB (so that each chunk has one socket); or on all
 # sockets, where the socket changes every page.
 HOSTS = ("local", "interleaved", "pages")
-_SPREAD, _STRIPED = -1, -2  # as csrc/plan/plan.h
+_SPREAD, _STRIPED = -1, -2  # as in csrc/plan/plan.h
 
 PlatformLike = str | os.PathLike[str] | Topology | Platform | None
 

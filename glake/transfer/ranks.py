@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 
 def share() -> None:
-    """If ranks share the node, opens the engine that asks the relay service when the first copy is
-    to be carried. The library cannot ask, because it has no Python. No device is touched before."""
+    """If ranks share the node, starts a thread that waits for the library's first copy, and then
+    opens an engine. The engine asks the relay service, which the library cannot do without Python.
+    No device is touched before that copy."""
     loaded = intercepted.library()
     if loaded is not None and modes.chosen(None) == "lent":
         threading.Thread(target=_open, args=(loaded,), name="glake intercept", daemon=True).start()

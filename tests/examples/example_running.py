@@ -22,7 +22,8 @@ def command(name: str) -> tuple[dict[str, str], list[str]]:
 def output(
     name: str, python: str = sys.executable, arguments: tuple[str, ...] = (), **variables: str
 ) -> str:
-    """What the example prints if it is run as its docstring says. AssertionError if it fails."""
+    """Runs the example as its docstring says, and returns what it prints. Raises AssertionError if
+    it fails."""
     given, words = command(name)
     start = {"python": [python], "glake": [python, "-m", "glake.cli"]}[words[0]]
     clean = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}

@@ -50,7 +50,7 @@ def test_an_example_is_short_and_of_one_subject(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(HERE))
 def test_example(name: str, jit_dir: Path) -> None:
-    machine = f"example{os.getpid()}"  # so that two suites at once share none
+    machine = f"example{os.getpid()}"  # so that two suites at once share no machine
     variables = {"GLAKE_SIM_MACHINE": machine} if name == "share_between_processes" else {}
     assert HERE[name] in output(name, GLAKE_JIT_DIR=str(jit_dir), **variables)
 

@@ -67,7 +67,8 @@ def run_job(
     hooks: str | None = "all",
     timeout: int = 300,
 ) -> dict[str, Any]:
-    """Runs programs/NAME.py: its last line, JSON, with its stderr. AssertionError if it fails.
+    """Runs programs/NAME.py. Returns the JSON of its last line, with its stderr. Raises
+    AssertionError if it fails.
 
     With `ranks` it runs under torchrun. `hooks` is GLAKE_INTEGRATIONS; None runs without glake.
     """
@@ -79,7 +80,7 @@ def run_job(
         "GLAKE_INTEGRATIONS": hooks or "none",
         "OMP_NUM_THREADS": "1",
         "PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}",
-        # Not the user's folder: a build that was killed there would be waited for without end.
+        # Not the user's folder. If a build was killed there, DeepSpeed would wait for it for ever.
         "TORCH_EXTENSIONS_DIR": str(ROOT / "build" / "frameworks-extensions"),
     }
     command = [python, str(PROGRAMS / f"{name}.py"), *map(str, arguments)]

@@ -1,8 +1,8 @@
 """Prints where a package looks for virtual memory, read from its source: FOLDER of the package.
 
-These are files whose code, not a comment or a test, names expandable_segments. For the packages in
-the table of such checks of docs/integrations.md the output is stored in
-tests/integrations/stored/virtual_memory_checks.txt.
+It prints the files whose code names expandable_segments. Comments and tests do not count.
+tests/integrations/stored/virtual_memory_checks.txt has the output for the packages that
+docs/integrations.md lists in its table of such checks.
 """
 
 import ast

@@ -12,8 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def verbs(folder: Path) -> str:
-    """A path for libibverbs.so.1, without which the engine does not load, even without RDMA. "" if
-    the system has it. Else it is a link to the one that NIXL's package brings."""
+    """The folders for LD_LIBRARY_PATH in which the engine finds libibverbs.so.1, which it needs
+    even without RDMA. "" if the system has the library. Otherwise it is the one of NIXL's package.
+    """
     if ctypes.util.find_library("ibverbs"):
         return ""
     brought = Path(sysconfig.get_path("purelib")) / "nixl_cu12.libs"

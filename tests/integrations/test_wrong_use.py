@@ -1,4 +1,5 @@
-"""Hooks armed twice, packages that are missing, too old or too new: users are told, no more."""
+"""Hooks armed twice, packages that are missing, too old or too new: the user gets a message, and
+the job goes on."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from glake.integrations import figures, vllm
 
 @pytest.fixture
 def hook(request, monkeypatch):
-    """A hook's facts, with a package that is there in the place of its own."""
+    """A stand-in with the facts of a hook. Its package is one that is always there."""
     ours = integrations._hook(request.param)
     fake = types.SimpleNamespace(PACKAGE="json", VERSIONS=ours.VERSIONS, calls=[])
     fake.version = lambda: ours.VERSIONS[0]

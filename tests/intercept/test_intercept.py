@@ -23,7 +23,7 @@ PROGRAMS = Path(__file__).resolve().parent / "programs"
 MIB = 1 << 20
 COPY = 32 * MIB  # of programs/copies.c
 WAYS = ("LINKED", "BY_NAME", "BY_GET")
-# Of each scenario: how many copies are carried, and how many larger ones are left for which reason.
+# For each scenario: how many copies are carried, and by reason how many large ones are not.
 SCENARIOS: dict[str, tuple[int, dict[str, int]]] = {
     "chains": (8, {}),
     "events": (5, {}),
@@ -60,7 +60,7 @@ def _compile(source: Path, target: Path, *arguments: str) -> None:
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of copies_LINKED and its siblings, one for each way to the driver."""
+    """The folder of the programs copies_WAY, one for each of WAYS to call the driver."""
     folder = tmp_path_factory.mktemp("programs")
     header = (PROGRAMS / "driver.h").read_text()
     symbols = sorted(set(re.findall(r'"(cu[A-Z]\w*)", \d+\)', header)))
@@ -278,8 +278,8 @@ def test_chosen_gpus(programs: Path, tmp_path: Path) -> None:
     ],
 )
 def test_set_wrongly_by_hand(programs: Path, variables: dict[str, str], said: str) -> None:
-    """`glake run` would refuse. A library that is preloaded by hand says so once, and the driver
-    copies."""
+    """`glake run` would refuse these variables. A library that is preloaded by hand prints one
+    message, and leaves all copies to the driver."""
     env = intercept.environment(_clean() | {"GLAKE_DRIVER": "sim:dgx_a100"}) | variables
     done = _run([str(programs / "copies_LINKED"), "chains"], env)
     assert done.returncode == 0 and done.stdout == "all right\n", done.stderr

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-import torch._dynamo  # noqa: F401 (what cases would each import)
+import torch._dynamo  # noqa: F401 (otherwise each case would import it)
 
 Case = Callable[[], object]
 

@@ -16,8 +16,8 @@ ALLOCATORS: dict[str, dict[str, str]] = {
     "expandable": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
     "glake": {"GLAKE_ALLOCATOR": "1", "GLAKE_STRICT": "1", "GLAKE_DRIVER": "cuda"},
 }
-# PyTorch's own allocators show that the cases ask the right things. Only TEST_FULL=1 runs them, as
-# PyTorch's version is pinned.
+# PyTorch's own allocators show that the cases demand the right things. They run only with
+# TEST_FULL=1, because PyTorch's version is pinned.
 JUDGED = ["glake"] + [
     pytest.param(name, marks=pytest.mark.full) for name in ALLOCATORS if name != "glake"
 ]

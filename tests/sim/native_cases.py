@@ -54,7 +54,7 @@ class Ended(NamedTuple):
 
 
 def cases(program: str) -> list[str]:
-    """Names of the program's cases, by its source."""
+    """The names of the program's cases, read from its source."""
     source = next(
         path
         for pattern in native.SOURCES["tests"]
@@ -79,13 +79,13 @@ def items(programs: list[str]) -> list[Any]:
 
 @functools.cache
 def binaries() -> Path:
-    """Builds all programs, and returns their folder. CalledProcessError if one does not build."""
+    """Builds all programs, and returns their folder. Raises CalledProcessError if a build fails."""
     directory: Path = native.build(ROOT / "build" / "tests")
     return directory
 
 
 def called(program: str, *arguments: str, **settings: str) -> tuple[int | None, str]:
-    """Runs the program: its exit status (None: out of time) and what it printed."""
+    """Runs the program. Returns its exit status (None: out of time) and what it printed."""
     try:
         done = subprocess.run(
             [str(binaries() / program), *arguments],

@@ -1,4 +1,4 @@
-"""What the harness of the C++ tests does with cases that fail."""
+"""The harness of the C++ tests reports cases that fail."""
 
 import subprocess
 from pathlib import Path

@@ -1,7 +1,7 @@
 """One process of cycles.py: uses glake on the simulator as a JSON description says, then ends.
 
-Writes "ready" once it has memory, and a line that starts with "bad" for each fault. Blocks hold
-stamps in their first and last bytes, which shows memory that was given to two.
+Writes "ready" once it has memory, and a line that starts with "bad" for each fault. Blocks have
+stamps in their first and last bytes. These show whether two blocks got the same memory.
 """
 
 import atexit
@@ -72,7 +72,8 @@ def watch_the_end(witness: str) -> None:
 
 
 def in_child(use: str, used_before: bool) -> None:
-    """What a forked child does. Without glake it leaves. With it, it is refused, or works alone."""
+    """The work of a forked child. Without glake it ends at once. With glake its calls are refused,
+    or work if the parent had not used glake."""
     if use == "glake" and used_before:
         for call in (lambda: _C.malloc(1000), lambda: _C.stats(0), lambda: _C.empty_cache(0)):
             try:
@@ -171,7 +172,8 @@ def run(plan: dict[str, Any]) -> None:
 
 
 def serve() -> None:
-    """A process that stays. Its input is lines: "work", "used" (bytes of the machine), "bye"."""
+    """The work of a process that stays. Its input is lines: "work", "used" (asks for the bytes in
+    use on the machine), "bye"."""
     churn = Churn(os.getpid())
     for line in sys.stdin:
         if line == "work\n":

@@ -2,11 +2,11 @@
 
     tests/soak/cycles.py [--cycles 1000] [--seed N] [--jobs 2] [--replay JSON]
 
-Half of them alone, half on one simulated machine with two processes that stay. They are killed at
-random moments, return, raise, or leave by os._exit; with threads that allocate, and forked children
-that use glake or do not. Nothing may hang, fail or call the driver while it ends; afterwards the
-shared machine must work and hold nothing, and no file be left. Exits non-zero on a finding, each
-with the description that --replay takes.
+Half of them run alone. The others run on one simulated machine with two processes that stay. They
+are killed at random moments, return, raise, or call os._exit. Some have threads that allocate, or
+forked children that use glake or do not. No process may hang, fail, or call the driver while it
+ends. Afterwards the shared machine must work and hold nothing, and no file may be left. Exits
+non-zero on a finding. Each finding has the description that --replay takes.
 """
 
 import argparse

@@ -2,12 +2,12 @@
 
     tests/soak/soak.py [--minutes 5] [--seed N] [--limit 2GiB] [--bytes] [--growth 512]
 
-Training jobs follow each other on a simulated device: steps of changing shapes, a thread that loads
-batches on its own stream, one that reduces gradients on another, evaluations in threads that end,
-jobs that run out of memory, driver calls that fail. After every job the books must be those of no
-block; at the end the process may have grown by at most --growth KiB of resident memory a minute,
-after a warm-up of a quarter of the time and at least a minute. --bytes puts real memory behind the
-device (then use a small --limit). Exits non-zero on a finding.
+Training jobs follow each other on a simulated device. Their steps have changing shapes. A thread
+loads batches on its own stream, and one reduces gradients on another stream. Evaluations run in
+threads that end. Some jobs run out of memory, and some driver calls fail. After every job the books
+must show no block. After a warm-up of a quarter of the time, at least a minute, resident memory may
+grow by at most --growth KiB a minute. --bytes puts real memory behind the device (then use a small
+--limit). Exits non-zero on a finding.
 """
 
 import argparse
@@ -28,8 +28,8 @@ from glake import _C, errors, simcuda
 KIB, MIB = 1 << 10, 1 << 20
 SYMBOLS = ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease"]
 SYMBOLS += ["cuEventRecord", "cuStreamWaitEvent", "cuEventQuery"]
-WARM_UP = 60  # seconds until caches, pools and the C library's arenas have their size
-M_ARENA_MAX = -8  # for mallopt: with one arena for each thread, arenas would pass for growth
+WARM_UP = 60  # seconds, at least, until caches, pools and the C library's arenas have their size
+M_ARENA_MAX = -8  # for mallopt: an arena for each thread would look like growth
 Block = tuple[int, int]  # address, bytes
 
 
@@ -114,7 +114,7 @@ class Worker(threading.Thread):
 
 
 class Job:
-    """One model: weights that stay, steps of a shape that changes now and then."""
+    """The training of one model. Its weights stay, and its steps change shape now and then."""
 
     def __init__(self, device: Device, dice: random.Random, share: float) -> None:
         self.device, self.dice = device, dice

@@ -88,9 +88,9 @@ class Block:
     stream: int
     stamp: int
     recorded: set[int] = field(default_factory=set)
-    guards: int = 0  # bytes around it
+    guards: int = 0  # bytes of guards around it
     debug: bool = False
-    held: int = 0  # bytes it was given
+    held: int = 0  # bytes of the memory that it got
 
     def __post_init__(self) -> None:
         self.held = (self.size + self.guards + UNIT - 1) // UNIT * UNIT
@@ -323,9 +323,9 @@ class Machine(RuleBasedStateMachine):
     # The invariants.
 
     def is_full(self, size: int) -> bool:
-        """Whether neither whole free granules nor the limit has room, the only excuse to refuse.
+        """Whether neither whole free granules nor the limit has room. Only then may glake refuse.
 
-        The rule is not so simple with more streams than one wait can name.
+        With more streams than one wait can name, glake may refuse earlier, so True is returned.
         """
         stats = _C.stats(0)
         room: int = self.limit - stats["glake.physical_bytes"] + stats["glake.whole_free_bytes"]

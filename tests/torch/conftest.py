@@ -1,4 +1,4 @@
-"""Runs each program in a Python of its own, as a process has one torch allocator for good."""
+"""Runs each program in a Python of its own, because a process cannot change its torch allocator."""
 
 import os
 import subprocess
@@ -44,7 +44,8 @@ def run(jit_dir: Path) -> Run:
 
 @pytest.fixture(scope="session")
 def passes(run: Run) -> Callable[..., list[str]]:
-    """Runs a program as run() does; returns its lines. It must succeed without a word on stderr.
+    """Runs a program as run() does, and returns its lines. It must succeed and write nothing to
+    stderr.
 
     Only the coverage line, which GLAKE_ALLOCATOR=1 prints at exit, is allowed there.
     """

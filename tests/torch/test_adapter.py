@@ -1,7 +1,7 @@
 """The CUDA adapter on a CPU build of torch, over a stub of libc10_cuda.
 
-tests/torch/stub/*_test.cpp has a test for every function that torch calls; each runs in a process
-of its own, with the adapter installed as Python does it.
+tests/torch/stub/*_test.cpp has a test for every function that torch calls. Each test runs in a
+process of its own, in which the adapter is installed as Python installs it.
 """
 
 import itertools

@@ -1,4 +1,5 @@
-"""Several ready plans in one recording, one a step, as importing transformers takes seconds."""
+"""Several ready plans in one recording, one in each step, because importing transformers takes
+seconds."""
 
 import dataclasses
 import gc

@@ -1,4 +1,4 @@
-"""Each process has one thread: tensors are small here, and tests of several ranks share cores."""
+"""Each process has one thread, because tensors are small and tests of several ranks share cores."""
 
 import torch
 

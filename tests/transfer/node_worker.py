@@ -1,7 +1,7 @@
 """Another node, in a process of its own with its own GPUs. It does what its standard input says.
 
-Each line is Python over `node`, `t`, `np`, `Device` and `kept`. The answer is the repr of its
-value, behind ">> " because engines print too.
+Each line is a Python expression over `node`, `t`, `np`, `Device` and `kept`. The answer is the repr
+of its value. It begins with ">> ", because engines print too.
 """
 
 import json

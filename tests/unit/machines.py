@@ -1,7 +1,7 @@
 """Made-up machines for discovery: trees like /sys, and a stand-in for nvidia-ml-py.
 
-They follow public `nvidia-smi topo -m` tables and lspci trees of each kind of machine. A chain is
-the PCI addresses from the root bus down, the domain 0000 left out.
+They follow public `nvidia-smi topo -m` tables and lspci trees of each kind of machine. A chain has
+the PCI addresses from the root bus down, without the domain 0000.
 """
 
 from __future__ import annotations

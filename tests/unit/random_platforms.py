@@ -6,7 +6,7 @@ from glake.platforms import Edge, Joint, Platform
 
 
 def random_platform(seed: int) -> Platform:
-    """A platform whose rates are no round multiples of each other. A seed always gives the same."""
+    """A platform whose rates are no round multiples of each other. It depends only on the seed."""
     draw = random.Random(seed)
     rates: dict[str, float] = {}
 

@@ -1,4 +1,4 @@
-"""Traces for property tests: any plan of events becomes lines that a trace may hold."""
+"""Traces for property tests: every list of drawn events becomes lines that a trace may hold."""
 
 from __future__ import annotations
 

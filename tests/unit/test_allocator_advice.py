@@ -91,7 +91,8 @@ def test_of_glakes_policies_the_one_with_most_to_say_for_it_is_told():
 
 @pytest.mark.parametrize("beside", ["native", "glake"])
 def test_what_compact_costs_stands_beside_what_it_saves(beside):
-    """Below the time that would decide against it, and beside glake's usual policy."""
+    """The cost is named although it is too small to decide against compact, and is compared with
+    policy glake."""
     slow = 900.0 if beside == "native" else 9600.0
     ours = result("compact", peak_physical_bytes=66 * GIB, driver_us_per_step=slow)
     usual = result("glake", peak_physical_bytes=72 * GIB, driver_us_per_step=120.0)
@@ -109,7 +110,7 @@ def test_what_compact_costs_stands_beside_what_it_saves(beside):
 
 
 def test_another_allocator_that_does_as_well_is_named():
-    """Seen on the sample: glake was praised against native, though expandable did as well."""
+    """On the sample glake was once recommended over native, although expandable did as well."""
     figures = {"native": (16, 251.0), "expandable": (14, 202.0), "glake": (14, 1100.0)}
     policies = [
         result(name, peak_physical_bytes=held * GIB, driver_us_per_step=us)

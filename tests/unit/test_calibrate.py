@@ -1,4 +1,4 @@
-"""tools/calibrate.py makes the simulator's prices of a report. All figures here are SYNTHETIC."""
+"""tools/calibrate.py makes the simulator's prices from a report. All figures are SYNTHETIC."""
 
 import json
 import sys
@@ -82,7 +82,7 @@ def test_the_fit_stays_in_bounds(
     ("points", "wanted"),
     [
         ([(1, 1, 5.0)], (5.0, 0.0, 0.0)),
-        # Where each mapping is one page, the price of a page cannot be told.
+        # If each mapping has one page, nothing tells the price of a further page.
         ([(1, 1, 5.0), (2, 2, 8.0), (4, 4, 14.0)], (5.0, 0.0, 3.0)),
         ([(1, 1, 5.0), (2, 2, 8.0), (4, 2, 9.0), (8, 4, 16.0)], (5.0, 0.5, 3.0)),
         # Larger mappings cost less than small ones here, and no price may be negative.
@@ -103,7 +103,7 @@ def test_the_fit_of_ranges(
     ("device", "error"), [("NVIDIA H200", 0.2), ("NVIDIA H100 80GB HBM3", 0.3)]
 )
 def test_mappings_of_real_gpus(device: str, error: float) -> None:
-    """Calls cost by the mapping and hardly by size. The H100's report was noisier."""
+    """Costs of calls depend on mappings and hardly on sizes. The H100's report is noisier."""
     file = f"2026-11-27-{device.replace(' ', '-')}-1.json"
     report = json.loads((ROOT / "benchmarks" / "gpu" / "results" / file).read_text())
     calls = calibrate.table(report)
@@ -156,7 +156,7 @@ def test_a_simulated_report_is_refused(tmp_path: Path) -> None:
 
 
 def test_nothing_is_measured_yet_or_says_where() -> None:
-    """The committed cost file holds tables from reports only."""
+    """Each table in the committed cost file names the report that it is from."""
     content = json.loads(calibrate.COSTS.read_text())
     assert content["default"] in {"published", *content["devices"]}
     for device, made in content["devices"].items():

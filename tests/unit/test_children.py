@@ -1,4 +1,4 @@
-"""Child processes run this glake's modules, whatever lies in the folder they are started in."""
+"""Child processes run this glake's modules, whatever is in the folder in which they are started."""
 
 import json
 import os
@@ -60,7 +60,8 @@ def test_the_bench_among_decoys(decoys):
 
 
 def test_a_recording_among_decoys(decoys):
-    """The target is looked for in the current folder. What the child imports before it is not."""
+    """The target is looked for in the current folder. Modules that the child imports before the
+    target are not."""
     pytest.importorskip("torch")
     shutil.copy(PROGRAMS / "one_tensor_job.py", decoys / "job.py")
     facts = record.record("job:make_step", decoys / "t.trace", steps=1)

@@ -18,7 +18,7 @@ CASES = dict(case.split("\n", 1) for case in SAMPLES.read_text().split("\n== ")[
 def check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> list[str]:
-    """What the check says of two trees in `tmp_path`. It must say nothing when it exits with 0."""
+    """The check's output for two trees in `tmp_path`. If the exit code is 0, it must be empty."""
     monkeypatch.setattr(classes, "SOURCES", (tmp_path / "one", tmp_path / "two"))
     monkeypatch.setattr(classes, "MAY", {})
     code = classes.main([])

@@ -83,7 +83,7 @@ def test_info_says_whose_owed_bytes_it_shows() -> None:
 
 
 def test_a_limit_of_addresses_is_named() -> None:
-    """The error names `ulimit -v`, which refuses a device's addresses, and the way out."""
+    """The error names `ulimit -v`, which is below a device's addresses, and says what helps."""
     program = PROGRAMS / "first_use.py"
     command = f"ulimit -v 2000000; exec {sys.executable} {program}"
     environ = {**os.environ, "GLAKE_DRIVER": "sim", "GLAKE_SIM_MEMORY": "4GiB"}
@@ -166,7 +166,7 @@ def test_run_fails_without_a_driver_before_the_script_starts(tmp_path: Path) -> 
     assert unset.returncode == 1 and not unset.stdout
     allowed = run("run", "--driver", driver, "--allow-fallback", str(script))
     assert (allowed.returncode, allowed.stdout) == (0, "started 0\n")
-    # It is said though the script never imports torch, which would start glake.
+    # The warning comes although the script never imports torch, which would start glake.
     (line,) = allowed.stderr.strip().splitlines()
     assert f"{script} runs without glake: cannot open the driver" in line and driver in line
     off = run("run", "--allocator", "0", "--driver", driver, str(script))

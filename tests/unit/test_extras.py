@@ -125,8 +125,8 @@ def test_a_cuda_build_is_told_what_records(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_python_names_whose_torch_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The torch of `python` records, even if glake lies beside another torch (as in the
-    site-packages of a CUDA build), and whatever lies in the current folder."""
+    """The torch of `python` records, even if glake is installed beside another torch (in the
+    site-packages of a CUDA build), and whatever is in the current folder."""
     pytest.importorskip("torch")
     shutil.copytree(CUDA_BUILD, tmp_path / "site")
     (tmp_path / "site" / "glake").symlink_to(ROOT / "glake")

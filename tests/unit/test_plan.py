@@ -239,7 +239,7 @@ def _await(done):
 
 
 def test_the_recording_process_ends_with_the_one_that_started_it(tmp_path):
-    """Even if that one is killed, as here."""
+    """It ends even if the process that started it is killed."""
     parent = subprocess.Popen([sys.executable, PROGRAMS / "starts_recording.py", tmp_path])
     _await((tmp_path / "started").exists)
     parent.kill()

@@ -22,6 +22,6 @@ def test_rows_are_those_of_the_presets(name: str, capsys: pytest.CaptureFixture[
     assert {"h2d local", "d2h inter", "all h2d local", "bidir h2d+d2h"} <= common
     for row in common:
         assert printed[row] == pytest.approx(kept[row], rel=0.005), row
-    # What stands in brackets, and beside "two h2d", is for readers.
+    # The words in brackets, and those after "two h2d", are only for readers.
     pairs = {row.split()[1] for row in kept if row.startswith("p2p")}
     assert {row.split()[1] for row in printed if row.startswith("p2p")} == pairs

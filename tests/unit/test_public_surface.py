@@ -20,8 +20,9 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 import docs_pages  # noqa: E402
 
-MODULES = sorted(docs_pages.MODULES.keys() - {"glake.typing"})  # it has aliases and protocols alone
-# Objects that calls return. Their attributes are described, but not how glake makes them.
+MODULES = sorted(docs_pages.MODULES.keys() - {"glake.typing"})  # it has only aliases and protocols
+# Classes of objects that calls return. Users do not call their constructors, so only their
+# attributes are described.
 RETURNED = {
     "glake.Buffer", "glake.Headroom", "glake.Region", "glake.dryrun.DryRun",
     "glake.dryrun.Refusal", "glake.metrics.Server", "glake.trace.Job",
@@ -63,7 +64,7 @@ def _public() -> Iterator[tuple[str, Any]]:
 def _function(found: Any) -> Callable[..., Any] | None:
     if isinstance(found, property):
         return found.fget
-    found = getattr(found, "__func__", found)  # what a class method wraps
+    found = getattr(found, "__func__", found)  # the function of a class method
     return found if isinstance(found, types.FunctionType) else None
 
 

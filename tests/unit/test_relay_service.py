@@ -117,7 +117,7 @@ def test_loans_go_and_come_back(serving: directory.Files) -> None:
     assert len(shared.relays) == 4 and 0 not in shared.relays
     second.close()
     while sum(shared.limits) < len(shared.limits):
-        shared = first.granted(1)  # until the other's part has come
+        shared = first.granted(1)  # until it has the other client's part too
     first.close()
 
 
@@ -190,7 +190,7 @@ def test_starters_at_once_leave_one(files: directory.Files) -> None:
 
 
 def test_clients_at_once_start_one(files: directory.Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one starts the service others wait for it, though not for ever."""
+    """While one client starts the service, the others wait for it, but not for ever."""
     spawned, spawn = [], starting.spawn
 
     def counting(*arguments: Any) -> subprocess.Popen[bytes]:
@@ -252,7 +252,8 @@ def test_a_service_that_cannot_start(
 
 
 def test_other_users_are_refused(files: directory.Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The service refuses them, and so does a client. The peer that the kernel names is made up."""
+    """The service refuses them, and so does a client. The test replaces the peer that the kernel
+    names."""
     listening = service._listening(files)
     listening.listen()
 
@@ -307,7 +308,7 @@ def test_command(serving: directory.Files) -> None:
     (one,) = books["services"]
     assert one["key"] == serving.key and one["clients"][0]["gpus"] == [3]
     links = [f"{edge.source}>{edge.target}" for edge in TOPOLOGY.platform.edges]
-    # The limits shown are those of links, without the planner's own of copies within a GPU.
+    # Only limits of links are shown, and not the planner's limit of copies within a GPU.
     assert [name for name, _ in one["limits"]][: len(links)] == links
     assert len(one["limits"]) == len(one["clients"][0]["parts"])
     assert not any(f"g{gpu}>g{gpu}" in str(books) + shown.output for gpu in range(8))

@@ -1,4 +1,4 @@
-"""The relay service's books: parts of a link never add up to more than it, and come back."""
+"""The relay service's books: the parts of a link never exceed the link, and are given back."""
 
 import random
 
@@ -60,7 +60,7 @@ def test_equal_demands_get_equal_rates_and_a_death_gives_back(platform: str) -> 
     books.share()
     check(books)
     before = [client.rate for client in books.clients.values()]
-    # A client to which relays would bring too little has none, and the others have more.
+    # A client that would gain too little from relays gets none, so the others get more.
     assert max(before) < (1.25 if platform == "gb200_tray" else 1.02) * min(before)
     shares = sum(books.clients[0].parts)
     books.leave(2)
@@ -124,8 +124,8 @@ def test_lent_gpus() -> None:
 
 
 def chain(last: str) -> Ledger:
-    """A machine whose GPU 0 has a narrow link. More comes only over two GPUs in a row: GPU 4, then
-    GPU 1, whose own link carries no more. GPU 1 reaches GPU 0 over `last`."""
+    """A machine whose GPUs 0 and 1 share a narrow uplink. More bytes reach GPU 0 only over two GPUs
+    in a row: GPU 4, and then GPU 1, which reaches GPU 0 over `last`."""
     from glake.platform_file import parse
 
     pairs = [("m0", "s0", 200), ("s0", "u0", 10), ("u0", "g0", 40), ("u0", "g1", 40)]
@@ -167,7 +167,7 @@ def test_demands_stay_within_the_lent_gpus() -> None:
     books = ledger("dgx_a100", [0, 1], most=1)
     books.want(0, [0], [load(0)])
     books.share()
-    uplinks = 2 * 24.0  # GB/s of its own and one more, about
+    uplinks = 2 * 24.0  # GB/s, about: its own uplink and one more
     assert books.clients[0].rate < 1.2 * uplinks
 
 

@@ -1,4 +1,4 @@
-"""Hooks replace functions of packages and put them back; how versions are found."""
+"""Hooks replace functions of packages and put them back, and find packages' versions."""
 
 from __future__ import annotations
 

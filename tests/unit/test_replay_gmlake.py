@@ -116,7 +116,7 @@ def test_an_idle_range_is_used_again_without_a_call():
 
 def test_best_fit_comes_before_an_idle_range():
     lines = [*idle(256, 256), alloc(9, 512), "f 9", alloc(8, 200)]
-    # The 200 came out of one block, so the other is still whole.
+    # The 200 were taken from one block, so the other one is still whole.
     assert physical(*lines, alloc(7, 256)) == 512
 
 

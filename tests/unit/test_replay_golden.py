@@ -22,13 +22,13 @@ MIB = 1 << 20
 OWN = Path(__file__).resolve().parents[1] / "traces"
 RECORDED = os.environ.get("RECORDED_TRACES")
 RESERVED = os.environ.get("RESERVED_TRACES")  # traces whose headers have reserved_on_gpu_bytes
-# How far a peak and a smallest capacity may be off: the figures are rounded, and the bisection ends
-# within 0.1 %.
+# The relative differences that are allowed, of a peak and of a smallest capacity. The figures below
+# are rounded, and the bisection ends within 0.1 %.
 NEAR, NEAR_LEAST = 0.0005, 0.0015
 # This job fits some capacities and not some larger ones, so two bisections can end far apart.
 NEAR_LEAST_BUT = {("vicuna-13b-R-fsdp2-w8", "gmlake:64MiB"): 0.02}
 
-# Trace, policy: MiB at peak and calls without limit, MiB of the smallest capacity.
+# (trace, policy): MiB at the peak and calls, both without limit, and MiB of the smallest capacity.
 OWN_FIGURES = {
     ("gpt-fixed", "native"): (3238, 49, 3238.00),
     ("gpt-fixed", "expandable"): (3202, 373, 3202.00),
@@ -47,7 +47,7 @@ OWN_FIGURES = {
     ("fsdp-streams", "bound"): (8234, 0, 8234.00),
 }
 
-# Trace, policy: GiB at peak without limit, GiB of the smallest capacity.
+# (trace, policy): GiB at the peak without limit, and GiB of the smallest capacity.
 RECORDED_FIGURES = {
     ("opt-1.3b-LRO-w1", "native"): (142.17, 46.90),
     ("opt-1.3b-LRO-w1", "expandable"): (51.28, 39.16),

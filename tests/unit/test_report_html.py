@@ -122,7 +122,7 @@ def test_each_policy_is_replayed_once(tmp_path, monkeypatch):
     page = Page(out.read_text())
     drawn = [each["name"] for each in page.data[0]["policies"] if each["tape"]]
     assert drawn == names[:3]  # the bound places nothing
-    assert "after the request that was refused, event" in page.text  # native was refused one
+    assert "after the request that was refused, event" in page.text  # native refused one
 
 
 def test_results_without_a_layout_have_no_map(tmp_path):
@@ -328,7 +328,7 @@ def test_traces_with_next_to_nothing_in_them(tmp_path, text):
     page, results = page_of(tmp_path, text, ",".join(names))
     assert [each["name"] for each in page.data[0]["policies"]] == names
     if f"s {2**64 - 1}" in text:
-        assert page.data[0]["peaks"]["step"] == [str(2**64 - 1)]  # which no double holds exactly
+        assert page.data[0]["peaks"]["step"] == [str(2**64 - 1)]  # no double holds it exactly
 
 
 @pytest.mark.parametrize("names", ["native", "glake,native,expandable"])

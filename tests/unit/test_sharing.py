@@ -37,7 +37,7 @@ def test_option() -> None:
 
 @pytest.mark.parametrize("call", [glake.pin, sharing.unpin, glake.share])
 def test_an_address_is_wanted_not_what_is_there(call: Callable[[Any], Any]) -> None:
-    """The error shows no tensor's repr, as that would read its memory, which may be paused."""
+    """The error does not show a tensor's repr, which would read memory that may be paused."""
 
     class Tensor:
         def data_ptr(self) -> int:

@@ -188,7 +188,8 @@ def _run_full(where: str, kind: int, **variables: str) -> str:
 
 @pytest.mark.parametrize("kind", [0, 1, 2], ids=["granules", "vmm", "legacy"])
 def test_a_full_dev_shm_is_named(kind: int) -> None:
-    """Docker's default is 64 MiB. The error says so and what fits, and blames no other process."""
+    """Docker's default is 64 MiB. The error says so, says what fits, and does not blame other
+    processes."""
     said = _run_full("/dev/shm", kind)
     for words in ("/dev/shm", "has 64 MiB", "--shm-size", f"fits {62 << 20} {62 << 20}"):
         assert words in said

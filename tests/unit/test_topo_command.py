@@ -154,7 +154,8 @@ def test_a_plan_of_a_copy(tmp_path: Path) -> None:
 
 
 def test_a_probe_says_what_is_measured() -> None:
-    """It runs in its own process, as it uses the driver. The simulator's links are as believed."""
+    """It runs in its own process, because it uses the driver. The simulator's links have the rates
+    of the topology."""
     command = [sys.executable, "-m", "glake.cli", "topo", "--probe"]
     done = subprocess.run(
         command, env=os.environ | {"GLAKE_DRIVER": "sim:gb200_tray"}, capture_output=True, text=True

@@ -1,4 +1,5 @@
-"""The probe over glake's driver, on simulated machines whose links are not as believed."""
+"""The probe over glake's driver, on simulated machines whose links have other rates than their
+topology."""
 
 import json
 import os

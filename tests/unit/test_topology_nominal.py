@@ -1,4 +1,4 @@
-"""The probe on machines whose links are just as believed, so that plans stay, and on others."""
+"""The probe on machines that have their topology's rates, where plans stay, and on others."""
 
 import json
 from dataclasses import replace
@@ -63,7 +63,7 @@ def test_a_machine_as_believed_keeps_its_plans(which: str | int, tmp_path: Path)
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_machines_keep_their_plans(seed: int) -> None:
-    """The limits are as believed, or nobody knew of them."""
+    """The topology has the machine's limits, or none of them."""
     platform = random_platform(seed)
     plans = _plans(platform)
     assert _plans(_after(platform, platform)) == pytest.approx(plans, rel=0.01)
@@ -71,7 +71,8 @@ def test_random_machines_keep_their_plans(seed: int) -> None:
 
 
 def test_a_limit_nobody_knew_of_is_the_uplinks_alone() -> None:
-    """The limit of the uplink explains what its GPUs' links and the memory behind it showed."""
+    """The limit of the uplink explains the rates of its GPUs' links and of the memory, so that
+    these get no limits."""
     found = probe(replace(ONE_UPLINK, joint=()), KnownCopier(ONE_UPLINK))
     assert {name for joint in found.joint for name, _ in joint.weights} == {"s0>u0", "u0>s0"}
     assert not {"m0>s0", "s0>m0"} & found.rates.keys()

@@ -57,7 +57,7 @@ def wrong(platform: Platform, factor: float) -> Platform:
 
 @pytest.mark.parametrize("name", list(load_platforms()))
 def test_probe_finds_what_copies_can_reach(name: str) -> None:
-    """From rates that were all too low it comes to predict each plain copy as it runs."""
+    """It begins with rates that are all too low. Its result predicts each plain copy's rate."""
     true = load_platforms()[name]
     guess = Topology(name, wrong(true, 0.4), "guess")
     found = probe(guess.platform, KnownCopier(true)).applied(guess).platform

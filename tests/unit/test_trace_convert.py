@@ -99,7 +99,7 @@ def test_a_history_becomes_a_trace(tmp_path):
 def test_blocks_from_before_a_truncated_history_come_first(tmp_path):
     events = [
         *freed(4096, 100),  # its allocation has left the ring buffer
-        entry("free_completed", 8192, 55),  # here even the request to free it has
+        entry("free_completed", 8192, 55),  # here even the request to free it has left
         entry("alloc", 4096, 200),
     ]
     held = segment(

@@ -74,7 +74,7 @@ def rows_of(*arguments: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of two platforms nobody has seen; one has a name that needs quoting."""
+    """A file of two made-up platforms. One has a name that needs quoting."""
     path = tmp_path_factory.mktemp("bench") / "boxes.json"
     path.write_text(json.dumps({"_note": "made up", "odd [box]": ODD, "alone": ALONE}))
     return path

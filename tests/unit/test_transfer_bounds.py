@@ -23,7 +23,7 @@ CLOSE = 0.005
 
 @dataclass
 class Row:
-    """A row of `bounds`: its copies, where host memory lies, what is broken."""
+    """A row of `bounds`: its copies, the place of host memory, and what is broken."""
 
     copies: list[tuple[str, str]]
     host: str
@@ -32,7 +32,7 @@ class Row:
 
 
 def _uplink(edges: set[str], gpu: int) -> list[str]:
-    """Both directions of a GPU's shared uplink, or, without one, of its own PCIe link."""
+    """Both directions of a GPU's shared uplink. If it has none, those of its own PCIe link."""
     switch = next((e.split(">")[0] for e in edges if re.fullmatch(rf"u\d+>g{gpu}", e)), f"g{gpu}")
     return [e for e in edges if re.fullmatch(rf"s\d+>{switch}|{switch}>s\d+", e)]
 

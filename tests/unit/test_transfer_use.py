@@ -15,7 +15,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 
 def lines(name: str, *arguments: str, **options: str) -> list[str]:
-    """What a program prints; GLAKE_* options without their prefix."""
+    """The lines that a program prints. `options` are GLAKE_* variables without their prefix."""
     given = {f"GLAKE_{name}": value for name, value in options.items()}
     return output(PROGRAMS / name, *arguments, **given).splitlines()
 

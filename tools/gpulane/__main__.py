@@ -10,12 +10,12 @@ from pathlib import Path
 
 from gpulane import preflight
 
-# This runs before anything that may be missing is imported.
+# Before click and other packages are imported, because the wheels may bring them.
 WHEELS = "--wheels"
 
 
 def _install(directory: str, site: Path) -> None:
-    """Unpacks the wheels of a directory into `site`, and puts it first on the path."""
+    """Unpacks the wheels of a directory into `site`, and puts `site` first on the path."""
     wheels = sorted(str(path) for path in Path(directory).glob("*.whl"))
     if not wheels:
         raise SystemExit(f"WHEELS={directory}: no *.whl there")
@@ -100,7 +100,8 @@ def main(
 
 
 def _variables(driver: str) -> dict[str, str]:
-    """Variables of every stage: the checkout and the wheels on the path, a place for adapters."""
+    """The variables of every stage: the path with the checkout and the wheels, and the adapters'
+    folder."""
     path = [str(ROOT), str(BUILD / "site"), os.environ.get("PYTHONPATH", "")]
     given = {
         "PYTHONPATH": os.pathsep.join(part for part in path if part),

@@ -1,5 +1,5 @@
-"""Is there a GPU, and is everything installed? This imports only the standard library, as anything
-else may be missing."""
+"""Checks whether there is a GPU, and whether everything is installed. This module imports only the
+standard library, because anything else may be missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-# The name that is imported, and the name that pip has for it.
+# The name of each module, and the package that pip installs for it.
 MODULES = {
     "torch": "torch (a CUDA build)",
     "click": "click",

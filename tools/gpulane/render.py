@@ -52,7 +52,7 @@ def text(report: dict[str, Any]) -> str:
 
 
 def _table(title: str, *headings: str, right: int = 1) -> Table:
-    """A table; its columns from the `right`-th on are numbers."""
+    """A table. Its columns from number `right` on have figures, and are aligned to the right."""
     table = Table(title=title, title_justify="left")
     for index, heading in enumerate(headings):
         table.add_column(heading, justify="right" if index >= right else "left")
@@ -117,7 +117,7 @@ def driver_calls(data: dict[str, Any]) -> list[Table]:
 
 
 def driver_lock(data: dict[str, Any]) -> list[Table]:
-    """Which calls wait for work under way, and hold other threads up."""
+    """Tells which calls wait for work under way, and which hold up other threads."""
     table = _table(
         "Driver calls while work runs in another stream, microseconds",
         *("call", "case", "did not wait", "median", "p90", "another thread's enqueue, longest"),
@@ -132,7 +132,7 @@ def driver_lock(data: dict[str, Any]) -> list[Table]:
 
 
 def outcomes(title: str) -> Callable[[dict[str, Any]], list[Table]]:
-    """What the driver answered, call by call, where no document says what it does."""
+    """Tables of the driver's answers to calls whose effect no document describes."""
 
     def tables(data: dict[str, Any]) -> list[Table]:
         table = _table(title, "call", "case", "outcome", right=9)
@@ -144,7 +144,7 @@ def outcomes(title: str) -> Callable[[dict[str, Any]], list[Table]]:
 
 
 def jobs(data: dict[str, Any]) -> list[Table]:
-    """The README's jobs on this GPU beside the figures of their dry runs."""
+    """The README's jobs: their figures on this GPU beside those of their dry runs."""
     table = _table(
         "The jobs of benchmarks/real, on this GPU and as dry runs had said",
         *("job", "allocator", "limit", "ended", "peak live", "dry run", "peak reserved", "dry run"),
@@ -261,7 +261,8 @@ def _times(row: dict[str, Any], ratio: str) -> tuple[str, str]:
 
 
 def _rounds(row: dict[str, Any], ratios: str) -> tuple[str, str]:
-    """The least and the greatest ratio of a round; the driver calls of glake in each round."""
+    """Two texts: the least and the greatest ratio of any round, and glake's driver calls in each
+    round."""
     found = row.get(ratios) or []
     calls = [each for each in row.get("round_calls", []) if each is not None]
     between = f"{min(found):.2f} to {max(found):.2f}" if found else "-"

@@ -94,7 +94,7 @@ def build(facts: dict[str, Any], outcomes: list[Outcome], seconds: float) -> dic
 
 
 def targets(side: dict[str, Any] | None, outcomes: list[Outcome]) -> list[dict[str, Any]]:
-    """The promises, each with what was seen. `met` is None where there is no figure."""
+    """The promises, each with what was seen. `met` is None if the run has no figure for it."""
     found = side or {}
     ample = found.get("ample", {}).get("allocators", {})
     tight = found.get("tight", {}).get("allocators", {})
@@ -171,7 +171,7 @@ def file_name(facts: dict[str, Any]) -> str:
 
 
 def place(directory: Path, facts: dict[str, Any]) -> Path:
-    """The path of the run's .json (the .txt is beside it), a name that no earlier run has taken."""
+    """The path of the run's .json file, which no earlier run has. The .txt file is beside it."""
     directory.mkdir(parents=True, exist_ok=True)
     stem, number = file_name(facts), 1
     while (path := directory / f"{stem}{'' if number == 1 else f'-{number}'}.json").exists():

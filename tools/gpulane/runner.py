@@ -17,14 +17,14 @@ from typing import Any
 from gpulane.stages import BUILD, ROOT, Stage
 
 PASSED, FAILED, LATE, SKIPPED = "passed", "failed", "timed out", "skipped"
-TAIL = 4000  # characters of output kept of a stage that did not pass
-KEPT = 0.7  # of the later measurements' budgets: what tests and builds may not use up
+TAIL = 4000  # characters: the end of the output that is kept of a stage that did not pass
+KEPT = 0.7  # share of the later measurements' budgets that tests and builds must leave
 HEARTBEAT = 10.0  # seconds between lines while a stage runs
 
 
 @dataclass
 class Outcome:
-    """How a stage ended; `seconds` it took of its `budget`."""
+    """How a stage ended. It took `seconds` of its `budget`."""
 
     name: str
     status: str
@@ -69,10 +69,11 @@ class Runner:
         for group in sorted({stage.group for stage in stages}):
             members = [stage for stage in stages if stage.group == group]
             later = sum(stage.seconds for stage in stages if stage.measures and stage.group > group)
-            # Tests that hang must not cost the measurements, which seldom need all they may take.
+            # Time is kept for the measurements, so that they still run if tests hang. They seldom
+            # need their whole budget.
             self._kept = 0.0 if members[0].measures else KEPT * later
             if any(stage.measures for stage in members):
-                self._wait(self._background)  # nothing else runs while a clock does
+                self._wait(self._background)  # nothing else runs during a measurement
                 self._background = []
             running: list[_Running] = []
             for stage in members:
@@ -149,7 +150,8 @@ def _own_stdout(stage: Stage) -> bool:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Ends the stage's process group: ours, as it was started in a session of its own."""
+    """Kills the stage's process group. The stage is in a session of its own, so nothing else is in
+    the group."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGTERM)
         try:
@@ -187,7 +189,7 @@ def _outcome(one: _Running, late: bool) -> Outcome:
 
 
 def pytest_counts(text: str) -> dict[str, Any] | None:
-    """What pytest's last lines say: counts by outcome, and the tests that failed."""
+    """The content of pytest's last lines: counts by outcome, and the tests that failed."""
     summaries = re.findall(r"^=*\s*((?:\d+ [a-z]+(?:, )?)+) in [\d.]+s", text, re.MULTILINE)
     if not summaries:
         return None

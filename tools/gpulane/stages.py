@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# Logs and what is built for the run; a trial of the scripts takes another place than a real one.
+# The folder of the run's logs and builds. A trial of the scripts uses another folder than a real
+# run.
 BUILD = Path(os.environ.get("GPU_LANE_BUILD") or ROOT / "build" / "gpu")
 PROGRAMS = ROOT / "build" / "tests" / "lib"
 PYTHON = sys.executable
@@ -19,10 +20,10 @@ PYTHON = sys.executable
 class Stage:
     """One command. Stages of the same `group` run side by side, groups one after another.
 
-    seconds: the time budget, after which the stage is killed; "{seconds}" in the command is a
-    little less. measures: its result is JSON, which goes into the report. result: the file with the
-    result (default: its standard output). background: it may run on until the first group that
-    measures. needs: stages without which it makes no sense.
+    seconds: the time budget, after which the stage is killed; "{seconds}" in the command becomes a
+    little less. measures: the stage's result is JSON, which goes into the report. result: the file
+    with the result (default: the standard output). background: the stage may still run in later
+    groups, until the first group that measures. needs: the stages that must pass before this one.
     """
 
     name: str
@@ -48,7 +49,8 @@ def _pytest(*arguments: str) -> tuple[str, ...]:
 
 
 def parallel(workers: int, together: str) -> tuple[str, ...]:
-    """pytest-xdist's options, if it is installed; `together` is what stays in one process."""
+    """The options of pytest-xdist, if it is installed. All tests of one `together` ("file", "scope"
+    or "group") run in the same process."""
     if importlib.util.find_spec("xdist") is None:
         return ()
     return ("-n", str(workers), "--dist", f"load{together}")
@@ -184,6 +186,6 @@ def stages(driver: str, quick: bool = False) -> list[Stage]:
             needs=("adapter",),
         ),
     ]
-    if simulated:  # there is no CUDA torch to build for, and the suites are CI's own
+    if simulated:  # without a CUDA build of torch; the CPU suites run in CI
         everything = [stage for stage in everything if stage.name not in ON_GPU_ONLY]
     return everything

@@ -15,10 +15,10 @@ _BETAS, _RATE = (0.9, 0.95), 1e-4
 
 
 def make_optimizer(parameters: Iterable[Any], options: PlanOptions, device: str) -> Any:
-    """The optimizer over ``parameters``, with torch's default implementation for a GPU named
-    explicitly.
+    """The optimizer over ``parameters``.
 
-    torch would choose `foreach` only for plain CUDA tensors, and fake tensors are none.
+    `foreach`, torch's default on a GPU, is set here. torch chooses it by itself only for plain CUDA
+    tensors, and fake tensors are none.
     """
     import torch
 
@@ -126,7 +126,7 @@ class _FirstBuckets:
     """DDP's reducer, except that it keeps the buckets with which it began.
 
     After the first step torch makes new buckets, in the order in which gradients came. They are as
-    large, but hold other gradients. For that, ranks exchange values, which fake tensors do not
+    large, but hold other gradients. To make them, ranks exchange values, which fake tensors do not
     have.
     """
 

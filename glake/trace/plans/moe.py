@@ -65,7 +65,7 @@ class Drawn:
         self.routing = routing
         self.seed = seed
         self.batch = 0
-        """The batch at work: whoever trains counts it up."""
+        """The number of the present batch. The plan's step function sets it."""
         self._layers: dict[int, int] = {}
 
     def forward(self, module: Any, hidden: Any, chosen: Any, weights: Any) -> Any:

@@ -21,7 +21,7 @@ class PlanOption(config.Option):
     """One row. Its name is the one of ``-o NAME=VALUE`` and of the flag --NAME."""
 
     bare: str | None = None
-    """What the flag means without a value (``--recompute``); None where it needs one."""
+    """What the flag means without a value (``--recompute``); None: it needs a value."""
 
 
 def _choice(*choices: str) -> tuple[Callable[[str], str], str]:

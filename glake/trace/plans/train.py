@@ -11,7 +11,7 @@ from glake.trace.plans.options import PlanOptions
 
 
 def tokens(job: Any, vocab: int, batch: int, length: int) -> Any:
-    """A batch of token ids (batch, length) that a loader made on the host, on the device."""
+    """A batch of token ids (batch, length), which is made on the host and copied to the device."""
     import torch
 
     made = torch.randint(0, vocab, (batch, length), dtype=torch.int64, device="cpu")

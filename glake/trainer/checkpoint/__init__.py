@@ -125,7 +125,9 @@ class Checkpoint(Configurable):
 
     def _from_memory(self, on_disk: list[disk.Found]) -> Resumed | None:
         if not self.config.memory:
-            if _first_here():  # its states in memory are older than this run's will be
+            # States that an earlier start left in memory would be older than this run's
+            # checkpoints.
+            if _first_here():
                 shutil.rmtree(memory.folder_of(self.run), ignore_errors=True)
             return None
         self._memory = memory.Memory(self.run, self._rank, self._ranks)
@@ -343,7 +345,7 @@ class Checkpoint(Configurable):
             self._take(step, notes, keep, save=True, last=True)
             self.settle()
             self._await_written()
-        kept = all(everyones(self._memory is not None, self._group))  # and every rank has come here
+        kept = all(everyones(self._memory is not None, self._group))  # waits for every rank
         if self._on_disk != step:
             where = "Older checkpoints are as they were"
             if kept and self._memory is not None:

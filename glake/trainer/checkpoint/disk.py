@@ -206,7 +206,8 @@ def prune(folder: Path, keep: int) -> None:
     """Removes all whole checkpoints but the newest ones."""
     whole = [each for each in found_in(folder) if each.problem is None]
     for each in whole[keep:]:
-        part = each.path.with_name(f".{each.path.name}.part")  # a kill leaves only this part
+        # If a kill interrupts the removal, remove_partial() later finds this name.
+        part = each.path.with_name(f".{each.path.name}.part")
         with contextlib.suppress(OSError):
             each.path.rename(part)
         shutil.rmtree(part, ignore_errors=True)

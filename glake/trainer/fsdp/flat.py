@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from glake.trainer.fsdp.offload import Host
 
 _ALIGN = 8  # elements: 16 bytes of the narrowest dtype, as vector loads and NCCL need
-_ROUND = 1024  # a large flat is a multiple, so that shares of 2 to 128 ranks begin aligned
+_ROUND = 1024  # elements: a large flat is a multiple, so shares of 2 to 128 ranks are aligned
 
 
 @dataclass(eq=False)

@@ -139,7 +139,7 @@ class Activations:
         values = packed.values
         made = torch.empty(values.shape, dtype=values.dtype, device=self._ranks.device)
         handle = self._host.copy(made, values)
-        if not isinstance(handle, _ByTorch):  # the engine's handle keeps memory: one at a time
+        if not isinstance(handle, _ByTorch):  # it keeps memory alive, so only one is under way
             if self._arriving is not None:
                 self._arriving.wait()
             self._arriving = handle

@@ -78,10 +78,10 @@ class LearnedPosition(Embedding):
 class Rotary(Configurable):
     """Turns queries and keys by angles that grow with the position (RoPE, arXiv 2104.09864).
 
-    Feature i is paired with feature i + head_dim / 2, as in Llama checkpoints of transformers.
-    With a `factor` other than 1, low frequencies are divided by it, as in Llama 3.1. A frequency
-    that makes fewer than `slow_turns` turns in `trained_length` positions is divided by all of it.
-    One that makes more than `fast_turns` is unchanged. For the others the divisor lies in between.
+    Feature i is paired with feature i + head_dim / 2, as in Llama checkpoints of transformers. With
+    a `factor` other than 1, low frequencies are divided by it, as in Llama 3.1. A frequency that
+    makes fewer than `slow_turns` turns in `trained_length` positions is divided by `factor`. One
+    that makes more than `fast_turns` is unchanged. For the others the divisor lies in between.
     """
 
     class Config(Configurable.Config):

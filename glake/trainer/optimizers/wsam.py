@@ -21,8 +21,8 @@ from glake.trainer.optimizers.base import AdamW, Decayed, Norm, Optimizer, local
 
 
 class WSAMOptimizer(torch.optim.Optimizer):
-    """It works around a base optimizer and shares that one's groups and state. It has no state of
-    its own.
+    """It wraps a base optimizer and shares that optimizer's groups and state. It has no state
+    of its own.
 
     step(closure) takes the present gradients as g. `closure` must zero them and compute them again
     on the same batch, with the same clipping and reduction.

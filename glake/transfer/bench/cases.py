@@ -34,9 +34,9 @@ def cases(platform: Platform, pages: bool = False) -> list[Case]:
     """Every transfer measured on a platform.
 
     h2d, d2h and bidir are copies of GPU 0. p2p:A>B is the first pair of GPUs of each kind of route.
-    h2d:pair is GPUs 0 and 1 at once, and h2d:pair:A,B are the first pairs that share less. all-h2d
-    and all-d2h are all GPUs at once. Cases that use host memory come once for each place of it.
-    `pages` adds memory that changes socket every page.
+    h2d:pair is GPUs 0 and 1 at once. h2d:pair:A,B is the first of each further kind of pair
+    (_pairs). all-h2d and all-d2h are all GPUs at once. Cases that use host memory come once for
+    each place of it. `pages` adds memory that changes socket every page.
     """
     hosts = [LOCAL, INTERLEAVED] + ([PAGES] if pages else [])
     gpus = range(platform.gpus)

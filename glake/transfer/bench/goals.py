@@ -9,8 +9,10 @@ from typing import Any
 from glake.platforms import Platform
 
 _KIB, _MIB = 1 << 10, 1 << 20
-RELAY_GAIN = 1.15  # x a plain copy: for less, relays are refused, and plain copies are the goal
-_GAIN = 1.02  # x a plain copy: less counts as no gain
+# Times the rate of a plain copy. If relays gain less, they are refused, and plain copies are the
+# goal.
+RELAY_GAIN = 1.15
+_GAIN = 1.02  # times the rate of a plain copy: less counts as no gain
 _ROUNDING = 1e-4  # the rounding of printed figures
 _COHERENT = 130  # GB/s: a faster host link is NVLink to the CPU
 _GOALS = (0.92, 0.95)  # of the bound, at 256 MiB and at 1 GiB

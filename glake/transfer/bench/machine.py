@@ -13,7 +13,7 @@ from glake import _C, simcuda
 from glake.errors import DriverError
 from glake.transfer.bench.cases import INTERLEAVED, LOCAL
 
-STRIPE = 4 << 20  # of interleaved host memory, where a copy is long enough
+STRIPE = 4 << 20  # bytes of interleaved host memory on one socket; fewer for short copies
 _ALIGNED = 4096
 _Pointer = ctypes.c_void_p
 

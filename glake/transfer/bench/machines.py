@@ -13,7 +13,7 @@ from glake.platforms import Edge, Joint, Platform
 
 _GPUS = (2, 3, 4, 4, 6, 8, 8, 8, 10, 12, 16)
 _PCIE = (12.5, 25.0, 25.0, 55.0, 55.0)  # GB/s of a GPU's own link: PCIe 3, 4 and 5
-_COHERENT = (180.0, 400.0)  # where NVLink joins the CPU
+_COHERENT = (180.0, 400.0)  # GB/s, if NVLink joins GPU and CPU
 _KINDS = ("pcie", "bridges", "ring", "mesh", "switch", "switch", "coherent")
 
 

@@ -19,7 +19,7 @@ _LINES = (
 )
 _PANELS = 6  # in a row
 _LINE, _HEAD = 2.1, 0.5  # inches
-_WHOLE = 2  # up to so many platforms, every transfer is shown
+_WHOLE = 2  # of more platforms than this, only a row of transfers is shown
 _TELLING = (
     ("h2d", "local"),
     ("h2d", "interleaved"),

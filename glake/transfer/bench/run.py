@@ -29,7 +29,7 @@ COMPLETIONS = ("instant", "polled")
 ORDERS = ("enqueued", "held")
 _AT_ONCE = 2
 _SILENT_S: float = 300  # seconds: a child that sends no row for so long counts as hanging
-_INSIDE = "platform"  # the name in the child's file: the platform's own may be any text
+_INSIDE = "platform"  # the platform's name in the child's file; its own name may be any text
 
 Row = dict[str, Any]
 Progress = Callable[[str, int, int], object]

@@ -26,8 +26,8 @@ class Address:
 
     @classmethod
     def of(cls, text: Any, listen: bool = False) -> Address:
-        """The address in a text. InvalidArgument. Port 0 means any free port, for listening
-        only."""
+        """The address in a text. Port 0 means any free port, for listening only. Raises
+        InvalidArgument."""
         if isinstance(text, str) and text.startswith("unix:"):
             path = text.removeprefix("unix:")
             whole = path.startswith("/") and "\0" not in path  # C would end it at the NUL
@@ -52,7 +52,7 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def listen(self) -> socket.socket:
-        """A socket that listens at the address. OSError."""
+        """A socket that listens at the address. Raises OSError."""
         if not self.path:
             family = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0][0]
             return socket.create_server((self.host, self.port), family=family, backlog=64)
@@ -72,7 +72,7 @@ class Address:
         return made
 
     def connect(self, timeout: float) -> socket.socket:
-        """A connection to the address. OSError."""
+        """A connection to the address. Raises OSError."""
         if not self.path:
             made = socket.create_connection((self.host, self.port), timeout)
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -88,7 +88,7 @@ class Address:
         return made
 
     def _remove_dead(self) -> None:
-        """Removes what a process left that ended without notice. Nobody listens there."""
+        """Removes the socket's path if nobody listens there, because the process was killed."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
             try:
                 asked.settimeout(1)

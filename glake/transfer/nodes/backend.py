@@ -23,39 +23,41 @@ class NetworkRead(ABC):
 class Backend(ABC):
     """An engine for one node: it reads other nodes' registered memory into this node's.
 
-    Nothing writes into another node's memory: that node reads what is meant for it. So no peer,
-    late or lost, can change memory here. One object serves one Node, which opens and closes it.
-    Calls may come from several threads.
+    No node writes into another node's memory: the other node reads the bytes that are meant for it.
+    So a peer that is late or lost cannot change memory here. One object serves one Node, which
+    opens and closes it. Calls may come from several threads.
     """
 
     name: ClassVar[str]
-    """By which nodes see that they have the same engine."""
+    """The engine's name. Nodes compare it, because both must have the same engine."""
 
     @abstractmethod
     def open(self, address: int, size: int, host: str) -> None:
-        """Starts the engine. It and its peers may read this host memory, and it may write there.
+        """Starts the engine. It and its peers' engines may read the given host memory. Only it may
+        write there.
 
         Args:
-            address: of the memory, which outlives close().
+            address: of the memory, which stays until close() returns.
             size: of the memory in bytes.
             host: the address of this node that others reach.
 
         Raises:
-            PackageMissing: its package is missing; the text names the line that installs it.
+            PackageMissing: the engine's package is missing; the text names the line that installs
+                it.
             PeerFailed: the engine does not start.
-            InvalidArgument: it is another node's already.
+            InvalidArgument: another node has opened this object already.
         """
 
     @abstractmethod
     def metadata(self) -> bytes:
-        """What a peer's engine must know of this one. It is always the same."""
+        """The bytes that a peer's engine must know of this one. They never change."""
 
     @abstractmethod
     def add(self, metadata: bytes) -> str:
         """Adds a peer.
 
         Args:
-            metadata: that of the peer's engine.
+            metadata: the result of metadata() in the peer.
 
         Returns:
             The name that the peer then has here.

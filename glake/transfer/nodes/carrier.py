@@ -17,8 +17,8 @@ from glake.transfer.nodes.backend import Backend
 from glake.transfer.nodes.slots import Slots
 from glake.transfer.nodes.stats import Counters
 
-RETRIES = 2  # of a piece
-_GRACE = 1.0  # seconds an engine is given to notice what the connection has told
+RETRIES = 2  # how often a piece is tried again
+_GRACE = 1.0  # seconds in which the engine must notice the end of a connection
 _FIRST_LOOK, _LAST_LOOK = 20e-6, 1e-3
 
 
@@ -26,9 +26,9 @@ class Carrier:
     """The pinned buffers, the engine, and the engine's names of its peers.
 
     Attributes:
-        fetching: buffers of transfers that this node has begun.
-        serving: buffers of those that its peers have begun. Apart, so that two nodes that wait for
-            one another always have some.
+        fetching: buffers for transfers that this node has begun.
+        serving: buffers for transfers that its peers have begun. They are separate, so that two
+            nodes with many transfers do not wait for each other for ever.
     """
 
     def __init__(
@@ -40,14 +40,14 @@ class Carrier:
         backend.open(address, size, host)
         self.fetching = Slots(address, block, depth, counters)
         self.serving = Slots(address + block * depth, block, depth, counters)
-        self._peers: dict[bytes, list[Any]] = {}  # by metadata: name, connections
+        self._peers: dict[bytes, list[Any]] = {}  # by metadata: [name, number of connections]
         self._lock = threading.Lock()
         counters.add(buffer_bytes=size)
 
     def close(self) -> None:
         """Ends the engine, then gives the memory back."""
         for slots in (self.fetching, self.serving):
-            slots.forget()  # a read would keep the engine
+            slots.forget()  # a read refers to the engine and would keep it alive
         self.backend.close()
         if self._memory is not None:
             self.counters.add(buffer_bytes=-len(self._memory))
@@ -64,7 +64,8 @@ class Carrier:
             return str(known[0])
 
     def leave(self, metadata: bytes) -> None:
-        """One of the peer's connections has ended."""
+        """Notes that one of the peer's connections has ended. After the last one the engine forgets
+        the peer, if no read from it is under way."""
         with self._lock:
             known = self._peers[metadata]
             known[1] -= 1
@@ -84,11 +85,11 @@ class Carrier:
         timeout: float,
         lost: Callable[[], bool],
     ) -> None:
-        """Reads a peer's memory into a slot. The slot is held if the read does not end.
+        """Reads a peer's memory into a slot. If the read does not end, the slot is held.
 
         Raises:
-            PeerFailed: the engine says so.
-            PeerLost: the connection has ended, or the read has not in `timeout` seconds.
+            PeerFailed: the engine reports that the read failed.
+            PeerLost: the read did not end in `timeout` seconds, or the connection has ended.
         """
         end = time.monotonic() + timeout
         read = self.backend.read(peer, slot, remote, size)

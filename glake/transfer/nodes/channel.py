@@ -1,4 +1,5 @@
-"""A connection between two nodes. It carries messages, each behind its length and its MAC."""
+"""A connection between two nodes. It carries messages, each after its length and its MAC (message
+authentication code)."""
 
 from __future__ import annotations
 
@@ -25,11 +26,12 @@ SHORTEST_SECRET = 16
 
 
 class Channel:
-    """A connection after its greeting. Any thread may send, and one receives.
+    """A connection after its greeting. Any thread may send. One thread receives.
 
-    Each message carries a MAC over its direction, its number and itself, by a key of the shared
-    secret and of random numbers from both sides: nobody without the secret can say, repeat or
-    leave out anything. A Unix socket, whose other end is the same user's, has none.
+    Each message has a MAC over its direction, its number and its text. The key is made of the
+    shared secret and of random numbers from both sides. So nobody without the secret can add,
+    repeat or leave out a message. On a Unix socket messages have no MAC, because the process at the
+    other end is the same user's.
     """
 
     def __init__(self, connection: socket.socket, key: bytes, client: bool, timeout: float) -> None:
@@ -45,11 +47,11 @@ class Channel:
 
     @property
     def is_open(self) -> bool:
-        """Whether neither side is known to have ended it."""
+        """Whether the connection is open, as far as this side knows."""
         return self._open
 
     def send(self, message: Any) -> None:
-        """Sends a message. PeerLost if the other side is gone, or does not read in time."""
+        """Sends a message. Raises PeerLost if the other side is gone, or does not read in time."""
         text = protocol.encode(message)
         with self._sending:
             body = memoryview(text)[protocol.HEAD_BYTES :]
@@ -66,20 +68,20 @@ class Channel:
 
         Raises:
             PeerLost: the other side has ended.
-            PeerRefused: a MAC that is not by our key.
-            BadMessage: what is none of `known`, and the connection is closed then.
+            PeerRefused: the MAC was not made with our key.
+            BadMessage: the message is none of `known`. The connection is closed.
         """
         try:
             return self._receive(known, timeout)
         except (PeerLost, PeerRefused, BadMessage):
             self.close()
             raise
-        except (OSError, ValueError) as error:  # closed by another thread among them
+        except (OSError, ValueError) as error:  # also if another thread has closed it
             self.close()
             raise PeerLost(f"the connection has ended: {error}") from None
 
     def close(self) -> None:
-        """Ends the connection. A thread that receives is told."""
+        """Ends the connection. A thread in receive() gets PeerLost."""
         self._open = False
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -128,8 +130,8 @@ def greet(
 
     Raises:
         PeerRefused: another version, or another user's process.
-        PeerLost: the other side ends, or says nothing in time.
-        BadMessage: it says what no node says.
+        PeerLost: the other side ends, or sends nothing in time.
+        BadMessage: it sends a message that no node sends.
     """
     connection.settimeout(limit)
     if connection.family == socket.AF_UNIX:
@@ -160,8 +162,8 @@ def _send(connection: socket.socket, message: Any) -> None:
 
 
 def _receive(connection: socket.socket, timeout: float) -> Any:
-    # It reads byte by byte if needed, because what follows belongs to the channel. A slow peer is
-    # cut off at the limit.
+    # It reads no byte beyond the greeting, because later bytes belong to the channel. A slow peer
+    # is cut off at the limit.
     end = time.monotonic() + timeout
 
     def exactly(size: int) -> bytes:

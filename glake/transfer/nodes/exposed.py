@@ -12,7 +12,7 @@ class Exposed:
     """Contiguous memory of the host or a GPU. It is kept as long as requests use it.
 
     Attributes:
-        gpu: whose memory it is, or HOST.
+        gpu: the GPU that has the memory, or HOST.
         writable: whether peers may write to it.
     """
 
@@ -23,8 +23,8 @@ class Exposed:
         self._changed = threading.Condition()
 
     def begin(self, offset: int, size: int, write: bool) -> int:
-        """The address of the range. end() must follow. InvalidArgument: it is outside, or may not
-        be written."""
+        """Notes that a request uses a range, and returns the range's address. end() must follow.
+        Raises InvalidArgument if the range is outside the memory, or may not be written."""
         if write and not self.writable:
             raise InvalidArgument(f"{self.name!r} was not exposed as writable")
         if offset + size > self.memory.bytes:
@@ -38,14 +38,14 @@ class Exposed:
         return self.memory.address + offset
 
     def end(self) -> None:
-        """The range is no longer used."""
+        """Notes that a request no longer uses its range."""
         with self._changed:
             self._users -= 1
             self._changed.notify_all()
 
     def hide(self, timeout: float) -> None:
-        """Lets no request begin, and waits for those that have begun. BusyTimeout: one has not
-        ended."""
+        """Lets no new request begin, and waits for requests that have begun. Raises BusyTimeout if
+        one has not ended in `timeout` seconds."""
         with self._changed:
             self._hidden = True
             if not self._changed.wait_for(lambda: self._users == 0, timeout):

@@ -7,10 +7,10 @@ from glake.transfer.parted import PieceTransfer
 
 
 class NodeTransfer(PieceTransfer):
-    """One read or write of another node's memory, which a caller can wait for or ask about.
+    """One read or write of another node's memory. A caller can wait for it or ask about it.
 
-    A caller may drop it: the transfer goes on, and its memory is kept until it is done. In a forked
-    child each of its methods raises Forked.
+    The object may be dropped. The transfer goes on, and its memory is kept until it is done. In a
+    forked child each method raises Forked.
 
     Attributes:
         path: the name of the exposed memory and the address of its node, as messages show them.
@@ -21,13 +21,13 @@ class NodeTransfer(PieceTransfer):
         """Returns itself once all bytes have arrived.
 
         Args:
-            timeout: how many seconds to wait; None: as long as it takes. If the peer is lost or
-                stands still, the transfer ends in bounded time even so.
+            timeout: seconds; None: no limit. The transfer itself ends in bounded time, even if the
+                peer is lost or stands still.
 
         Raises:
-            BusyTimeout: the transfer is not done in this time; it goes on.
-            PeerLost: the other node has ended, or no longer answers. Which bytes of the
-                destination are written is not known.
+            BusyTimeout: the transfer is not done by then. It goes on.
+            PeerLost: the other node has ended, or no longer answers. It is not known which bytes
+                of the destination are written.
             PeerFailed: some pieces did not arrive intact, even after retries.
             InvalidArgument: the other node no longer exposes this memory.
             GlakeError: a copy between pinned memory and a GPU failed.
@@ -37,6 +37,6 @@ class NodeTransfer(PieceTransfer):
 
     def _typed(self, error: BaseException) -> GlakeError:
         if isinstance(error, GlakeError):
-            error.__context__ = error.__cause__ = None  # whose frames would keep the engine
+            error.__context__ = error.__cause__ = None  # their frames would keep the engine alive
             return super()._typed(error)
         return PeerFailed(f"{self.path}: {type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""Messages between nodes: JSON, every field checked. No bytes of tensors go this way."""
+"""Messages between nodes, as JSON. Every field is checked. No message has bytes of tensors."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from glake.errors import BadMessage
 from glake.transfer import fields
 
 VERSION = 1
-MOST_BYTES = 1 << 20  # of a message of a peer that has shown the secret
-MOST_HELLO = 1 << 12  # of one before that
+MOST_BYTES = 1 << 20  # of a message, once the peer has shown that it has the secret
+MOST_HELLO = 1 << 12  # of a message before that
 MOST_NAME = 200
-_MOST = 1 << 53  # JSON numbers are exact so far
+_MOST = 1 << 53  # whole numbers in JSON are exact up to here
 _ADDRESSES = 1 << 63
 
 
 def whole(given: dict[str, Any], field: str, low: int, high: int) -> int:
-    """A whole number from `low` to `high`. BadMessage."""
+    """A whole number from `low` to `high`. Raises BadMessage."""
     return fields.whole(field, given[field], low, high)
 
 
 def text(given: dict[str, Any], field: str, most: int) -> str:
-    """Printable text. BadMessage."""
+    """Printable text. Raises BadMessage."""
     return fields.text(field, given[field], most)
 
 
 def flag(given: dict[str, Any], field: str) -> bool:
-    """True or false. BadMessage."""
+    """True or false. Raises BadMessage."""
     return fields.flag(field, given[field])
 
 
@@ -52,8 +52,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class Join:
-    """Which engine a node has, and what a peer must know of it. It is each side's second
-    message."""
+    """Each side's second message: the name of the node's engine, and the engine's metadata."""
 
     kind: ClassVar[str] = "join"
     backend: str
@@ -72,7 +71,7 @@ class Join:
         return found
 
     def bytes(self) -> bytes:
-        """The metadata. BadMessage."""
+        """The metadata. Raises BadMessage."""
         try:
             return base64.b64decode(self.metadata, validate=True)
         except (binascii.Error, ValueError):
@@ -81,7 +80,7 @@ class Join:
 
 @dataclass(frozen=True)
 class Refused:
-    """Why there is no connection."""
+    """The reason why a node refuses the connection."""
 
     kind: ClassVar[str] = "refused"
     reason: str
@@ -124,7 +123,8 @@ class Told:
 
 @dataclass(frozen=True)
 class Stage:
-    """Asks the peer to put this range into a buffer that we read. It is ours until Release."""
+    """Asks the peer to copy a range into one of its buffers, which we then read. The buffer is
+    lent to us until Release."""
 
     kind: ClassVar[str] = "stage"
     id: int
@@ -166,8 +166,8 @@ class Staged:
 
 @dataclass(frozen=True)
 class Release:
-    """Says that we have read the buffer of Stage `stage`. The answer Done says that it was ours
-    until now."""
+    """Says that we have read the buffer of Stage `stage`. The answer Done says that the buffer was
+    lent to us all the time."""
 
     kind: ClassVar[str] = "release"
     id: int
@@ -181,8 +181,8 @@ class Release:
 
 @dataclass(frozen=True)
 class Take:
-    """Asks the peer to read this buffer of ours, for one of its ranges. The answer is Done. Land
-    then writes the range."""
+    """Asks the peer to read one of our buffers into one of its own. The answer is Done. Land then
+    copies it to the peer's range."""
 
     kind: ClassVar[str] = "take"
     id: int
@@ -207,7 +207,7 @@ class Take:
 
 @dataclass(frozen=True)
 class Land:
-    """Asks the peer to copy what Take `take` has read to its range. The answer is Done."""
+    """Asks the peer to copy the buffer of Take `take` to the range of Take. The answer is Done."""
 
     kind: ClassVar[str] = "land"
     id: int
@@ -234,7 +234,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """Says that request `id` has failed. `asked`: the request itself is wrong."""
+    """Says that request `id` has failed. `why` is "asked" if the request itself is wrong."""
 
     kind: ClassVar[str] = "failed"
     id: int
@@ -256,5 +256,5 @@ ANSWERS: tuple[type[Any], ...] = (Told, Staged, Done, Failed)
 
 
 def printable(reason: object, most: int = 1000) -> str:
-    """A text that Refused and Failed may have."""
+    """The reason as a text that Refused and Failed can carry."""
     return "".join(c if c.isprintable() else " " for c in str(reason))[:most]

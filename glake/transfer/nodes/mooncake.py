@@ -13,9 +13,9 @@ from glake.errors import InvalidArgument, PackageMissing, PeerFailed, PeerRefuse
 from glake.transfer.nodes.backend import Backend, NetworkRead
 
 _PROTOCOLS = ("tcp", "rdma", "efa")
-_THREADS = 16  # a read of it holds a thread until it ends
-# The engine's limit for a read is at least 5 s. A read that fails after that was given up and has
-# not ended. Its bytes may still come until the engine is closed.
+_THREADS = 16  # each read keeps a thread until the read ends
+# Seconds. The engine gives up a read after a limit of its own, 5 s or more. So a read that fails
+# after more than this time was given up, and its bytes may still come until the engine is closed.
 _GIVEN_UP = 4.0
 
 

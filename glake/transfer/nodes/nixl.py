@@ -17,16 +17,16 @@ from glake.errors import InvalidArgument, PackageMissing, PeerFailed, PeerRefuse
 from glake.transfer.nodes.backend import Backend, NetworkRead
 
 _CLOSED = "NIXL's agent is closed"
-_PACKAGES = ("nixl", "nixl_cu13", "nixl_cu12", "nixl_rocm")  # one for all, or one alone
+_PACKAGES = ("nixl", "nixl_cu13", "nixl_cu12", "nixl_rocm")  # for all kinds of GPU, or for one kind
 
 
 class Nixl(Backend):
-    """Carries the bytes by NIXL: by UCX over RDMA, or over TCP if there is no RDMA.
+    """Carries the bytes by NIXL. UCX goes over RDMA, or over TCP if there is no RDMA.
 
     Args:
         plugin: NIXL's backend: "UCX", or another that reads host memory.
-        options: of that backend, such as {"ucx_devices": "mlx5_0:1"}. What UCX itself takes
-            (UCX_TLS, UCX_NET_DEVICES) is read from the environment.
+        options: options of that backend, such as {"ucx_devices": "mlx5_0:1"}. UCX reads its own
+            options (UCX_TLS, UCX_NET_DEVICES) from the environment.
 
     Raises:
         InvalidArgument: a plugin that is no text, or options that are not texts by name.
@@ -41,7 +41,7 @@ class Nixl(Backend):
         self._agent: Any = None
         self._registered: Any = None
         self._metadata = b""
-        self._lock = threading.Lock()  # an agent is one thread's at a time
+        self._lock = threading.Lock()  # one thread at a time may use an agent
 
     @staticmethod
     def present() -> bool:
@@ -63,7 +63,7 @@ class Nixl(Backend):
             self._metadata = bytes(agent.get_agent_metadata())
         except PeerFailed:
             raise
-        except Exception as error:  # of its own kinds, which have no base of their own
+        except Exception as error:  # NIXL's errors share no base class
             raise PeerFailed(f"NIXL does not start: {_said(error)}") from None
         self._agent = agent
 
@@ -89,7 +89,7 @@ class Nixl(Backend):
         return name.decode() if isinstance(name, bytes) else str(name)
 
     def remove(self, peer: str) -> None:
-        with self._lock, contextlib.suppress(Exception):  # it may have noticed before us
+        with self._lock, contextlib.suppress(Exception):  # NIXL may have dropped the peer already
             self._agent.remove_remote_agent(peer)
 
     def read(self, peer: str, local: int, remote: int, size: int) -> NetworkRead:
@@ -117,16 +117,16 @@ class Nixl(Backend):
             with contextlib.suppress(Exception):
                 agent.deregister_memory(self._registered)
             self._registered = None
-            # Only the end of NIXL's own agent stops its reads. Others may still have the Python
-            # object, so this drops the agent inside it.
+            # Reads stop only when NIXL's C++ agent ends. Reads may still refer to the Python
+            # object, so the C++ agent inside it is dropped here.
             agent.agent = None
             del agent
         gc.collect()
 
 
 class _Read(NetworkRead):
-    """A read that is released only when it has ended. Over TCP, NIXL gives a handle back while its
-    bytes still arrive."""
+    """A read. Its handle is released only when the read has ended, because over TCP NIXL takes a
+    handle back while bytes still arrive."""
 
     def __init__(self, agent: Any, handle: Any, state: str, lock: threading.Lock) -> None:
         self._agent, self._handle, self._state, self._lock = agent, handle, state, lock

@@ -42,7 +42,7 @@ CHUNK = 4 << 20
 DEPTH = 8
 TIMEOUT = 30.0
 _MOST_CONNECTIONS = 256
-_GREETING = 10.0  # seconds in which a new connection must show that it has the secret
+_GREETING = 10.0  # seconds in which a new connection must show that its side has the secret
 _FIRST_REST, _LAST_REST = 0.05, 1.0  # seconds between two attempts to connect
 
 
@@ -50,29 +50,30 @@ class Node:
     """This process as one of several nodes. It exposes memory by name, and reads and writes memory
     of peers.
 
-    The network's leg is an engine's (NIXL or Mooncake); between pinned buffers and GPUs glake
-    copies over all paths of the node. Pieces go through the buffers several at once, so that both
-    legs work at the same time. A context manager, closed at the end.
+    A transfer has two legs. Over the network an engine (NIXL or Mooncake) carries the bytes.
+    Between pinned buffers and GPUs glake copies them over all paths of the node. Several pieces are
+    in the buffers at once, so that both legs work at the same time. As a context manager, the node
+    closes at the end.
 
     Args:
         listen: where peers connect: "host:port" (port 0: any free one) or "unix:/path". None: no
             peer can.
-        secret: what all nodes know, text or bytes, at least 16 of them. Needed with a host and a
-            port. It guards who may ask for what; the engine's own traffic is neither signed nor
-            encrypted (docs/nodes.md).
+        secret: a text or bytes that all nodes know, at least 16 characters or bytes. A host and a
+            port require it. It guards who may ask for what. The engine's own traffic is neither
+            signed nor encrypted (docs/nodes.md).
         backend: "nixl", "mooncake", or an object of Nixl or Mooncake with settings of its own.
             None: the first of them that is installed.
         chunk: bytes of a piece, or text such as "4MiB".
-        host: the address of this node that peers' engines reach; None: that of `listen`, of a
-            socket's path the loopback, else the machine's name. On a loopback address NIXL's UCX
-            stays on the loopback, unless it is told otherwise.
-        depth: pieces under way at once, each way, 1 to 256. The node holds 2 * chunk * depth bytes
-            of pinned memory.
-        timeout: seconds in which a peer has to answer, or a piece to come, before it counts as
-            lost.
+        host: the address at which peers' engines reach this node. None: the host of `listen`; for
+            a socket's path, the loopback; without `listen`, or with 0.0.0.0, the machine's name.
+            On a loopback address NIXL's UCX stays on the loopback, unless it is told otherwise.
+        depth: pieces under way at once, in each direction, 1 to 256. The node holds 2 * chunk *
+            depth bytes of pinned memory.
+        timeout: seconds. A peer is lost if a piece takes longer to come, or if an answer takes
+            three times as long.
 
     Raises:
-        InvalidArgument: another value; a port without a secret; one in use already.
+        InvalidArgument: another value, a port without a secret, or a port that is in use already.
         PackageMissing: no engine is installed; the text names the line that installs one.
         PeerFailed: the engine does not start.
         OutOfMemory, DriverError: no pinned memory.
@@ -97,13 +98,13 @@ class Node:
             )
         block, several, self._timeout = settings.sizes(chunk, depth, timeout)
         engine = settings.backend_of(backend)
-        default_engine()  # opened before, it is closed after us when the process ends
+        default_engine()  # opened first, so at the process's end it is closed after this node
         self._family = handle.family()
         self._counters = Counters()
         self._lock = threading.Lock()
         self._exposed: dict[str, Exposed] = {}
         self._links: dict[int, Channel] = {}
-        self._strangers: set[socket.socket] = set()  # that have not said who they are
+        self._strangers: set[socket.socket] = set()  # connections before the end of their greeting
         self._users: list[threading.Thread] = []
         self._closed = False
         self._server, self._at = _listening(at)
@@ -125,19 +126,19 @@ class Node:
         return None if self._at is None else str(self._at)
 
     def expose(self, name: str, memory: Array, writable: bool = False) -> None:
-        """Lets peers read memory by a name. They get its content at the time of each piece.
+        """Lets peers read memory by a name. Each piece has the memory's content when it is read.
 
-        Work that writes it must be done before they read, and what they write is there once their
-        handle is done: no stream of this process waits for them.
+        No stream of this process waits for peers. So work that writes the memory must be done
+        before peers read it. What a peer writes is there once the peer's handle is done.
 
         Args:
-            name: printable, 1 to 200 characters, not exposed yet.
+            name: 1 to 200 printable characters. No memory is exposed by this name yet.
             memory: contiguous: a tensor, an array, a buffer object or `Raw`, of the host or a GPU.
                 It is kept until hide() or close().
             writable: peers may write to it as well.
 
         Raises:
-            InvalidArgument: another name, memory with gaps, read-only memory as writable.
+            InvalidArgument: another name, memory with gaps, or read-only memory with `writable`.
         """
         self._require_open()
         if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 200:
@@ -158,7 +159,7 @@ class Node:
 
         Raises:
             InvalidArgument: nothing is exposed by this name.
-            BusyTimeout: a copy of it has not ended in the node's `timeout`; it is hidden.
+            BusyTimeout: the memory is hidden, but a copy of it did not end in the node's `timeout`.
         """
         self._require_open()
         with self._lock:
@@ -171,13 +172,13 @@ class Node:
         """Connects to another node, which may begin to listen only later.
 
         Args:
-            address: as its `address` is: "host:port", or "unix:/path".
-            timeout: seconds in all; None: the node's own.
+            address: the other node's `address`: "host:port" or "unix:/path".
+            timeout: seconds in which it must answer; None: this node's `timeout`.
 
         Raises:
-            InvalidArgument: no address; a port, and this node has no secret.
+            InvalidArgument: no address, or a port although this node has no secret.
             PeerLost: nobody answers there.
-            PeerRefused: it has another secret, another version of glake, another engine.
+            PeerRefused: it has another secret, another version of glake or another engine.
         """
         self._require_open()
         to = Address.of(address)
@@ -249,7 +250,7 @@ class Node:
             raise TransferClosed("this node is closed")
 
     def _run(self, task: Any, *arguments: Any) -> None:
-        """Runs on a thread of its own, for which close() waits."""
+        """Runs a task on a thread of its own. close() waits for the thread."""
 
         def run() -> None:
             try:
@@ -263,7 +264,7 @@ class Node:
             if self._closed:
                 raise TransferClosed("this node is closed")
             thread.start()
-            self._users.append(thread)  # which close() joins
+            self._users.append(thread)  # close() joins it
 
     def _unlisten(self) -> None:
         if self._server is None:
@@ -284,14 +285,14 @@ class Node:
             except OSError:
                 if self._closed:
                     return
-                time.sleep(_FIRST_REST)  # out of descriptors: some come back
+                time.sleep(_FIRST_REST)  # no descriptor is free now; later there may be one
                 continue
             if len(self._users) > _MOST_CONNECTIONS:
                 connection.close()
                 continue
             try:
                 self._run(self._welcome, connection)
-            except (TransferClosed, RuntimeError):  # or another thread is refused
+            except (TransferClosed, RuntimeError):  # RuntimeError: no new thread
                 connection.close()
 
     def _welcome(self, connection: socket.socket) -> None:
@@ -334,7 +335,7 @@ class Node:
         return serving, channel, metadata
 
     def _attend(self, side: Serving | Peer, channel: Channel, metadata: bytes) -> None:
-        """Keeps the books of one connection while it lasts."""
+        """Serves one connection until it ends, and counts it in the figures."""
         self._counters.add(peers=1)
         with self._lock:
             self._links[id(channel)] = channel
@@ -365,8 +366,8 @@ class Node:
         return Join(engine.name, metadata, self._carrier.block)
 
     def _joined(self, theirs: Join | Refused | None) -> tuple[str, bytes, int]:
-        """(our engine's name of the peer, its metadata, bytes of a piece). Carrier.leave() must
-        follow."""
+        """(our engine's name of the peer, the metadata of its engine, bytes of a piece).
+        Carrier.leave() must follow."""
         if theirs is None:
             raise PeerLost(f"the other node has said nothing for {self._timeout:g} s")
         if isinstance(theirs, Refused):
@@ -387,7 +388,7 @@ class Node:
 
 def _threads(count: int, name: str) -> ThreadPoolExecutor:
     made = ThreadPoolExecutor(count, thread_name_prefix=name)
-    made.submit(int)  # one there is then, should others be refused later
+    made.submit(int)  # starts one thread: the system may refuse others later
     return made
 
 

@@ -32,7 +32,7 @@ class _Going:
     """A transfer under way."""
 
     name: str
-    offset: int  # of the peer's memory
+    offset: int  # in the exposed memory
     address: int
     gpu: int
     stream: Any
@@ -46,7 +46,7 @@ class Peer:
     end. Several threads may use it, and several transfers may go at once.
 
     Attributes:
-        address: the other node's.
+        address: the address of the other node.
     """
 
     def __init__(
@@ -76,14 +76,14 @@ class Peer:
         return f"<Peer {self.address}, {state}>"
 
     def size(self, name: str) -> int:
-        """The bytes of the memory that it exposes by `name`.
+        """The size in bytes of the memory that the other node exposes by `name`.
 
         Args:
             name: as it was exposed.
 
         Raises:
             InvalidArgument: it exposes nothing by this name.
-            PeerLost: it has ended, or does not answer.
+            PeerLost: the other node has ended, or does not answer.
         """
         return self._told(name).bytes
 
@@ -95,21 +95,22 @@ class Peer:
         nbytes: int | None = None,
         checksum: bool = False,
     ) -> NodeTransfer:
-        """Starts reading memory that it exposes by `name` into memory here.
+        """Starts reading memory that the other node exposes by `name` into memory here.
 
         Args:
             name: as it was exposed.
             dst: contiguous: a tensor, an array, a buffer object or `Raw`, of the host or a GPU.
-                GPU memory is written in order of the current stream. It is filled when the handle
-                is done.
+                GPU memory is written in the order of the current stream. The memory is filled when
+                the handle is done.
             offset: the first byte to read.
-            nbytes: how many, into the first bytes of `dst`; None: as many as `dst` has.
-            checksum: every piece is compared with what was read there, on each leg; what differs
-                is read again.
+            nbytes: how many bytes, into the first ones of `dst`; None: as many as `dst` has.
+            checksum: compare the checksums of each piece at both ends of each leg. A piece that
+                differs is read again.
 
         Raises:
-            InvalidArgument: no such name, bytes that it or `dst` has not, gaps, read-only memory.
-            PeerLost: it has ended, or does not answer.
+            InvalidArgument: no such name, a range beyond the end of the exposed memory or of `dst`,
+                memory with gaps or read-only.
+            PeerLost: the other node has ended, or does not answer.
         """
         memory = memory_of(dst, write=True)
         going = self._start(name, memory, offset, nbytes, checksum, write=False)
@@ -124,25 +125,26 @@ class Peer:
         nbytes: int | None = None,
         checksum: bool = False,
     ) -> NodeTransfer:
-        """Starts writing memory of this node to memory that it exposes, as writable, by `name`.
+        """Starts writing memory of this node to writable memory that the other exposes by `name`.
 
         Args:
             name: as it was exposed.
-            src: contiguous, as read() takes it. GPU memory is read in order of the current
+            src: contiguous, as read() takes it. GPU memory is read in the order of the current
                 stream. It must stay as it is until the handle is done.
             offset: the first byte to write.
-            nbytes: how many, of the first bytes of `src`; None: all.
+            nbytes: how many bytes, the first ones of `src`; None: all.
             checksum: as of read().
 
         Raises:
-            InvalidArgument: no such name, not writable, bytes that it or `src` has not, gaps.
-            PeerLost: it has ended, or does not answer.
+            InvalidArgument: no such name, memory that is not writable, a range beyond the end of
+                the exposed memory or of `src`, memory with gaps.
+            PeerLost: the other node has ended, or does not answer.
         """
         return self._start(name, memory_of(src), offset, nbytes, checksum, write=True)
 
     def close(self) -> None:
-        """Waits for what is under way, and then ends the connection. A second call, or one in a
-        forked child, does nothing."""
+        """Waits for the transfers under way, and then ends the connection. A second call, or one
+        in a forked child, does nothing."""
         if self._family is not handle.family():
             return
         with self._changed:
@@ -159,9 +161,8 @@ class Peer:
         self.close()
 
     def listen(self) -> None:
-        """Passes answers to the threads that wait for them, until the connection ends. For the
-        node's thread.
-        """
+        """Passes answers to the threads that wait for them, until the connection ends. A thread of
+        the node runs this."""
         reason = "closed here"
         try:
             while True:
@@ -177,7 +178,7 @@ class Peer:
                 left, self._asked = self._asked, {}
             for asked in left.values():
                 asked.set_exception(PeerLost(f"{self.address}: {reason}"))
-            with self._changed:  # whoever ends the connection's use waits for its pieces
+            with self._changed:  # returns only when no piece uses the connection
                 self._changed.wait_for(lambda: self._pieces == 0)
 
     @property
@@ -253,7 +254,7 @@ class Peer:
                 self._threads.submit(self._carry, going, *piece)
             except RuntimeError as error:
                 if "shutdown" not in str(error):
-                    continue  # another thread was refused: the piece waits for those there are
+                    continue  # no new thread; an existing one takes the piece later
                 self._over(going, 0, PeerLost(f"this node ends: {error}"))
         return done
 
@@ -270,7 +271,7 @@ class Peer:
             except BaseException as failure:
                 error = failure
                 if isinstance(failure, PeerLost):
-                    self._channel.close()  # what it is to send next would wait as long
+                    self._channel.close()  # a later request would wait as long
         self._over(going, 0 if going.handle.failed else size, error)
 
     def _over(self, going: _Going, size: int, error: BaseException | None) -> None:
@@ -295,8 +296,8 @@ class Peer:
         )
 
     def _fetched(self, going: _Going, start: int, size: int, slot: int) -> None:
-        """Reads a buffer into a slot. If the peer then confirms it, the buffer was ours alone and
-        the slot has its bytes."""
+        """Reads the peer's buffer into a slot. The slot has the right bytes only if the peer then
+        confirms that the buffer was lent to us all the time."""
         staged = self._ask(
             lambda number: Stage(number, going.name, going.offset + start, size, going.checked)
         )
@@ -336,7 +337,8 @@ class Peer:
         self._ask(lambda number: Land(number, take))
 
     def _tried(self, step: Callable[[], None]) -> None:
-        """Repeats a step that failed, which is possible because it only writes buffers."""
+        """Does a step, and repeats it if it failed. It may be repeated because it writes only to
+        buffers."""
         for left in reversed(range(RETRIES + 1)):
             try:
                 return step()
@@ -347,8 +349,8 @@ class Peer:
                 self._carrier.counters.add(retries=1)
 
     def _ask(self, make: Callable[[int], Any]) -> Any:
-        """The answer to a request. If none comes in time, it ends the connection and raises
-        PeerLost. What was lent to the peer may then not be ours again."""
+        """The answer to a request. If none comes in time, ends the connection and raises PeerLost.
+        The peer may still read a buffer that was lent to it."""
         number, asked = next(self._numbers), Future[Any]()
         with self._changed:
             if self._lost is not None:
@@ -356,7 +358,7 @@ class Peer:
             self._asked[number] = asked
         try:
             self._channel.send(make(number))
-            # The peer may itself wait that long for a buffer, and for its own read.
+            # The peer may itself wait `timeout` seconds for a buffer, and as long for its own read.
             answer = asked.result(3 * self._timeout)
         except NotYet:
             self._channel.close()

@@ -26,12 +26,12 @@ from glake.transfer.nodes.messages import (
     Told,
 )
 
-_MOST_AT_ONCE = 512  # requests of one connection
+_MOST_AT_ONCE = 512  # requests of one connection that are under way
 
 
 @dataclass
 class _Lent:
-    """A slot that a peer reads (Stage), or that waits for the peer's order to land (Take)."""
+    """A slot that a peer reads (Stage), or whose bytes wait for the peer's Land (Take)."""
 
     slot: int
     request: Stage | Take
@@ -39,13 +39,15 @@ class _Lent:
 
 
 class Serving:
-    """Answers a peer's requests until its connection ends. It waits for the peer only to get back
-    what was lent, and for at most `timeout` seconds.
+    """Answers a peer's requests until its connection ends. It waits for the peer only while a slot
+    is lent to the peer, and at most `timeout` seconds.
 
     Args:
-        channel: after its greeting.
-        name, metadata: of the peer's engine.
-        find: gives what is exposed by a name; InvalidArgument.
+        channel: the connection, after its greeting.
+        name: our engine's name of the peer.
+        threads: do the requests that move bytes.
+        find: returns the memory that is exposed by a name, or raises InvalidArgument.
+        timeout: seconds for which a slot may be lent.
     """
 
     def __init__(
@@ -64,10 +66,10 @@ class Serving:
         self._changed = threading.Condition()
 
     def run(self) -> None:
-        """Runs until the connection ends. All that was lent is back then.
+        """Runs until the connection ends. Then all lent slots have been given back.
 
         Raises:
-            PeerLost, PeerRefused, BadMessage: how it ended.
+            PeerLost, PeerRefused, BadMessage: the reason why the connection ended.
         """
         try:
             while True:
@@ -97,7 +99,7 @@ class Serving:
                 self._threads.submit(self._answer, request)
         except RuntimeError as error:
             if "shutdown" not in str(error):
-                return  # another thread was refused: it waits for those there are
+                return  # no new thread; an existing one takes the request later
             self._over()
             raise PeerLost(f"this node ends: {error}") from None
 
@@ -124,7 +126,7 @@ class Serving:
         try:
             self._channel.send(answer)
         except GlakeError:
-            pass  # run() is told as well
+            pass  # run() sees the end of the connection as well
         finally:
             self._over()
 
@@ -163,7 +165,7 @@ class Serving:
 
     def _take(self, request: Take) -> Done:
         exposed = self._find(request.name)
-        exposed.begin(request.offset, request.bytes, write=True)  # refused before bytes are sent
+        exposed.begin(request.offset, request.bytes, write=True)  # raises before bytes are sent
         exposed.end()
         slots, slot = self._carrier.serving, self._slot(request)
         try:

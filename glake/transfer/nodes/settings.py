@@ -17,7 +17,8 @@ _BACKENDS: dict[str, type[Nixl] | type[Mooncake]] = {"nixl": Nixl, "mooncake": M
 
 
 def secret_of(given: str | bytes | None) -> bytes:
-    """The secret that all nodes know, as bytes. None for None. InvalidArgument: it is too short."""
+    """The secret that all nodes know, as bytes; empty for None. Raises InvalidArgument if it is too
+    short."""
     found = given.encode() if isinstance(given, str) else given
     if found is None:
         return b""
@@ -30,7 +31,7 @@ def secret_of(given: str | bytes | None) -> bytes:
 
 
 def seconds(given: Any) -> float:
-    """Checks a timeout. InvalidArgument."""
+    """Checks a timeout. Raises InvalidArgument."""
     number = given if isinstance(given, int | float) and not isinstance(given, bool) else 0
     if not 0 < number <= 1e6:
         raise InvalidArgument(f"timeout {given!r}: seconds above 0, at most 1000000")
@@ -38,7 +39,8 @@ def seconds(given: Any) -> float:
 
 
 def sizes(chunk: str | int, depth: int, timeout: float) -> tuple[int, int, float]:
-    """Checks the bytes of a piece, the pieces at once, and the seconds. InvalidArgument."""
+    """Checks the bytes of a piece, the number of pieces at once, and the seconds. Raises
+    InvalidArgument."""
     block, several = arguments.size("chunk", chunk), arguments.whole(depth)
     if not 4096 <= block <= 1 << 30 or block % 4096:
         raise InvalidArgument(f"chunk of {block} bytes: a multiple of 4096, at most 1 GiB")
@@ -48,7 +50,8 @@ def sizes(chunk: str | int, depth: int, timeout: float) -> tuple[int, int, float
 
 
 def host_of(given: str | None, at: Address | None) -> str:
-    """The address by which peers' engines reach a node that listens at `at`. InvalidArgument."""
+    """The address at which peers' engines reach a node that listens at `at`. Raises
+    InvalidArgument."""
     if given is not None:
         if not isinstance(given, str) or not given or not given.isprintable():
             raise InvalidArgument(f"host {given!r}: a name or an address of this machine")
@@ -59,7 +62,8 @@ def host_of(given: str | None, at: Address | None) -> str:
 
 
 def backend_of(given: str | Backend | None) -> Backend:
-    """Checks that an engine is not open yet. InvalidArgument, PackageMissing."""
+    """The engine of a node: the given object, or a new one. Raises InvalidArgument for another
+    value, and PackageMissing if no engine is installed."""
     if isinstance(given, Backend):
         return given
     if given is None:

@@ -10,7 +10,7 @@ from glake.errors import BusyTimeout, PeerFailed
 from glake.transfer.nodes.backend import NetworkRead
 from glake.transfer.nodes.stats import Counters
 
-_LOOK = 0.05  # seconds between two looks at reads that do not end
+_LOOK = 0.05  # seconds between two checks of the reads that did not end
 
 
 class Slots:
@@ -21,12 +21,12 @@ class Slots:
         self._free = [address + i * size for i in range(count)]
         self._count = count
         self._held: list[tuple[int, str, NetworkRead]] = []
-        self._kept: Counter[int] = Counter()  # held, and not yet said to be given back
+        self._kept: Counter[int] = Counter()  # held buffers that were not given back yet
         self._changed = threading.Condition()
         self._counters = counters
 
     def take(self, timeout: float) -> int:
-        """The address of a buffer, which is the caller's until give_back().
+        """The address of a free buffer. It belongs to the caller until give_back().
 
         Raises:
             BusyTimeout: none was free in `timeout` seconds.

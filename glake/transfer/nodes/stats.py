@@ -12,18 +12,19 @@ class NodeStats:
     """The figures of a node since it was made.
 
     Attributes:
-        reads, writes: transfers of this node's peers that are over.
-        failed: transfers that failed.
+        reads, writes: transfers that this node began, and that succeeded.
+        failed: transfers that this node began, and that failed.
         retries: pieces that were read again, after the network failed or a checksum differed.
-        lost_peers: connections, either way, that ended without being closed.
-        network_read_bytes: that the engine brought here, from either kind of peer.
-        network_sent_bytes: that peers' engines have read here.
-        gpu_bytes: copied between pinned buffers and GPUs, over all paths.
-        host_bytes: copied between pinned buffers and other host memory.
-        buffer_bytes: pinned buffers that it holds.
-        buffers_held: buffers that a read which does not end may still write to; not used again.
-        peers: connections that are open, either way.
-        under_way: transfers that are not over.
+        lost_peers: connections that ended without being closed, whichever node began them.
+        network_read_bytes: bytes that this node's engine has read from peers.
+        network_sent_bytes: bytes that peers' engines have read from this node.
+        gpu_bytes: bytes copied between pinned buffers and GPUs, over all paths.
+        host_bytes: bytes copied between pinned buffers and other host memory.
+        buffer_bytes: bytes of the node's pinned buffers.
+        buffers_held: buffers that are not used now, because a read that did not end may still
+            write to them.
+        peers: open connections, whichever node began them.
+        under_way: transfers that this node began, and that are not over.
     """
 
     reads: int = 0

@@ -18,7 +18,7 @@ _LEVELS = "msugN"  # from host memory up to the NVSwitch
 
 
 def write(topology: Topology, file: Path) -> None:
-    """Writes the graph's text. OSError if the file cannot be written."""
+    """Writes the graph's text. Raises OSError if the file cannot be written."""
     files.write_whole(file, text(topology), mode=0o644)
 
 

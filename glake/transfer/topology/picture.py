@@ -15,7 +15,7 @@ from glake.transfer.topology.look import DRAM, FILL, NVLINK, PCIE, SOCKET, label
 from glake.transfer.topology.routes import parents
 from glake.transfer.topology.topology import Topology
 
-_STEP = 1.7  # from one GPU to the next
+_STEP = 1.7  # from one GPU to the next, in the unit of all lengths here
 _ARC = 0.62  # height of an NVLink's arc for each GPU it spans
 _GPU_WIDTH, _HEIGHT = 0.9, 0.42
 Spots = dict[str, tuple[float, float]]

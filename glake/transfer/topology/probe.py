@@ -62,8 +62,8 @@ class _Probe:
         self._found: dict[str, float] = {}
         self._joint: list[Joint] = []
         self._notes: list[str] = []
-        self._shared: dict[tuple[str, str], float] = {}  # GB/s that went over them, by their ends
-        self._together: set[frozenset[str]] = set()  # edges that got other rates than believed
+        self._shared: dict[tuple[str, str], float] = {}  # GB/s over a shared link, by its ends
+        self._together: set[frozenset[str]] = set()  # edges with unexpected rates at once
         self._both: list[BothWays] = []
 
     def run(self) -> Calibration:
@@ -283,7 +283,9 @@ class _Probe:
                     self._set(*ends, max(total, self._found.get(name, 0.0)))
                 else:
                     self._at_least(*ends, total)
-        if wrong and again:  # a memory's limit was taken for that of links, perhaps of these too
+        # What limited links was really a memory. The rates of these links may be wrong for the same
+        # reason, so they are measured once more.
+        if wrong and again:
             self._found = {n: r for n, r in self._found.items() if n.count("s") < 2}
             self._memories()
             self._socket_links(again=False)
@@ -386,9 +388,8 @@ class _Probe:
         """Adds joint limits: lines from the rate that each direction reaches alone to the rates of
         both at once.
 
-        GPUs may not be able to fill an edge. Then the edge can reach more than they did. It is
-        taken to reach the rate that was believed, as far as a straight line to the rates of both
-        allows.
+        If the GPUs cannot fill an edge, its own rate is not known. It is then assumed to be the
+        believed rate, or less, so that a straight line goes from it through the rates of both.
         """
         can = [max(self._edge_rate(*n.split(">")), a) for n, a in zip(names, alone, strict=True)]
         share = got[0] / can[0] + got[1] / can[1]

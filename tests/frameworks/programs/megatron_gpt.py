@@ -139,7 +139,7 @@ def offloaded() -> dict[str, Any]:
     state = handler.offload(there)
     pinned = glake.stats()[PINNED] - pinned
     back = handler.reload(state)
-    assert isinstance(state, tuple)  # by this its callers know what is away
+    assert isinstance(state, tuple)  # so its callers know that the activation is away
     figures = glake.stats()
     told = {name: figures[f"glake.integrations.megatron.{name}_bytes"] for name in MOVES}
     return {"back": torch.equal(back, there), "away": state[1].nbytes, "pinned": pinned, **told}
@@ -154,7 +154,7 @@ def buffers() -> dict[str, Any]:
     buffer = parallel_state.get_global_memory_buffer()
     sizes = []
     for count in (1 << 20, 1 << 21, 1 << 20):
-        with glake.region("phase"):  # the buffer must not be in it
+        with glake.region("phase"):  # the buffer must not be in this region
             tensor = buffer.get_tensor((count // 16, 16), torch.float32, "test")
         assert tensor.shape == (count // 16, 16)
         del tensor

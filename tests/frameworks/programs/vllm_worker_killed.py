@@ -98,7 +98,7 @@ def main() -> None:
     serve(engine)
     shut(engine)
     # vLLM's own file for its workers stays when one is killed. States of trainers and shared
-    # machines belong to other jobs, as this one makes none.
+    # machines belong to other jobs, because this one makes none.
     new = set(os.listdir("/dev/shm")) - before
     left = {name for name in new if not name.startswith(("glake-trainer", "glake-sim-"))}
     told["left"] = sorted(name for name in left if "glake" in name or "simcuda" in name)

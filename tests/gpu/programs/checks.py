@@ -75,7 +75,7 @@ def library() -> ctypes.CDLL:
 
 
 def books(device: int = 0) -> tuple[int, str]:
-    """glake_check()'s status and what it found."""
+    """The status of glake_check(), and the text of its findings."""
     glake = library()
     code = glake.glake_check(device)
     text = ctypes.create_string_buffer(8192)
@@ -96,13 +96,14 @@ def sleep(milliseconds: float) -> None:
 
 
 def numbers(count: int, seed: int = 0) -> torch.Tensor:
-    """Random float32 values on the device. A seed always gives the same."""
+    """Random float32 values on the device. The same seed gives the same values."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(count, generator=generator).to(DEVICE)
 
 
 def fragmented(pieces: int = 16, mib: int = 24) -> list[torch.Tensor]:
-    """Every second one of many equal tensors, without room to grow. Between them are holes."""
+    """Fills memory with equal tensors, and returns every second one. The others leave holes. glake
+    may take no more memory."""
     settle()
     held = [torch.empty(mib * MIB, dtype=torch.uint8, device=DEVICE) for _ in range(pieces)]
     total = torch.cuda.mem_get_info()[1]

@@ -37,7 +37,7 @@ def check_training() -> None:
         torch.compiler.cudagraph_mark_step_begin()
         losses = []
         for model, optimizer in ((plain, first), (fast, second)):
-            optimizer.zero_grad()  # to None, as a compiled graph owns its gradients
+            optimizer.zero_grad()  # to None, because a compiled graph owns its gradients
             loss = model(x).square().mean()
             loss.backward()
             optimizer.step()

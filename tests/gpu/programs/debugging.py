@@ -18,7 +18,7 @@ def found() -> str:
     torch.cuda.synchronize()
     status, text = books()
     assert status == CORRUPTED, f"glake_check gave {status}: {text}"
-    status, again = books()  # it is said only once
+    status, again = books()  # a finding is reported only once
     assert status == 0, again
     return text
 

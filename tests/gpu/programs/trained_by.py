@@ -134,7 +134,7 @@ WAYS = {
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    torch.use_deterministic_algorithms(True)  # with warn_only attention would not be
+    torch.use_deterministic_algorithms(True)  # with warn_only attention could differ
     found = WAYS[sys.argv[1]]()
     peak = torch.cuda.max_memory_allocated()
     ours = None

@@ -4,7 +4,7 @@ Runs steps without the hook and with it, in one process. DeepSpeed's hook has Ze
 offload, Megatron-core's a GPT, and vLLM's a request to its engine if the package is no stand-in.
 The others have a plain model. All steps are so small that Python takes most of the time, as it
 does on the host of a GPU. Prints a line of JSON: driver calls of the simulator for each. If
-valgrind counts instructions, CALLGRIND names a library with `begin` and `end(text)` of a stretch.
+valgrind counts instructions, CALLGRIND names a library. Its begin() and end(text) mark what counts.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
 """CuPy's own memory classes over glake's blocks.
 
-CuPy's runtime does not start without a GPU. So the program gives the device and the stream, for
-which CuPy would ask it.
+CuPy's runtime does not start without a GPU. So the program provides the device and the stream, for
+which CuPy would ask its runtime.
 """
 
 import cupy

@@ -1,4 +1,4 @@
-"""What other packages need of GPU memory: legacy IPC, allocator settings, paused memory."""
+"""Features of GPU memory that other packages need: legacy IPC, allocator settings, pausing."""
 
 from pathlib import Path
 

@@ -13,7 +13,7 @@ import pytest
 PROGRAMS = Path(__file__).parent / "programs"
 STEPS = "4"
 POLICIES = "native,expandable,glake"
-CLOSE_ALLOCATED, CLOSE_RESERVED = 0.01, 0.03  # how near both are
+CLOSE_ALLOCATED, CLOSE_RESERVED = 0.01, 0.03  # the most by which they may differ, as a share
 
 
 def figures(command, folder):

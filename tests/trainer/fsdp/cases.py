@@ -58,8 +58,9 @@ def evaluating(sharded, net, number, optimizer):
 
 
 BF16 = {"compute_dtype": "bfloat16", "reduce_dtype": "float32"}
-# The zoo's gradients are small, and Adam makes whole steps even of their rounding. So parameters
-# differ by more than elsewhere. At ten times this rate losses do too, on some processors.
+# The zoo's gradients are small, and Adam makes full steps even of their rounding errors. So the
+# parameters of both sides differ more than in other cases. At ten times this rate losses differ
+# too, on some processors.
 ZOO = {"lr": 1e-3, "parameters": 5e-4}
 CASES = {
     "plain": {},

@@ -1,4 +1,4 @@
-"""Ranks as processes. One start runs many cases, as torch takes longer to start than they do."""
+"""Ranks as processes. One start runs many cases, because torch starts more slowly than a case."""
 
 import json
 import os
@@ -20,9 +20,10 @@ def free_port():
 
 
 def run_ranks(count, names, directory, checkpoints, limit=900):
-    """Runs rank.py on `count` ranks; returns what each one wrote. Warnings of old calls are errors.
+    """Runs rank.py on `count` ranks, and returns what each one wrote. Warnings of deprecated calls
+    are errors.
 
-    AssertionError with the output of a rank that failed.
+    If a rank fails, raises AssertionError with its output.
     """
     output = directory / f"ranks{count}"
     environment = {
@@ -57,7 +58,7 @@ def run_ranks(count, names, directory, checkpoints, limit=900):
 
 @pytest.fixture(scope="session")
 def results(tmp_path_factory):
-    """(ranks, case) -> what rank 0 gave. All cases of a number of ranks run in one start."""
+    """(ranks, case) -> the result of rank 0. All cases of a number of ranks run in one start."""
     known = {}
     checkpoints = tmp_path_factory.mktemp("checkpoints")
 

@@ -1,4 +1,4 @@
-"""One rank: runs cases under glake's FSDP and under PyTorch's, and writes what they gave as JSON.
+"""One rank: runs cases under glake's FSDP and under PyTorch's, and writes the results as JSON.
 
 Usage: rank.py OUTPUT CASE..., in an environment like torchrun's.
 """
@@ -98,10 +98,10 @@ def backward(case, sharded, net, tokens, targets):
 
 
 def compare(case):
-    """What the two sides gave. Only rank 0 has whole tensors."""
+    """Trains on both sides, and compares the results. Only rank 0 has whole tensors."""
     ours, gradients, parameters = train(case, "ours")
     theirs, their_gradients, their_parameters = train(case, "torch")
-    # A bias of keys changes no attention. Its gradient is noise, of which Adam makes whole steps.
+    # A bias of keys changes no attention, so its gradient is noise. Adam makes full steps of it.
     most = max((float(each.abs().max()) for each in their_gradients.values()), default=0.0)
     noise = {name for name, each in their_gradients.items() if each.abs().max() < 1e-6 * most}
     assert len(noise) <= 2 and all("key" in name for name in noise), noise

@@ -1,4 +1,4 @@
-"""Checkpoints are whole or absent, and found again; what damages them."""
+"""Checkpoints are whole or absent, and are found again. Damaged ones are noticed."""
 
 from __future__ import annotations
 
@@ -365,7 +365,8 @@ def test_a_copy_of_the_folder_is_another_run(tmp_path: Path, shared: Path) -> No
 
 
 def _of_two_ranks(shared: Path) -> list[Path]:
-    """Renames what memory holds, as if a job of two ranks had kept it. The new paths."""
+    """Renames the states in memory, as if a job of two ranks had kept them. Returns the new
+    paths."""
     return [
         path.rename(path.with_name(path.name.replace("of1", "of2")))
         for path in sorted(shared.glob("*/0of1.*"))

@@ -88,7 +88,7 @@ def one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(make: Any, path: str, value: Any) -> None:
-    """Runs one step with one option changed. GlakeError if the option refuses the value."""
+    """Runs one step with one option changed. Raises GlakeError if the option refuses the value."""
     config = make()
     for name, plain in (("data.path", "text"), ("data.length", 16), ("sequences", 2), ("steps", 1)):
         config.set(name, plain)
@@ -182,7 +182,7 @@ def test_turned_positions_need_pairs() -> None:
 
 
 def test_leaves_of_different_dtypes_work_together() -> None:
-    """Each computes in its own dtype. Before, torch refused the mix within a step."""
+    """Each computes in its own dtype. Earlier, torch refused the mix during a step."""
     for path, dtype in (("norm", "bfloat16"), ("block.attention.key", "bfloat16")):
         run(gpt, f"model.{path}.dtype", dtype)
 

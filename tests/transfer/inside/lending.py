@@ -1,4 +1,4 @@
-"""How an engine uses the GPUs and parts of links that it is lent, and what it says of copies."""
+"""An engine uses the GPUs and parts of links that it is lent, and reports its copies."""
 
 import itertools
 import os

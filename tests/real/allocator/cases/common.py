@@ -1,4 +1,4 @@
-"""What the cases share. No kernel runs under them, so all contents come and go by copies."""
+"""Helpers of the cases. Kernels compute nothing here, so cases write and read memory by copies."""
 
 import contextlib
 import gc
@@ -33,7 +33,7 @@ def stat(name: str) -> int:
 
 
 def refused(size: int) -> bool:
-    """Whether `size` bytes are out of memory. If not, they are taken and freed."""
+    """Whether a request of `size` bytes runs out of memory. If not, it is freed again."""
     try:
         u8(size)
     except torch.OutOfMemoryError:

@@ -27,7 +27,7 @@ try:
 except torch.OutOfMemoryError:
     show("out of memory")
 torch.cuda.synchronize()
-show("synchronised")  # the caller's own is not counted
+show("synchronised")  # the caller's own synchronisation is not counted
 blocks = [torch.empty(MIB * k, dtype=torch.uint8).pin_memory() for k in (1, 2, 3)]
 show("three pinned")
 del blocks

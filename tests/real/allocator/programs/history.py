@@ -21,7 +21,7 @@ u8(1)
 torch.cuda.memory._record_memory_history(stacks="python")
 kept = u8(3 * MIB)
 del kept
-assert actions().count("snapshot") == 0  # a snapshot's event is in the next
+assert actions().count("snapshot") == 0  # a snapshot's event is only in the next snapshot
 torch.cuda.memory_stats()
 assert actions().count("snapshot") == 1
 assert actions().count("snapshot") == 2

@@ -99,7 +99,7 @@ torch.cuda.empty_cache()
 allocator.wake_up()
 assert holds(weights, 13)
 
-# Where PyTorch has a pool of its own, that one counts.
+# Inside a pool of PyTorch's own, memory is in that pool.
 used = allocator.get_current_usage()
 with torch.cuda.use_mem_pool(torch.cuda.MemPool()), allocator.use_memory_pool("weights"):
     aside = marked(14)

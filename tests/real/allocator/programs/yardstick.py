@@ -197,7 +197,7 @@ def main():
         simcuda.configure("complete_after", "-1" if late else "0")
         torch.manual_seed(0)
         clean()
-        # With --trace the job has memory to spare, as held memory is compared.
+        # With --trace the job has memory to spare, because held memory is compared.
         little = capacity_mib is not None and options.trace is None
         ballast = Ballast(capacity_mib * MIB) if little else None
         with recorded(options.trace and options.trace / f"{name}.trace"):

@@ -2,10 +2,10 @@
 
     resting.py ddp|fsdp1|fsdp|fsdp-offload
 
-In glake's memory the weights and the optimizer are paused after each step and resumed where they
-were, and the optimizer's state is in host memory until the next one. `fsdp1` is FSDP, `fsdp` is
-FSDP2, and `fsdp-offload` FSDP2 with its own offload, of pinned memory. Without glake nothing rests.
-Prints rank 0's losses.
+In glake's memory the weights and the optimizer's memory are paused after each step and resumed at
+the same addresses. Until the next step the optimizer's state is in host memory. `fsdp1` is FSDP,
+`fsdp` is FSDP2, and `fsdp-offload` FSDP2 with its own offload, of pinned memory. Without glake
+nothing rests. Prints rank 0's losses.
 """
 
 import contextlib
@@ -89,7 +89,7 @@ for step in range(5):
     mean = loss.detach().clone()
     dist.all_reduce(mean)
     losses.append(mean.item() / dist.get_world_size())
-    if IN_GLAKE and how != "fsdp-offload":  # which keeps both in host memory
+    if IN_GLAKE and how != "fsdp-offload":  # fsdp-offload keeps both in host memory
         from glake import transfer
 
         if pool is None:  # the first step makes the state

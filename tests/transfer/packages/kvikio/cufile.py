@@ -6,7 +6,7 @@ from typing import Any
 
 asked: list[tuple[str, int, int]] = []
 opened: list["CuFile"] = []
-failing: dict[str, int] = {}  # what fails: how often
+failing: dict[str, int] = {}  # by call: how many of its next calls fail
 
 
 def _fails(what: str) -> bool:
