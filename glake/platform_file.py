@@ -228,7 +228,10 @@ def _check_nodes(platform: Platform, where: str) -> None:
             match = re.fullmatch(r"N|([msgu])(0|[1-9]\d{0,3})", node)
             if match is None:
                 _refuse(
-                    where, f"edge {edge.name}", f"{node!r} is no node", "they are mS sS uK gI N"
+                    where,
+                    f"edge {edge.name}",
+                    f"{node!r} is no node",
+                    "nodes are mS, sS, uK, gI or N",
                 )
             limits = {"m": len(platform.sockets), "s": len(platform.sockets), "g": platform.gpus}
             if match[1] in limits and int(match[2]) >= limits[match[1]]:

@@ -213,7 +213,7 @@ class TraceWriter:
         """
         line = f"# {arguments.text('a key', key)}: {value}"
         if not key.strip() or ":" in key or not line.replace("\t", " ").isprintable():
-            raise TraceError(f"{line[:80]!r}: a key holds no colon, a fact no line break")
+            raise TraceError(f"{line[:80]!r}: a key must have no colon, and a fact no line break")
         self._write_line(line)
 
     def comment(self, text: str) -> None:

@@ -1,6 +1,7 @@
 // The rest of World: streams, threads, faults, the process, and the identities.
 #pragma once
 
+#include "base/tuning.h"
 #include "world.h"
 
 namespace fuzz {
@@ -66,7 +67,8 @@ inline void World::new_stream() {
   streams_.push_back(made);
   ended_.push_back(false);
   silent_.push_back(silent);
-  if (streams_.size() > 4) exact_full_ = false;  // too many for the tickets of one free
+  // More streams than one free can have tickets.
+  if (streams_.size() > static_cast<size_t>(glake::Tuning::kTickets)) exact_full_ = false;
 }
 
 // Destroys a stream. Its work goes on, and glake may hold memory that was last used on it.

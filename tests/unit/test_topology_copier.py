@@ -125,13 +125,13 @@ def test_host_memory_that_cannot_be_had_is_told(monkeypatch: pytest.MonkeyPatch)
 
     def refuse(copies: Any, size: int, repeats: int) -> list[list[int]]:
         if any(place == (-1, 1) for pair in copies for place in pair):
-            raise CopyRefused("host memory could not be had on socket 1")
+            raise CopyRefused("the system gave no host memory on socket 1")
         return [[1000 * (r + 1) for r in range(repeats)] for _ in copies]
 
     monkeypatch.setattr("glake._C.time_copies", refuse)
     copier = DriverCopier(Topology("x", load_platforms()["dgx1v"], "test"))
     assert copier.rates([Copy("m1", "g0")]) == [0.0] == copier.rates([Copy("g0", "m1")])
-    assert copier.notes == ["host memory could not be had on socket 1"]
+    assert copier.notes == ["the system gave no host memory on socket 1"]
     assert copier.rates([Copy("m0", "g0")])[0] > 0
 
 

@@ -91,6 +91,9 @@ struct TransferTuning {
   // A run whose planned rate changes by less than this part keeps what its hops have measured. A
   // guess.
   static constexpr double kPaceKept = 0.05;
+  // A run whose planned part of a stock, times the number of runs beside it, is above this is not
+  // held back: it is no thin path. A guess.
+  static constexpr double kWidePart = 0.6;
   // A run that reaches this part of its plan's rate clears its edges of suspicion: a guess.
   static constexpr double kRunsWell = 0.85;
   // Copies that together need this part of a limit wait for each other: a guess.
@@ -201,8 +204,10 @@ struct TransferTuning {
   static constexpr unsigned kMostFailures = 3;  // failures after which a transfer gives a run up
   // How long a path rests after its first failure, and the longest rest.
   static constexpr uint64_t kFirstRest = 2'000'000, kLongestRest = 10'000'000'000;
-  static constexpr uint64_t kGoodChunks = 64;     // successes in a row that halve the next rest
-  static constexpr uint64_t kGrace = 10'000'000;  // a copy of any length may be this late
+  static constexpr uint64_t kGoodChunks = 64;  // successes in a row that halve the next rest
+  // A chunk is late after so many times the time that was expected of it, and kGrace more: guesses.
+  static constexpr uint64_t kLate = 3;
+  static constexpr uint64_t kGrace = 10'000'000;
   // Time between two questions about a late copy.
   static constexpr uint64_t kOverduePoll = 1'000'000;
   // A late copy that writes to the destination gets this much more time before its transfer fails.

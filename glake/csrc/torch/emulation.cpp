@@ -162,8 +162,8 @@ Fork& current_fork() {
   return fork;
 }
 
-// If the live blocks have more bytes than this, they are not copied. The child then sees what the
-// parent writes to them.
+// If the live blocks have more bytes than this (a guess), they are not copied. The child then sees
+// what the parent writes to them.
 constexpr size_t kMostCopied = size_t{2} << 30;
 
 void before_fork() {

@@ -148,8 +148,9 @@ uint64_t Engine::start(Request request) {
   const bool possible = plain_.possible(request);
   const bool small = request.parts.total() < TransferTuning::kAlwaysPlain;
   if (local && (request.flags & kChecksum) != 0) {
-    throw Error(GLAKE_COPY_REFUSED, "checksums are of copies between two places, not within " +
-                                        device_text(request.src.gpu));
+    throw Error(GLAKE_COPY_REFUSED,
+                "a checksum needs a copy between two places; this copy is within " +
+                    device_text(request.src.gpu));
   }
   if (possible && ((small && !wanted) || simple || local)) return plain(request, false);
   if (local || simple) {
@@ -266,7 +267,9 @@ uint64_t Engine::start_here(Request request, Rate plain_rate) {
     if (s.ok()) s = driver_.wait_event(come, kForever);
     driver_.destroy_event(come);
   }
-  if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "the stream before it: " + driver_.describe(s));
+  if (!s.ok())
+    throw Error(GLAKE_DRIVER_ERROR,
+                "waiting for the stream's earlier work: " + driver_.describe(s));
   const uint64_t id = runner_.add(std::make_shared<Transfer>(std::move(request)), plain_rate);
   std::string text;  // the result is not used here: the caller asks the handle for it
   copy(id)->wait(kForever, &text);
@@ -327,15 +330,17 @@ void Engine::open_relays(const std::string& path, const std::vector<std::pair<in
   const int known = topology_ == nullptr ? 0 : topology_->gpus();
   for (const auto& [gpu, there] : gpus) {
     if (gpu < devices_.count() || gpu >= known) {
-      throw Error(GLAKE_INVALID_DEVICE, device_text(gpu) + " is no GPU of the topology (" +
-                                            counted(static_cast<uint64_t>(known), "GPU") +
-                                            ") that the driver does not show");
+      throw Error(GLAKE_INVALID_DEVICE,
+                  device_text(gpu) +
+                      " cannot be a relay of the service: it lends GPUs of the topology (" +
+                      counted(static_cast<uint64_t>(known), "GPU") +
+                      ") that the driver does not show to this process");
     }
   }
   if (devices_.count() != 1) {
-    throw Error(GLAKE_COPY_REFUSED, "a process that sees " +
-                                        counted(static_cast<uint64_t>(devices_.count()), "GPU") +
-                                        " uses those it sees");
+    throw Error(GLAKE_COPY_REFUSED,
+                "relays of the service are for a process that sees one GPU; this one sees " +
+                    counted(static_cast<uint64_t>(devices_.count()), "GPU"));
   }
   devices_.open(0);
   std::vector<RemoteGpus::Relay> relays;
@@ -368,7 +373,8 @@ void Engine::place_of(const void* ptr, int* device, int* pinned) {
   PointerFacts facts;
   Status s = scope.status();
   if (s.ok()) s = driver_.pointer_facts(reinterpret_cast<Address>(ptr), &facts);
-  if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "asking about " + hex(ptr) + driver_.describe(s));
+  if (!s.ok())
+    throw Error(GLAKE_DRIVER_ERROR, "asking about " + hex(ptr) + ": " + driver_.describe(s));
   using Kind = PointerFacts::Kind;
   const bool on_gpu = facts.kind == Kind::kDevice || facts.kind == Kind::kManaged;
   *device = on_gpu ? facts.device : GLAKE_HOST;

@@ -245,7 +245,7 @@ class Failed:
     def read(cls, given: dict[str, Any]) -> Failed:
         """Checked."""
         if given["why"] not in ("asked", "failed"):
-            raise BadMessage("why: not asked or failed")
+            raise BadMessage('why is neither "asked" nor "failed"')
         return cls(whole(given, "id", 0, _MOST), given["why"], text(given, "reason", 2000))
 
 

@@ -19,7 +19,7 @@ struct Assumed {
   std::vector<char> bytes;
 };
 
-constexpr int64_t kMostAssumed = int64_t{16} << 20;  // bytes
+constexpr int64_t kMostAssumed = int64_t{16} << 20;  // bytes; a guess
 
 Assumed assumed_of(const at::Tensor& result, const at::Tensor& values) {
   Assumed made;

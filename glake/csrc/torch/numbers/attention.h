@@ -69,6 +69,7 @@ class Seeds {
   }
 
  private:
+  // Each state has 5 KB. A guess: more than the attentions of one step.
   static constexpr size_t kMost = 4096;
   std::mutex mutex_;
   int64_t last_ = 0;

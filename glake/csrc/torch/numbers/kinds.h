@@ -89,7 +89,7 @@ inline const std::unordered_map<std::string, std::string> kMoves = {
 // experts, or groups of them: each is chosen in turn, so that all get the same share. More choices
 // are assumed to be words of a vocabulary: the first is chosen.
 inline const Names kChoosing = {"topk", "argmax", "argmin", "max", "min"};
-constexpr int64_t kMostChoices = 512;
+constexpr int64_t kMostChoices = 512;  // a guess, between experts and vocabularies
 
 // The ops of kFirst whose results have a shape that depends on numbers.
 inline const Names kShapes = {

@@ -9,7 +9,7 @@
 namespace glake::numbers {
 namespace {
 
-// Results with more elements than this are data. Only their size is computed.
+// Results with more elements than this are data. Only their size is computed. A guess.
 constexpr int64_t kMostElements = int64_t{1} << 19;
 
 // Computes the op at the top of the stack if its result is small. Else makes `elements` elements
@@ -106,7 +106,9 @@ void allocate(const Wrapped& op, const Stack& arguments, Stack* results) {
       op.op.callBoxed(&made);
     }
   } catch (const std::exception&) {
-    refuse(op, " asks a library function that no stand-in has, and has no rule for shapes");
+    refuse(op,
+           " needs a library function that no stand-in has, and glake has no rule for its results' "
+           "shapes");
   }
   const auto& returns = op.op.schema().returns();
   const auto& schema = op.op.schema().arguments();

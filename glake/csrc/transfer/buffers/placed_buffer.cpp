@@ -51,7 +51,7 @@ void PlacedBuffer::place(const topology::Topology* topology, int socket) {
   if (found == socket || topology->sockets() == 1) return;
   if (placed.ok() && found == kUnknownNode) return;  // the system does not tell
   throw Error(GLAKE_COPY_REFUSED,
-              "host memory could not be had on socket " + std::to_string(socket) +
+              "the system gave no host memory on socket " + std::to_string(socket) +
                   ": the system does not let this process choose the NUMA node of its memory (a "
                   "container: allow it mbind, that is the capability SYS_NICE, and all cores)");
 }

@@ -65,7 +65,8 @@ void ChunkBook::shorten(Flight* flight, Bytes enqueued, const std::string& why) 
 
 void ChunkBook::submit(Flight* flight, uint64_t now) {
   flight->expected = flight->run->hops[flight->hop].submit(now, flight->range.bytes(), copy_ns_);
-  flight->deadline = now + 3 * (flight->expected - now) + TransferTuning::kGrace;
+  flight->deadline =
+      now + TransferTuning::kLate * (flight->expected - now) + TransferTuning::kGrace;
 }
 
 void ChunkBook::suspect(const Flight& flight, const std::string& why) {

@@ -212,7 +212,7 @@ bool Transfer::ahead_of_share(const PathRun& run) const {
     ++count;
   }
   const double share = run.planned.rate / std::max(planned, 1e-9);
-  if (share * static_cast<double>(count) > 0.6) return false;
+  if (share * static_cast<double>(count) > TransferTuning::kWidePart) return false;
   return static_cast<double>(run.claimed) >
          share * static_cast<double>(sum + 2 * TransferTuning::kMostChunk) +
              static_cast<double>(TransferTuning::kLeastChunk);
