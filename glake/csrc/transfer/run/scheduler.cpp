@@ -138,7 +138,7 @@ Outlook Scheduler::look_ahead(const Request& request, std::vector<Demand> runnin
     const double simple = end_of(request, plain, burst.next.size());
     const bool is_plain =
         simple <= std::min(TransferTuning::kLeastGain * together, TransferTuning::kUnsure * greedy);
-    const bool is_joint = together <= TransferTuning::kUnsure * greedy;
+    const bool is_joint = together <= greedy;
     outlook.way = is_plain ? BurstWay::kPlain : is_joint ? BurstWay::kJoint : BurstWay::kApart;
   }
   if (outlook.way == BurstWay::kApart) return outlook;
