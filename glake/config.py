@@ -53,7 +53,7 @@ def parse_bytes(text: str, zero: bool = False) -> int:
     one byte. With `zero`, 0 is allowed."""
     match = re.fullmatch(rf"({_NUMBER})([A-Za-z]*)", text)
     if match is None or match[2] not in UNITS:
-        raise ValueError('not a number of bytes, such as 4096 or "64MiB"')
+        raise ValueError('not a number of bytes, such as 4096 or "64MiB" (units: B to TiB)')
     value = float(match[1]) * UNITS[match[2]]
     if value < 1 and not (zero and value == 0):
         raise ValueError("not above 0 bytes")
@@ -529,7 +529,7 @@ def lookup(name: str) -> Option:
     if key in OPTIONS:
         return OPTIONS[key]
     near = nearest(key, OPTIONS)
-    hint = f"did you mean {PREFIX}{near}?" if near else "`glake info` lists the options"
+    hint = f"did you mean {PREFIX}{near}?" if near else "`glake info --options` lists them"
     raise UnknownOption(f"glake has no option {PREFIX}{key}; {hint}")
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from glake.transfer.array_memory import Raw
-    from glake.transfer.runs import Blocks
+    from glake.transfer.strided import Blocks
 
 
 __all__ = [

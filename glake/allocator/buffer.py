@@ -152,7 +152,7 @@ class Buffer:
         return made
 
     @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
+    def __cuda_array_interface__(self) -> dict[str, object]:
         return {
             "shape": (self.nbytes,),
             "typestr": "|u1",

@@ -20,7 +20,13 @@ from types import ModuleType
 
 from glake import config
 from glake.allocator import stats
-from glake.errors import GlakeError, InvalidArgument, VersionUntried, WrongType
+from glake.errors import (
+    GlakeError,
+    InvalidArgument,
+    PackageMissing,
+    VersionUntried,
+    WrongType,
+)
 from glake.hints import did_you_mean
 from glake.integrations import figures, imports
 
@@ -160,8 +166,10 @@ def _is_there(package: str) -> bool:
     return package in sys.modules or importlib.util.find_spec(package) is not None
 
 
-def _missing(name: str, package: str) -> GlakeError:
-    return GlakeError(f"integration {name}: {package} is not installed")
+def _missing(name: str, package: str) -> PackageMissing:
+    return PackageMissing(
+        f"integration {name}: {package} is not installed; install it as its own pages say"
+    )
 
 
 def _hook(name: str) -> ModuleType:

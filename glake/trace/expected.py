@@ -170,7 +170,9 @@ class Expected:
             pass
         mean = _mean(tensor)
         if tensor.dtype is torch.bool:
-            self.assumptions["a tensor's truth: all() is true, any other false"] += 1
+            self.assumptions[
+                "where code asks whether a tensor is true: all() is, anything else is not"
+            ] += 1
             return bool(mean is not None and mean >= 1.0)
         if tensor.dtype.is_floating_point:
             self.assumptions["item() of a float: its expected value, else 1.0"] += 1

@@ -69,7 +69,12 @@ def clean_tag(text: str) -> str:
 
     Args:
         text: any.
+
+    Raises:
+        WrongType: not a string.
     """
+    if not isinstance(text, str):
+        raise WrongType(f"a tag is a string, not {arguments.type_name(text)}")
     tag = "".join("_" if each.isspace() or not each.isprintable() else each for each in text)
     data = tag.encode("utf-8", "replace")
     if len(data) <= MAX_TAG:

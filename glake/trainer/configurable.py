@@ -294,7 +294,7 @@ class Configurable:
             )
         self.config: Any = config  # of the part's own kind
 
-    def __init_subclass__(cls, abstract: bool = False, **options: Any) -> None:
+    def __init_subclass__(cls, abstract: bool = False, **options: object) -> None:
         super().__init_subclass__(**options)
         cls.abstract = abstract
         own: Any = cls.__dict__.get("Config")

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from glake.transfer.offload import Offloader
     from glake.transfer.planning import Plan, explain
     from glake.transfer.registration import Registration
-    from glake.transfer.runs import Blocks
+    from glake.transfer.strided import Blocks
     from glake.transfer.tensors import to
     from glake.transfer.torch_mode import torch_copies
 
 _HOME = {
     "ASK": "array_memory",
-    "Blocks": "runs",
+    "Blocks": "strided",
     "Ends": "bounds",
     "bound": "bounds",
     "copy": "default",

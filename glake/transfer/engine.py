@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from glake import _C, arguments
 from glake.errors import GlakeError, InvalidArgument, InvalidDevice, TransferClosed
-from glake.transfer import completion_watcher, handle, intercepted, registration, runs
+from glake.transfer import completion_watcher, handle, intercepted, registration, strided
 from glake.transfer import topology as topologies
 from glake.transfer.array_memory import ASK, ArrayMemory, is_tensor, memory_of
 from glake.transfer.handle import Transfer, stream_of
@@ -251,7 +251,7 @@ class Engine:
             GlakeError: what copy() raises.
         """
         given = [(dst, memory_of(dst, write=True), memory_of(src)) for dst, src in _pairs(pairs)]
-        groups: dict[tuple[Any, ...], list[runs.Parts]] = {}
+        groups: dict[tuple[Any, ...], list[strided.Parts]] = {}
         keep: list[Any] = []
         for _, to, of in given:
             to, of, parts, made = _planned(to, of)
@@ -264,7 +264,7 @@ class Engine:
         size = 0
         try:
             for (to_gpu, of_gpu, flags, ordered), several in groups.items():
-                parts = runs.joined(several)
+                parts = strided.joined(several)
                 ids += self._ids(parts, to_gpu, of_gpu, list(ordered), flags)
                 size += parts.bytes
         finally:  # copies that were started keep their memory, even if others failed
@@ -289,8 +289,8 @@ class Engine:
             GlakeError: what copy() raises.
         """
         flat = _whole(memory_of(dst, write=True))
-        memory, addresses, size = runs.block_addresses(blocks, index)
-        parts = runs.rows_of(_lined_up(flat, len(addresses), size), addresses, size)
+        memory, addresses, size = strided.block_addresses(blocks, index)
+        parts = strided.rows_of(_lined_up(flat, len(addresses), size), addresses, size)
         return self._blocks(dst, parts, flat, memory, stream)
 
     def scatter(
@@ -313,8 +313,8 @@ class Engine:
         import numpy as np
 
         flat = _whole(memory_of(src))
-        memory, addresses, size = runs.block_addresses(blocks, index, write=True)
-        parts = runs.rows_of(addresses, _lined_up(flat, len(addresses), size), size)
+        memory, addresses, size = strided.block_addresses(blocks, index, write=True)
+        parts = strided.rows_of(addresses, _lined_up(flat, len(addresses), size), size)
         try:
             return self._blocks(blocks, parts, memory, flat, stream)
         except InvalidArgument:  # overlapping parts, among others
@@ -347,7 +347,7 @@ class Engine:
         import numpy as np
 
         rows = np.ascontiguousarray(rows[rows[:, 2] > 0])
-        parts = runs.Parts(rows, len(rows), int(rows[:, 2].sum()))
+        parts = strided.Parts(rows, len(rows), int(rows[:, 2].sum()))
         if parts.count == 0:
             return Transfer((), 0, None)
         to, of = (_C.place_of(int(address))[0] for address in rows[0, :2])
@@ -358,7 +358,7 @@ class Engine:
         )
 
     def _blocks(
-        self, dst: Any, parts: runs.Parts, to: ArrayMemory, of: ArrayMemory, stream: CopyStream
+        self, dst: Any, parts: strided.Parts, to: ArrayMemory, of: ArrayMemory, stream: CopyStream
     ) -> Transfer:
         streams = _ordering(stream, to, of)
         ids = self._ids(parts, to.device, of.device, streams, _checks(to, of))
@@ -369,7 +369,7 @@ class Engine:
         return end.device if end.device != ASK else _C.place_of(end.address)[0]
 
     def _ids(
-        self, parts: runs.Parts, dst: int, src: int, streams: Streams, flags: int
+        self, parts: strided.Parts, dst: int, src: int, streams: Streams, flags: int
     ) -> list[int]:
         if _open is not self:
             raise TransferClosed("this engine is closed: open another, or use glake.transfer.copy")
@@ -378,21 +378,23 @@ class Engine:
         return [_C.copy_start(parts.numbers, dst, src, streams, flags | _TRACKED)]
 
 
-def _planned(to: ArrayMemory, of: ArrayMemory) -> tuple[ArrayMemory, ArrayMemory, runs.Parts, bool]:
+def _planned(
+    to: ArrayMemory, of: ArrayMemory
+) -> tuple[ArrayMemory, ArrayMemory, strided.Parts, bool]:
     """The two arrays, the copy's parts, and whether the source was made contiguous for it."""
     # This comes first to make small copies fast: both are known to have no gaps.
     size = to._bytes if to._dense and of._dense else None
     alike = to.dtype == of.dtype or not (to.typed and of.typed)
     if alike and size is not None and size == of._bytes:
-        return to, of, runs.one_part(to.address, of.address, size), False
-    if runs.check_fit(to, of):
-        return to, of, runs.one_part(to.address, of.address, of.bytes), False
-    layout = runs.layout_of(to, of)
-    dense = runs.compacted(to, of) if layout.short else None
+        return to, of, strided.one_part(to.address, of.address, size), False
+    if strided.check_fit(to, of):
+        return to, of, strided.one_part(to.address, of.address, of.bytes), False
+    layout = strided.layout_of(to, of)
+    dense = strided.compacted(to, of) if layout.short else None
     if dense is not None:
         to, of = dense
-        return to, of, runs.one_part(to.address, of.address, of.bytes), True
-    return to, of, runs.parts_of(to, of, layout), False
+        return to, of, strided.one_part(to.address, of.address, of.bytes), True
+    return to, of, strided.parts_of(to, of, layout), False
 
 
 def _pairs(given: Any) -> list[tuple[Any, Any]]:

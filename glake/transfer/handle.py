@@ -201,7 +201,7 @@ class Transfer:
             error = failure
         self._settle(error)
 
-    def __await__(self) -> Generator[Any, None, Transfer]:
+    def __await__(self) -> Generator[object, None, Transfer]:
         """Waits on a thread of the running loop's executor."""
         require_own(self._family)
         loop = asyncio.get_running_loop()

@@ -258,24 +258,24 @@ TEST(estimates) {
 
 TEST(overlaps) {
   test::running() = "overlaps";
+  using glake::transfer::Access;
   using glake::transfer::find_overlap;
-  using glake::transfer::Span;
   test::Dice dice(17);
   for (int round = 0; round < 2000; ++round) {
-    std::vector<Span> spans;
+    std::vector<Access> accesses;
     const size_t count = dice(1, 12), room = dice(0, 1) == 0 ? 200 : uint64_t{1} << dice(8, 47);
     for (size_t i = 0; i < count; ++i) {
       const uint64_t begin = 1 + dice(0, room);
-      spans.push_back({begin, begin + dice(1, 40), dice(0, 1) == 0});
+      accesses.push_back({begin, begin + dice(1, 40), dice(0, 1) == 0});
     }
     bool any = false;
     for (size_t i = 0; i < count; ++i) {
       for (size_t j = 0; j < i; ++j) {
-        any = any || ((spans[i].written || spans[j].written) && spans[i].begin < spans[j].end &&
-                      spans[j].begin < spans[i].end);
+        any = any || ((accesses[i].written || accesses[j].written) &&
+                      accesses[i].begin < accesses[j].end && accesses[j].begin < accesses[i].end);
       }
     }
-    CHECK((find_overlap(spans).at != 0) == any);
+    CHECK((find_overlap(accesses).at != 0) == any);
   }
 }
 

@@ -155,7 +155,7 @@ def test_host_memory_has_a_place(machine: Machine) -> None:
     [
         (lambda m: simcuda.set_link("s0", "u9", 1), "s0>u9"),
         (lambda m: simcuda.fail_copy("gpu0"), "g3"),
-        (lambda m: simcuda.stall_copy("g0", "g1", 0, 5), "k-th"),
+        (lambda m: simcuda.stall_copy("g0", "g1", 0, 5), "k counts from 1"),
         (lambda m: simcuda.landings(m.to, 1), "watched"),
         (lambda m: simcuda.landed(m.to, 1), "watched"),
         (lambda m: simcuda.place_host(m.host, 1, 7), "socket"),

@@ -79,7 +79,8 @@ def test_text() -> None:
     assert re.search(r"│ cuda:0 │ +│ NVLink │ NVLink │ NVLink │ NVLink │ across ", shown)
     assert re.search(r"│ +│ +│ 24 +│ 24 +│ 48 +│ 48 +│ 12.3 ", shown)
     assert "u3 under cpu:1/pcie: 12.3 towards cuda:6 cuda:7, 13 back; together, not each" in shown
-    assert "uplink = one GPU's pcie" in shown and "Limits over several links: none" in shown
+    assert "the uplink of a PCIe switch is as fast as one GPU's link" in shown
+    assert "Limits over several links: none" in shown
     shown = run("--preset", "hgx_h100_h200").stdout
     assert "cuda:0>N + N>cuda:0 <= 775; 7 more of the kind" in shown
     assert "cpu:0>cpu:0/pcie + 0.9667 x cpu:0/pcie>cpu:0 <= 221; 1 more of the kind" in shown

@@ -139,6 +139,20 @@ struct Tuning {
   // connection. Guesses.
   static constexpr int kIpcPatienceMs = 30000;
   static constexpr int kIpcRetryMs = 100;
+  // The most connections that the server of this process's blocks keeps, and the most descriptors
+  // in one message (Linux permits 253). Guesses.
+  static constexpr size_t kIpcConnections = 4096;
+  static constexpr size_t kIpcBatch = 32;
+
+  // How long a region that is given up sleeps between two questions whether a copy of its bytes has
+  // ended, in ms. A guess.
+  static constexpr int kRegionPollMs = 1;
+
+  // The most frames of one stack, of C++ (a native stack) and of Python: guesses.
+  static constexpr int kNativeFrames = 32;
+  static constexpr size_t kPythonFrames = 64;
+  // How many tags of a trace exist as Python strings at a time. A guess.
+  static constexpr size_t kTagsKept = 4096;
 
   // Interception: how many ranges of one copy's host end are looked at, because it may be pinned in
   // pieces. A guess.

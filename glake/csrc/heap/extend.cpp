@@ -98,25 +98,25 @@ bool Extend::unmap_behind(View* view, const std::vector<GranuleRun>& runs, HotGu
 }
 
 // How r is made behind a free stretch of a view without a wait, if the arenas may grow by `growth`.
-Extend::Plan Extend::plan(const Request& r, Granules growth) {
+Extend::Extension Extend::best_extension(const Request& r, Granules growth) {
   Granules need = Granules::ceil(r.size);
-  Plan plan;
-  plan.reuse = most_reuse(r, need);
-  const auto& [view, at, reused, next] = plan.reuse;
-  if (view == nullptr) return plan;
+  Extension best;
+  best.reuse = most_reuse(r, need);
+  const auto& [view, at, reused, next] = best.reuse;
+  if (view == nullptr) return best;
   // A view holds each granule once.
   heap_.granules.new_stamp();
   for (const GranuleRun& run : part_of(*view, {0}, at + reused)) {
     heap_.granules.stamp(*run.arena, run.granule, run.count);
   }
   const Granules rest = need - reused;
-  const Granules have = Stitch(heap_).collect(r, rest, Wait::kNo, plan.behind, nullptr);
+  const Granules have = Stitch(heap_).collect(r, rest, Wait::kNo, best.behind, nullptr);
   heap_.granules.new_stamp();
   // `compact` grows only if no free granule is left, and none in this view either.
   bool grows = device_.options.policy != PolicyKind::kCompact;
-  plan.fresh = rest - have;
-  plan.reach = reused + have + (grows ? growth : Granules{0});
-  return plan;
+  best.fresh = rest - have;
+  best.reach = reused + have + (grows ? growth : Granules{0});
+  return best;
 }
 
 // Stitching makes requests that are at least as long, unless blocks are pinned. Pinned granules
@@ -124,7 +124,7 @@ Extend::Plan Extend::plan(const Request& r, Granules growth) {
 Granules Extend::most_extended(const Request& r, Granules growth, Granules least) {
   if (heap_.pins.granules() == 0) return {0};
   for (Granules need = heap_.whole_free() + growth; least < need;) {
-    const Plan made = plan({need.bytes(), need.bytes(), r.stream}, growth);
+    const Extension made = best_extension({need.bytes(), need.bytes(), r.stream}, growth);
     if (!(made.reach < need)) return need;
     // For lengths in between the same view would be taken.
     need = std::max(made.reach, made.reuse.next);
@@ -133,7 +133,7 @@ Granules Extend::most_extended(const Request& r, Granules growth, Granules least
 }
 
 Found Extend::extend_view(const Request& r, HotGuard& hot) {
-  const Plan made = plan(r, heap_.room());
+  const Extension made = best_extension(r, heap_.room());
   if (made.reach < Granules::ceil(r.size)) return {};
   Bytes driver_free = 0;
   if (device_.shortage.full() && made.fresh.count != 0 &&

@@ -30,13 +30,13 @@ class Extend {
     Granules at, length;  // of the free stretch; the rest is mapped behind it
     Granules next;        // the longest request that a place too short for r may serve
   };
-  struct Plan {
+  struct Extension {
     Reuse reuse;
     std::vector<GranuleRun> behind;  // granules to be mapped behind it
     Granules fresh;                  // new granules to be mapped behind those
     Granules reach;                  // the longest request that the place serves
   };
-  Plan plan(const Request& r, Granules growth);
+  Extension best_extension(const Request& r, Granules growth);
   Reuse most_reuse(const Request& r, Granules need);
   bool unmap_behind(View* view, const std::vector<GranuleRun>& runs, HotGuard& hot);
 

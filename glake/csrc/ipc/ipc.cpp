@@ -79,7 +79,7 @@ IpcReply Ipc::ask(const Import& import, const IpcRequest& request, std::vector<I
     io = ipc_receive(import.socket, &reply, sizeof reply, fds);
   }
   if (io == IpcIo::kClosed) throw gone(pid, "has ended");
-  if (io == IpcIo::kBroken || reply.count != fds->size() || reply.count > kIpcBatch) {
+  if (io == IpcIo::kBroken || reply.count != fds->size() || reply.count > Tuning::kIpcBatch) {
     throw Error(
         GLAKE_DRIVER_ERROR,
         "descriptors of a shared block did not arrive; is the limit of open files reached?");
@@ -260,8 +260,8 @@ void Ipc::close(Address ptr) {
   auto found = imports_.find(ptr);
   if (found == imports_.end()) {
     throw Error(GLAKE_INVALID_POINTER, hex(ptr) +
-                                           " was not opened by glake_ipc_open(), or has "
-                                           "been closed as often as it was opened");
+                                           " is no shared block that this process has opened, "
+                                           "or was closed as often as opened");
   }
   Import& import = *found->second;
   if (import.count > 1) {

@@ -42,8 +42,8 @@ IpcFd IpcFd::open(const std::function<int()>& make) {
 void IpcFd::open_all(const std::function<std::vector<int>()>& make, std::vector<IpcFd>* made) {
   Registry& all = registry();
   std::lock_guard<std::mutex> guard(all.mutex);
-  all.fds.reserve(all.fds.size() + kMostAtOnce);
-  made->reserve(made->size() + kMostAtOnce);
+  all.fds.reserve(all.fds.size() + Tuning::kIpcBatch);
+  made->reserve(made->size() + Tuning::kIpcBatch);
   for (int fd : make()) {
     all.fds.push_back(fd);
     made->emplace_back();

@@ -11,8 +11,6 @@ namespace glake {
 
 class IpcFd {
  public:
-  static constexpr size_t kMostAtOnce = 32;  // a guess; Linux permits 253 in one message
-
   IpcFd() = default;
   ~IpcFd() { reset(); }
   IpcFd(IpcFd&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
@@ -26,7 +24,7 @@ class IpcFd {
   // Takes the descriptor that `make` opens, while no fork can happen. If `make` returns a negative
   // number, the result is empty, and errno stays.
   static IpcFd open(const std::function<int()>& make);
-  // Takes up to kMostAtOnce descriptors that one call opens. None may be negative.
+  // Takes up to Tuning::kIpcBatch descriptors that one call opens. None may be negative.
   static void open_all(const std::function<std::vector<int>()>& make, std::vector<IpcFd>* made);
   void reset();
   int get() const { return fd_; }

@@ -117,7 +117,7 @@ void IpcServer::serve() {
   bool accepting = true;
   for (;;) {
     watched.assign({{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}});
-    if (!accepting || connections_.size() >= kMostConnections) watched[1].fd = -1;
+    if (!accepting || connections_.size() >= Tuning::kIpcConnections) watched[1].fd = -1;
     for (auto& c : connections_) watched.push_back({c->socket.get(), POLLIN, 0});
     int ready = poll(watched.data(), watched.size(), accepting ? -1 : Tuning::kIpcRetryMs);
     if (ready < 0 && errno != EINTR) return;
@@ -201,7 +201,7 @@ void IpcServer::next(Connection& connection, uint64_t from, IpcReply* reply,
   }
   DeviceScope scope(driver_, connection.device->number);
   Status s = scope.status();
-  for (uint64_t i = from; s.ok() && i < handles.size() && fds->size() < kIpcBatch; ++i) {
+  for (uint64_t i = from; s.ok() && i < handles.size() && fds->size() < Tuning::kIpcBatch; ++i) {
     int fd = -1;
     s = driver_.export_fd(handles[i], &fd);
     if (s.ok()) fds->push_back(IpcFd::open([fd] { return fd; }));

@@ -37,7 +37,6 @@ class IpcServer {
     Device* device = nullptr;  // null until it has opened its block
     SharedBlock block;
   };
-  static constexpr size_t kMostConnections = 4096;  // a guess
 
   void run();
   void serve();

@@ -33,7 +33,7 @@ IpcIo ipc_send(const IpcFd& socket, const void* data, size_t size, const std::ve
   const char* first = static_cast<const char*>(data);
   std::vector<char> bytes(first, first + size);  // sendmsg() takes no pointer to const
   iovec part{bytes.data(), bytes.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kIpcBatch)] = {};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * Tuning::kIpcBatch)] = {};
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
@@ -56,7 +56,7 @@ IpcIo ipc_send(const IpcFd& socket, const void* data, size_t size, const std::ve
 
 IpcIo ipc_receive(const IpcFd& socket, void* data, size_t size, std::vector<IpcFd>* fds) {
   iovec part{data, size};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kIpcBatch)] = {};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * Tuning::kIpcBatch)] = {};
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;

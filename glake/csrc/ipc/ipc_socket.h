@@ -11,8 +11,7 @@
 
 namespace glake {
 
-constexpr uint32_t kIpcMagic = 0x676c6b31;        // "glk1"
-constexpr size_t kIpcBatch = IpcFd::kMostAtOnce;  // descriptors in one message
+constexpr uint32_t kIpcMagic = 0x676c6b31;  // "glk1"
 
 enum class IpcOp : uint32_t { kOpen = 1, kNext = 2 };
 

@@ -10,7 +10,7 @@ constexpr const char* kPrefix = "glake-ipc-1";
 constexpr size_t kMostText = 512;  // more than any handle has
 
 [[noreturn]] void refuse(const std::string& why) {
-  throw Error(GLAKE_INVALID_ARGUMENT, std::string("not a handle of glake_ipc_share(): ") + why +
+  throw Error(GLAKE_INVALID_ARGUMENT, std::string("not a shared block's handle: ") + why +
                                           "; pass its text whole and unchanged");
 }
 

@@ -251,9 +251,9 @@ void Process::configure(const std::string& key, const std::string& value) {
   changed.set(key, value);
   bool trace_only = changed.trace != options_.trace;
   if (driver_ != nullptr && !trace_only && changed.describe() != options_.describe()) {
-    throw Error(GLAKE_INVALID_OPTION, "option " + key +
-                                          " must be set before the first use of a device, or "
-                                          "after glake_shutdown()");
+    throw Error(GLAKE_INVALID_OPTION, "option " + key + "=" + value +
+                                          " comes too late: a device is in use; set it before "
+                                          "the first use, or after glake_shutdown()");
   }
   if (trace_only) {
     if (changed.trace.empty()) {
@@ -325,7 +325,9 @@ void Process::unpin(void* ptr) {
     if (device == nullptr) continue;
     if (device->sharing().unpin(reinterpret_cast<Address>(ptr), PinOwner::kCaller)) return;
   }
-  throw Error(GLAKE_INVALID_POINTER, hex(ptr) + " is not pinned any more, or never was");
+  throw Error(
+      GLAKE_INVALID_POINTER,
+      hex(ptr) + " is not pinned any more, or never was; unpin a block as often as it was pinned");
 }
 
 Driver& Process::driver() {

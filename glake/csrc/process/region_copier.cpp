@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "base/transfer_tuning.h"
+#include "base/tuning.h"
 #include "process/transfer_use.h"
 #include "transfer/engine.h"
 
@@ -28,7 +29,8 @@ RegionCopier::~RegionCopier() {
   for (uint64_t id : transfers_) {
     std::string text;
     (*engine_)->copy(id)->wait(kNoTimeout, &text);
-    while (!(*engine_)->settled(id)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (!(*engine_)->settled(id))
+      std::this_thread::sleep_for(std::chrono::milliseconds(Tuning::kRegionPollMs));
     (*engine_)->copy(id)->release();
   }
   if (stream_ == 0) return;

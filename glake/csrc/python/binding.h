@@ -50,7 +50,7 @@ inline int to_device(const py::int_& value) {
   long device = PyLong_AsLongAndOverflow(value.ptr(), &overflow);
   if (overflow != 0 || device < 0 || device > INT_MAX) {
     raise(GLAKE_INVALID_DEVICE,
-          "device " + shown(value) + ": devices are numbered from 0 to device_count() - 1");
+          "device " + shown(value) + ": devices are numbered from 0; `glake info` lists them");
   }
   return static_cast<int>(device);
 }

@@ -4,6 +4,7 @@
 
 #include <exception>
 
+#include "base/tuning.h"
 #include "replay/facts.h"
 #include "replay/holder_counter.h"
 #include "replay/steps.h"
@@ -14,7 +15,6 @@ namespace glake::replay {
 namespace {
 
 constexpr const char* kLetters[] = {"a", "f", "r", "s"};
-constexpr size_t kTagsKept = 4096;  // a guess
 constexpr uint64_t kMostPoints = uint64_t{1} << 32;
 
 py::object text(std::string_view utf8) {
@@ -94,7 +94,7 @@ class TraceStream : public TraceSink {
 
   // Jobs repeat their tags, so a few strings serve all events.
   const py::object& decoded(std::string_view tag) {
-    if (tags_.size() >= kTagsKept) tags_.clear();
+    if (tags_.size() >= Tuning::kTagsKept) tags_.clear();
     py::object& kept = tags_[std::string(tag)];
     if (!kept) kept = text(tag);
     return kept;

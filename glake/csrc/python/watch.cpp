@@ -14,6 +14,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/tuning.h"
 #include "glake/glake.h"
 #include "python/binding.h"
 
@@ -21,8 +22,6 @@ namespace py = pybind11;
 
 namespace glake::python {
 namespace {
-
-constexpr size_t kMostFrames = 64;  // of one stack; a guess
 
 // The interpreter's frames, the innermost first. They are made into text only when somebody asks.
 struct Stack {
@@ -79,7 +78,7 @@ void* capture(void*) {
   PyFrameObject* frame = PyEval_GetFrame();
   Py_XINCREF(frame);
   while (frame != nullptr) {
-    if (stack->frames.size() < kMostFrames) {
+    if (stack->frames.size() < Tuning::kPythonFrames) {
       stack->frames.push_back({PyFrame_GetCode(frame), PyFrame_GetLineNumber(frame)});
     }
     PyFrameObject* caller = PyFrame_GetBack(frame);
@@ -87,8 +86,8 @@ void* capture(void*) {
     frame = caller;
   }
   if (with_native.load(std::memory_order_relaxed)) {
-    stack->native.resize(kMostFrames);
-    int count = backtrace(stack->native.data(), static_cast<int>(kMostFrames));
+    stack->native.resize(Tuning::kPythonFrames);
+    int count = backtrace(stack->native.data(), static_cast<int>(Tuning::kPythonFrames));
     stack->native.resize(static_cast<size_t>(count));
   }
   if (stack->frames.empty()) {

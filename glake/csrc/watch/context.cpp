@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "base/alone.h"
+#include "base/tuning.h"
 
 namespace glake {
 namespace {
 
-constexpr int kMostFrames = 32;
 constexpr int kOwnFrames = 2;  // capture_frames() and capture_context()
 constexpr size_t kMostText = 16384;
 
@@ -33,12 +33,12 @@ Unused& unused() {
 
 struct Frames {
   int count = 0;
-  void* at[kMostFrames] = {};
+  void* at[Tuning::kNativeFrames] = {};
 };
 
 void* capture_frames(void*) {
   auto frames = std::make_unique<Frames>();
-  frames->count = backtrace(frames->at, kMostFrames);
+  frames->count = backtrace(frames->at, Tuning::kNativeFrames);
   return frames.release();
 }
 

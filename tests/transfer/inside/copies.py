@@ -344,7 +344,7 @@ def test_expanded_and_too_many_pieces() -> None:
     refused("expanded", expanded, whole)
     t.copy(wide, np.broadcast_to(numbers(512), (512, 512))).wait()
     assert (wide.get() == numbers(512)).all()
-    refused("pieces", wide.like(whole[:, ::2], whole), np.zeros((512, 256), np.uint8))
+    refused("parts", wide.like(whole[:, ::2], whole), np.zeros((512, 256), np.uint8))
 
 
 def test_freed_while_it_is_copied() -> None:

@@ -7,7 +7,8 @@
 
 namespace glake::transfer {
 
-struct Span {
+// A stretch of memory that a copy reads or writes.
+struct Access {
   Address begin = 0, end = 0;
   bool written = false;
 };
@@ -18,7 +19,7 @@ struct Overlap {
   bool written_twice = false;
 };
 
-// Takes time linear in the number of spans, because copies of blocks have tens of thousands.
-Overlap find_overlap(std::vector<Span> spans);
+// Takes time linear in the number of accesses, because copies of blocks have tens of thousands.
+Overlap find_overlap(std::vector<Access> accesses);
 
 }  // namespace glake::transfer

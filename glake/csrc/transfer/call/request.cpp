@@ -312,14 +312,14 @@ class Ends {
 // Throws Error if two destinations overlap, or a source and a destination do. Sources may overlap
 // each other.
 void refuse_overlap(const Parts& parts, bool apart) {
-  std::vector<Span> spans;
-  spans.reserve((apart ? 1 : 2) * parts.count());
+  std::vector<Access> accesses;
+  accesses.reserve((apart ? 1 : 2) * parts.count());
   for (size_t i = 0; i < parts.count(); ++i) {
     const Part& part = parts[i];
-    spans.push_back({part.dst, part.dst + part.bytes, true});
-    if (!apart) spans.push_back({part.src, part.src + part.bytes, false});
+    accesses.push_back({part.dst, part.dst + part.bytes, true});
+    if (!apart) accesses.push_back({part.src, part.src + part.bytes, false});
   }
-  const Overlap found = find_overlap(std::move(spans));
+  const Overlap found = find_overlap(std::move(accesses));
   if (found.at == 0) return;
   if (found.written_twice) {
     bad("two destinations overlap at " + hex(found.at) + ": the parts of a copy have no order");

@@ -15,7 +15,7 @@ from glake.typing import Device
 # 1.08 times as long as in one piece. In pieces of 16 KiB they take 4.4 to 9 times as long, and in
 # pieces of 512 bytes over 100 times. To make an array contiguous on its own device takes a launch,
 # and twice its bytes at the memory's rate.
-SHORT_RUN = 64 << 10
+SHORT_PART = 64 << 10
 FEW_PARTS = 64
 MOST_SHORT_PARTS = 1 << 16  # enqueueing these takes 1/6 s; a kernel does the same in 1 ms
 MOST_PARTS = 1 << 22
@@ -67,7 +67,7 @@ class Layout:
     the outermost first. Each step copies bytes that are contiguous on both sides."""
 
     outer: tuple[tuple[int, int, int], ...]
-    run: int
+    part_bytes: int
 
     @property
     def count(self) -> int:
@@ -81,7 +81,7 @@ class Layout:
     def short(self) -> bool:
         """Whether the pieces are many and small. If so, it is faster to make the array contiguous
         first."""
-        return self.run < SHORT_RUN and self.count > FEW_PARTS
+        return self.part_bytes < SHORT_PART and self.count > FEW_PARTS
 
 
 def check_fit(dst: ArrayMemory, src: ArrayMemory) -> bool:
@@ -123,10 +123,10 @@ def layout_of(dst: ArrayMemory, src: ArrayMemory) -> Layout:
     # The order of the dimensions is that of the destination's memory, so that a permuted pair
     # (channels last) still has long pieces.
     dims.sort(key=lambda dim: -abs(dim[1]))
-    run = dst.item
-    while dims and dims[-1][1] == run and dims[-1][2] == run:
-        run *= dims.pop()[0]
-    return Layout(tuple(dims), run)
+    part_bytes = dst.item
+    while dims and dims[-1][1] == part_bytes and dims[-1][2] == part_bytes:
+        part_bytes *= dims.pop()[0]
+    return Layout(tuple(dims), part_bytes)
 
 
 def parts_of(dst: ArrayMemory, src: ArrayMemory, layout: Layout) -> Parts:
@@ -134,8 +134,8 @@ def parts_of(dst: ArrayMemory, src: ArrayMemory, layout: Layout) -> Parts:
     pieces."""
     if layout.count > MOST_PARTS or (layout.short and layout.count > MOST_SHORT_PARTS):
         raise InvalidArgument(
-            f"a copy of {src} in {layout.count} pieces of {layout.run} bytes: make the side with "
-            "gaps contiguous on its own device, and copy that"
+            f"a copy of {src} in {layout.count} parts of {layout.part_bytes} bytes: make the side "
+            "with gaps contiguous on its own device, and copy that"
         )
     import numpy as np
 
@@ -143,7 +143,7 @@ def parts_of(dst: ArrayMemory, src: ArrayMemory, layout: Layout) -> Parts:
     for extent, to, of in layout.outer:
         steps = np.arange(extent, dtype=np.int64)[:, None] * np.array([to, of], np.int64)
         offsets = (offsets[:, None, :] + steps[None, :, :]).reshape(-1, 2)
-    return rows_of(offsets[:, 0] + dst.address, offsets[:, 1] + src.address, layout.run)
+    return rows_of(offsets[:, 0] + dst.address, offsets[:, 1] + src.address, layout.part_bytes)
 
 
 def compacted(dst: ArrayMemory, src: ArrayMemory) -> tuple[ArrayMemory, ArrayMemory] | None:
