@@ -124,8 +124,8 @@ class Plan:
         if len(self.paths) > 1 and self.relays_from is not None:
             size = round_size(self.relays_from)
             lines.append(
-                f"  several paths pay from {size} (estimate of the links alone: a copy enqueued "
-                "in a stream pays for its driver calls too)"
+                f"  several paths pay from {size} on (by the links alone; a copy that is enqueued "
+                "in a stream must also pay for its driver calls)"
             )
         for reason, paths in _by_reason(self.refusals):
             more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""

@@ -1,5 +1,4 @@
-"""Lets ranks whose own copies the preloaded library carries (docs/intercept.md) share their
-node."""
+"""Ranks share their node, also where the preloaded library makes their copies (docs/intercept.md)."""
 
 from __future__ import annotations
 
