@@ -1,4 +1,5 @@
-"""Ranks share their node, also where the preloaded library makes their copies (docs/intercept.md)."""
+"""Ranks share their node, also where the preloaded library makes their copies
+(docs/intercept.md)."""
 
 from __future__ import annotations
 
