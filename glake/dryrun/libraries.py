@@ -10,8 +10,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from glake import library_path
-from glake.errors import DriverAbsent, InvalidArgument
+from glake import arguments, library_path
+from glake.errors import DriverAbsent, InvalidArgument, WrongType
 
 # The libraries for every version of CUDA, and then those for each major version.
 _COMMON = (
@@ -87,9 +87,12 @@ def environment(env: Mapping[str, str], cuda: int = 13) -> dict[str, str]:
         cuda: the version of CUDA, 12 or 13.
 
     Raises:
+        WrongType: `env` is no mapping.
         DriverAbsent: the stand-ins were not built.
         InvalidArgument: another CUDA, or a path that LD_PRELOAD cannot contain.
     """
+    if not isinstance(env, Mapping):
+        raise WrongType(f"an environment is a mapping, not {arguments.type_name(env)}")
     files = libraries(cuda)
     if any(sign in str(folder()) for sign in (":", " ", "\t", "\n")):
         raise InvalidArgument(

@@ -251,6 +251,8 @@ class TraceWriter:
             raise files.failed(error, self._path) from None
 
     def _write(self, text: str) -> None:
+        if self._text.closed:
+            raise TraceError(f"{self._path} is closed: write to it before close()")
         try:
             self._text.write(text)
         except OSError as error:

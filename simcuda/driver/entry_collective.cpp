@@ -45,7 +45,7 @@ OpPtr moving(std::vector<Op::Part> parts, int gpu) {
 }
 
 // All flows end together, so they are one piece of work with the bytes of the largest flow. The
-// load of an edge is the sum of its flows' bytes, as a part of the largest flow's.
+// load of an edge is the sum of the bytes of its flows, divided by the bytes of the largest flow.
 void take_time(const Driver& driver, const simcuda_collective_work& work, Op* op) {
   op->latency_ns = work.latency_ns;
   uint64_t most = 0;
@@ -123,8 +123,8 @@ CUresult enqueue(Driver* driver, Stream* stream, const simcuda_collective_work& 
 
 simcuda_order* simcuda_order_new(void) { return new simcuda_order; }
 
-// It may be called with the driver's mutex held. Work that is not applied has other owners, so none
-// is destroyed here.
+// It may be called with the driver's mutex held. That is safe: work that was not applied has other
+// owners too, so this call destroys none.
 void simcuda_order_free(simcuda_order* order) { delete order; }
 
 int simcuda_collective(CUstream handle, const simcuda_collective_work* work, simcuda_order* order,

@@ -1,8 +1,8 @@
 // Every driver call of simcuda: its base name, its exported symbol, the CUDA version in which it
-// appeared, and its published costs. The costs are the modelled microseconds of a call, and of each
-// further 2 MiB page in it, whether of the same mapping or of a further one. The cost file may
-// replace them (costs.h). Zero means "not modelled". This project did not measure them, except the
-// last ones of this list:
+// appeared, and its published costs. The costs are microseconds: first of a call, then of each
+// further 2 MiB page in it. A page of a further mapping costs as much. The cost file may replace
+// them (costs.h). Zero means "not modelled". Where they come from (this project measured only those
+// of the last point):
 //
 // - Calls on virtual memory: vAttention's and GMLake's published tables. The costs of further pages
 //   are assumed.
@@ -19,8 +19,8 @@
 //   cuMemFree 84 to 104. Managed memory: assumed to be like cuMemAlloc.
 // - Pinning and cuMemGetInfo: measured on an H100, the dearer of two GPUs. cuMemHostAlloc of 32 MiB
 //   took 24,000, and cuMemHostRegister 5,200
-//   (benchmarks/gpu/results/2026-11-27-NVIDIA-H100-80GB-HBM3-1.json, "driver lock"). Each page is
-//   assumed to take as long.
+//   (benchmarks/gpu/results/2026-11-27-NVIDIA-H100-80GB-HBM3-1.json, "driver lock"). It is assumed
+//   that every page takes equally long.
 #pragma once
 
 #define SIMCUDA_CALLS(X)                                                                         \

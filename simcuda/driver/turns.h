@@ -15,8 +15,8 @@
 
 namespace simcuda {
 
-// A thread inside a blocking call. `released`: what it waits for has happened. If the thread counts
-// as at work outside this call, it then goes on in its turn.
+// A thread inside a blocking call. `released`: what it waits for has happened. Then it goes on: in
+// its turn, if it is a thread at work (registered), and at once otherwise.
 struct Waiter {
   std::vector<OpPtr> ops;  // any of these
   uint64_t deadline_ns = UINT64_MAX;

@@ -11,6 +11,7 @@ import pytest
 
 import glake
 from glake import _C, simcuda, trainer, transfer
+from glake.dryrun import libraries
 from glake.errors import (
     FileFailed,
     GlakeError,
@@ -27,7 +28,7 @@ from glake.trace import Job, html
 from glake.trace import plan as glake_plan
 from glake.trace import replay as replaying
 from glake.trace.convert import convert
-from glake.trace.format import TraceWriter, read_events
+from glake.trace.format import TraceWriter, clean_tag, read_events
 from glake.transfer import topology
 
 HALF = "\ud800"  # half a character: UTF-8 cannot encode it
@@ -225,6 +226,8 @@ CALLS: list[tuple[Callable[[Any], object], tuple[Any, ...], type[GlakeError]]] =
     (lambda source: simcuda.fail_copy(source), (1, []), WrongType),
     (lambda ns: simcuda.stall_copy("*", "*", 1, ns), (None, -1, 1 << 64), WrongType),
     (simcuda.tick, (None, -1, "x"), WrongType),
+    (clean_tag, (5, None, b"a"), WrongType),
+    (libraries.environment, (5, None, "PATH"), WrongType),
     (lambda size: simcuda.landings(4096, size), (None, 1.5, []), WrongType),
     (lambda node: simcuda.place_host(4096, 1, node), (None, "0", 1 << 40), WrongType),
     (simcuda.expect_threads, (None, "x"), WrongType),

@@ -268,3 +268,13 @@ def test_a_full_disk_is_an_error_of_glakes():
     long = {"a text of more than a buffer": "x" * 60_000}
     with pytest.raises(errors.FileFailed, match="No space left"):
         writer.fact("long", long)
+
+
+def test_a_closed_trace_takes_nothing_more(tmp_path):
+    writer = TraceWriter(tmp_path / "job.trace")
+    writer.step(1)
+    writer.close()
+    for write in (lambda: writer.step(2), lambda: writer.fact("key", 1)):
+        with pytest.raises(errors.TraceError, match=r"job\.trace is closed"):
+            write()
+    assert "s 1" in (tmp_path / "job.trace").read_text()

@@ -177,6 +177,13 @@ struct TransferTuning {
   // A copy that wants to take turns with one of the opposite direction waits for it at most for
   // this many starts of a copy.
   static constexpr uint64_t kTurnStarts = 2;
+  // Each chunk of a run may be half as long again as the longest before it. A guess.
+  static constexpr Bytes ramped(Bytes longest) { return longest * 3 / 2; }
+  // A last chunk shorter than this part of the others is not made; they are a little longer. A
+  // guess.
+  static constexpr Bytes kSmallLast = 8;
+  // If the parts of a copy lie within so many bytes, all of them are checked at once. A guess.
+  static constexpr Bytes kOneCheck = 4 * kGiB;
   // The shortest chunk takes this many times as long as a copy's start. Two streams take turns, and
   // half of each copy covers the start of the next one.
   static constexpr double kCovering = 1.25;

@@ -153,6 +153,11 @@ struct Tuning {
   static constexpr size_t kPythonFrames = 64;
   // How many tags of a trace exist as Python strings at a time. A guess.
   static constexpr size_t kTagsKept = 4096;
+  // The most bytes of a context's text. A guess.
+  static constexpr size_t kContextText = 16384;
+
+  // Views of more runs than this are searched by halving. A guess.
+  static constexpr size_t kRunsScanned = 8;
 
   // Interception: how many ranges of one copy's host end are looked at, because it may be pinned in
   // pieces. A guess.

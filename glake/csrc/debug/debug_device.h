@@ -30,7 +30,7 @@ class DebugDevice final : public DebugHooks {
  public:
   DebugDevice(Driver& driver, DeviceAllocator& device, int number, const DebugModes& modes);
 
-  // How many bytes a block is longer than its caller asked.
+  // How many bytes a block has in addition to those that its caller asked for.
   Bytes overhead() const override { return modes_.guard ? 2 * kGuard : 0; }
 
   // Takes over a block that was just allocated with that overhead. Returns the pointer for its

@@ -39,7 +39,8 @@ std::string OutOfMemory::driver_text(Bytes driver_free, const GrowthRoom& growth
 // Says how much memory is held from the driver, and how much of it the driver refuses to take back.
 std::string OutOfMemory::held_text() const {
   const std::string refusal = " (" + device_.refusals.text() + ")";
-  const std::string again = ", glake_empty_cache() tries again";
+  const std::string again =
+      ", emptying the cache (torch.cuda.empty_cache(), glake_empty_cache()) tries again";
   std::string text = line("limit " + size_text(device_.memory.limit().bytes()) + " of " +
                           size_text(device_.memory.total()) + ", held from the driver " +
                           size_text(device_.memory.physical().bytes()));
@@ -92,7 +93,7 @@ std::string OutOfMemory::idle_text(Granules mine) {
     if (Bytes pinned = device_.contiguous.cached_pinned_bytes(); pinned != 0) {
       text += " (" + size_text(pinned) +
               " of it freed but pinned: it serves requests of nearly a block's size, and "
-              "glake_unpin() gives it back)";
+              "unpinning (glake.unpin, glake_unpin()) gives it back)";
     }
   }
   if (uint64_t pinned = Sharing(device_).pinned_granules(); pinned != 0) {
@@ -201,7 +202,8 @@ std::string OutOfMemory::advice(Bytes needed, Granules missing, const GrowthRoom
            " would let this request through (glake.headroom, GLAKE_HEADROOM).";
   }
   if (short_by <= device_.memory.owed().bytes()) {
-    return "glake_empty_cache() tries again to give back the " +
+    return "emptying the cache (torch.cuda.empty_cache(), glake_empty_cache()) tries again to give "
+           "back the " +
            size_text(device_.memory.owed().bytes()) + " that are owed: try after it.";
   }
   const char* where = heap_.rule.captured() ? " on its stream" : "";

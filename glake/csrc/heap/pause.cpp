@@ -39,7 +39,7 @@ void Pause::require_pausable() {
     refuse(
         text + size_text(pinned * kGranule) +
         " of it are pinned where they are, for NCCL, a network card or another process; end that "
-        "use and glake_unpin() first");
+        "use and unpin them (glake.unpin, glake_unpin()) first");
   }
   for (const auto& [ptr, b] : heap_.pool->blocks) {
     if (b->share == 0) continue;
@@ -66,11 +66,13 @@ void Pause::list_homes() {
   }
   for (View* view : heap_.views.recent_first()) {
     if (view->owed) {
-      throw Error(GLAKE_MEMORY_OWED, text() +
-                                         " cannot be paused: the driver refuses to undo an earlier "
-                                         "mapping (" +
-                                         device_.refusals.text() +
-                                         "); glake_empty_cache() tries again");
+      throw Error(
+          GLAKE_MEMORY_OWED,
+          text() +
+              " cannot be paused: the driver refuses to undo an earlier "
+              "mapping (" +
+              device_.refusals.text() +
+              "); emptying the cache (torch.cuda.empty_cache(), glake_empty_cache()) tries again");
     }
     p.views.push_back({view, view->length.count});
   }

@@ -80,14 +80,15 @@ void Reclaim::require_all_given() {
   if (owed_bytes == 0 && kept == 0 && addresses == 0) return;
   const std::string reserved =
       addresses == 0 ? "" : ", and " + size_text(addresses) + " of addresses stay reserved";
-  throw Error(GLAKE_MEMORY_OWED,
-              "the driver refused to take back " + size_text(owed_bytes + kept) + " of " +
-                  device_text(device_.number) + ": " + size_text(owed_bytes) +
-                  " are owed (in no segment: glake.owed_bytes), " + size_text(kept) +
-                  " stay mapped (in reserved bytes) and serve later requests" + reserved +
-                  ". It said " + device_.refusals.text() +
-                  ". Nothing is lost: owed memory is used again before new memory is asked for. "
-                  "Call glake_empty_cache() again to give it back");
+  throw Error(
+      GLAKE_MEMORY_OWED,
+      "the driver refused to take back " + size_text(owed_bytes + kept) + " of " +
+          device_text(device_.number) + ": " + size_text(owed_bytes) +
+          " are owed (in no segment: glake.owed_bytes), " + size_text(kept) +
+          " stay mapped (in reserved bytes) and serve later requests" + reserved + ". It said " +
+          device_.refusals.text() +
+          ". Nothing is lost: owed memory is used again before new memory is asked for. "
+          "Empty the cache again (torch.cuda.empty_cache(), glake_empty_cache()) to give it back");
 }
 
 }  // namespace glake

@@ -62,7 +62,8 @@ void Regions::finish_pause(PoolId id, std::unique_ptr<SavedBytes> saved) {
   throw Error(GLAKE_MEMORY_OWED, text + " is paused, but the driver refused to take back " +
                                      size_text(held + owed) + " of the device's memory. It said " +
                                      device_.refusals.text() +
-                                     ". Nothing is lost: glake_empty_cache() tries again");
+                                     ". Nothing is lost: emptying the cache "
+                                     "(torch.cuda.empty_cache(), glake_empty_cache()) tries again");
 }
 
 void Regions::cancel_pause(PoolId id) {

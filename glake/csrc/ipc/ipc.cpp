@@ -181,7 +181,9 @@ std::string Ipc::owe(std::unique_ptr<Import> import, const Status& refusal) {
   import->on->sharing().owe_imported(import->held, addresses, driver_.describe(refusal));
   owed_.push_back(std::move(import));
   return "the driver refused to take back " + what + ": " + driver_.describe(refusal) +
-         ". glake_empty_cache(), the next glake_ipc_open() and glake_shutdown() try again";
+         ". Emptying the cache (torch.cuda.empty_cache(), glake_empty_cache()), the next opening "
+         "and "
+         "the end of the process try again";
 }
 
 void Ipc::settle() {

@@ -100,7 +100,7 @@ template <typename Visit>
 bool for_each_run(const View& view, Bytes offset, Bytes size, Visit&& visit) {
   uint64_t first = offset / kGranule;
   size_t i = 0;
-  if (view.runs.size() > 8) {
+  if (view.runs.size() > Tuning::kRunsScanned) {
     size_t low = 0, high = view.runs.size();
     while (high - low > 1) {
       size_t middle = (low + high) / 2;

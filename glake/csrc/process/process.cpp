@@ -253,7 +253,7 @@ void Process::configure(const std::string& key, const std::string& value) {
   if (driver_ != nullptr && !trace_only && changed.describe() != options_.describe()) {
     throw Error(GLAKE_INVALID_OPTION, "option " + key + "=" + value +
                                           " comes too late: a device is in use; set it before "
-                                          "the first use, or after glake_shutdown()");
+                                          "the first use (in C also after glake_shutdown())");
   }
   if (trace_only) {
     if (changed.trace.empty()) {

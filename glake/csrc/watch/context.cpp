@@ -17,7 +17,6 @@ namespace glake {
 namespace {
 
 constexpr int kOwnFrames = 2;  // capture_frames() and capture_context()
-constexpr size_t kMostText = 16384;
 
 // Contexts whose last user has gone. Their lock may be taken under any other lock, and is held for
 // a moment only.
@@ -97,7 +96,7 @@ ContextRef::~ContextRef() {
 
 std::string ContextRef::describe() const {
   if (context_ == nullptr || context_->hooks->describe == nullptr) return "";
-  std::string text(kMostText, '\0');
+  std::string text(Tuning::kContextText, '\0');
   size_t length = 0;
   {
     Alone alone(context_->hooks == &kFrames && Alone::now());

@@ -19,8 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glake import extras
-from glake.errors import InvalidArgument, InvalidOption, NotExported, UnknownOption
+from glake import arguments, extras
+from glake.errors import (
+    InvalidArgument,
+    InvalidOption,
+    NotExported,
+    UnknownOption,
+    WrongType,
+)
 from glake.trainer.configurable import told_of
 from glake.trainer.models import sizes
 from glake.trainer.models.decoder import Decoder
@@ -94,10 +100,11 @@ def read_config(directory: str | Path) -> Decoder.Config:
         directory: a checkpoint of transformers.
 
     Raises:
+        WrongType: no path.
         InvalidArgument: there is no such checkpoint, or it is broken.
         InvalidOption: a model of another kind.
     """
-    path = Path(directory) / "config.json"
+    path = _folder(directory) / "config.json"
     try:
         described: Any = json.loads(path.read_text("utf-8"))
         if isinstance(described, dict):
@@ -110,6 +117,14 @@ def read_config(directory: str | Path) -> Decoder.Config:
     except KeyError as error:
         raise InvalidArgument(f"{path} lacks {error}") from None
     raise InvalidArgument(f"{path} is no JSON object")
+
+
+def _folder(directory: str | Path) -> Path:
+    """Raises WrongType for no path, and InvalidArgument for one that no folder has."""
+    given = arguments.path("a checkpoint's folder", directory)
+    if "\0" in given:
+        raise InvalidArgument(f"a checkpoint's folder {given!r}: no path has a NUL")
+    return Path(given)
 
 
 def _config_of(described: Mapping[str, Any]) -> Decoder.Config:
@@ -228,6 +243,7 @@ def load(directory: str | Path) -> Decoder:
         directory: a checkpoint of transformers.
 
     Raises:
+        WrongType: no path.
         InvalidArgument: no such checkpoint, or weights that do not fit it.
         InvalidOption: a model of another kind.
     """
@@ -273,11 +289,14 @@ def write(
         weights: our names and whole parameters, as named_parameters() yields them, in any order.
 
     Raises:
+        WrongType: no path, or no config.
         NotExported: the file system refuses it.
         InvalidArgument: weights that are not the model's.
         InvalidOption: a model that transformers has no form of.
     """
-    directory, plain = Path(directory).expanduser(), _plain(config)
+    if not isinstance(config, Decoder.Config):
+        raise WrongType(f"a model's config is a Decoder.Config, not {arguments.type_name(config)}")
+    directory, plain = _folder(directory).expanduser(), _plain(config)
     described, names = _described(plain), _modules(config.layers)
     tensors, fresh = _safetensors(), directory / ".part"
     # These are copies, because a given value may be a view that the next one overwrites.

@@ -7,7 +7,8 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
-from glake.errors import InvalidArgument
+from glake import arguments
+from glake.errors import InvalidArgument, WrongType
 from glake.trainer.configurable import Configurable, SharePart, Width, child
 from glake.trainer.models.attention import Attention
 from glake.trainer.models.feed_forward import MLP
@@ -64,9 +65,14 @@ def with_lora(
         The config.
 
     Raises:
+        WrongType: no config.
         InvalidArgument: there is LoRA already. Its matrices would be frozen and get LoRA
             themselves.
     """
+    if not isinstance(config, Configurable.Config):
+        raise WrongType(
+            f"with_lora: a config of an experiment or of a part, not {arguments.type_name(config)}"
+        )
     there: list[LoRA.Config] = []
     config.visit(LoRA.Config, there.append)
     if there:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from glake.errors import InvalidArgument, InvalidOption, NotExported
+from glake.errors import InvalidArgument, InvalidOption, NotExported, WrongType
 from glake.trainer.models import huggingface, sizes
 from glake.trainer.models.decoder import Decoder
 from glake.trainer.models.lora import with_lora
@@ -260,3 +260,18 @@ def test_bad_weights_are_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="no weights for 20 parameters: blocks.0"):
         huggingface.write(tmp_path, model.config, list(model.named_parameters())[:1])
     assert (tmp_path / "config.json").exists()  # what is there stays until it can be replaced
+
+
+def test_wrong_types_are_glakes_errors(tmp_path: Path) -> None:
+    unfit: Any = 5
+    for call in (
+        lambda: huggingface.load(unfit),
+        lambda: huggingface.read_config(unfit),
+        lambda: huggingface.write(unfit, sizes.llama(2, 32, 4, 64, vocabulary=96), []),
+        lambda: huggingface.write(tmp_path, unfit, []),
+        lambda: with_lora(unfit),
+    ):
+        with pytest.raises(WrongType, match="not an int"):
+            call()
+    with pytest.raises(InvalidArgument, match="no path has a NUL"):
+        huggingface.read_config("a\0b")

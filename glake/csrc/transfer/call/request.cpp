@@ -129,7 +129,8 @@ class Ends {
       begin = std::min(begin, at(part));
       end = std::max(end, at(part) + part.bytes);
     }
-    if (end - begin <= 4 * kGiB && access_.reach(begin, end - begin).end == end) return;
+    if (end - begin <= TransferTuning::kOneCheck && access_.reach(begin, end - begin).end == end)
+      return;
     for (size_t i = 0; i < given.count; ++i) check_access(at(given.parts[i]), given.parts[i].bytes);
   }
 

@@ -30,7 +30,8 @@ Flight ChunkBook::take(const TransferPtr& transfer, PathRun* run, Bytes bytes, u
   flight.run = run;
   flight.range = transfer->take(*run, bytes);
   run->claimed += flight.range.bytes();
-  run->ramp = std::min(std::max(bytes, run->ramp) * 3 / 2, TransferTuning::kMostDirect);
+  run->ramp =
+      std::min(TransferTuning::ramped(std::max(bytes, run->ramp)), TransferTuning::kMostDirect);
   ++run->in_flight;
   ++run->in_first_hop;
   ++transfer->in_flight;

@@ -12,7 +12,8 @@ namespace {
 // A size of about `wanted` that divides `whole` almost evenly. A small last part would cost as much
 // as a large one.
 Bytes even_part(Bytes whole, Bytes wanted) {
-  const Bytes count = std::max<Bytes>((whole + wanted - wanted / 8 - 1) / wanted, 1);
+  const Bytes count =
+      std::max<Bytes>((whole + wanted - wanted / TransferTuning::kSmallLast - 1) / wanted, 1);
   return std::min(round_up(whole / count, 4 * kKiB), whole);
 }
 
