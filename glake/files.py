@@ -4,6 +4,7 @@ user."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
@@ -43,7 +44,7 @@ def write_whole(file: Path, content: str | bytes, mode: int = 0o600) -> None:
 def failed(error: OSError | ValueError, path: str | os.PathLike[str]) -> FileFailed:
     """The error of a call that names a file, as glake's. A ValueError: no file has such a name."""
     number, why = getattr(error, "errno", None), getattr(error, "strerror", None)
-    return FileFailed(number, why or str(error), os.fspath(path))
+    return FileFailed(number or errno.EINVAL, why or str(error), os.fspath(path))
 
 
 def not_private(folder: Path) -> str:
