@@ -182,8 +182,7 @@ std::string Ipc::owe(std::unique_ptr<Import> import, const Status& refusal) {
   owed_.push_back(std::move(import));
   return "the driver refused to take back " + what + ": " + driver_.describe(refusal) +
          ". Emptying the cache (torch.cuda.empty_cache(), glake_empty_cache()), the next opening "
-         "and "
-         "the end of the process try again";
+         "and the end of the process try again";
 }
 
 void Ipc::settle() {
