@@ -6,6 +6,7 @@
 
 #include "driver.h"
 #include "per_thread.h"
+#include "runtime.h"
 
 namespace simcuda {
 namespace {
@@ -16,6 +17,17 @@ struct Current {
 };
 
 std::atomic<uint64_t> epochs{0};
+
+// A count of the contexts that have begun or ended in the process.
+std::atomic<uint64_t> changes{1};
+
+// What a thread knows about its current device, and what `changes` was then; 0: nothing. It is in
+// the static TLS block, so that a read takes one instruction.
+struct Known {
+  uint64_t changes;
+  int device;
+};
+__attribute__((tls_model("initial-exec"))) thread_local Known known{0, SIMCUDA_NO_CONTEXT};
 
 std::vector<uint64_t>& stack_of(uint64_t epoch) {
   Current& current = per_thread<Current, Current>();
@@ -58,12 +70,18 @@ uint64_t Contexts::create(int device, unsigned flags) {
   context.device = device;
   context.flags = flags;
   context.refs = 1;
+  changed();
   const uint64_t id = table_.add(context);
   find(id)->id = id;
   return id;
 }
 
-void Contexts::destroy(uint64_t id) { table_.remove(id); }
+void Contexts::destroy(uint64_t id) {
+  table_.remove(id);
+  changed();
+}
+
+void Contexts::changed() { changes.fetch_add(1, std::memory_order_release); }
 
 CUresult Contexts::take_memory(Context* context) {
   if (memory_ == 0 || context->memory != 0) return CUDA_SUCCESS;
@@ -82,14 +100,30 @@ Context* Contexts::current() {
   return context != nullptr && context->refs > 0 ? context : nullptr;
 }
 
+int Contexts::device() {
+  const Context* context = current();
+  known = {changes.load(std::memory_order_acquire),
+           context == nullptr ? SIMCUDA_NO_CONTEXT : context->device};
+  return known.device;
+}
+
+bool Contexts::known_device(int* device) {
+  *device = known.device;
+  return known.changes == changes.load(std::memory_order_acquire);
+}
+
 bool Contexts::has_primary() {
   return std::any_of(primary_.begin(), primary_.end(),
                      [&](uint64_t id) { return find(id)->refs > 0; });
 }
 
-void Contexts::push(uint64_t id) { stack_of(epoch_).push_back(id); }
+void Contexts::push(uint64_t id) {
+  known.changes = 0;
+  stack_of(epoch_).push_back(id);
+}
 
 uint64_t Contexts::pop() {
+  known.changes = 0;
   std::vector<uint64_t>& stack = stack_of(epoch_);
   if (stack.empty()) return 0;
   const uint64_t id = stack.back();
@@ -98,6 +132,7 @@ uint64_t Contexts::pop() {
 }
 
 void Contexts::set(uint64_t id) {
+  known.changes = 0;
   std::vector<uint64_t>& stack = stack_of(epoch_);
   if (!stack.empty()) stack.pop_back();
   if (id != 0) stack.push_back(id);

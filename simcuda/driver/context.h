@@ -35,6 +35,13 @@ class Contexts {
   void destroy(uint64_t id);
   // The stack of the calling thread.
   Context* current();
+  // The device of the calling thread's current context, or SIMCUDA_NO_CONTEXT. device() is called
+  // under the driver's mutex, and remembers the answer. known_device() needs no mutex. It gives the
+  // remembered answer, or false if this may be out of date.
+  int device();
+  static bool known_device(int* device);
+  // A context has begun or ended, so what threads remember is out of date.
+  static void changed();
   void push(uint64_t id);
   uint64_t pop();  // 0: the stack is empty
   void set(uint64_t id);

@@ -54,6 +54,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* result, CUdevice device) {
                    const CUresult taken = driver.contexts.take_memory(&context);
                    if (taken != CUDA_SUCCESS) return taken;
                    ++context.refs;
+                   driver.contexts.changed();
                    *result = as_context(context.id);
                    return CUDA_SUCCESS;
                  });
@@ -64,6 +65,7 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
                  [&](Driver& driver, Context& context) -> CUresult {
                    if (context.refs == 0) return bad_context();
                    if (--context.refs == 0) {
+                     driver.contexts.changed();
                      context.peers = 0;
                      end_owned(&driver, context);
                      driver.contexts.give_memory(&context);

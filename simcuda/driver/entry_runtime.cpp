@@ -77,9 +77,10 @@ void simcuda::count_launch(const char* name) { runtime_books().count(name); }
 int simcuda_current_device(void) {
   Driver* driver = running.load(std::memory_order_acquire);
   if (driver == nullptr || forked.load(std::memory_order_relaxed)) return SIMCUDA_NOT_RUNNING;
+  int device = SIMCUDA_NO_CONTEXT;
+  if (Contexts::known_device(&device)) return device;
   std::lock_guard<std::mutex> lock(driver->mutex);
-  const Context* context = driver->contexts.current();
-  return context == nullptr ? SIMCUDA_NO_CONTEXT : context->device;
+  return driver->contexts.device();
 }
 
 namespace {

@@ -12,6 +12,7 @@
 using namespace cudart;  // NOLINT: types of the interface under test
 
 extern "C" {
+CUresult cuCtxCreate_v2(CUcontext*, unsigned, CUdevice);
 Error cudaGetLastError();
 Error cudaPeekAtLastError();
 const char* cudaGetErrorName(Error);
@@ -107,6 +108,42 @@ void check_lasting_error() {
   GIVES(kIllegalAddress, cudaGetLastError());
   GIVES(kIllegalAddress, cudaGetLastError());
   GIVES(kIllegalAddress, cudaMemset(device, 0, 16));
+}
+
+// What cudaGetDevice() says follows each change of the thread's current context, also one that
+// another thread makes: a thread remembers its device.
+void check_remembered_device() {
+  Fresh fresh;
+  const auto device = [] {
+    int now = -1;
+    OK(cudaGetDevice(&now));
+    return now;
+  };
+  TRUE(device() == 0);
+  CUcontext made = nullptr, popped = nullptr;
+  OK(cuCtxCreate_v2(&made, 0, 1));
+  TRUE(device() == 1);
+  OK(cuCtxPopCurrent(&popped));
+  TRUE(device() == 0);
+  OK(cuCtxPushCurrent(made));
+  TRUE(device() == 1);
+  in_thread([&] {
+    TRUE(device() == 0);
+    OK(cuCtxSetCurrent(made));
+    TRUE(device() == 1);
+    OK(cuCtxDestroy(made));
+    TRUE(device() == 0);
+  });
+  TRUE(device() == 0);  // its current context is no more
+  CUcontext primary = nullptr;
+  OK(cuDevicePrimaryCtxRetain(&primary, 1));
+  OK(cuCtxSetCurrent(primary));
+  TRUE(device() == 1);
+  in_thread([] { OK(cuDevicePrimaryCtxRelease(1)); });
+  TRUE(device() == 0);
+  OK(cuDevicePrimaryCtxRetain(&primary, 1));
+  TRUE(device() == 1);
+  in_thread([] { OK(cuDevicePrimaryCtxRelease(1)); });
 }
 
 // Each thread has its own device. The driver refuses calls of a thread without a context. The
@@ -312,6 +349,7 @@ int main(int argc, char** argv) {
                         {"errors", check_errors},
                         {"lasting error", check_lasting_error},
                         {"devices", check_devices},
+                        {"remembered device", check_remembered_device},
                         {"launches", check_launches},
                         {"variables", check_variables},
                         {"capture", check_capture},

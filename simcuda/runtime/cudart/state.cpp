@@ -87,10 +87,9 @@ int device_count() {
   return held.devices;
 }
 
-int current_device() {
-  const int device = simcuda_current_device();
-  return device >= 0 ? device : chosen < 0 ? 0 : chosen;
-}
+static int or_chosen(int device) { return device >= 0 ? device : chosen < 0 ? 0 : chosen; }
+
+int current_device() { return or_chosen(simcuda_current_device()); }
 
 bool is_device(int device) { return device >= 0 && device < device_count(); }
 
@@ -135,9 +134,13 @@ CUDART(cudaPeekAtLastError)() {
 
 CUDART(cudaGetDevice)(int* device) {
   if (device == nullptr) return told(kInvalidValue);
-  const Error started = start();
-  if (started != kSuccess) return told(started);
-  *device = current_device();
+  int current = simcuda_current_device();
+  if (current == SIMCUDA_NOT_RUNNING) {
+    const Error started = start_driver();
+    if (started != kSuccess) return told(started);
+    current = simcuda_current_device();
+  }
+  *device = or_chosen(current);
   return kSuccess;
 }
 
