@@ -23,8 +23,19 @@ void BlockTable::prepare(Address begin, Bytes bytes) {
                       ", which each GiB of device memory needs: raise the limit of address space "
                       "(ulimit -v), or free host memory");
     }
+    use_huge_pages(memory, a);
     cells.store(static_cast<Cell*>(memory), std::memory_order_release);
   }
+}
+
+// Where many small blocks are live they begin all over a table of 512-byte cells, and with pages of
+// 4 KiB almost every look-up would miss the processor's TLB. The start of a range stays in small
+// pages, so that a pool of a few small blocks takes no huge page. Nothing depends on success.
+void BlockTable::use_huge_pages(void* memory, Address begin) {
+  constexpr Bytes kHugePage = 2 * kMiB;
+  if (table_bytes() < kHugePage) return;
+  const Bytes skipped = begin == base_ ? kHugePage : 0;
+  madvise(static_cast<char*>(memory) + skipped, table_bytes() - skipped, MADV_HUGEPAGE);
 }
 
 void BlockTable::insert(Block* block) {

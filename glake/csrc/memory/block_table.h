@@ -43,6 +43,8 @@ class BlockTable {
   friend class PointerMap;
   // Null if no cells have been made there.
   inline Cell* cell(Address ptr) const;
+  // `memory` is the new table of the GiB at `begin`.
+  void use_huge_pages(void* memory, Address begin);
   Bytes table_bytes() const { return (kRangeAlign >> shift_) * sizeof(Cell); }
 
   Address base_;
