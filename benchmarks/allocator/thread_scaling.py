@@ -18,6 +18,7 @@ PATTERN = Pattern(
         Metric("one_thread_per_s", "1 thread /s", "more"),
         Metric("threads_per_s", "T threads /s", "more"),
         Metric("scaling", "scaling", "more", 2),
+        Metric("best_scaling", "in the best windows", "more", 2),
         Metric("alloc_p99_ns", "alloc p99", "less"),
         Metric("free_p99_ns", "free p99", "less"),
         Metric("worst_us", "worst, us", "", 1),
