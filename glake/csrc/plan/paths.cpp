@@ -104,16 +104,14 @@ class Finder {
       made.path.hops.push_back({way[i - 1], way[i], taken.route});
     }
     for (const auto& [limit, load] : loads) made.loads.push_back({limit, load});
-    bool staged = false;
     for (size_t i = 0; i < way.size(); ++i) {
       made.path.name += (i == 0 ? "" : ">") + name(way[i]);
       if (i == 0 || i + 1 == way.size()) continue;
-      if (way[i].host()) staged = true;
       if (!way[i].host()) made.relays.push_back(way[i].gpu);
     }
     made.direct = way.size() == 2;
     made.path.worker = src_.host() ? dst_.gpu : src_.gpu;
-    if (!made.relays.empty() && !staged) made.path.worker = made.relays.front();
+    if (!made.relays.empty()) made.path.worker = made.relays.front();
     found_.paths.push_back(std::move(made));
   }
 
