@@ -77,18 +77,69 @@ TEST(a_loop_over_all_gpus_is_known_the_second_time) {
 }
 
 // Two copies that come together may be planned together or each for itself. The forecast decides,
-// without a handicap for either. Here each for itself is 5 % faster.
-TEST(a_pair_is_planned_as_the_forecast_says) {
+// without a handicap for either. Here each for itself is 5 % faster. The other way is tried once,
+// and then what was faster stays.
+TEST(a_pair_is_planned_the_faster_way) {
   test::running() = "pair";
   Node node("dgx1v", {{"phantom", "1"}, {"host_node", "interleave"}});
   constexpr size_t kBytes = 256 * kMiB;
   Loop loop(2, kBytes);
   int relayed = 0;
-  double ns = 0;
-  for (int round = 0; round < 3; ++round) ns = loop.all(0, &relayed);
-  const double rate = 2.0 * kBytes / ns, bound = 49.2;  // GB/s
-  std::printf("2 GPUs load 256 MiB: %.1f GB/s of %.0f\n", rate, bound);
-  CHECK(relayed == 2 && rate >= 0.93 * bound);
+  const double bound = 49.2;  // GB/s
+  double rate = 0, second = 0;
+  for (int round = 0; round < 20; ++round) {
+    rate = 2.0 * kBytes / loop.all(0, &relayed);
+    if (round == 1) second = rate;
+  }
+  std::printf("2 GPUs load 256 MiB: %.1f GB/s of %.0f, first %.1f\n", rate, bound, second);
+  CHECK(second >= 0.92 * bound);
+  CHECK(relayed == 2 && rate >= 0.95 * bound);
+}
+
+// Two paths of this copy share links with shorter ones, and get less of them than the forecast
+// says. What they took the last times divides the next copies better. No link counts as slow for
+// it.
+TEST(a_copy_that_recurs_is_divided_better) {
+  test::running() = "recurs";
+  Node node("dgx1v", {{"phantom", "1"}});
+  constexpr size_t kBytes = 1024 * kMiB;
+  test::CurrentContext context(0);
+  CUstream stream;
+  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  std::string result;
+  double first = 0, last = 0, planned = 0;
+  {
+    test::Buffer from(0, kBytes), to(1, kBytes);
+    for (int i = 0; i < 20; ++i) {
+      CHECK(simcuda_configure("call_time", "1") == 0);
+      const uint64_t id = Call(to, 0, from, 0, kBytes).on(stream, 0).start();
+      CHECK(simcuda_configure("call_time", "0") == 0);
+      CHECK_TEXT(id != 0, test::last_error());
+      result = test::finish(id);
+      last = test::number_in(result, "time_ns");
+      if (i == 0) first = last;
+      if (i == 0) planned = test::number_in(result, "planned");
+    }
+  }
+  std::printf("1 GiB from GPU 0 to 1: at first %.0f us, then %.0f\n", first / 1000, last / 1000);
+  CHECK(last < 0.92 * first);
+  CHECK(test::number_in(result, "planned") == planned);
+  test::end_stream(stream);
+}
+
+// A burst's copies were plain the last times. If one of them may not be plain, it is not.
+TEST(a_kept_decision_is_not_taken_where_it_is_refused) {
+  test::running() = "refused";
+  Node node("hgx_h100_h200", {{"phantom", "1"}, {"host_node", "local"}});
+  Loop loop(node.gpus(), 64 * kMiB);
+  int relayed = 0;
+  for (int round = 0; round < 3; ++round) loop.all(0, &relayed);
+  CHECK(relayed == 0);
+  std::vector<uint64_t> ids;
+  for (int gpu = 0; gpu < node.gpus(); ++gpu) ids.push_back(loop.begin(gpu, GLAKE_COPY_RELAYED));
+  for (const uint64_t id : ids) {
+    CHECK(test::finish(id).find("\"chunks\"") != std::string::npos);
+  }
 }
 
 // A copy that others followed once, and no longer, has relays again.

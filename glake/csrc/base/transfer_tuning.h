@@ -61,6 +61,19 @@ struct TransferTuning {
   static constexpr double kThinShare = 0.05;
   // The most decisions kept, which is enough for both directions of each of 16 GPUs.
   static constexpr size_t kMostDecisions = 32;
+  // A copy that is made again and again: its division is improved in at most kTrials copies, until
+  // its paths end within kEven of its time. After a trial that took longer, the next one moves half
+  // as many bytes, but not less than kLeastStep of what would make the ends even. At most
+  // kMostDelay of a path's time counts as time without a flow. If kLateOnes copies in a row take
+  // over kDrift times the least time, the trials begin again. Guesses.
+  static constexpr int kTrials = 12, kLateOnes = 3;
+  // A trial has more chunks only if its calls take at most kCallsPart of the copy's time.
+  static constexpr double kCallsPart = 0.3;
+  static constexpr double kMoreChunks = 1.4, kFewerChunks = 0.7;
+  static constexpr double kEven = 0.01, kLeastStep = 0.3, kMostDelay = 0.5, kDrift = 1.1;
+  // A way of planning a burst is tried once if it is forecast to take less than this many times
+  // what the burst took. A guess.
+  static constexpr double kWorthTrying = 1.3;
   static constexpr size_t kPlainRemembered = 64;    // the most plain copies under way remembered
   static constexpr uint64_t kForget = 200'000'000;  // ns until a slow edge is tried at full speed
 
@@ -142,6 +155,11 @@ struct TransferTuning {
   // be a kWholeInHaste-th.
   static constexpr double kWhole = 4, kWholeInHaste = 2;
   static constexpr Bytes kLongestChunk = 16 * kMiB;  // on a relayed path
+  // So that no short chunk is left of a range, a path may carry a kOverPart-th more than its part.
+  static constexpr Bytes kOverPart = 64;
+  // A relay buffer serves if it is at most this many times as large as the smallest that would. So
+  // none is made where chunks are a little shorter than the last time. A guess.
+  static constexpr Bytes kLarger = 2;
   // The buffers that a relay has for one transfer, and about how many bytes they have together.
   static constexpr size_t kLeastBuffers = 3, kMostBuffers = 6;
   static constexpr Bytes kBuffered = kLeastBuffers * kLongestChunk;

@@ -63,6 +63,10 @@ struct Demand {
   Place src, dst;
   double weight = 1;
   uint32_t relays = kAllGpus;  // a bit for each GPU that may relay for it
+
+  bool operator==(const Demand& other) const {
+    return src == other.src && dst == other.dst && weight == other.weight && relays == other.relays;
+  }
 };
 
 // `rate` is the rate of all paths together. `plain` is the rate of the one copy that a program

@@ -81,6 +81,7 @@ void Planner::refresh() {
     topology_.set_limit(limit, nominal_.limits()[limit].limit * scale_[limit] * lent);
   }
   known_.clear();
+  ++version_;
 }
 
 void Planner::set_relay(int gpu, bool usable) {
@@ -89,6 +90,7 @@ void Planner::set_relay(int gpu, bool usable) {
   std::lock_guard<std::mutex> lock(mutex_);
   may_relay_[static_cast<size_t>(gpu)] = usable;
   known_.clear();
+  ++version_;
 }
 
 std::shared_ptr<const Planner::Plans> Planner::find(const std::vector<Demand>& demands) const {

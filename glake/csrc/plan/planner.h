@@ -3,6 +3,7 @@
 // does is decided by transfer/run/scheduler.h, which asks here.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -58,6 +59,8 @@ class Planner {
   // limits. If it is empty, the process may use all of every limit. They multiply the factors of
   // set_scale(), which stay as they are.
   void lend(std::vector<double> factors);
+  // It changes whenever the same question may have another answer.
+  uint64_t version() const { return version_; }
   size_t limits() const { return nominal_.limits().size(); }
 
  private:
@@ -79,6 +82,7 @@ class Planner {
 
   const PlannerOptions options_;
   const topology::Topology nominal_;
+  std::atomic<uint64_t> version_{1};
   mutable std::mutex mutex_;
   topology::Topology topology_;       // nominal_ times scale_ times lent_
   std::vector<double> scale_, lent_;  // by limit; lent_ may be empty

@@ -39,6 +39,9 @@ Engine::Engine(Driver& driver, std::unique_ptr<Allocator> allocator, const std::
       devices_(driver, *allocator_),
       remote_(driver, devices_.count()),
       scheduler_(driver, topology_.get(), devices_.count()),
+      bursts_([this](LiveBurst* live, std::shared_ptr<BurstTrials> trials) {
+        scheduler_.adopt(live, std::move(trials));
+      }),
       slots_(driver, *allocator_, topology_.get(), remote_),
       kernel_(driver),
       ranges_(*allocator_),
@@ -191,7 +194,7 @@ uint64_t Engine::start_planned(Request request, bool possible) {
   Outlook outlook;
   if (in_order && scheduler_.knows_links()) {
     outlook = scheduler_.look_ahead(request, runner_.demands(), burst);
-    if (burst.known && burst.way == BurstWay::kUnknown) bursts_.decided(outlook.way);
+    if (outlook.chosen) bursts_.decided(outlook.way);
   }
   const bool apart = outlook.way == BurstWay::kApart;
   const PlanPtr plan = apart ? scheduler_.plan_alone(request) : outlook.plan;
@@ -205,7 +208,7 @@ uint64_t Engine::start_planned(Request request, bool possible) {
   uint64_t id = 0;
   if (simple) {
     id = plain(request, false, plan->plain);
-    scheduler_.note_plain(request, plan->plain, outlook.followed);
+    scheduler_.note_plain(request, plan->plain, outlook);
   } else if (in_order) {
     std::vector<PlanPtr> plans{plan};
     if (apart) plans = scheduler_.plans_beside(request, runner_.demands());
@@ -231,7 +234,7 @@ uint64_t Engine::start_held(Request request, const TransferPlan& plan, bool poss
 // `possible`: one plain copy could also do it. With pageable memory or checksums a thread works
 // between the copies, so the caller waits for such a transfer. A stream that is held until a thread
 // is done could wait for ever (simcuda/driver/driver_lock.h).
-uint64_t Engine::start_ordered(Request request, std::vector<PlanPtr> plans, const Outlook& outlook,
+uint64_t Engine::start_ordered(Request request, std::vector<PlanPtr> plans, Outlook outlook,
                                bool possible, bool room) {
   // The caller also waits if relays of other processes take part, which cannot be chained to this
   // process's streams.
@@ -241,7 +244,9 @@ uint64_t Engine::start_ordered(Request request, std::vector<PlanPtr> plans, cons
   if (request.pageable || waits || (request.flags & kChecksum) != 0) {
     return start_here(std::move(request), plans.front()->plain);
   }
+  const std::vector<PlanPtr> before = plans;
   for (PlanPtr& plan : plans) runner_.avoid_failed(&plan);
+  if (plans != before) outlook.live = nullptr;  // what its bursts took does not hold now
   if (room) {
     // kernel_pays() knows how long many blocks take as plain copies.
     const bool either = possible && (request.flags & kRelayed) == 0 && request.parts.count() == 1;
@@ -249,7 +254,7 @@ uint64_t Engine::start_ordered(Request request, std::vector<PlanPtr> plans, cons
     const uint64_t id = enqueued_.begin(request, plans, outlook, either);
     if (id != 0) return id;
     const uint64_t made = plain(request, false, rate);
-    scheduler_.note_plain(request, rate, outlook.followed);
+    scheduler_.note_plain(request, rate, outlook);
     return made;
   }
   const char* const why = "too many transfers in streams' order are under way";

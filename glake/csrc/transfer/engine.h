@@ -85,7 +85,7 @@ class Engine {
   uint64_t begin_joined(Request request);
   uint64_t start(Request request);
   uint64_t start_planned(Request request, bool possible);
-  uint64_t start_ordered(Request request, std::vector<PlanPtr> plans, const Outlook& outlook,
+  uint64_t start_ordered(Request request, std::vector<PlanPtr> plans, Outlook outlook,
                          bool possible, bool room);
   uint64_t start_here(Request request, Rate plain);
   uint64_t start_held(Request request, const TransferPlan& plan, bool possible);

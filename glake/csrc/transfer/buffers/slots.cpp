@@ -21,11 +21,12 @@ Slot Slots::lend(Place place, Bytes bytes, Bytes least) {
   {
     std::lock_guard<std::mutex> guard(mutex_);
     where = place_of(place);
-    std::vector<Address>& spare = free_[{where, size}];
-    if (!spare.empty()) {
+    for (Bytes larger = size; larger <= TransferTuning::kLarger * size; larger *= 2) {
+      std::vector<Address>& spare = free_[{where, larger}];
+      if (spare.empty()) continue;
       const Address at = spare.back();
       spare.pop_back();
-      return {this, where, size, at};
+      return {this, where, larger, at};
     }
   }
   const Address at = fresh(&where, size);

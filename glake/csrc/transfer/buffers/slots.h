@@ -31,7 +31,8 @@ class Slots {
   Slots& operator=(const Slots&) = delete;
 
   // Lends a buffer that no stream uses. Its size is a power of two, at least `bytes` and at least
-  // `least`, which is a power of two itself. Throws Error (GLAKE_OUT_OF_MEMORY...).
+  // `least`, which is a power of two itself. A spare buffer may be kLarger times as large as that.
+  // Throws Error (GLAKE_OUT_OF_MEMORY...).
   Slot lend(Place place, Bytes bytes, Bytes least = TransferTuning::kLeastChunk);
   // Lends `count` such buffers. If new ones are needed on a GPU, they are waited for together.
   std::vector<Slot> lend_several(Place place, Bytes bytes, size_t count);

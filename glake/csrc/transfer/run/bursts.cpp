@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/transfer_tuning.h"
+#include "transfer/run/live_burst.h"
 
 namespace glake::transfer {
 // Sizes count as the same if one is at most twice the other.
@@ -27,21 +28,35 @@ Bursts::Burst Bursts::begin(const Copy& copy, uint64_t now) {
     current_.clear();  // most of the threads in it have ended
   Current& current = current_[std::this_thread::get_id()];
   if (now > current.open_until || current.copies.size() >= TransferTuning::kBurstCopies) {
-    if (!current.copies.empty()) note(current.copies);
-    current.copies.clear();
+    note(&current);
   }
   current.copies.push_back(copy);
   current.open_until = 0;
   current.began = now;
-  const auto found = known_.find(key_of(current.copies.front()));
-  if (found == known_.end()) return {};
-  Known& known = found->second;
   const size_t count = current.copies.size();
-  if (known.right < known.wrong || !same(current.copies, known.copies, count)) return {};
-  const auto next = known.copies.begin() + static_cast<std::ptrdiff_t>(count);
-  if (count == 1) known.anew = known.begun++ % TransferTuning::kDecided == 0;
-  const BurstWay way = known.anew ? BurstWay::kUnknown : known.ways[count - 1];
-  return {true, known.copies.size(), {next, known.copies.end()}, way};
+  if (count == 1) {
+    current.live = std::make_shared<LiveBurst>();
+    current.foreseen = false;
+  }
+  const auto found = known_.find(key_of(current.copies.front()));
+  const bool known = found != known_.end() && found->second.right >= found->second.wrong &&
+                     same(current.copies, found->second.copies, count);
+  if (!known) {
+    if (current.foreseen) current.live = nullptr;
+    Burst unknown;
+    unknown.live = current.live;
+    unknown.number = count - 1;
+    return unknown;
+  }
+  Known& burst = found->second;
+  const auto next = burst.copies.begin() + static_cast<std::ptrdiff_t>(count);
+  if (count == 1) {
+    burst.anew = burst.begun++ % TransferTuning::kDecided == 0;
+    current.foreseen = burst.copies.size() > 1;
+    if (current.foreseen) current.live = std::make_shared<LiveBurst>(burst.trials);
+  }
+  const BurstWay way = burst.anew ? BurstWay::kUnknown : burst.ways[count - 1];
+  return {current.live, count - 1, true, burst.copies.size(), {next, burst.copies.end()}, way};
 }
 
 void Bursts::decided(BurstWay way) {
@@ -69,25 +84,33 @@ void Bursts::end() {
   std::lock_guard<std::mutex> guard(mutex_);
   const auto current = current_.find(std::this_thread::get_id());
   if (current == current_.end() || current->second.copies.empty()) return;
-  note(current->second.copies);
-  current->second.copies.clear();
+  note(&current->second);
 }
 
-void Bursts::note(const std::vector<Copy>& copies) {
+// The thread's burst is over.
+void Bursts::note(Current* current) {
+  const std::vector<Copy> copies = std::exchange(current->copies, {});
+  const std::shared_ptr<LiveBurst> live = std::exchange(current->live, nullptr);
+  if (copies.empty()) return;
   if (known_.size() >= TransferTuning::kBurstsKnown) known_.clear();
   const auto [it, first] = known_.try_emplace(key_of(copies.front()));
   Known& known = it->second;
   const size_t count = copies.size();
-  if (first || (count == known.copies.size() && same(copies, known.copies, count))) {
+  const bool alike = count == known.copies.size() && same(copies, known.copies, count);
+  if (first || alike) {
     known.right = std::min(known.right + 1, TransferTuning::kMostDoubt);
   } else {
     known.right = 0;
     known.wrong = std::min(known.wrong + 1, TransferTuning::kMostDoubt);
   }
-  if (count != known.copies.size() || !same(copies, known.copies, count)) {
+  if (!alike) {
     known.ways.assign(count, BurstWay::kUnknown);
     known.begun = 0;
   }
+  if (!alike || known.trials->copies() != copies) {
+    known.trials = std::make_shared<BurstTrials>(copies);
+  }
+  if (count > 1 && live != nullptr && !current->foreseen) adopt_(live.get(), known.trials);
   known.copies = copies;
 }
 

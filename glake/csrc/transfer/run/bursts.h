@@ -5,10 +5,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/types.h"
@@ -20,20 +23,34 @@ namespace glake::transfer {
 // plain copy.
 enum class BurstWay : uint8_t { kUnknown, kApart, kJoint, kPlain };
 
+class BurstTrials;
+class LiveBurst;
+
 class Bursts {
  public:
+  // Says, once a burst is over that was not foreseen, what is kept of others like it. It is called
+  // under the lock of this class.
+  using Adopt = std::function<void(LiveBurst*, std::shared_ptr<BurstTrials>)>;
+
   struct Copy {
     Demand demand;
     Bytes bytes = 0;
+    bool operator==(const Copy& other) const {
+      return demand == other.demand && bytes == other.bytes;
+    }
   };
 
   // What is known of the burst that a copy belongs to.
   struct Burst {
+    std::shared_ptr<LiveBurst> live;    // this burst; null: it does not go as foreseen
+    size_t number = 0;                  // how many of its copies came before this one
     bool known = false;                 // whether the burst came before; if not, the rest is unset
     size_t copies = 0;                  // how many copies the whole burst has
     std::vector<Copy> next;             // the copies that should begin right after this one
     BurstWay way = BurstWay::kUnknown;  // the way decided for this copy not long ago
   };
+  explicit Bursts(Adopt adopt) : adopt_(std::move(adopt)) {}
+
   // Says that this thread begins a copy now. Returns what is known of its burst.
   Burst begin(const Copy& copy, uint64_t now);
   // Stores the way of the copy that this thread began last. It is stored because to decide it takes
@@ -54,14 +71,19 @@ class Bursts {
     int wrong = 0;               // how often it came differently
     unsigned begun = 0;          // how often it began
     bool anew = true;            // whether the ways must be decided again
+    std::shared_ptr<BurstTrials> trials;
   };
   struct Current {
     std::vector<Copy> copies;
     uint64_t began = 0, open_until = 0;  // of the last copy
+    std::shared_ptr<LiveBurst> live;
+    bool foreseen = false;  // whether its copies were known from the first one on
   };
   static Key key_of(const Copy& copy);
   static bool same(const std::vector<Copy>& some, const std::vector<Copy>& others, size_t count);
-  void note(const std::vector<Copy>& copies);
+  void note(Current* current);
+
+  const Adopt adopt_;
 
   std::mutex mutex_;
   std::map<std::thread::id, Current> current_;

@@ -18,16 +18,30 @@ bool Decisions::Question::operator==(const Question& other) const {
 DecisionPtr Decisions::find(const Question& question) const {
   const auto found = std::find_if(kept_.begin(), kept_.end(),
                                   [&](const auto& one) { return one.first == question; });
-  return found != kept_.end() ? found->second : nullptr;
+  return found != kept_.end() ? found->second.next(0) : nullptr;
 }
 
 void Decisions::keep(Question question, DecisionPtr decision) {
+  DivisionTrials trials(1);
+  trials.decide(0, std::move(decision));
   if (kept_.size() < TransferTuning::kMostDecisions) {
-    kept_.emplace_back(std::move(question), std::move(decision));
+    kept_.emplace_back(std::move(question), std::move(trials));
     return;
   }
-  kept_[oldest_] = {std::move(question), std::move(decision)};
+  kept_[oldest_] = {std::move(question), std::move(trials)};
   oldest_ = (oldest_ + 1) % TransferTuning::kMostDecisions;
+}
+
+void Decisions::cut(const Question& question, DecisionPtr decision) {
+  for (auto& [other, trials] : kept_) {
+    if (other == question) return trials.cut(0, std::move(decision));
+  }
+}
+
+void Decisions::saw(const DivisionPtr& division, const DivisionTimes& times) {
+  for (auto& [question, trials] : kept_) {
+    if (trials.next(0)->division == division) return trials.saw({times}, times.ns);
+  }
 }
 
 }  // namespace glake::transfer

@@ -1,22 +1,17 @@
 // Keeps what was decided for copies that began while nothing else ran. A copy that is the same in
 // all that the decision depends on goes the same way. To decide again would take tens of
-// microseconds of its caller's time.
+// microseconds of its caller's time. What each path of such a copy took corrects the division of
+// the next one (division_trials.h).
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "transfer/run/division_trials.h"
 #include "transfer/run/share_out.h"
 
 namespace glake::transfer {
-
-struct Decision {
-  PlanPtr plan;                   // the plan whose paths the shares name
-  std::vector<PathShare> shares;  // empty: a plain copy does better
-  std::vector<Flow> flows;        // the shares in the form that the forecast takes
-  uint32_t gpus = 0;              // a bit for each GPU that the shares' paths pass
-};
-using DecisionPtr = std::shared_ptr<const Decision>;
 
 class Decisions {
  public:
@@ -32,10 +27,14 @@ class Decisions {
 
   DecisionPtr find(const Question& question) const;  // null: no decision is kept for it
   void keep(Question question, DecisionPtr decision);
+  // The decision, which find() returned, has been cut into chunks that serve the next copy too.
+  void cut(const Question& question, DecisionPtr decision);
+  // A copy that was divided this way ran alone, and took these times.
+  void saw(const DivisionPtr& division, const DivisionTimes& times);
   void forget() { kept_.clear(); }
 
  private:
-  std::vector<std::pair<Question, DecisionPtr>> kept_;
+  std::vector<std::pair<Question, DivisionTrials>> kept_;
   size_t oldest_ = 0;
 };
 

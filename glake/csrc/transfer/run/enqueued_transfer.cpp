@@ -269,6 +269,18 @@ EnqueuedTransfer::Outcome EnqueuedTransfer::outcome() {
   return found;
 }
 
+bool EnqueuedTransfer::on_time(const Outcome& outcome) const {
+  const auto bytes = static_cast<double>(request.parts.total());
+  return bytes >= TransferTuning::kRunsWell * plan_->rate * static_cast<double>(outcome.time_ns);
+}
+
+DivisionTimes EnqueuedTransfer::times(const Outcome& outcome) const {
+  DivisionTimes times;
+  times.ns = outcome.time_ns;
+  for (const auto& path : paths_) times.paths.push_back({path->path, path->bytes, path->time_ns});
+  return times;
+}
+
 void EnqueuedTransfer::finish(const Outcome& outcome) {
   for (size_t i = 0; i < paths_.size(); ++i) {
     Carried& path = *paths_[i];

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "transfer/call/copy.h"
+#include "transfer/run/division_trials.h"
 #include "transfer/run/path_threads.h"
 #include "transfer/run/pipelines.h"
 #include "transfer/run/share_out.h"
@@ -62,6 +63,9 @@ class EnqueuedTransfer {
   };
   bool claim_end() { return !ending_.exchange(true); }
   Outcome outcome();
+  // Whether all of it went nearly as fast as planned. Then no link is slow.
+  bool on_time(const Outcome& outcome) const;
+  DivisionTimes times(const Outcome& outcome) const;
   // Gives the pipelines back.
   void finish(const Outcome& outcome);
   bool over() const { return over_.load(std::memory_order_acquire); }

@@ -34,10 +34,10 @@ uint64_t EnqueuedTransfers::begin(const Request& request, const std::vector<Plan
     const Scheduler::Chosen chosen =
         scheduler_.share_out(key, transfer->request, plans, outlook, possible);
     const Decision& decision = *chosen.decision;
-    if (decision.shares.empty()) return 0;
+    if (decision.plan == nullptr) return 0;
     transfer->enqueue(decision.plan, decision.shares, chosen.alone);
   } catch (...) {
-    scheduler_.forget_enqueued(key);
+    scheduler_.forget_enqueued(key, {});
     throw;
   }
   const uint64_t id = enqueued_id(next_number.fetch_add(1));
@@ -101,9 +101,15 @@ void EnqueuedTransfers::finish(const Ptr& transfer) {
   }
   const EnqueuedTransfer::Outcome outcome = transfer->outcome();
   bool idle = false;
-  if (scheduler_.forget_enqueued(transfer.get()) && none_failed(outcome)) {
+  const bool whole = none_failed(outcome);
+  const Scheduler::Ended ended = scheduler_.forget_enqueued(
+      transfer.get(), whole ? transfer->times(outcome) : DivisionTimes{});
+  if (ended.alone && whole) {
     std::vector<Scheduler::Seen> seen;
-    for (const auto& path : transfer->paths()) seen.push_back({path->path, path->hop_rates});
+    for (const auto& path : transfer->paths()) {
+      if (ended.trial || transfer->on_time(outcome)) break;  // no link is known to be slow
+      seen.push_back({path->path, path->hop_rates});
+    }
     scheduler_.learn(seen);
   }
   {

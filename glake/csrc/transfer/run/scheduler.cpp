@@ -5,6 +5,7 @@
 #include "base/transfer_tuning.h"
 #include "plan/block_ways.h"
 #include "plan/estimate.h"
+#include "transfer/run/live_burst.h"
 
 namespace glake::transfer {
 namespace {
@@ -18,6 +19,17 @@ uint32_t gpus_of(const Path& path) {
     }
   }
   return gpus;
+}
+
+Decision decision_of(PlanPtr plan, Shares shares) {
+  Decision decision;
+  for (const PathShare& share : shares.paths) decision.gpus |= gpus_of(share.path->path);
+  decision.plan = std::move(plan);
+  decision.division = std::move(shares.division);
+  decision.shares = std::move(shares.paths);
+  decision.flows = std::move(shares.flows);
+  decision.calls_ns = shares.calls_ns;
+  return decision;
 }
 
 std::string place_text(Place place) { return place.host() ? "cpu" : device_text(place.gpu); }
@@ -107,6 +119,12 @@ std::vector<PlanPtr> Scheduler::plans_beside(const Request& request, std::vector
 Outlook Scheduler::look_ahead(const Request& request, std::vector<Demand> running,
                               const Bursts::Burst& burst) {
   Outlook outlook;
+  outlook.live = burst.live;
+  if (outlook.live != nullptr) {
+    std::lock_guard<std::mutex> guard(small_mutex_);
+    const Bursts::Copy copy{request.demand(), request.parts.total()};
+    outlook.live->plan_next(copy, burst.number, planner_->version());
+  }
   if (!burst.known) return outlook;
   if (burst.copies < 2) {
     outlook.known = true;
@@ -132,6 +150,9 @@ Outlook Scheduler::look_ahead(const Request& request, std::vector<Demand> runnin
     }
   }
   outlook.way = burst.way;
+  if (outlook.live != nullptr && outlook.live->way() != BurstWay::kUnknown) {
+    outlook.way = outlook.live->way();
+  }
   if (outlook.way == BurstWay::kUnknown) {
     const double together = TransferTuning::kHandOverNs + end_of(request, joint, burst.next.size());
     const double greedy = TransferTuning::kHandOverNs + end_of(request, alone, 0);
@@ -140,6 +161,9 @@ Outlook Scheduler::look_ahead(const Request& request, std::vector<Demand> runnin
         simple <= std::min(TransferTuning::kLeastGain * together, TransferTuning::kUnsure * greedy);
     const bool is_joint = together <= greedy;
     outlook.way = is_plain ? BurstWay::kPlain : is_joint ? BurstWay::kJoint : BurstWay::kApart;
+    outlook.chosen = true;
+    std::lock_guard<std::mutex> guard(small_mutex_);
+    if (outlook.live != nullptr) outlook.live->chose(outlook.way, together, greedy, simple);
   }
   if (outlook.way == BurstWay::kApart) return outlook;
   outlook.known = true;
@@ -147,6 +171,12 @@ Outlook Scheduler::look_ahead(const Request& request, std::vector<Demand> runnin
   outlook.plan = std::move(outlook.next.front().plan);
   outlook.next.erase(outlook.next.begin());
   return outlook;
+}
+
+void Scheduler::adopt(LiveBurst* live, std::shared_ptr<BurstTrials> trials) {
+  std::lock_guard<std::mutex> guard(small_mutex_);
+  live->adopt(std::move(trials));
+  if (planner_ != nullptr) live->settle(begun_, planner_->version());
 }
 
 // In how many ns the burst's copies, and those that run already, are done. Each copy of the burst
@@ -177,7 +207,7 @@ double Scheduler::end_of(const Request& request, const std::vector<Expected>& bu
 uint32_t Scheduler::busy_gpus() {
   std::lock_guard<std::mutex> guard(small_mutex_);
   uint32_t busy = 0;
-  for (const Enqueued& one : enqueued_) busy |= one.gpus;
+  for (const Enqueued& one : enqueued_) busy |= one.decision->gpus;
   return busy;
 }
 
@@ -195,9 +225,9 @@ bool Scheduler::kernels_pay(const Request& request, const TransferPlan& plan, bo
   return kernels * TransferTuning::kLeastGain < block_ns(way, load, plan.plain, costs);
 }
 
-void Scheduler::note_plain(const Request& request, Rate rate, bool followed) {
+void Scheduler::note_plain(const Request& request, Rate rate, const Outlook& outlook) {
   if (planner_ == nullptr || rate <= 0) return;
-  if (request.parts.total() < TransferTuning::kLongCopy && !followed) return;
+  if (request.parts.total() < TransferTuning::kLongCopy && !outlook.followed) return;
   const auto ns = static_cast<uint64_t>(static_cast<double>(request.parts.total()) / rate);
   const uint64_t until = driver_.now_ns() + ns;
   std::lock_guard<std::mutex> guard(small_mutex_);
@@ -209,6 +239,7 @@ void Scheduler::note_plain(const Request& request, Rate rate, bool followed) {
   flow.rate = rate;
   flow.delay_ns = static_cast<double>(copy_ns());
   flow.bytes = static_cast<double>(request.parts.total());
+  if (outlook.live != nullptr) outlook.live->begin_plain(begun_, until - ns);
   ++begun_;
   forecast_.add(until - ns, nullptr, {std::move(flow)});
 }
@@ -228,36 +259,69 @@ Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
   const uint64_t now = driver_.now_ns();
   std::lock_guard<std::mutex> guard(small_mutex_);
   const bool idle = forecast_.idle(now);
-  const bool kept = idle && request.parts.count() == 1 && request.stripes.empty();
-  Decisions::Question question;
-  if (kept) question = {request.parts.total(), plans, outlook.next, outlook.known, possible};
+  const bool whole = request.parts.count() == 1 && request.stripes.empty();
+  const bool one_range = whole || request.by_socket;
+  LiveBurst* const live = outlook.live.get();
+  DivisionTrials* const trials =
+      live != nullptr ? live->trials_of_next(enqueued_.size() + plain_.size(), one_range) : nullptr;
   Chosen chosen;
-  if (kept) chosen.decision = decisions_.find(question);
-  if (chosen.decision == nullptr) {
-    chosen.decision =
-        std::make_shared<const Decision>(decide(request, plans, outlook, possible, now));
-    if (kept) decisions_.keep(std::move(question), chosen.decision);
+  if (trials != nullptr) {
+    const size_t number = live->begun();
+    chosen.decision = trials->next(number);
+    const bool refused =
+        chosen.decision != nullptr && chosen.decision->plan == nullptr && !possible;
+    if (chosen.decision == nullptr || refused) {
+      chosen.decision = decide(request, plans, outlook, possible, now);
+      trials->decide(number, chosen.decision);
+    } else if (const DecisionPtr made = cut_again(request, *chosen.decision, whole)) {
+      chosen.decision = made;
+      if (whole) trials->cut(number, made);
+    }
+  } else if (idle && one_range) {
+    Decisions::Question question{request.parts.total(), plans, outlook.next, outlook.known,
+                                 possible};
+    chosen.decision = decisions_.find(question);
+    if (chosen.decision == nullptr) {
+      chosen.decision = decide(request, plans, outlook, possible, now);
+      decisions_.keep(std::move(question), chosen.decision);
+    } else if (const DecisionPtr made = cut_again(request, *chosen.decision, whole)) {
+      chosen.decision = made;
+      if (whole) decisions_.cut(question, made);
+    }
+  } else {
+    chosen.decision = decide(request, plans, outlook, possible, now);
   }
-  if (chosen.decision->shares.empty()) return chosen;
-  chosen.alone = outlook.next.empty() && idle;
+  if (chosen.decision->plan == nullptr) return chosen;
+  chosen.alone = outlook.next.empty() && idle && trials == nullptr;
   forecast_.add(now, key, chosen.decision->flows);
+  const size_t number = live != nullptr ? live->begin(chosen.decision, begun_, now) : 0;
   ++begun_;
   const Demand demand{request.src, request.dst};
-  enqueued_.push_back({key, demand, chosen.decision->gpus, chosen.alone ? begun_ : 0});
+  enqueued_.push_back(
+      {key, demand, chosen.decision, now, chosen.alone ? begun_ : 0, outlook.live, number});
   return chosen;
+}
+
+// Cuts a copy as it was divided before. Null: its chunks are known already.
+DecisionPtr Scheduler::cut_again(const Request& request, const Decision& decision, bool whole) {
+  if (decision.plan == nullptr || (whole && !decision.shares.empty())) return nullptr;
+  Decision made = decision_of(
+      decision.plan, cut(request, *decision.plan, decision.division, copy_ns(), forecast_));
+  made.trial = decision.trial;
+  return std::make_shared<const Decision>(std::move(made));
 }
 
 // Takes the plan that keeps the busiest link for the shortest time. A copy that used more of the
 // links than it must would be done sooner itself, but would delay others by more than that. Callers
 // hold the small lock.
-Decision Scheduler::decide(const Request& request, const std::vector<PlanPtr>& plans,
-                           const Outlook& outlook, bool possible, uint64_t now) {
+DecisionPtr Scheduler::decide(const Request& request, const std::vector<PlanPtr>& plans,
+                              const Outlook& outlook, bool possible, uint64_t now) {
   const std::vector<Expected>& next = outlook.next;
   for (const Expected& one : next) {
     forecast_.add(now, &next, flows_of(one, copy_ns(), forecast_));
   }
   Shares best;
-  Decision decision;
+  PlanPtr taken;
   double least = 0;
   const bool thorough =
       expected_ns(*plans.front(), request.parts.total(), copy_ns()) >= TransferTuning::kWorthAsking;
@@ -272,32 +336,37 @@ Decision Scheduler::decide(const Request& request, const std::vector<PlanPtr>& p
         if (!best.paths.empty() && cost >= least) continue;
         best = std::move(shares);
         least = cost;
-        decision.plan = plan;
+        taken = plan;
       }
     }
   }
+  bool plain = false;
   if (possible) {
     const bool by_relays = best.paths.size() > 1 || best.paths[0].path->path.hops.size() > 1;
     const PlanPtr direct = direct_plan(request.src, request.dst);
-    const double plain = plain_end_ns(request, direct->paths[0], copy_ns(), now, &forecast_);
-    if (!by_relays || plain <= TransferTuning::kLeastGain * least) best = {};
+    const double ns = plain_end_ns(request, direct->paths[0], copy_ns(), now, &forecast_);
+    const bool as_fast = ns <= TransferTuning::kLeastGain * least;
+    plain = !by_relays || (as_fast && outlook.way != BurstWay::kJoint);
   }
   forecast_.remove(&next);
-  for (const PathShare& share : best.paths) decision.gpus |= gpus_of(share.path->path);
-  decision.shares = std::move(best.paths);
-  decision.flows = std::move(best.flows);
-  return decision;
+  return std::make_shared<const Decision>(plain ? Decision{}
+                                                : decision_of(std::move(taken), std::move(best)));
 }
 
-bool Scheduler::forget_enqueued(const void* key) {
+Scheduler::Ended Scheduler::forget_enqueued(const void* key, const DivisionTimes& times) {
   std::lock_guard<std::mutex> guard(small_mutex_);
   forecast_.remove(key);
   const auto same = [&](const Enqueued& one) { return one.key == key; };
   const auto found = std::find_if(enqueued_.begin(), enqueued_.end(), same);
-  if (found == enqueued_.end()) return false;
-  const bool alone = found->beginning == begun_;
+  if (found == enqueued_.end()) return {};
+  const Ended ended{found->beginning == begun_, found->decision->trial};
+  if (ended.alone && times.ns != 0) decisions_.saw(found->decision->division, times);
+  if (found->live != nullptr) {
+    found->live->saw(found->number, found->began, times);
+    found->live->settle(begun_, planner_->version());
+  }
   enqueued_.erase(found);
-  return alone;
+  return ended;
 }
 
 // If a hop is behind its plan, although the rates that were seen fill none of its limits, then one

@@ -84,21 +84,27 @@ class Scheduler {
   };
   Chosen share_out(const void* key, const Request& request, const std::vector<PlanPtr>& plans,
                    const Outlook& outlook, bool possible);
-  // Decisions for other requests no longer take the transfer into account. True if it ran alone, as
-  // far as is known.
-  bool forget_enqueued(const void* key);
-  // What an enqueued transfer has shown of a path. The rates say how fast each hop was at most.
-  // Without rates nothing is known of the path. The next plans take into account links that are
-  // slower than the topology says.
+  // Decisions for other requests no longer take the transfer into account. What it took improves
+  // the division of the next one like it. The times have ns 0 if they show nothing.
+  struct Ended {
+    bool alone = false;  // no other copy ran beside it, as far as is known
+    bool trial = false;  // its division was a trial
+  };
+  Ended forget_enqueued(const void* key, const DivisionTimes& times);
+  // As Bursts::Adopt.
+  void adopt(LiveBurst* live, std::shared_ptr<BurstTrials> trials);
+  // What an enqueued transfer that ran alone has shown of a path. The rates say how fast each hop
+  // was at most. Without rates nothing is known of the path. The next plans take into account links
+  // that are slower than the topology says.
   struct Seen {
     const PlannedPath* path;
     std::vector<Rate> rates;
   };
   void learn(const std::vector<Seen>& paths);
   std::vector<Demand> enqueued();
-  // A plain copy has been made at `rate`. If it is long, or `followed` by others, decisions for
-  // other copies take it into account for as long as it should take.
-  void note_plain(const Request& request, Rate rate, bool followed);
+  // A plain copy has been made at `rate`. If it is long, or others follow it, decisions for other
+  // copies take it into account for as long as it should take.
+  void note_plain(const Request& request, Rate rate, const Outlook& outlook);
 
   // The hop has fallen behind its plan, so one of its edges is slower than the topology says.
   // Returns that edge. Edges that another run uses at full speed are ruled out. Returns nothing if
@@ -127,13 +133,17 @@ class Scheduler {
   struct Enqueued {
     const void* key;
     Demand demand;
-    uint32_t gpus;       // a bit for each GPU that its paths pass
-    uint64_t beginning;  // if it began alone: begun_ at that time; else 0
+    DecisionPtr decision;
+    uint64_t began;                   // when
+    uint64_t beginning;               // if it began alone: begun_ at that time; else 0
+    std::shared_ptr<LiveBurst> live;  // its burst; null: none is known
+    size_t number;                    // of the copy in its burst
   };
+  DecisionPtr cut_again(const Request& request, const Decision& decision, bool whole);
   double end_of(const Request& request, const std::vector<Expected>& burst, size_t followers);
   void tell_forecast();
-  Decision decide(const Request& request, const std::vector<PlanPtr>& plans, const Outlook& outlook,
-                  bool possible, uint64_t now);
+  DecisionPtr decide(const Request& request, const std::vector<PlanPtr>& plans,
+                     const Outlook& outlook, bool possible, uint64_t now);
   static Use use_of(const std::vector<TransferPtr>& running, int edge, const PathRun& slow);
   void allow_relays();
   PlanPtr plain_plan(const Demand& demand, Rate rate);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -33,11 +34,6 @@ std::vector<Rate> paces_of(const PlannedPath& path, const std::vector<double>& l
     paces.push_back(std::clamp(forecast.pace(hop, path.rate, loads), 1e-3, 1e9));
   }
   return paces;
-}
-
-int node_of(const Path& path) {
-  const Place &from = path.hops.front().from, &to = path.hops.back().to;
-  return from.host() ? from.node : to.host() ? to.node : kSpread;
 }
 
 std::vector<Stock> stocks_of(const Request& request, const TransferPlan& plan) {
@@ -98,7 +94,7 @@ class Cutting {
  public:
   // `most` is a number of chunks. `blocked` is the weight of a caller's time against a copy's.
   Cutting(const PlannedPath& path, const std::vector<Rate>& paces, double bytes, double most,
-          double blocked, uint64_t copy_ns)
+          double blocked, uint64_t copy_ns, double times = 1)
       : start_(static_cast<double>(copy_ns)),
         parts_(blocked < 1 ? TransferTuning::kWhole : TransferTuning::kWholeInHaste),
         paces_(paces) {
@@ -120,6 +116,10 @@ class Cutting {
     const auto limit = static_cast<double>(TransferTuning::kLongestChunk);
     const double covering = std::min(static_cast<double>(least_chunk(path, copy_ns)), limit);
     longest_ = std::clamp(bytes / std::min(wanted, most), covering, limit);
+    // Longer chunks still fit the relay buffers, whose sizes are powers of two.
+    double buffer = static_cast<double>(TransferTuning::kLeastChunk);
+    while (buffer < longest_) buffer *= 2;
+    longest_ = std::clamp(longest_ / times, covering, buffer);
     const auto shortest = [&](auto begin, auto end) {
       return std::clamp(*std::min_element(begin, end) * start_, covering, longest_);
     };
@@ -254,13 +254,15 @@ size_t buffers_for(const PathShare& share) {
   return std::min(buffers, share.chunks.size());
 }
 
-// Cuts a range into equal parts. Otherwise its remainder would be a short chunk among others.
-Range take(const Request& request, Stock* stock, Bytes wanted) {
+// Takes about `wanted` bytes from the stock's first range. That range is cut into equal parts.
+// Otherwise its remainder would be a short chunk among others. At most `most` bytes are taken.
+Range take(const Request& request, Stock* stock, Bytes wanted, Bytes most) {
   Range& front = stock->ranges.front();
   const auto whole = static_cast<double>(front.bytes());
   const double parts = std::max(std::round(whole / static_cast<double>(wanted)), 1.0);
-  const Bytes most = round_up(static_cast<Bytes>(whole / parts), 4 * kKiB);
-  const Range taken{front.begin, request.parts.chunk_end(front.begin, most, front.end)};
+  Bytes part = round_up(static_cast<Bytes>(whole / parts), 4 * kKiB);
+  if (part > most) part = round_up(wanted, 4 * kKiB);
+  const Range taken{front.begin, request.parts.chunk_end(front.begin, part, front.end)};
   front.begin = taken.end;
   if (front.begin == front.end) stock->ranges.pop_front();
   stock->bytes -= taken.bytes();
@@ -281,6 +283,11 @@ double calls_ns(const std::vector<PathShare>& shares) {
 }
 
 }  // namespace
+
+int node_of(const Path& path) {
+  const Place &from = path.hops.front().from, &to = path.hops.back().to;
+  return from.host() ? from.node : to.host() ? to.node : kSpread;
+}
 
 Bytes PathShare::bytes() const {
   Bytes sum = 0;
@@ -316,29 +323,43 @@ Request by_socket(Request request) {
 
 Shares share_out(const Request& request, const TransferPlan& plan, const Deal& how,
                  uint64_t copy_ns, uint64_t now, FlowForecast* forecast) {
-  std::vector<PathShare> shares;
-  for (const PlannedPath& path : plan.paths) shares.push_back({&path, {}});
+  Division division{how, {}, std::vector<double>(plan.paths.size(), kMany)};
   std::vector<Stock> stocks = stocks_of(request, plan);
   // The number of chunks depends on the end, and the end on the length of chunks.
-  double end_ns = 0;
-  std::vector<double> most(plan.paths.size(), kMany);
-  deal(plan, how, most, copy_ns, now, forecast, &stocks, &end_ns);
-  most = most_chunks(plan, end_ns);
-  std::vector<FlowForecast::Flow> flows =
-      deal(plan, how, most, copy_ns, now, forecast, &stocks, &end_ns);
-  const std::vector<double> loads = forecast->loads(plan);
-  for (Stock& stock : stocks) {
-    for (size_t i = 0; i < stock.paths.size() && stock.bytes != 0; ++i) {
-      PathShare& share = shares[stock.paths[i]];
-      const bool last = i + 1 == stock.paths.size();
-      const auto part = static_cast<Bytes>(flows[stock.paths[i]].bytes);
-      Bytes left = last ? stock.bytes : std::min(part, stock.bytes);
+  deal(plan, how, division.most, copy_ns, now, forecast, &stocks, &division.end_ns);
+  division.most = most_chunks(plan, division.end_ns);
+  division.flows =
+      deal(plan, how, division.most, copy_ns, now, forecast, &stocks, &division.end_ns);
+  return cut(request, plan, std::make_shared<const Division>(std::move(division)), copy_ns,
+             *forecast);
+}
+
+Shares cut(const Request& request, const TransferPlan& plan, const DivisionPtr& division,
+           uint64_t copy_ns, const FlowForecast& forecast) {
+  std::vector<PathShare> shares;
+  for (const PlannedPath& path : plan.paths) shares.push_back({&path, {}});
+  const std::vector<double> loads = forecast.loads(plan);
+  for (Stock& stock : stocks_of(request, plan)) {
+    const auto carries = [&](size_t i) { return division->flows[i].bytes > 0; };
+    std::vector<size_t> paths;
+    std::copy_if(stock.paths.begin(), stock.paths.end(), std::back_inserter(paths), carries);
+    if (paths.empty()) paths = stock.paths;
+    double all = 0;
+    for (const size_t i : paths) all += division->flows[i].bytes;
+    const double scale = all > 0 ? static_cast<double>(stock.bytes) / all : 1;
+    for (size_t k = 0; k < paths.size() && stock.bytes != 0; ++k) {
+      const size_t i = paths[k];
+      PathShare& share = shares[i];
+      const auto part = static_cast<Bytes>(scale * division->flows[i].bytes);
+      Bytes left = k + 1 == paths.size() ? stock.bytes : std::min(part, stock.bytes);
       if (left == 0) continue;
-      const Cutting cutting(*share.path, paces_of(*share.path, loads, *forecast),
-                            static_cast<double>(left), most[stock.paths[i]], blocked(how), copy_ns);
+      const Cutting cutting(*share.path, paces_of(*share.path, loads, forecast),
+                            static_cast<double>(left), division->most[i], blocked(division->how),
+                            copy_ns, division->chunks);
+      const Bytes over = left / TransferTuning::kOverPart;
       for (Bytes done = 0; left != 0 && stock.bytes != 0;) {
-        const Range chunk =
-            take(request, &stock, cutting.next(done, left, stock.ranges.front().bytes()));
+        const Bytes wanted = cutting.next(done, left, stock.ranges.front().bytes());
+        const Range chunk = take(request, &stock, wanted, left + over);
         share.chunks.push_back(chunk);
         done += chunk.bytes();
         left -= std::min(left, chunk.bytes());
@@ -346,13 +367,14 @@ Shares share_out(const Request& request, const TransferPlan& plan, const Deal& h
     }
   }
   Shares taken;
-  taken.end_ns = end_ns;
+  taken.division = division;
+  taken.end_ns = division->end_ns;
   for (size_t i = 0; i < shares.size(); ++i) {
     if (shares[i].chunks.empty()) continue;
     shares[i].buffers = buffers_for(shares[i]);
-    flows[i].bytes = static_cast<double>(shares[i].bytes());
+    taken.flows.push_back(division->flows[i]);
+    taken.flows.back().bytes = static_cast<double>(shares[i].bytes());
     taken.paths.push_back(std::move(shares[i]));
-    taken.flows.push_back(std::move(flows[i]));
   }
   taken.calls_ns = calls_ns(taken.paths);
   return taken;

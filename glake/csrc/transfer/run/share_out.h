@@ -2,6 +2,7 @@
 // Nothing can be moved from a slow path to a fast one afterwards, so all paths should end together.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "base/transfer_tuning.h"
@@ -22,13 +23,6 @@ struct PathShare {
   Bytes bytes() const;
 };
 
-struct Shares {
-  std::vector<PathShare> paths;
-  std::vector<FlowForecast::Flow> flows;  // the copy in the form that the forecast takes
-  double end_ns = 0;                      // after how many ns from now it should be done
-  double calls_ns = 0;                    // for how many ns its calls hold up the caller
-};
-
 // How a copy's bytes are divided among the paths. `by_rate`: by their planned rates; else by what
 // each path will find free on its links. `followers` is the number of copies that the same thread
 // begins next.
@@ -37,10 +31,33 @@ struct Deal {
   size_t followers = 0;
 };
 
+// What each path of a plan carries.
+struct Division {
+  Deal how;
+  std::vector<FlowForecast::Flow> flows;  // one for each path of the plan
+  std::vector<double> most;               // how many chunks each path may have
+  double chunks = 1;                      // times as many chunks as else
+  double end_ns = 0;                      // after how many ns from now all should be done
+};
+using DivisionPtr = std::shared_ptr<const Division>;
+
+struct Shares {
+  DivisionPtr division;
+  std::vector<PathShare> paths;
+  std::vector<FlowForecast::Flow> flows;  // the copy in the form that the forecast takes
+  double end_ns = 0;                      // after how many ns from now it should be done
+  double calls_ns = 0;                    // for how many ns its calls hold up the caller
+};
+
 // Divides the copy's bytes among the plan's paths. A path that would carry too little to be worth a
 // copy is left out. `copy_ns`: what the start of a copy costs.
 Shares share_out(const Request& request, const TransferPlan& plan, const Deal& how,
                  uint64_t copy_ns, uint64_t now, FlowForecast* forecast);
+// Cuts a copy that was divided before into chunks. The copy may lie in other stripes than that one.
+Shares cut(const Request& request, const TransferPlan& plan, const DivisionPtr& division,
+           uint64_t copy_ns, const FlowForecast& forecast);
+// The socket whose host memory a path reads or writes. kSpread: none, or any.
+int node_of(const Path& path);
 // Another copy that is expected to begin now.
 struct Expected {
   PlanPtr plan;
@@ -49,10 +66,12 @@ struct Expected {
 // What is known, when a copy begins, of the copies that the same thread will begin right after it.
 struct Outlook {
   BurstWay way = BurstWay::kApart;
-  bool known = false;          // `next` is complete; if false, other copies may follow
-  bool followed = false;       // some copy follows for certain
-  PlanPtr plan;                // this copy's plan; null if `way` is kApart
-  std::vector<Expected> next;  // the copies that follow; empty if `way` is kApart
+  bool known = false;               // `next` is complete; if false, other copies may follow
+  bool followed = false;            // some copy follows for certain
+  bool chosen = false;              // the forecast has just chosen `way`
+  PlanPtr plan;                     // this copy's plan; null if `way` is kApart
+  std::vector<Expected> next;       // the copies that follow; empty if `way` is kApart
+  std::shared_ptr<LiveBurst> live;  // the burst that the copy belongs to; null: none is known
   // The weight of a nanosecond of the caller's time. A nanosecond of the copy's own time has the
   // weight 1.
   double calls_weigh() const;

@@ -1,0 +1,147 @@
+#include "transfer/run/division_trials.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "base/transfer_tuning.h"
+
+namespace glake::transfer {
+namespace {
+
+DecisionPtr uncut(const Decision& like, Division division, double times_chunks = 1) {
+  auto decision = std::make_shared<Decision>();
+  decision->plan = like.plan;
+  decision->calls_ns = times_chunks * like.calls_ns;
+  division.chunks *= times_chunks;
+  decision->division = std::make_shared<const Division>(std::move(division));
+  decision->trial = true;
+  return decision;
+}
+
+}  // namespace
+
+std::optional<Division> evened(const TransferPlan& plan, const Division& division,
+                               const DivisionTimes& times, double step) {
+  struct Stock {
+    double bytes = 0, rate = 0, owed = 0;
+    uint64_t first = UINT64_MAX, last = 0;
+  };
+  struct Pace {
+    double bytes = 0, rate = 0, delay = 0;
+  };
+  std::map<int, Stock> stocks;  // by the socket whose memory it is
+  std::vector<Pace> paces(plan.paths.size());
+  for (const DivisionTimes::PathTime& time : times.paths) {
+    size_t i = 0;
+    while (i < paces.size() && &plan.paths[i] != time.path) ++i;
+    if (i == paces.size() || time.ns == 0) return {};  // not a path of the plan, or not timed
+    const auto ns = static_cast<double>(time.ns);
+    Pace& pace = paces[i];
+    pace.bytes = static_cast<double>(time.bytes);
+    pace.delay = std::min(division.flows[i].delay_ns, TransferTuning::kMostDelay * ns);
+    pace.rate = pace.bytes / (ns - pace.delay);
+    Stock& stock = stocks[node_of(time.path->path)];
+    stock.bytes += pace.bytes;
+    stock.rate += pace.rate;
+    stock.owed += pace.rate * pace.delay;
+    stock.first = std::min(stock.first, time.ns);
+    stock.last = std::max(stock.last, time.ns);
+  }
+  Division next = division;
+  bool uneven = false;
+  for (size_t i = 0; i < paces.size(); ++i) {
+    const Pace& pace = paces[i];
+    if (pace.rate <= 0) continue;
+    const Stock& stock = stocks[node_of(plan.paths[i].path)];
+    const double end = (stock.bytes + stock.owed) / stock.rate;
+    const double bytes = pace.rate * std::max(end - pace.delay, 0.0);
+    const double moved = pace.bytes + step * (bytes - pace.bytes);
+    next.flows[i].bytes = moved < static_cast<double>(TransferTuning::kLeastChunk) / 2 ? 0 : moved;
+    uneven = uneven || static_cast<double>(stock.last - stock.first) >
+                           TransferTuning::kEven * static_cast<double>(times.ns);
+  }
+  if (!uneven) return {};
+  return next;
+}
+
+void DivisionTrials::cut(size_t i, DecisionPtr decision) {
+  (trial_.empty() ? best_ : trial_)[i] = std::move(decision);
+}
+
+void DivisionTrials::saw(std::vector<DivisionTimes> times, uint64_t ns) {
+  bool better = least_ns_ == 0 || ns < least_ns_;
+  if (!trial_.empty()) {
+    if (better) accept();
+    if (!better && of_chunks_) chunk_moves_.pop_back();
+    if (!of_chunks_) step_ = better ? 1 : step_ / 2;
+  } else if (least_ns_ != 0) {
+    // The links may have become slower meanwhile.
+    const bool late =
+        static_cast<double>(ns) > TransferTuning::kDrift * static_cast<double>(least_ns_);
+    late_ = late ? late_ + 1 : 0;
+    if (late_ < TransferTuning::kLateOnes) return;
+    better = true;
+    restart();
+  }
+  if (better) {
+    least_ns_ = ns;
+    best_times_ = std::move(times);
+  }
+  begin_trial();
+}
+
+void DivisionTrials::accept() {
+  for (size_t i = 0; i < trial_.size(); ++i) {
+    auto decision = std::make_shared<Decision>(*trial_[i]);
+    decision->trial = false;
+    best_[i] = std::move(decision);
+  }
+}
+
+void DivisionTrials::restart() {
+  tries_ = late_ = 0;
+  step_ = 1;
+  chunk_moves_ = {TransferTuning::kMoreChunks, TransferTuning::kFewerChunks};
+}
+
+void DivisionTrials::begin_trial() {
+  trial_.clear();
+  if (tries_ == TransferTuning::kTrials) return;
+  of_chunks_ = step_ < TransferTuning::kLeastStep || !try_evened();
+  while (of_chunks_ && !chunk_moves_.empty() && !try_chunks(chunk_moves_.back())) {
+    chunk_moves_.pop_back();
+  }
+  if (!trial_.empty()) ++tries_;
+}
+
+// False: all paths nearly end together.
+bool DivisionTrials::try_evened() {
+  std::vector<DecisionPtr> trial = best_;
+  bool uneven = false;
+  for (size_t i = 0; i < trial.size(); ++i) {
+    if (best_times_[i].paths.empty()) continue;
+    std::optional<Division> next =
+        evened(*best_[i]->plan, *best_[i]->division, best_times_[i], step_);
+    if (!next) continue;
+    trial[i] = uncut(*best_[i], std::move(*next));
+    uneven = true;
+  }
+  if (uneven) trial_ = std::move(trial);
+  return uneven;
+}
+
+// False: the calls would take too much of the copy's time.
+bool DivisionTrials::try_chunks(double times) {
+  const double most = TransferTuning::kCallsPart * static_cast<double>(least_ns_);
+  for (const DecisionPtr& decision : best_) {
+    if (times > 1 && times * decision->calls_ns > most) return false;
+  }
+  trial_ = best_;
+  for (DecisionPtr& decision : trial_) {
+    if (decision->plan != nullptr) decision = uncut(*decision, *decision->division, times);
+  }
+  return true;
+}
+
+}  // namespace glake::transfer

@@ -1,0 +1,73 @@
+// Improves the division of copies that are made again and again. The forecast does not know all
+// that paths cost each other. So bytes are moved from the paths that ended last to those that ended
+// first, and the division that took the least time stays.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "transfer/run/share_out.h"
+
+namespace glake::transfer {
+
+// How a copy goes.
+struct Decision {
+  PlanPtr plan;                   // the plan whose paths the shares name; null: as a plain copy
+  DivisionPtr division;           // what each of its paths carries
+  std::vector<PathShare> shares;  // the same, cut into chunks; empty: it is not cut
+  std::vector<Flow> flows;        // the shares in the form that the forecast takes
+  double calls_ns = 0;            // for how many ns its calls hold up the caller
+  uint32_t gpus = 0;              // a bit for each GPU that the shares' paths pass
+  bool trial = false;             // it may be slow although no link is
+};
+using DecisionPtr = std::shared_ptr<const Decision>;
+
+// What a copy took from its start, as a whole and over each of its paths.
+struct DivisionTimes {
+  struct PathTime {
+    const PlannedPath* path;
+    Bytes bytes;
+    uint64_t ns;
+  };
+  uint64_t ns = 0;
+  std::vector<PathTime> paths;
+};
+
+// The division under which paths that are as fast as they were would end together. `step`: which
+// part of that change is made. Nothing: they nearly did end together.
+std::optional<Division> evened(const TransferPlan& plan, const Division& division,
+                               const DivisionTimes& times, double step);
+
+// The trials of copies that are made together: one copy, or a burst.
+class DivisionTrials {
+ public:
+  explicit DivisionTrials(size_t copies) : best_(copies) { restart(); }
+
+  // How copy `i` goes the next time; null: it has not been decided.
+  const DecisionPtr& next(size_t i) const { return trial_.empty() ? best_[i] : trial_[i]; }
+  void decide(size_t i, DecisionPtr decision) { best_[i] = std::move(decision); }
+  // The same as next(i), cut into chunks.
+  void cut(size_t i, DecisionPtr decision);
+  // All copies went as next() says, and took these times. Until the last of them was done, it took
+  // `ns`. The times of a plain copy have no paths.
+  void saw(std::vector<DivisionTimes> times, uint64_t ns);
+
+ private:
+  void accept();
+  void restart();
+  void begin_trial();
+  bool try_evened();
+  bool try_chunks(double times);
+
+  std::vector<DecisionPtr> best_, trial_;  // by copy; trial_ is empty if there is none
+  std::vector<DivisionTimes> best_times_;
+  uint64_t least_ns_ = 0;
+  double step_ = 1;                  // of the next evening
+  std::vector<double> chunk_moves_;  // times as many chunks, to be tried; the last one is next
+  bool of_chunks_ = false;           // whether the trial is one of them
+  int tries_ = 0, late_ = 0;
+};
+
+}  // namespace glake::transfer

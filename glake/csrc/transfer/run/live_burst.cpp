@@ -1,0 +1,73 @@
+#include "transfer/run/live_burst.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace glake::transfer {
+// A copy that threads carry, or that is not followed, does not begin here. What was decided for it
+// must not be taken for the next copy.
+void LiveBurst::plan_next(const Bursts::Copy& copy, size_t number, uint64_t version) {
+  if (number == 0) version_ = version;
+  spoilt_ = spoilt_ || version_ != version || number != begun_;
+  if (trials_ == nullptr) return;
+  if (number == 0) {
+    if (trials_->version() != version) trials_->forget(version);
+    way_ = trials_->next();
+  }
+  const std::vector<Bursts::Copy>& copies = trials_->copies();
+  spoilt_ = spoilt_ || number >= copies.size() || !(copy == copies[number]);
+}
+
+void LiveBurst::chose(BurstWay way, double joint_ns, double apart_ns, double plain_ns) {
+  if (trials_ == nullptr) return;
+  if (begun_ == 0) trials_->expect(way, joint_ns, apart_ns, plain_ns);
+  trials_->chose(way);
+}
+
+DivisionTrials* LiveBurst::trials_of_next(size_t others, bool one_range) {
+  spoilt_ = spoilt_ || !one_range || others != begun_;
+  return trials_ != nullptr && !spoilt_ ? &trials_->divisions(way_) : nullptr;
+}
+
+size_t LiveBurst::begin(DecisionPtr decision, uint64_t before, uint64_t now) {
+  if (begun_ == 0) {
+    before_ = before;
+    began_ = now;
+  }
+  decisions_.push_back(std::move(decision));
+  return begun_++;
+}
+
+void LiveBurst::begin_plain(uint64_t before, uint64_t now) {
+  begin(std::make_shared<const Decision>(), before, now);
+  plain_ = true;
+  ++done_;
+}
+
+void LiveBurst::saw(size_t number, uint64_t began, const DivisionTimes& times) {
+  spoilt_ = spoilt_ || times.ns == 0;
+  times_.resize(std::max(times_.size(), number + 1));
+  times_[number] = times;
+  ns_ = std::max(ns_, began - began_ + times.ns);
+  ++done_;
+}
+
+void LiveBurst::adopt(std::shared_ptr<BurstTrials> trials) {
+  trials_ = std::move(trials);
+  way_ = BurstWay::kApart;
+  if (trials_->version() != version_) trials_->forget(version_);
+}
+
+void LiveBurst::settle(uint64_t begun, uint64_t version) {
+  if (trials_ == nullptr || spoilt_ || version != version_) return;
+  const size_t copies = trials_->copies().size();
+  if (begun_ != copies || done_ != copies || begun - before_ != copies) return;
+  if (plain_) return trials_->give_up(way_, ns_);
+  DivisionTrials& divisions = trials_->divisions(way_);
+  for (size_t i = 0; i < copies; ++i) {
+    if (divisions.next(i) == nullptr) divisions.decide(i, decisions_[i]);
+  }
+  trials_->saw(way_, std::move(times_), ns_);
+}
+
+}  // namespace glake::transfer

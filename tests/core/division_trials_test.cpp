@@ -1,0 +1,305 @@
+// What earlier copies took improves the division of later ones.
+#include "transfer/run/division_trials.h"
+
+#include "transfer/run/burst_trials.h"
+#include "transfer/run/decisions.h"
+#include "transfer/run/live_burst.h"
+#include "transfer_play.h"
+
+namespace {
+
+using namespace glake::transfer;
+using glake::Bytes;
+using test::kMiB;
+
+// A plan with two paths into GPU 0, from one socket or from two, and its division.
+struct Two {
+  explicit Two(int second_socket = 0, double first = 100, double second = 100) {
+    TransferPlan made;
+    for (const int node : {0, second_socket}) {
+      Path path;
+      path.hops.push_back({Place{-1, node}, Place{0}, {}});
+      made.paths.push_back({path, 10});
+    }
+    plan = std::make_shared<const TransferPlan>(std::move(made));
+    Division both;
+    for (const double mib : {first, second}) {
+      both.flows.emplace_back();
+      both.flows.back().bytes = mib * static_cast<double>(kMiB);
+      both.most.push_back(100);
+    }
+    division = std::make_shared<const Division>(std::move(both));
+  }
+
+  DivisionTimes times(const Division& division, uint64_t first_ns, uint64_t second_ns) const {
+    DivisionTimes made;
+    made.ns = std::max(first_ns, second_ns);
+    made.paths = {{&plan->paths[0], static_cast<Bytes>(division.flows[0].bytes), first_ns},
+                  {&plan->paths[1], static_cast<Bytes>(division.flows[1].bytes), second_ns}};
+    return made;
+  }
+  DecisionPtr decision() const {
+    auto made = std::make_shared<Decision>();
+    made->plan = plan;
+    made->division = division;
+    return made;
+  }
+
+  PlanPtr plan;
+  DivisionPtr division;
+};
+
+double mib(const Division& division, size_t path) {
+  return division.flows[path].bytes / static_cast<double>(kMiB);
+}
+
+bool about(double is, double should) { return std::abs(is - should) < 0.01 * should; }
+
+// The second path takes twice as long, so it gets half as much as the first one.
+TEST(paths_that_end_late_carry_less) {
+  test::running() = "evened";
+  const Two two;
+  const auto next = evened(*two.plan, *two.division, two.times(*two.division, 1000, 2000), 1);
+  CHECK(next.has_value());
+  CHECK(about(mib(*next, 0), 133.33) && about(mib(*next, 1), 66.67));
+  const auto half = evened(*two.plan, *two.division, two.times(*two.division, 1000, 2000), 0.5);
+  CHECK(about(mib(*half, 0), 116.67) && about(mib(*half, 1), 83.33));
+  CHECK(!evened(*two.plan, *two.division, two.times(*two.division, 1000, 1005), 1).has_value());
+}
+
+// A path's time without a flow is no reason to think it slow.
+TEST(the_delay_of_a_path_is_left_out) {
+  test::running() = "delay";
+  const Two two;
+  Division division = *two.division;
+  division.flows[1].delay_ns = 1000;
+  const auto next = evened(*two.plan, division, two.times(division, 2000, 3000), 1);
+  // Both carry 1 MiB in 20 ns. They end together where the second has 50 MiB less.
+  CHECK(about(mib(*next, 0), 125) && about(mib(*next, 1), 75));
+}
+
+TEST(bytes_of_one_socket_are_not_moved_to_another) {
+  test::running() = "sockets";
+  const Two two(1);
+  CHECK(!evened(*two.plan, *two.division, two.times(*two.division, 1000, 2000), 1).has_value());
+}
+
+TEST(a_path_of_next_to_nothing_is_left_out) {
+  test::running() = "sliver";
+  const Two two(0, 100, 1);
+  const auto next = evened(*two.plan, *two.division, two.times(*two.division, 1000, 9000), 1);
+  CHECK(next->flows[1].bytes == 0);
+}
+
+TEST(a_copy_that_went_another_way_shows_nothing) {
+  test::running() = "other paths";
+  const Two two, other;
+  DivisionTimes times = two.times(*two.division, 1000, 2000);
+  times.paths[1].path = &other.plan->paths[1];
+  CHECK(!evened(*two.plan, *two.division, times, 1).has_value());
+  times = two.times(*two.division, 1000, 0);  // its second path has no time
+  CHECK(!evened(*two.plan, *two.division, times, 1).has_value());
+}
+
+// A machine whose first path carries 1 MiB in 10 ns, its second one 1 MiB in `ns`.
+class Machine {
+ public:
+  explicit Machine(double ns) : ns_(ns) { trials.decide(0, two.decision()); }
+  uint64_t copy() {
+    const Division& division = *trials.next(0)->division;
+    const auto first = static_cast<uint64_t>(10 * mib(division, 0)),
+               second = static_cast<uint64_t>(ns_ * mib(division, 1));
+    const DivisionTimes times = two.times(division, first, second);
+    trials.saw({times}, times.ns);
+    return times.ns;
+  }
+  void slow_down(double ns) { ns_ = ns; }
+
+  Two two;
+  DivisionTrials trials{1};
+
+ private:
+  double ns_;
+};
+
+TEST(trials_end_with_the_best_division) {
+  test::running() = "trials";
+  Machine machine(30);
+  CHECK(machine.copy() == 3000);
+  uint64_t ns = 0;
+  for (int i = 0; i < 20; ++i) ns = machine.copy();
+  CHECK(about(static_cast<double>(ns), 1500));
+  CHECK(!machine.trials.next(0)->trial);
+  const DivisionPtr settled = machine.trials.next(0)->division;
+  machine.copy();
+  CHECK(machine.trials.next(0)->division == settled);
+  // The second path becomes slower. Soon the division fits again.
+  machine.slow_down(90);
+  for (int i = 0; i < 20; ++i) ns = machine.copy();
+  CHECK(about(static_cast<double>(ns), 1800));
+}
+
+// Whatever is tried, it takes longer than the first division did.
+TEST(what_took_longer_does_not_stay) {
+  test::running() = "worse";
+  const Two two;
+  DivisionTrials trials(1);
+  trials.decide(0, two.decision());
+  trials.saw({two.times(*two.division, 1000, 2000)}, 2000);
+  int tried = 0;
+  for (; trials.next(0)->trial && tried < 100; ++tried) {
+    const Division& division = *trials.next(0)->division;
+    trials.saw({two.times(division, 1000, 2100)}, 2100);
+  }
+  CHECK(tried >= 3 && tried < 12);  // two steps of bytes, more and fewer chunks
+  CHECK(trials.next(0)->division == two.division);
+}
+
+TEST(more_or_fewer_chunks_are_tried) {
+  test::running() = "chunks";
+  const Two two;
+  DivisionTrials trials(1);
+  trials.decide(0, two.decision());
+  trials.saw({two.times(*two.division, 1000, 1000)}, 1000);
+  double least = 1;
+  for (int i = 0; i < 20; ++i) {
+    const Division& division = *trials.next(0)->division;
+    least = std::min(least, division.chunks);
+    const auto ns = static_cast<uint64_t>(1000 * std::abs(division.chunks - 0.5) + 1000);
+    trials.saw({two.times(division, ns, ns)}, ns);
+  }
+  CHECK(about(trials.next(0)->division->chunks, 0.49));
+  CHECK(least < 0.4);  // fewer were tried
+}
+
+// The copies of a burst are tried together, and plain ones among them stay plain.
+TEST(a_burst_is_tried_as_a_whole) {
+  test::running() = "burst";
+  const Two two;
+  DivisionTrials trials(3);
+  for (const size_t i : {size_t{0}, size_t{2}}) trials.decide(i, two.decision());
+  trials.decide(1, std::make_shared<const Decision>());
+  const auto saw = [&](uint64_t ns) {
+    std::vector<DivisionTimes> times(3);
+    for (const size_t i : {size_t{0}, size_t{2}}) {
+      times[i] = two.times(*trials.next(i)->division, 1000, 2000);
+    }
+    trials.saw(std::move(times), ns);
+  };
+  saw(5000);
+  const DivisionPtr first = trials.next(0)->division, last = trials.next(2)->division;
+  CHECK(trials.next(0)->trial && trials.next(2)->trial && trials.next(1)->plan == nullptr);
+  saw(4000);  // better: both stay, and both are tried further
+  saw(9000);
+  while (trials.next(0)->trial) saw(9000);
+  CHECK(trials.next(0)->division == first && trials.next(2)->division == last);
+}
+
+std::vector<Bursts::Copy> pair() {
+  return {{{Place{-1, 0}, Place{0}}, kMiB}, {{Place{-1, 0}, Place{1}}, kMiB}};
+}
+
+// The first copy of a burst is carried by threads this time, and does not begin as the others do.
+// What was decided for it is not taken for the second one, which has other ends.
+TEST(a_copy_that_does_not_begin_is_left_out) {
+  test::running() = "positions";
+  const Two two;
+  const std::vector<Bursts::Copy> copies = pair();
+  const auto trials = std::make_shared<BurstTrials>(copies);
+  for (size_t i = 0; i < 2; ++i) {
+    trials->divisions(BurstWay::kUnknown).decide(i, two.decision());
+  }
+  LiveBurst burst(trials);
+  burst.plan_next(copies[0], 0, 1);
+  CHECK(burst.trials_of_next(0, true) != nullptr);
+  burst.plan_next(copies[1], 1, 1);
+  CHECK(burst.trials_of_next(0, true) == nullptr);
+}
+
+TEST(a_copy_with_other_relays_is_another_copy) {
+  test::running() = "relays";
+  std::vector<Bursts::Copy> copies = pair();
+  LiveBurst burst(std::make_shared<BurstTrials>(copies));
+  copies[0].demand.relays = 1;
+  burst.plan_next(copies[0], 0, 1);
+  CHECK(burst.trials_of_next(0, true) == nullptr);
+}
+
+void burst(BurstTrials* trials, BurstWay way, uint64_t ns) {
+  CHECK(trials->next() == way);
+  for (size_t i = 0; i < trials->copies().size(); ++i) {
+    if (trials->divisions(way).next(i) != nullptr) continue;
+    trials->divisions(way).decide(i, std::make_shared<const Decision>());
+  }
+  trials->saw(way, std::vector<DivisionTimes>(trials->copies().size()), ns);
+}
+
+// The forecast plans both copies together, and thinks the other way 10 % slower. It is faster.
+TEST(another_way_of_planning_is_tried_once) {
+  test::running() = "ways";
+  BurstTrials trials(pair());
+  trials.expect(BurstWay::kJoint, 1000, 1100, 5000);
+  for (int i = 0; i < 2; ++i) trials.chose(BurstWay::kJoint);
+  burst(&trials, BurstWay::kUnknown, 1050);
+  burst(&trials, BurstWay::kApart, 900);
+  for (int i = 0; i < 3; ++i) burst(&trials, BurstWay::kApart, 905);
+  // The links have become slower: all ways are tried again.
+  for (int i = 0; i < 3; ++i) burst(&trials, BurstWay::kApart, 2000);
+  CHECK(trials.next() == BurstWay::kUnknown);
+}
+
+// The forecast chooses plain copies, which nobody times. Another way is taken if a burst that was
+// not foreseen has gone it, and was faster.
+TEST(a_plain_burst_is_as_fast_as_forecast) {
+  test::running() = "plain";
+  BurstTrials trials(pair());
+  trials.expect(BurstWay::kPlain, 1000, 1000, 1000);
+  for (int i = 0; i < 2; ++i) trials.chose(BurstWay::kPlain);
+  CHECK(trials.next() == BurstWay::kPlain);
+  trials.divisions(BurstWay::kApart).decide(0, std::make_shared<const Decision>());
+  trials.divisions(BurstWay::kApart).decide(1, std::make_shared<const Decision>());
+  trials.saw(BurstWay::kApart, std::vector<DivisionTimes>(2), 980);  // no faster than plain copies
+  CHECK(trials.next() == BurstWay::kPlain);
+  trials.saw(BurstWay::kApart, std::vector<DivisionTimes>(2), 900);
+  CHECK(trials.next() == BurstWay::kApart);
+}
+
+// The forecast plans the copies together, and the last one is plain. That does not make all plain.
+TEST(a_plain_copy_makes_no_plain_burst) {
+  test::running() = "one plain copy";
+  BurstTrials trials(pair());
+  trials.expect(BurstWay::kJoint, 900, 2000, 1000);
+  trials.chose(BurstWay::kJoint);
+  trials.chose(BurstWay::kPlain);
+  CHECK(trials.next() == BurstWay::kUnknown);
+  trials.give_up(BurstWay::kUnknown, 950);
+  CHECK(trials.next() == BurstWay::kUnknown);
+  trials.give_up(BurstWay::kUnknown, 1050);  // plain copies would have been faster
+  CHECK(trials.next() == BurstWay::kJoint);  // all of them by relays may be as well
+  trials.give_up(BurstWay::kJoint, 1050);
+  CHECK(trials.next() == BurstWay::kPlain);
+}
+
+// The forecast was wrong: plain copies would be faster.
+TEST(a_burst_becomes_plain) {
+  test::running() = "becomes plain";
+  BurstTrials trials(pair());
+  trials.expect(BurstWay::kJoint, 900, 2000, 1000);
+  trials.chose(BurstWay::kJoint);
+  burst(&trials, BurstWay::kUnknown, 1100);
+  CHECK(trials.next() == BurstWay::kPlain);
+}
+
+TEST(a_way_that_is_forecast_to_be_slow_is_not_tried) {
+  test::running() = "slow ways";
+  BurstTrials trials(pair());
+  trials.expect(BurstWay::kJoint, 1000, 2000, 5000);
+  trials.chose(BurstWay::kJoint);
+  for (int i = 0; i < 3; ++i) burst(&trials, BurstWay::kUnknown, 1050);
+  trials.forget(7);
+  CHECK(trials.version() == 7 && trials.next() == BurstWay::kUnknown);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }
