@@ -18,6 +18,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from glake import children
@@ -52,7 +53,12 @@ def _install(known: bool) -> ctypes.CDLL:
     global _library
     library = ctypes.CDLL(str(adapter_build.build(adapter_build.NUMBERS)))
     text = [ctypes.c_char_p, ctypes.c_size_t]
-    for name, given in (("install", [ctypes.c_int]), ("ops", []), ("failure", [])):
+    for name, given in (
+        ("install", [ctypes.c_int]),
+        ("ops", []),
+        ("failure", []),
+        ("let_autograd_end", []),
+    ):
         function = getattr(library, f"glake_numbers_{name}")
         function.restype, function.argtypes = ctypes.c_size_t, [*given, *text]
     refused = _text(functools.partial(library.glake_numbers_install, int(known)))
@@ -99,15 +105,30 @@ def _follow_seeds(library: ctypes.CDLL) -> None:
 
 def _finish() -> None:
     """Computes the queued rest of the job while torch's kernels still exist. The driver ends its
-    queues later, when these kernels are gone. Reports failures that no call of the job has
-    reported."""
+    queues later, when these kernels are gone. Lets autograd's threads end what they free. Reports
+    failures that no call of the job has reported."""
     import torch
 
+    if _library is None:
+        return
     if torch.cuda.is_initialized():
         with contextlib.suppress(RuntimeError):  # reported below
             torch.cuda.synchronize()
-    if _library is not None and (failure := _text(_library.glake_numbers_failure)):
+            if _autograd_has_threads() and (
+                refused := _text(_library.glake_numbers_let_autograd_end)
+            ):
+                print(f"glake: autograd may still be at work: {refused}", file=sys.stderr)
+    if failure := _text(_library.glake_numbers_failure):
         print(f"glake: {failure}", file=sys.stderr)
+
+
+def _autograd_has_threads() -> bool:
+    """Whether this process has made threads for backward(). A child made by fork() has none."""
+    for name in Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            if name.read_text().startswith("pt_autograd"):
+                return True
+    return False
 
 
 def main() -> None:

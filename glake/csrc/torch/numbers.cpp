@@ -190,6 +190,25 @@ GLAKE_NUMBERS_API size_t glake_numbers_ops(char* json, size_t capacity) {
 // torch.manual_seed was called.
 GLAKE_NUMBERS_API void glake_numbers_reseeded() { glake::numbers::Twins::all().reseeded(); }
 
+// Returns once autograd's thread of each GPU has freed what its last backward() used. backward()
+// returns a moment before that. An object that such a thread frees while Python ends would end the
+// process by std::terminate (https://github.com/pytorch/pytorch/issues/190489). Gives the empty
+// string, or the reason why autograd cannot be asked.
+GLAKE_NUMBERS_API size_t glake_numbers_let_autograd_end(char* error, size_t capacity) {
+  try {
+    const c10::AutoGradMode with_gradients(true);
+    for (c10::DeviceIndex i = 0; i < glake::numbers::guard().deviceCount(); ++i) {
+      // Each thread works in order. Nothing is allocated and no kernel launched for no elements.
+      const auto options = at::TensorOptions().device(c10::Device(c10::kCUDA, i));
+      const at::Tensor nothing = at::empty({0}, options).requires_grad_();
+      nothing.view({0}).backward(at::empty({0}, options));
+    }
+  } catch (const c10::Error& refused) {
+    return glake::numbers::answer(refused.what_without_backtrace(), error, capacity);
+  }
+  return glake::numbers::answer("", error, capacity);
+}
+
 // Gives the failure that nobody was told of; the empty string: there is none.
 GLAKE_NUMBERS_API size_t glake_numbers_failure(char* text, size_t capacity) {
   try {

@@ -96,6 +96,12 @@ def test_graphs_streams_threads_draws_and_the_rest(program):
     assert said.splitlines() == [f"{name} ok" for name in FEATURES]
 
 
+def test_a_program_may_end_right_after_backward(program):
+    """Without a wait at the end, two of three runs end by std::terminate."""
+    for _ in range(3):
+        assert program("ends_after_backward.py") == "ok\n"
+
+
 @pytest.mark.parametrize("name", FAILURES)
 def test_what_fails_is_named_or_fails_as_on_a_gpu(program, name):
     assert f"{name} ok" in program("errors.py", name)
