@@ -249,6 +249,7 @@ void Scheduler::add_enqueued(std::vector<Demand>* demands) {
   std::lock_guard<std::mutex> guard(small_mutex_);
   const auto ended = [&](const auto& one) { return one.second <= now; };
   plain_.erase(std::remove_if(plain_.begin(), plain_.end(), ended), plain_.end());
+  if (forecast_.idle(now)) plain_.clear();  // it knows better how copies share links
   for (const auto& [demand, until] : plain_) demands->push_back(demand);
   for (const Enqueued& one : enqueued_) demands->push_back(one.demand);
 }
