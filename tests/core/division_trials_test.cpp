@@ -231,7 +231,7 @@ void burst(BurstTrials* trials, BurstWay way, uint64_t ns) {
     if (trials->divisions(way).next(i) != nullptr) continue;
     trials->divisions(way).decide(i, std::make_shared<const Decision>());
   }
-  trials->saw(way, std::vector<DivisionTimes>(trials->copies().size()), ns);
+  trials->saw(way, std::vector<DivisionTimes>(trials->copies().size()), ns, true);
 }
 
 // The forecast plans both copies together, and thinks the other way 10 % slower. It is faster.
@@ -258,9 +258,10 @@ TEST(a_plain_burst_is_as_fast_as_forecast) {
   CHECK(trials.next() == BurstWay::kPlain);
   trials.divisions(BurstWay::kApart).decide(0, std::make_shared<const Decision>());
   trials.divisions(BurstWay::kApart).decide(1, std::make_shared<const Decision>());
-  trials.saw(BurstWay::kApart, std::vector<DivisionTimes>(2), 980);  // no faster than plain copies
+  trials.saw(BurstWay::kApart, std::vector<DivisionTimes>(2), 980,
+             true);  // no faster than plain copies
   CHECK(trials.next() == BurstWay::kPlain);
-  trials.saw(BurstWay::kApart, std::vector<DivisionTimes>(2), 900);
+  trials.saw(BurstWay::kApart, std::vector<DivisionTimes>(2), 900, true);
   CHECK(trials.next() == BurstWay::kApart);
 }
 
@@ -278,6 +279,71 @@ TEST(a_plain_copy_makes_no_plain_burst) {
   CHECK(trials.next() == BurstWay::kJoint);  // all of them by relays may be as well
   trials.give_up(BurstWay::kJoint, 1050);
   CHECK(trials.next() == BurstWay::kPlain);
+}
+
+// The first burst that goes the forecast's way has a plain copy, which is timed like the other one.
+// The next ones are not timed, so nothing is moved between their paths. Another way that took less
+// is taken, and a way that has become slower is given up.
+TEST(plain_copies_are_timed_once) {
+  test::running() = "timed";
+  const Two two;
+  const std::vector<Bursts::Copy> copies = pair();
+  const auto trials = std::make_shared<BurstTrials>(copies);
+  trials->forget(1);
+  const auto play = [&](bool plain, uint64_t ns) {
+    LiveBurst burst(trials);
+    burst.plan_next(copies[0], 0, 1);
+    burst.chose(BurstWay::kJoint, 9e6, 9.5e6, 30e6);
+    const bool timed = burst.timed();
+    CHECK(burst.begin(two.decision(), 0, 0) == 0);
+    burst.plan_next(copies[1], 1, 1);
+    if (plain && !timed) {
+      burst.begin_plain(1, 0);
+    } else {
+      auto direct = std::make_shared<Decision>();
+      direct->plan = two.plan;
+      CHECK(burst.begin(plain ? direct : two.decision(), 1, 0) == 1);
+      burst.saw(1, 0, two.times(*two.division, ns, ns));
+    }
+    burst.saw(0, 0, two.times(*two.division, ns / 2, ns / 2));
+    burst.settle(2, 1);
+    return timed;
+  };
+  CHECK(play(true, 10'000'000));
+  CHECK(trials->next() == BurstWay::kApart);  // it is forecast to take about as long
+  CHECK(play(true, 12'000'000));
+  CHECK(trials->next() == BurstWay::kUnknown);
+  for (int i = 0; i < 5; ++i) CHECK(!play(true, 10'000'000));
+  CHECK(trials->next() == BurstWay::kUnknown);
+  CHECK(!trials->divisions(BurstWay::kUnknown).next(0)->trial);
+  for (int i = 0; i < 3; ++i) play(true, 40'000'000);  // the copy that is not plain takes 20 ms
+  CHECK(trials->next() == BurstWay::kUnknown && play(true, 40'000'000));  // all begins anew
+}
+
+// Where other copies come between again and again, bursts are not timed for ever.
+TEST(timings_end) {
+  test::running() = "timings end";
+  const auto trials = std::make_shared<BurstTrials>(pair());
+  int timed = 0;
+  for (int i = 0; i < 100; ++i) {
+    LiveBurst burst(trials);
+    burst.plan_next(trials->copies()[0], 0, 0);
+    burst.chose(BurstWay::kJoint, 9e6, 9.5e6, 30e6);
+    timed += burst.timed();
+    burst.trials_of_next(1, true);
+    CHECK(!burst.timed());
+  }
+  CHECK(timed >= 3 && timed < 10);
+}
+
+// The calls that it takes to time plain copies would make a short burst slower.
+TEST(a_short_burst_is_not_timed) {
+  test::running() = "short";
+  const auto trials = std::make_shared<BurstTrials>(pair());
+  LiveBurst burst(trials);
+  burst.plan_next(trials->copies()[0], 0, 0);
+  burst.chose(BurstWay::kJoint, 3e4, 3.2e4, 10e4);
+  CHECK(!burst.timed());
 }
 
 // The forecast was wrong: plain copies would be faster.

@@ -71,6 +71,11 @@ struct TransferTuning {
   static constexpr double kCallsPart = 0.3;
   static constexpr double kMoreChunks = 1.4, kFewerChunks = 0.7;
   static constexpr double kEven = 0.01, kLeastStep = 0.3, kMostDelay = 0.5, kDrift = 1.1;
+  // The plain copies of at most kTimings bursts are timed. That takes calls of some kTimingNs for
+  // each copy. Where they would be over kTimingPart of the burst's time, none is timed. Guesses.
+  static constexpr int kTimings = 6;
+  static constexpr uint64_t kTimingNs = 10'000;
+  static constexpr double kTimingPart = 0.1;
   // A way of planning a burst is tried once if it is forecast to take less than this many times
   // what the burst took. A guess.
   static constexpr double kWorthTrying = 1.3;

@@ -206,12 +206,16 @@ uint64_t Engine::start_planned(Request request, bool possible) {
   };
   const bool simple = may_be_plain && !worthwhile() && !kernel_pays(request, *plan);
   uint64_t id = 0;
-  if (simple) {
+  if (simple && !(outlook.timed && request.parts.count() == 1)) {
     id = plain(request, false, plan->plain);
     scheduler_.note_plain(request, plan->plain, outlook);
   } else if (in_order) {
     std::vector<PlanPtr> plans{plan};
-    if (apart) plans = scheduler_.plans_beside(request, runner_.demands());
+    if (simple) {
+      plans = {scheduler_.direct_plan(request.src, request.dst)};
+    } else if (apart) {
+      plans = scheduler_.plans_beside(request, runner_.demands());
+    }
     id = start_ordered(std::move(request), std::move(plans), outlook, possible, room);
   } else {
     id = start_held(std::move(request), *plan, possible);

@@ -7,9 +7,15 @@
 #include "base/transfer_tuning.h"
 
 namespace glake::transfer {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+}  // namespace
+
 void BurstTrials::forget(uint64_t version) {
   version_ = version;
-  late_ = 0;
+  late_ = timings_ = 0;
   plain_ = false;
   plain_ns_ = 0;
   for (Trial& one : trials_) one = {0, 0, false, std::make_shared<DivisionTrials>(copies_.size())};
@@ -31,12 +37,13 @@ BurstWay BurstTrials::next() const {
 // Of the ways that took some time, and plain copies.
 BurstWay BurstTrials::fastest() const {
   auto best = BurstWay::kPlain;
-  double least = plain_ns_ > 0 ? plain_ns_ / TransferTuning::kLeastGain
-                               : std::numeric_limits<double>::infinity();
-  for (size_t i = 0; i < trials_.size(); ++i) {
-    if (trials_[i].least <= 0 || trials_[i].least >= least) continue;
-    best = static_cast<BurstWay>(i);
-    least = trials_[i].least;
+  const auto least_of = [&](BurstWay way) { return trials_[static_cast<size_t>(way)].least; };
+  double least = least_of(best);
+  if (least == 0) least = plain_ns_ > 0 ? plain_ns_ / TransferTuning::kLeastGain : kNever;
+  for (const BurstWay way : {BurstWay::kUnknown, BurstWay::kApart, BurstWay::kJoint}) {
+    if (least_of(way) <= 0 || least_of(way) >= least) continue;
+    best = way;
+    least = least_of(way);
   }
   return best;
 }
@@ -54,20 +61,35 @@ void BurstTrials::chose(BurstWay way) {
   }
 }
 
-void BurstTrials::give_up(BurstWay way, uint64_t ns) {
-  const bool slow = plain_ns_ > 0 && static_cast<double>(ns) > plain_ns_;
-  if (way == BurstWay::kUnknown && !slow) return;
-  trial(way).least = std::numeric_limits<double>::infinity();
+bool BurstTrials::wants_time(BurstWay way) {
+  return trial(way).least == 0 && timings_++ < TransferTuning::kTimings;
 }
 
-void BurstTrials::saw(BurstWay way, std::vector<DivisionTimes> times, uint64_t ns) {
-  Trial& one = trial(way);
+bool BurstTrials::times_plain() const {
+  const uint64_t calls = TransferTuning::kTimingNs * copies_.size();
+  return !plain_ && static_cast<double>(calls) <= TransferTuning::kTimingPart * plain_ns_;
+}
+
+void BurstTrials::give_up(BurstWay way, uint64_t ns) {
   const auto took = static_cast<double>(ns);
-  const bool late = one.least > 0 && took > TransferTuning::kDrift * one.least;
-  one.divisions->saw(std::move(times), ns);
-  if (one.least == 0 || took < one.least) one.least = took;
+  if (trial(way).least > 0) return look_for_late(way, took);
+  const bool slow = plain_ns_ > 0 && took > plain_ns_;
+  if (way == BurstWay::kPlain || (way == BurstWay::kUnknown && !slow)) return;
+  trial(way).least = kNever;
+}
+
+void BurstTrials::saw(BurstWay way, std::vector<DivisionTimes> times, uint64_t ns, bool divided) {
+  const auto took = static_cast<double>(ns);
+  Trial& one = trial(way);
+  if (divided) one.divisions->saw(std::move(times), ns);
+  const double before = std::exchange(one.least, one.least == 0 ? took : std::min(one.least, took));
+  if (before > 0) look_for_late(way, took);
+}
+
+// The links may have become slower. Then all ways are tried again.
+void BurstTrials::look_for_late(BurstWay way, double took) {
   if (way != fastest()) return;
-  late_ = late ? late_ + 1 : 0;
+  late_ = took > TransferTuning::kDrift * trial(way).least ? late_ + 1 : 0;
   if (late_ >= TransferTuning::kLateOnes) forget(version_);
 }
 

@@ -31,12 +31,20 @@ class BurstTrials {
   // A copy went this way by the forecast's choice.
   void chose(BurstWay way);
   DivisionTrials& divisions(BurstWay way) { return *trial(way).divisions; }
+  // The next burst goes this way. Returns whether its plain copies are to be timed, because it is
+  // not known what a burst takes that does. That is tried a few times: it fails if other copies
+  // come between.
+  bool wants_time(BurstWay way);
+  // Whether plain copies may be timed. Not where the forecast chose them for the whole burst, or
+  // where the calls that this takes would themselves make the burst slower.
+  bool times_plain() const;
   // A burst that went this way had plain copies. So all that is known is that it took at least
-  // `ns`. The way is not tried again. The forecast's choice stays unless it was slower than plain
-  // copies.
+  // `ns`. If it was never timed, the way is not tried again. The forecast's choice stays unless it
+  // was slower than plain copies.
   void give_up(BurstWay way, uint64_t ns);
-  // A burst that went this way took these times.
-  void saw(BurstWay way, std::vector<DivisionTimes> times, uint64_t ns);
+  // A burst that went this way took these times. `divided`: all of its copies are divided among
+  // paths, so the next burst that goes this way can be timed too.
+  void saw(BurstWay way, std::vector<DivisionTimes> times, uint64_t ns, bool divided);
 
  private:
   struct Trial {
@@ -45,14 +53,16 @@ class BurstTrials {
     std::shared_ptr<DivisionTrials> divisions;
   };
   BurstWay fastest() const;
+  void look_for_late(BurstWay way, double took);
   Trial& trial(BurstWay way) { return trials_[static_cast<size_t>(way)]; }
 
   const std::vector<Bursts::Copy> copies_;
   uint64_t version_ = 0;
   std::array<Trial, 4> trials_;  // by BurstWay; kUnknown: the forecast's choices
-  double plain_ns_ = 0;          // what plain copies are expected to take, which are not timed
+  double plain_ns_ = 0;          // what plain copies are expected to take
   bool plain_ = false;           // whether the forecast chose them
   int late_ = 0;                 // how many bursts in a row were late
+  int timings_ = 0;              // how many bursts were to be timed
 };
 
 }  // namespace glake::transfer

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/transfer_tuning.h"
+
 namespace glake::transfer {
 // A copy that threads carry, or that is not followed, does not begin here. What was decided for it
 // must not be taken for the next copy.
@@ -13,6 +15,7 @@ void LiveBurst::plan_next(const Bursts::Copy& copy, size_t number, uint64_t vers
   if (number == 0) {
     if (trials_->version() != version) trials_->forget(version);
     way_ = trials_->next();
+    timed_ = trials_->wants_time(way_);
   }
   const std::vector<Bursts::Copy>& copies = trials_->copies();
   spoilt_ = spoilt_ || number >= copies.size() || !(copy == copies[number]);
@@ -34,6 +37,7 @@ size_t LiveBurst::begin(DecisionPtr decision, uint64_t before, uint64_t now) {
     before_ = before;
     began_ = now;
   }
+  fixed_ += decision->plan != nullptr && decision->division == nullptr;
   decisions_.push_back(std::move(decision));
   return begun_++;
 }
@@ -67,7 +71,8 @@ void LiveBurst::settle(uint64_t begun, uint64_t version) {
   for (size_t i = 0; i < copies; ++i) {
     if (divisions.next(i) == nullptr) divisions.decide(i, decisions_[i]);
   }
-  trials_->saw(way_, std::move(times_), ns_);
+  const uint64_t calls = fixed_ * TransferTuning::kTimingNs;  // that plain copies do not make
+  trials_->saw(way_, std::move(times_), ns_ - std::min(calls, ns_ / 2), fixed_ == 0);
 }
 
 }  // namespace glake::transfer

@@ -20,6 +20,8 @@ class LiveBurst {
   void plan_next(const Bursts::Copy& copy, size_t number, uint64_t version);
   // The way that all copies go. kUnknown: the one that the forecast chooses.
   BurstWay way() const { return way_; }
+  // Whether the next copy, if it is plain, is to be timed.
+  bool timed() const { return timed_ && !spoilt_ && trials_->times_plain(); }
   // The forecast chose a way for the next copy. It expects the burst to be done after so many ns,
   // by the way it is planned.
   void chose(BurstWay way, double joint_ns, double apart_ns, double plain_ns);
@@ -47,10 +49,12 @@ class LiveBurst {
   BurstWay way_ = BurstWay::kUnknown;
   uint64_t before_ = 0, began_ = 0;  // copies begun before its first one, and when that one began
   size_t begun_ = 0, done_ = 0;      // its copies
+  size_t fixed_ = 0;                 // its plain copies that were timed
   uint64_t ns_ = 0;                  // from the first copy's call until the last one was done
   std::vector<DivisionTimes> times_;
   std::vector<DecisionPtr> decisions_;
-  bool plain_ = false;   // it had a plain copy
+  bool timed_ = false;   // its plain copies are to be timed
+  bool plain_ = false;   // it had a plain copy that nobody timed
   bool spoilt_ = false;  // it shows nothing
 };
 

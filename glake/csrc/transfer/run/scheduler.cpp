@@ -32,6 +32,16 @@ Decision decision_of(PlanPtr plan, Shares shares) {
   return decision;
 }
 
+// A plain copy that goes as a transfer over one path, so that it is known when it is done.
+DecisionPtr timed_plain(const Request& request, PlanPtr direct, FlowForecast::Flow flow) {
+  Decision decision;
+  decision.gpus = gpus_of(direct->paths[0].path);
+  decision.shares.push_back({&direct->paths[0], {{0, request.parts.total()}}});
+  decision.flows.push_back(std::move(flow));
+  decision.plan = std::move(direct);
+  return std::make_shared<const Decision>(std::move(decision));
+}
+
 std::string place_text(Place place) { return place.host() ? "cpu" : device_text(place.gpu); }
 
 }  // namespace
@@ -165,6 +175,10 @@ Outlook Scheduler::look_ahead(const Request& request, std::vector<Demand> runnin
     std::lock_guard<std::mutex> guard(small_mutex_);
     if (outlook.live != nullptr) outlook.live->chose(outlook.way, together, greedy, simple);
   }
+  if (outlook.live != nullptr) {
+    std::lock_guard<std::mutex> guard(small_mutex_);
+    outlook.timed = outlook.live->timed();
+  }
   if (outlook.way == BurstWay::kApart) return outlook;
   outlook.known = true;
   outlook.next = std::move(outlook.way == BurstWay::kPlain ? plain : joint);
@@ -225,6 +239,16 @@ bool Scheduler::kernels_pay(const Request& request, const TransferPlan& plan, bo
   return kernels * TransferTuning::kLeastGain < block_ns(way, load, plan.plain, costs);
 }
 
+// A plain copy in the form that the forecast takes. `rate`: where nothing is known of the links.
+FlowForecast::Flow Scheduler::direct_flow(const Request& request, Rate rate) {
+  FlowForecast::Flow flow;
+  flow.route = forecast_.route_of(direct_plan(request.src, request.dst)->paths[0].path);
+  flow.rate = rate;
+  flow.delay_ns = static_cast<double>(copy_ns());
+  flow.bytes = static_cast<double>(request.parts.total());
+  return flow;
+}
+
 void Scheduler::note_plain(const Request& request, Rate rate, const Outlook& outlook) {
   if (planner_ == nullptr || rate <= 0) return;
   if (request.parts.total() < TransferTuning::kLongCopy && !outlook.followed) return;
@@ -234,11 +258,7 @@ void Scheduler::note_plain(const Request& request, Rate rate, const Outlook& out
   if (plain_.size() < TransferTuning::kPlainRemembered) {
     plain_.emplace_back(Demand{request.src, request.dst, 1, 0}, until);
   }
-  FlowForecast::Flow flow;
-  flow.route = forecast_.route_of(direct_plan(request.src, request.dst)->paths[0].path);
-  flow.rate = rate;
-  flow.delay_ns = static_cast<double>(copy_ns());
-  flow.bytes = static_cast<double>(request.parts.total());
+  FlowForecast::Flow flow = direct_flow(request, rate);
   if (outlook.live != nullptr) outlook.live->begin_plain(begun_, until - ns);
   ++begun_;
   forecast_.add(until - ns, nullptr, {std::move(flow)});
@@ -291,6 +311,10 @@ Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
     }
   } else {
     chosen.decision = decide(request, plans, outlook, possible, now);
+  }
+  if (chosen.decision->plan == nullptr && outlook.timed && trials != nullptr && whole) {
+    FlowForecast::Flow flow = direct_flow(request, 0);
+    chosen.decision = timed_plain(request, direct_plan(request.src, request.dst), std::move(flow));
   }
   if (chosen.decision->plan == nullptr) return chosen;
   chosen.alone = outlook.next.empty() && idle && trials == nullptr;

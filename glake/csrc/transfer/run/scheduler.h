@@ -147,6 +147,7 @@ class Scheduler {
   static Use use_of(const std::vector<TransferPtr>& running, int edge, const PathRun& slow);
   void allow_relays();
   PlanPtr plain_plan(const Demand& demand, Rate rate);
+  FlowForecast::Flow direct_flow(const Request& request, Rate rate);
   void leave_thin_paths(PlanPtr* plan) const;
   uint32_t busy_gpus();
   void add_enqueued(std::vector<Demand>* demands);

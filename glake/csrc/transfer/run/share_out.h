@@ -69,6 +69,7 @@ struct Outlook {
   bool known = false;               // `next` is complete; if false, other copies may follow
   bool followed = false;            // some copy follows for certain
   bool chosen = false;              // the forecast has just chosen `way`
+  bool timed = false;               // if it is a plain copy, it is to be timed (burst_trials.h)
   PlanPtr plan;                     // this copy's plan; null if `way` is kApart
   std::vector<Expected> next;       // the copies that follow; empty if `way` is kApart
   std::shared_ptr<LiveBurst> live;  // the burst that the copy belongs to; null: none is known
