@@ -133,7 +133,7 @@ struct TransferTuning {
   static constexpr double kSoon = 0.25;
   // The most copies of one burst, the most threads whose bursts are followed, and how many bursts
   // are remembered. Guesses.
-  static constexpr size_t kBurstCopies = 64, kBurstThreads = 256, kBurstsKnown = 1024;
+  static constexpr size_t kBurstCopies = 1024, kBurstThreads = 256, kBurstsKnown = 256;
   // If a thread's bursts change their direction, glake expects the last direction again only after
   // this many bursts in a row had it: a guess.
   static constexpr int kMostDoubt = 3;
@@ -189,8 +189,9 @@ struct TransferTuning {
   // another. More copies would share the hop and end together, and the next hop would stand idle
   // until then.
   static constexpr size_t kFlows = 2;
-  // The most enqueued transfers under way at once. Each may keep 48 MiB on every relay. A guess.
-  static constexpr size_t kMostUnderWay = 32;
+  // The most enqueued transfers under way at once, and the most pipelines of them. A pipeline may
+  // keep 48 MiB on each of its relays. Guesses.
+  static constexpr size_t kMostUnderWay = 1024, kMostPipelines = 256;
 
   // Chunks of copies whose chunks are submitted one after the other, by threads of the engine.
   // These are guesses, and `glake bench transfer --order held` shows their effect.

@@ -40,6 +40,17 @@ inline StreamHandle stream_of(void* stream) {
   return given - 1 > 1 ? given : default_stream(given);
 }
 
+struct StreamKey {
+  int device = -1;
+  StreamHandle stream = 0;
+  bool operator==(const StreamKey& other) const {
+    return device == other.device && stream == other.stream;
+  }
+  bool operator<(const StreamKey& other) const {
+    return device != other.device ? device < other.device : stream < other.stream;
+  }
+};
+
 // A driver's answer; 0 is success.
 struct Status {
   int code = 0;

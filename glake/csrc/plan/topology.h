@@ -20,6 +20,7 @@ constexpr int kSpread = -1;  // host memory spread evenly over all sockets
 struct Load {
   int edge;
   double share;
+  bool operator==(const Load& other) const { return edge == other.edge && share == other.share; }
 };
 using Route = std::vector<Load>;
 

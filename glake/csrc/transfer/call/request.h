@@ -39,6 +39,7 @@ struct Request {
   bool ordered = false;        // it has a place in the order of the caller's work on `stream`
   int stream_device = 0;
   StreamHandle stream = 0;
+  StreamKey stream_key() const { return ordered ? StreamKey{stream_device, stream} : StreamKey{}; }
   unsigned flags = 0;
   bool also_ordered = false;  // it has a place in a second stream's order, too
   int also_device = 0;

@@ -15,13 +15,6 @@ Bursts::Key Bursts::key_of(const Copy& copy) {
   return {src.gpu, src.host() ? src.node : 0, dst.gpu, dst.host() ? dst.node : 0, size};
 }
 
-// Compares the first `count` copies.
-bool Bursts::same(const std::vector<Copy>& some, const std::vector<Copy>& others, size_t count) {
-  const auto alike = [](const Copy& a, const Copy& b) { return key_of(a) == key_of(b); };
-  const auto end = some.begin() + static_cast<std::ptrdiff_t>(count);
-  return count <= others.size() && std::equal(some.begin(), end, others.begin(), alike);
-}
-
 Bursts::Burst Bursts::begin(const Copy& copy, uint64_t now) {
   std::lock_guard<std::mutex> guard(mutex_);
   if (current_.size() >= TransferTuning::kBurstThreads)
@@ -37,10 +30,17 @@ Bursts::Burst Bursts::begin(const Copy& copy, uint64_t now) {
   if (count == 1) {
     current.live = std::make_shared<LiveBurst>();
     current.foreseen = false;
+    current.alike = 0;
   }
   const auto found = known_.find(key_of(current.copies.front()));
+  if (found != known_.end()) {
+    const std::vector<Copy>& copies = found->second.copies;
+    if (current.alike == count - 1 && count <= copies.size() && alike(copy, copies[count - 1])) {
+      current.alike = count;
+    }
+  }
   const bool known = found != known_.end() && found->second.right >= found->second.wrong &&
-                     same(current.copies, found->second.copies, count);
+                     current.alike == count && count <= found->second.copies.size();
   if (!known) {
     if (current.foreseen) current.live = nullptr;
     Burst unknown;
@@ -96,18 +96,19 @@ void Bursts::note(Current* current) {
   const auto [it, first] = known_.try_emplace(key_of(copies.front()));
   Known& known = it->second;
   const size_t count = copies.size();
-  const bool alike = count == known.copies.size() && same(copies, known.copies, count);
-  if (first || alike) {
+  const bool the_same =
+      std::equal(copies.begin(), copies.end(), known.copies.begin(), known.copies.end(), alike);
+  if (first || the_same) {
     known.right = std::min(known.right + 1, TransferTuning::kMostDoubt);
   } else {
     known.right = 0;
     known.wrong = std::min(known.wrong + 1, TransferTuning::kMostDoubt);
   }
-  if (!alike) {
+  if (!the_same) {
     known.ways.assign(count, BurstWay::kUnknown);
     known.begun = 0;
   }
-  if (!alike || known.trials->copies() != copies) {
+  if (!the_same || known.trials->copies() != copies) {
     known.trials = std::make_shared<BurstTrials>(copies);
   }
   if (count > 1 && live != nullptr && !current->foreseen) adopt_(live.get(), known.trials);

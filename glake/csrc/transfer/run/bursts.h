@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "driver/driver.h"
 #include "plan/plan.h"
 
 namespace glake::transfer {
@@ -35,6 +36,7 @@ class Bursts {
   struct Copy {
     Demand demand;
     Bytes bytes = 0;
+    StreamKey stream;  // in whose order it is, this time
     bool operator==(const Copy& other) const {
       return demand == other.demand && bytes == other.bytes;
     }
@@ -75,12 +77,13 @@ class Bursts {
   };
   struct Current {
     std::vector<Copy> copies;
+    size_t alike = 0;  // so many of them, from the first on, are like those of the known burst
     uint64_t began = 0, open_until = 0;  // of the last copy
     std::shared_ptr<LiveBurst> live;
     bool foreseen = false;  // whether its copies were known from the first one on
   };
   static Key key_of(const Copy& copy);
-  static bool same(const std::vector<Copy>& some, const std::vector<Copy>& others, size_t count);
+  static bool alike(const Copy& a, const Copy& b) { return key_of(a) == key_of(b); }
   void note(Current* current);
 
   const Adopt adopt_;

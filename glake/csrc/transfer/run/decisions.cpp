@@ -8,17 +8,18 @@
 namespace glake::transfer {
 bool Decisions::Question::operator==(const Question& other) const {
   const auto same = [](const Expected& a, const Expected& b) {
-    return a.plan == b.plan && a.bytes == b.bytes;
+    return a.plan == b.plan && a.bytes == b.bytes && a.copies == b.copies;
   };
   return bytes == other.bytes && known == other.known && possible == other.possible &&
          plans == other.plans &&
          std::equal(next.begin(), next.end(), other.next.begin(), other.next.end(), same);
 }
 
-DecisionPtr Decisions::find(const Question& question) const {
+DecisionPtr Decisions::find(const Question& question, bool proven) const {
   const auto found = std::find_if(kept_.begin(), kept_.end(),
                                   [&](const auto& one) { return one.first == question; });
-  return found != kept_.end() ? found->second.next(0) : nullptr;
+  if (found == kept_.end()) return nullptr;
+  return proven ? found->second.best(0) : found->second.next(0);
 }
 
 void Decisions::keep(Question question, DecisionPtr decision) {

@@ -25,7 +25,8 @@ class Decisions {
     bool operator==(const Question& other) const;
   };
 
-  DecisionPtr find(const Question& question) const;  // null: no decision is kept for it
+  // Null: no decision is kept for it. `proven`: it is no trial.
+  DecisionPtr find(const Question& question, bool proven = false) const;
   void keep(Question question, DecisionPtr decision);
   // The decision, which find() returned, has been cut into chunks that serve the next copy too.
   void cut(const Question& question, DecisionPtr decision);

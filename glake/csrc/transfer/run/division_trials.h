@@ -47,6 +47,8 @@ class DivisionTrials {
 
   // How copy `i` goes the next time; null: it has not been decided.
   const DecisionPtr& next(size_t i) const { return trial_.empty() ? best_[i] : trial_[i]; }
+  // The best that is known of it.
+  const DecisionPtr& best(size_t i) const { return best_[i]; }
   void decide(size_t i, DecisionPtr decision) { best_[i] = std::move(decision); }
   // The same as next(i), cut into chunks.
   void cut(size_t i, DecisionPtr decision);

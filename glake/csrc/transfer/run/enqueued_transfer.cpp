@@ -14,29 +14,31 @@ EnqueuedTransfer::EnqueuedTransfer(const Tools& tools, Request what, PlanPtr dir
 
 EnqueuedTransfer::~EnqueuedTransfer() {
   // Gives back what a transfer that could not begin has taken. No work uses it.
-  for (const auto& path : paths_) {
-    if (path->open) tools_.pipelines.give(std::move(path->line));
-  }
+  for (const auto& path : paths_) keep_timers(path.get());
   for (const EventId event : {begun_, ended_}) {
     if (event != 0) tools_.pipelines.keep_timer(request.stream_device, event);
   }
 }
 
-void EnqueuedTransfer::enqueue(PlanPtr plan, const std::vector<PathShare>& shares, bool timed) {
+void EnqueuedTransfer::enqueue(PlanPtr plan, const std::vector<PathShare>& shares, bool timed,
+                               Before before) {
   plan_ = std::move(plan);
   Driver& driver = tools_.driver;
   const int device = request.stream_device;
   const auto expect_ok = [&](Status s) {
     if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "the caller's stream: " + driver.describe(s));
   };
+  // The stream's order says the same, unless the driver gave the handle to a new stream.
+  if (before.ended != 0) expect_ok(driver.wait_stream(device, request.stream, before.ended));
+  spare_ = std::move(before.lines);
   // Makes all that is needed before any of it is enqueued.
   for (const PathShare& share : shares) {
     Carried* path = add_path(*share.path);
     Bytes most = 0;
     for (const Range& range : share.chunks) most = std::max(most, range.bytes());
-    open_path(path, share.buffers, most);
     path->planned = share.chunks.size();
     path->timed = timed && path->planned >= TransferTuning::kLeastTimed ? 1 : 0;
+    open_path(path, share.buffers, most);
   }
   expect_ok(tools_.pipelines.timer(device, &begun_));
   expect_ok(tools_.pipelines.timer(device, &ended_));
@@ -72,11 +74,61 @@ EnqueuedTransfer::Carried* EnqueuedTransfer::add_path(const PlannedPath& path) {
 void EnqueuedTransfer::open_path(Carried* path, size_t buffers, Bytes most) {
   try {
     tools_.devices.prepare(path->path->path);
-    path->line = tools_.pipelines.take(path->path->path, buffers, most);
-    path->open = true;
+    path->around.resize(path->path->path.hops.size());
+    PipelinePtr line = line_for(path->path->path, buffers, most);
+    const Status s = make_timers(path);
+    if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "an event: " + tools_.driver.describe(s));
+    path->buffers = buffers;
+    path->line = std::move(line);
   } catch (const Error& e) {
     close_path(path, e.what());
   }
+}
+
+PipelinePtr EnqueuedTransfer::line_for(const Path& path, size_t buffers, Bytes most) {
+  const auto fits = [&](const PipelinePtr& line) { return line->fits(path, buffers, most); };
+  const auto found = std::find_if(spare_.begin(), spare_.end(), fits);
+  if (found == spare_.end()) return tools_.pipelines.take(path, buffers, most);
+  PipelinePtr line = std::move(*found);
+  spare_.erase(found);
+  return line;
+}
+
+Status EnqueuedTransfer::make_timers(Carried* path) {
+  const std::vector<Hop>& hops = path->path->path.hops;
+  Status s;
+  for (EventId& event : path->ended) {
+    if (s.ok()) s = tools_.pipelines.timer(ChunkHop::device_of(hops.back()), &event);
+  }
+  for (size_t hop = 0; path->timed != 0 && hop < hops.size(); ++hop) {
+    for (EventId& event : path->around[hop]) {
+      if (s.ok()) s = tools_.pipelines.timer(ChunkHop::device_of(hops[hop]), &event);
+    }
+  }
+  return s;
+}
+
+void EnqueuedTransfer::keep_timers(Carried* path) {
+  const auto keep = [&](const Hop& hop, auto& events) {
+    for (EventId& event : events) {
+      const EventId kept = std::exchange(event, 0);
+      if (kept != 0) tools_.pipelines.keep_timer(ChunkHop::device_of(hop), kept);
+    }
+  };
+  const std::vector<Hop>& hops = path->path->path.hops;
+  keep(hops.back(), path->ended);
+  for (size_t hop = 0; hop < path->around.size(); ++hop) keep(hops[hop], path->around[hop]);
+}
+
+// A transfer of which a path was closed passes on nothing: some of its work may be unknown.
+EnqueuedTransfer::Before EnqueuedTransfer::for_next() const {
+  Before before;
+  const auto closed = [](const auto& path) { return path->closed; };
+  if (over() || std::any_of(paths_.begin(), paths_.end(), closed)) return before;
+  before.ended = ended_;
+  before.lines = spare_;
+  for (const auto& path : paths_) before.lines.push_back(path->line);
+  return before;
 }
 
 void EnqueuedTransfer::close_path(Carried* path, const std::string& why) {
@@ -109,14 +161,15 @@ void EnqueuedTransfer::submit_here(const std::vector<Carried*>& paths) {
 // hop go on. They write what any other path's copy would write.
 bool EnqueuedTransfer::submit(Carried* path, Range range, ChunkCopier* copier) {
   if (path->closed) return false;
-  for (size_t hop = 0; hop < path->line.steps.size(); ++hop) {
+  const size_t hops = path->line->steps.size();
+  for (size_t hop = 0; hop < hops; ++hop) {
     const Status s = submit_hop(path, hop, range, copier);
     if (s.ok()) continue;
     close_path(path, "copy " + std::to_string(hop + 1) + ": " + tools_.driver.describe(s));
-    ++path->line.chunks;
+    ++path->tried;
     return false;
   }
-  ++path->line.chunks;
+  ++path->tried;
   path->bytes += range.bytes();
   ++path->chunks;
   return true;
@@ -125,20 +178,20 @@ bool EnqueuedTransfer::submit(Carried* path, Range range, ChunkCopier* copier) {
 // The copy waits until the buffer before the hop is full, and until the buffer behind it is empty.
 Status EnqueuedTransfer::submit_hop(Carried* path, size_t hop, Range range, ChunkCopier* copier) {
   Driver& driver = tools_.driver;
-  Pipeline& line = path->line;
+  Pipeline& line = *path->line;
+  const size_t chunk_number = path->tried, turn = chunk_number % path->buffers;
   const bool last = hop + 1 == line.steps.size();
   const int device = line.steps[hop].device;
-  const StreamHandle stream = line.steps[hop].streams[line.chunks % TransferTuning::kFlows];
-  Pipeline::Buffer* const from =
-      hop == 0 ? nullptr : &line.between[hop - 1][line.chunks % line.buffers];
-  Pipeline::Buffer* const to = last ? nullptr : &line.between[hop][line.chunks % line.buffers];
+  const StreamHandle stream = line.steps[hop].streams[chunk_number % TransferTuning::kFlows];
+  Pipeline::Buffer* const from = hop == 0 ? nullptr : &line.between[hop - 1].buffers[turn];
+  Pipeline::Buffer* const to = last ? nullptr : &line.between[hop].buffers[turn];
   Status s;
   if (from != nullptr) {
     s = driver.wait_stream(device, stream, from->filled);
-  } else if (line.chunks < TransferTuning::kFlows) {
+  } else if (chunk_number < TransferTuning::kFlows) {
     s = driver.wait_stream(device, stream, begun_);
   }
-  if (s.ok() && to != nullptr && line.chunks >= line.buffers) {
+  if (s.ok() && to != nullptr && chunk_number >= path->buffers) {
     s = driver.wait_stream(device, stream, to->emptied);
   }
   if (!s.ok()) return s;
@@ -148,8 +201,8 @@ Status EnqueuedTransfer::submit_hop(Carried* path, size_t hop, Range range, Chun
   KernelBuffers kernel;
   Bytes enqueued = 0;
   bool unsure = false;
-  const bool timed = path->timed != 0 && line.chunks == path->planned / 2;
-  const auto& around = line.steps[hop].around;
+  const bool timed = path->timed != 0 && chunk_number == path->planned / 2;
+  const auto& around = path->around[hop];
   if (timed) s = driver.record(device, around[0], stream);
   {
     DeviceScope scope(driver, device);
@@ -160,9 +213,9 @@ Status EnqueuedTransfer::submit_hop(Carried* path, size_t hop, Range range, Chun
     s = driver.record(device, around[1], stream);
     path->timed = range.bytes();
   }
-  if (kernel.table || kernel.bounce) line.kernels.push_back(std::move(kernel));
+  if (kernel.table || kernel.bounce) path->kernels.push_back(std::move(kernel));
   if (s.ok() && to != nullptr) s = driver.record(device, to->filled, stream);
-  const bool filled_again = line.chunks + line.buffers < path->planned;
+  const bool filled_again = chunk_number + path->buffers < path->planned;
   if (s.ok() && from != nullptr && filled_again) s = driver.record(device, from->emptied, stream);
   return s;
 }
@@ -179,7 +232,7 @@ void EnqueuedTransfer::submit_left() {
     return !path->closed && path->path->path.hops.size() == 1;
   });
   Carried* path = open != paths_.end() ? open->get() : add_path(direct_->paths[0]);
-  if (!path->open && !path->closed) open_path(path, 1, 0);
+  if (path->line == nullptr && !path->closed) open_path(path, 1, 0);
   path->left.assign(left.rbegin(), left.rend());
   submit_here({path});
   if (path->left.empty()) return;
@@ -191,12 +244,12 @@ void EnqueuedTransfer::submit_left() {
 // the copies here, because no event is sure to be behind those of earlier hops.
 void EnqueuedTransfer::gather(Carried* path, ChunkCopier* copier) {
   path->ends = false;
-  if (!path->open || path->line.chunks == 0) return;
+  if (path->line == nullptr || path->tried == 0) return;
   if (!path->closed && gather_ends(path).ok()) {
     path->ends = true;
     return;
   }
-  for (const Pipeline::Step& step : path->line.steps) {
+  for (const Pipeline::Step& step : path->line->steps) {
     for (const StreamHandle stream : step.streams) copier->quiesce(step.device, stream);
   }
 }
@@ -204,12 +257,12 @@ void EnqueuedTransfer::gather(Carried* path, ChunkCopier* copier) {
 // Makes the first stream of the last hop wait for all others. So that stream's event is behind all
 // of the copies.
 Status EnqueuedTransfer::gather_ends(Carried* path) {
-  const Pipeline::Step& last = path->line.steps.back();
+  const Pipeline::Step& last = path->line->steps.back();
   Driver& driver = tools_.driver;
   Status s;
-  for (size_t i = std::min(path->line.chunks, TransferTuning::kFlows); s.ok() && i-- > 0;) {
-    s = driver.record(last.device, path->line.ended[i], last.streams[i]);
-    if (s.ok() && i != 0) s = driver.wait_stream(last.device, last.streams[0], path->line.ended[i]);
+  for (size_t i = std::min(path->tried, TransferTuning::kFlows); s.ok() && i-- > 0;) {
+    s = driver.record(last.device, path->ended[i], last.streams[i]);
+    if (s.ok() && i != 0) s = driver.wait_stream(last.device, last.streams[0], path->ended[i]);
   }
   return s;
 }
@@ -220,9 +273,8 @@ void EnqueuedTransfer::join() {
   ChunkCopier copier(driver, tools_.devices, tools_.slots, tools_.kernel, tools_.copy_ns);
   for (const auto& path : paths_) {
     if (!path->ends) continue;
-    const Pipeline::Step& end = path->line.steps.back();
-    const EventId done = path->line.ended.front();
-    const Status s = driver.wait_stream(request.stream_device, request.stream, done);
+    const Pipeline::Step& end = path->line->steps.back();
+    const Status s = driver.wait_stream(request.stream_device, request.stream, path->ended.front());
     if (!s.ok()) copier.quiesce(end.device, end.streams.front());
   }
   // All copies are enqueued. If the event behind them cannot be recorded, this waits for them.
@@ -231,9 +283,11 @@ void EnqueuedTransfer::join() {
 }
 
 // The driver's answer about a stream tells of all failed copies in it. Its answer about an event
-// tells only of copies since the event before.
+// tells only of copies since the event before. If a transfer behind this one uses the same streams,
+// and a copy of it has failed already, this one is said to have failed too.
 std::string EnqueuedTransfer::failure_of(const Carried& path) {
-  for (const Pipeline::Step& step : path.line.steps) {
+  if (path.line == nullptr) return "";
+  for (const Pipeline::Step& step : path.line->steps) {
     for (const StreamHandle stream : step.streams) {
       bool idle = false;
       const Status s = tools_.driver.stream_idle(step.device, stream, &idle);
@@ -247,9 +301,9 @@ std::string EnqueuedTransfer::failure_of(const Carried& path) {
 // rate.
 void EnqueuedTransfer::time_hops(Carried* path) {
   std::vector<Rate> rates;
-  for (const Pipeline::Step& step : path->line.steps) {
+  for (const auto& around : path->around) {
     uint64_t ns = 0;
-    if (!tools_.driver.elapsed_ns(step.around[0], step.around[1], &ns).ok()) return;
+    if (!tools_.driver.elapsed_ns(around[0], around[1], &ns).ok()) return;
     if (ns < 2 * tools_.copy_ns) return;  // most of it is the copy's start
     rates.push_back(static_cast<double>(TransferTuning::kFlows * path->timed) /
                     static_cast<double>(ns - tools_.copy_ns));
@@ -262,7 +316,7 @@ EnqueuedTransfer::Outcome EnqueuedTransfer::outcome() {
   for (const auto& path : paths_) {
     found.failures.push_back(failure_of(*path));
     if (!path->ends) continue;
-    tools_.driver.elapsed_ns(begun_, path->line.ended.front(), &path->time_ns);
+    tools_.driver.elapsed_ns(begun_, path->ended.front(), &path->time_ns);
     if (path->timed > 1) time_hops(path.get());
   }
   tools_.driver.elapsed_ns(begun_, ended_, &found.time_ns);
@@ -289,9 +343,11 @@ void EnqueuedTransfer::finish(const Outcome& outcome) {
       close_path(&path, why);
       if (error_.empty()) error_ = "a copy over " + path.path->path.name + ": " + why;
     }
-    if (path.open) tools_.pipelines.give(std::move(path.line));
-    path.open = false;
+    keep_timers(&path);
+    path.kernels.clear();
+    path.line = nullptr;
   }
+  spare_.clear();
   time_ns_ = outcome.time_ns;
   over_.store(true, std::memory_order_release);
 }

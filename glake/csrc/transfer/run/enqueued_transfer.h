@@ -29,16 +29,22 @@ class EnqueuedTransfer {
     uint64_t copy_ns;
   };
   struct Carried {
-    const PlannedPath* path = nullptr;  // a path of the plan, or the direct one
-    Pipeline line;
-    bool open = false;  // whether it has a pipeline
+    const PlannedPath* path = nullptr;   // a path of the plan, or the direct one
+    PipelinePtr line;                    // null: it is not open
+    size_t buffers = 0;                  // how many chunks may be between two hops
+    size_t tried = 0;                    // chunks that were submitted, wholly or in part
+    std::vector<KernelBuffers> kernels;  // what its kernel launches use
     Bytes bytes = 0;
     uint64_t chunks = 0;
     size_t planned = 0;  // the chunks it should carry
     bool closed = false;
-    std::string why;              // why it is closed, or why a copy over it failed
-    std::vector<Range> left;      // chunks it has not taken; the last one is next
-    bool ends = false;            // whether an event of the pipeline is behind all of its copies
+    std::string why;          // why it is closed, or why a copy over it failed
+    std::vector<Range> left;  // chunks it has not taken; the last one is next
+    // Timers, of the pool: behind the last hop's copies in each stream, and before and behind one
+    // copy of each hop.
+    std::array<EventId, TransferTuning::kFlows> ended{};
+    std::vector<std::array<EventId, 2>> around;
+    bool ends = false;            // whether the first of `ended` is behind all of its copies
     uint64_t time_ns = 0;         // from the transfer's start until the path was done
     Bytes timed = 0;              // the bytes of the chunk that is timed; 0: none is
     std::vector<Rate> hop_rates;  // how fast each hop was at most; empty: not known
@@ -50,9 +56,17 @@ class EnqueuedTransfer {
   EnqueuedTransfer& operator=(const EnqueuedTransfer&) = delete;
   ~EnqueuedTransfer();
 
+  // The transfer that was enqueued last in the same stream, and is not done yet. This one may take
+  // over its pipelines, because it begins when that one is done.
+  struct Before {
+    EventId ended = 0;  // 0: there is none
+    std::vector<PipelinePtr> lines;
+  };
   // Enqueues the whole transfer. `timed`: the speed of the hops is measured. Throws Error if
   // nothing was enqueued. error() tells of later refusals.
-  void enqueue(PlanPtr plan, const std::vector<PathShare>& shares, bool timed);
+  void enqueue(PlanPtr plan, const std::vector<PathShare>& shares, bool timed, Before before);
+  // What the next transfer in the stream may take over.
+  Before for_next() const;
   // The event that is recorded on the caller's stream behind the transfer.
   EventId ended() const { return ended_; }
   // What the driver says of the copies once ended() has happened. Only the thread for which
@@ -80,6 +94,9 @@ class EnqueuedTransfer {
  private:
   Carried* add_path(const PlannedPath& path);
   void open_path(Carried* path, size_t buffers, Bytes most);
+  PipelinePtr line_for(const Path& path, size_t buffers, Bytes most);
+  Status make_timers(Carried* path);
+  void keep_timers(Carried* path);
   void close_path(Carried* path, const std::string& why);
   void submit_here(const std::vector<Carried*>& paths);
   bool submit(Carried* path, Range range, ChunkCopier* copier);
@@ -100,6 +117,7 @@ class EnqueuedTransfer {
   PlanPtr plan_;
   EventId begun_ = 0, ended_ = 0;
   std::vector<std::unique_ptr<Carried>> paths_;
+  std::vector<PipelinePtr> spare_;  // taken over, and not used by any path
   std::string error_;
   std::atomic<bool> ending_{false}, over_{false};
   uint64_t time_ns_ = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "base/transfer_tuning.h"
 #include "transfer/call/copy_ids.h"
@@ -21,8 +22,8 @@ std::atomic<uint64_t> next_number{1};
 
 bool EnqueuedTransfers::has_room() {
   look();
-  std::lock_guard<std::mutex> guard(mutex_);
-  return open_.size() < TransferTuning::kMostUnderWay;
+  return under_way() < TransferTuning::kMostUnderWay &&
+         tools_.pipelines.lent() < TransferTuning::kMostPipelines;
 }
 
 uint64_t EnqueuedTransfers::begin(const Request& request, const std::vector<PlanPtr>& plans,
@@ -35,19 +36,38 @@ uint64_t EnqueuedTransfers::begin(const Request& request, const std::vector<Plan
         scheduler_.share_out(key, transfer->request, plans, outlook, possible);
     const Decision& decision = *chosen.decision;
     if (decision.plan == nullptr) return 0;
-    transfer->enqueue(decision.plan, decision.shares, chosen.alone);
+    EnqueuedTransfer::Before before;
+    const Ptr last = follow(transfer, &before);  // keeps `before` valid
+    transfer->enqueue(decision.plan, decision.shares, chosen.alone, std::move(before));
   } catch (...) {
     scheduler_.forget_enqueued(key, {});
+    std::lock_guard<std::mutex> guard(mutex_);
+    forget_last(transfer);
     throw;
   }
   const uint64_t id = enqueued_id(next_number.fetch_add(1));
   {
     std::lock_guard<std::mutex> guard(mutex_);
     known_.emplace(id, transfer);
-    open_.push_back(transfer);
+    open_[request.stream_key()].push_back(transfer);
   }
   runner_.show_demands();
   return id;
+}
+
+// Makes the transfer the last one of its stream. Returns the one that was the last, and says what
+// may be taken over from it. That is nothing if another thread is still enqueueing it.
+EnqueuedTransfers::Ptr EnqueuedTransfers::follow(const Ptr& transfer,
+                                                 EnqueuedTransfer::Before* before) {
+  const StreamKey stream = transfer->request.stream_key();
+  std::lock_guard<std::mutex> guard(mutex_);
+  Ptr last = std::exchange(last_[stream], transfer);
+  const auto open = open_.find(stream);
+  if (open == open_.end()) return nullptr;
+  const std::deque<Ptr>& queue = open->second;
+  if (std::find(queue.begin(), queue.end(), last) == queue.end()) return nullptr;
+  *before = last->for_next();
+  return last;
 }
 
 EnqueuedTransfers::Ptr EnqueuedTransfers::find(uint64_t id) {
@@ -84,14 +104,33 @@ bool EnqueuedTransfers::done(const Ptr& transfer) {
   return transfer->over();
 }
 
-// Finishes the transfers whose copies are done, because perhaps no caller waits for them.
+void EnqueuedTransfers::forget_last(const Ptr& transfer) {
+  const auto last = last_.find(transfer->request.stream_key());
+  if (last != last_.end() && last->second == transfer) last_.erase(last);
+}
+
+// Finishes the transfers whose copies are done, because perhaps no caller waits for them. Those of
+// one stream end one after the other.
 void EnqueuedTransfers::look() {
-  std::vector<Ptr> open;
-  {
-    std::lock_guard<std::mutex> guard(mutex_);
-    open = open_;
+  std::vector<Ptr> waiting;
+  for (std::vector<Ptr> first = first_ones(); !first.empty(); first = first_ones()) {
+    const auto known = [&](const Ptr& one) {
+      return std::find(waiting.begin(), waiting.end(), one) != waiting.end();
+    };
+    first.erase(std::remove_if(first.begin(), first.end(), known), first.end());
+    if (first.empty()) return;
+    for (const Ptr& transfer : first) {
+      if (!done(transfer)) waiting.push_back(transfer);
+    }
   }
-  for (const Ptr& transfer : open) done(transfer);
+}
+
+// The first transfer of each stream.
+std::vector<EnqueuedTransfers::Ptr> EnqueuedTransfers::first_ones() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  std::vector<Ptr> first;
+  for (const auto& [stream, queue] : open_) first.push_back(queue.front());
+  return first;
 }
 
 void EnqueuedTransfers::finish(const Ptr& transfer) {
@@ -115,7 +154,11 @@ void EnqueuedTransfers::finish(const Ptr& transfer) {
   {
     std::lock_guard<std::mutex> guard(mutex_);
     transfer->finish(outcome);
-    open_.erase(std::find(open_.begin(), open_.end(), transfer));
+    const StreamKey stream = transfer->request.stream_key();
+    std::deque<Ptr>& queue = open_[stream];
+    queue.erase(std::find(queue.begin(), queue.end(), transfer));
+    if (queue.empty()) open_.erase(stream);
+    forget_last(transfer);
     idle = open_.empty();
   }
   runner_.count(*transfer);
@@ -152,7 +195,9 @@ std::vector<CarriedPath> EnqueuedTransfers::paths(const Ptr& transfer) {
 
 size_t EnqueuedTransfers::under_way() {
   std::lock_guard<std::mutex> guard(mutex_);
-  return open_.size();
+  size_t count = 0;
+  for (const auto& [stream, queue] : open_) count += queue.size();
+  return count;
 }
 
 void EnqueuedTransfers::close(uint64_t most_ns) {
@@ -162,7 +207,7 @@ void EnqueuedTransfers::close(uint64_t most_ns) {
     {
       std::lock_guard<std::mutex> guard(mutex_);
       if (open_.empty()) break;
-      transfer = open_.front();
+      transfer = open_.begin()->second.front();
     }
     if (tools_.driver.wait_event(transfer->ended(), most_ns).not_ready()) {
       throw Error(GLAKE_BUSY_TIMEOUT,

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -25,7 +27,7 @@ class EnqueuedTransfers {
   EnqueuedTransfers(const EnqueuedTransfers&) = delete;
   EnqueuedTransfers& operator=(const EnqueuedTransfers&) = delete;
 
-  // Whether one more may be under way. Each keeps streams and relay buffers until it is done.
+  // Whether one more may be under way. Those of one stream mostly share streams and relay buffers.
   bool has_room();
   // Begins a transfer by one of these plans, and returns its id. 0: a plain copy is `possible` and
   // does better. Throws Error when nothing was enqueued.
@@ -47,6 +49,9 @@ class EnqueuedTransfers {
 
  private:
   void look();
+  std::vector<Ptr> first_ones();
+  Ptr follow(const Ptr& transfer, EnqueuedTransfer::Before* before);
+  void forget_last(const Ptr& transfer);
   void finish(const Ptr& transfer);
 
   const Tools tools_;
@@ -55,7 +60,10 @@ class EnqueuedTransfers {
   std::atomic<bool> stopped_{false};
   std::mutex mutex_;  // guards what follows, and each transfer once it is enqueued
   std::unordered_map<uint64_t, Ptr> known_;
-  std::vector<Ptr> open_;  // the transfers that were not seen done yet
+  // The transfers that were not seen done yet, by the caller's stream, in its order.
+  std::map<StreamKey, std::deque<Ptr>> open_;
+  // By stream, the transfer that was the last to begin. It may not be enqueued yet.
+  std::map<StreamKey, Ptr> last_;
 };
 
 }  // namespace glake::transfer

@@ -67,31 +67,72 @@ void FlowForecast::add_load(const topology::Route& route, double much,
   }
 }
 
+bool FlowForecast::Copy::done() const {
+  return std::all_of(flows.begin(), flows.end(), [](const Flow& flow) { return flow.bytes <= 0; });
+}
+
+FlowForecast::Copy* FlowForecast::Queue::first() {
+  const auto done = [](const Copy& copy) { return copy.done(); };
+  const auto found = std::find_if_not(copies.begin(), copies.end(), done);
+  return found != copies.end() ? &*found : nullptr;
+}
+
+// The first copy of each queue flows. When it ends, the one behind it begins.
 void FlowForecast::advance(uint64_t now) {
   auto left = static_cast<double>(now - std::min(now, std::exchange(now_, now)));
-  if (left > 0 && !running_.empty()) {
+  for (int event = 0; left > 0 && event < TransferTuning::kMostEvents;) {
     FlowRace race(topology_, parts_);
-    for (const Running& one : running_) race.add(one.flow);
-    for (int event = 0; left > 0 && event < TransferTuning::kMostEvents; ++event) {
+    std::vector<std::pair<Queue*, Copy*>> first;
+    bool waiting = false;
+    for (Queue& queue : queues_) {
+      Copy* const copy = queue.first();
+      if (copy == nullptr) continue;
+      first.emplace_back(&queue, copy);
+      waiting = waiting || copy != &queue.copies.back();
+      for (const Flow& flow : copy->flows) race.add(flow);
+    }
+    if (first.empty()) break;
+    do {
       const double ns = std::min(race.next_change(), left);
       race.carry(ns);
       left -= ns;
+    } while (++event < TransferTuning::kMostEvents && left > 0 && !waiting);
+    size_t i = 0;
+    for (auto& [queue, copy] : first) {
+      for (size_t k = 0; k < copy->flows.size(); ++k) {
+        Flow &flow = copy->flows[k], &sum = queue->sums[copy->routes[k]];
+        const double before = flow.bytes;
+        race.tell(i++, &flow);
+        sum.bytes -= before - flow.bytes;
+        sum.delay_ns = flow.delay_ns;
+      }
     }
-    for (size_t i = 0; i < running_.size(); ++i) race.tell(i, &running_[i].flow);
   }
-  const auto untold = [](const Running& one) { return one.key == nullptr && one.flow.bytes <= 0; };
-  running_.erase(std::remove_if(running_.begin(), running_.end(), untold), running_.end());
+  forget_ended();
 }
 
-double FlowForecast::share(uint64_t now, const std::vector<Stock>& stocks,
-                           std::vector<Flow>* paths) {
+void FlowForecast::forget_ended() {
+  for (Queue& queue : queues_) {
+    const auto untold = [](const Copy& copy) { return copy.key == nullptr && copy.done(); };
+    queue.copies.erase(std::remove_if(queue.copies.begin(), queue.copies.end(), untold),
+                       queue.copies.end());
+  }
+  const auto empty = [](const Queue& queue) { return queue.copies.empty(); };
+  queues_.erase(std::remove_if(queues_.begin(), queues_.end(), empty), queues_.end());
+}
+
+double FlowForecast::share(uint64_t now, const std::vector<Stock>& stocks, std::vector<Flow>* paths,
+                           StreamKey own) {
   advance(now);
   FlowRace race(topology_, parts_);
   for (Flow& flow : *paths) {
     flow.bytes = 0;
     race.add(flow);
   }
-  for (const Running& one : running_) race.add(one.flow);
+  for (const Queue& queue : queues_) {
+    if (queue.in(own)) continue;
+    for (const Flow& flow : queue.sums) race.add(flow);
+  }
   std::vector<double> left;
   for (const Stock& stock : stocks) {
     left.push_back(stock.bytes);
@@ -128,32 +169,56 @@ double FlowForecast::share(uint64_t now, const std::vector<Stock>& stocks,
   return passed;
 }
 
-bool FlowForecast::idle(uint64_t now) {
+bool FlowForecast::idle(uint64_t now, StreamKey own) {
   advance(now);
-  return running_.empty();
+  const auto is_own = [&](const Queue& queue) { return queue.in(own); };
+  return std::all_of(queues_.begin(), queues_.end(), is_own);
 }
 
-double FlowForecast::end_ns(uint64_t now, const std::vector<Flow>& flows, bool others_too) {
+double FlowForecast::end_ns(uint64_t now, const std::vector<Flow>& flows, StreamKey own) {
   advance(now);
   FlowRace race(topology_, parts_);
   for (const Flow& flow : flows) race.add(flow);
-  for (const Running& one : running_) race.add(one.flow);
-  const size_t awaited = flows.size() + (others_too ? running_.size() : 0);
+  for (const Queue& queue : queues_) {
+    if (queue.in(own)) continue;
+    for (const Flow& flow : queue.sums) race.add(flow);
+  }
+  return end_of(&race, flows.size());
+}
+
+double FlowForecast::all_end_ns(uint64_t now, const std::vector<Flow>& flows) {
+  advance(now);
+  FlowRace race(topology_, parts_);
+  size_t count = flows.size();
+  for (const Flow& flow : flows) race.add(flow);
+  for (const Queue& queue : queues_) {
+    for (const Flow& flow : queue.sums) race.add(flow);
+    count += queue.sums.size();
+  }
+  return end_of(&race, count);
+}
+
+// After how many ns the first `awaited` flows are done.
+double FlowForecast::end_of(FlowRace* race, size_t awaited) const {
   double passed = 0;
   for (int event = 0; event < TransferTuning::kMostEvents; ++event) {
-    const double ns = race.carries(awaited) ? race.next_change() : kNever;
+    const double ns = race->carries(awaited) ? race->next_change() : kNever;
     if (ns == kNever) break;
-    race.carry(ns);
+    race->carry(ns);
     passed += ns;
   }
   return passed;
 }
 
-double FlowForecast::busiest(const std::vector<Flow>& flows) const {
+double FlowForecast::busiest(const std::vector<Flow>& flows, StreamKey own) const {
   if (topology_ == nullptr) return 0;
   std::vector<double> bytes(topology_->limits().size());
   for (const Flow& flow : flows) add_load(flow.route, flow.bytes, &bytes);
-  for (const Running& one : running_) add_load(one.flow.route, one.flow.bytes, &bytes);
+  for (const Queue& queue : queues_) {
+    const Copy* const first = queue.in(own) ? nullptr : queue.first();
+    if (first == nullptr) continue;
+    for (const Flow& flow : first->flows) add_load(flow.route, flow.bytes, &bytes);
+  }
   double most = 0;
   for (size_t i = 0; i < bytes.size(); ++i) {
     most = std::max(most, bytes[i] / std::max(limit_of(i), 1e-6));
@@ -161,14 +226,50 @@ double FlowForecast::busiest(const std::vector<Flow>& flows) const {
   return most;
 }
 
-void FlowForecast::add(uint64_t now, const void* key, std::vector<Flow> flows) {
+void FlowForecast::add(uint64_t now, const void* key, std::vector<Flow> flows, StreamKey stream) {
   advance(now);
-  for (Flow& flow : flows) running_.push_back({key, std::move(flow)});
+  const auto same = [&](const Queue& queue) { return queue.in(stream); };
+  auto queue = std::find_if(queues_.begin(), queues_.end(), same);
+  if (queue == queues_.end()) queue = queues_.insert(queue, Queue{stream, {}, {}});
+  queue->copies.push_back({key, std::move(flows), {}});
+  add_sums(&*queue, &queue->copies.back());
+}
+
+// Adds each of the copy's flows to a sum of the queue that has the same route.
+void FlowForecast::add_sums(Queue* queue, Copy* copy) {
+  for (const Flow& flow : copy->flows) {
+    size_t found = queue->sums.size();
+    for (size_t i = 0; i < queue->sums.size() && found == queue->sums.size(); ++i) {
+      const bool taken =
+          std::find(copy->routes.begin(), copy->routes.end(), i) != copy->routes.end();
+      const Flow& sum = queue->sums[i];
+      if (!taken && sum.copies == flow.copies && sum.route == flow.route) found = i;
+    }
+    if (found == queue->sums.size()) {
+      queue->sums.push_back(flow);
+    } else {
+      Flow& sum = queue->sums[found];
+      if (sum.bytes <= 0) sum.delay_ns = flow.delay_ns;
+      sum.bytes += flow.bytes;
+    }
+    copy->routes.push_back(found);
+  }
 }
 
 void FlowForecast::remove(const void* key) {
-  const auto same = [&](const Running& one) { return one.key == key; };
-  running_.erase(std::remove_if(running_.begin(), running_.end(), same), running_.end());
+  for (Queue& queue : queues_) {
+    for (Copy& copy : queue.copies) {
+      if (copy.key != key) continue;
+      for (size_t k = 0; k < copy.flows.size(); ++k) {
+        Flow& sum = queue.sums[copy.routes[k]];
+        sum.bytes = std::max(sum.bytes - copy.flows[k].bytes, 0.0);
+      }
+    }
+    const auto same = [&](const Copy& copy) { return copy.key == key; };
+    queue.copies.erase(std::remove_if(queue.copies.begin(), queue.copies.end(), same),
+                       queue.copies.end());
+  }
+  forget_ended();
 }
 
 }  // namespace glake::transfer

@@ -1,10 +1,13 @@
 // Computes ahead how the copies that the driver has already, and a copy that begins now, share the
-// links. Copies in flight get max-min fair shares (plan/fair_rates.h) until they are done.
+// links. Copies in flight get max-min fair shares (plan/fair_rates.h) until they are done. Copies
+// of one stream flow one after the other.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <vector>
 
+#include "driver/driver.h"
 #include "plan/plan.h"
 #include "transfer/run/flow_race.h"
 
@@ -36,31 +39,50 @@ class FlowForecast {
   // path. The hop is faster than planned if its tightest limit has room.
   Rate pace(const Hop& hop, Rate planned, const std::vector<double>& loads) const;
   // Fills in the bytes of each path, so that the paths of a stock end together. Returns after how
-  // many ns all stocks are done.
-  double share(uint64_t now, const std::vector<Stock>& stocks, std::vector<Flow>* paths);
-  // After how many ns all of these flows are done. With `others_too`: all running flows as well.
-  double end_ns(uint64_t now, const std::vector<Flow>& flows, bool others_too = false);
+  // many ns all stocks are done. They begin now, or when their stream comes to them: the flows that
+  // run in `own` do not run beside them. The same holds for the next two functions.
+  double share(uint64_t now, const std::vector<Stock>& stocks, std::vector<Flow>* paths,
+               StreamKey own = {});
+  // After how many ns all of these flows are done.
+  double end_ns(uint64_t now, const std::vector<Flow>& flows, StreamKey own = {});
   // For how many ns the busiest limit would have work if these flows ran beside the running ones.
-  double busiest(const std::vector<Flow>& flows) const;
-  // Whether no flow runs.
-  bool idle(uint64_t now);
-  // Adds flows that begin now. remove(key) ends them. Flows without a key are never removed: they
-  // end once their bytes should have arrived.
-  void add(uint64_t now, const void* key, std::vector<Flow> flows);
+  // Of each stream, only the copy that flows now counts.
+  double busiest(const std::vector<Flow>& flows, StreamKey own = {}) const;
+  // After how many ns these flows, and all that run, are done.
+  double all_end_ns(uint64_t now, const std::vector<Flow>& flows);
+  // Whether no flow runs, but for those in `own`.
+  bool idle(uint64_t now, StreamKey own = {});
+  // Adds the flows of a copy that begins now, or when its stream comes to it. remove(key) ends
+  // them. Flows without a key are never removed: they end once their bytes should have arrived.
+  void add(uint64_t now, const void* key, std::vector<Flow> flows, StreamKey stream = {});
   void remove(const void* key);
 
  private:
-  struct Running {
+  struct Copy {
     const void* key;
-    Flow flow;
+    std::vector<Flow> flows;
+    std::vector<size_t> routes;  // of each flow: which of the queue's sums it is in
+    bool done() const;
+  };
+  // Copies that flow one after the other.
+  struct Queue {
+    StreamKey stream;  // without a device: that of its only copy is not known
+    std::deque<Copy> copies;
+    std::vector<Flow> sums;  // of the copies' flows over one route
+    Copy* first();           // the one that flows; null: all are done
+    const Copy* first() const { return const_cast<Queue*>(this)->first(); }
+    bool in(StreamKey own) const { return own.device >= 0 && stream == own; }
   };
   void advance(uint64_t now);
   double limit_of(size_t limit) const;
+  double end_of(FlowRace* race, size_t awaited) const;
+  static void add_sums(Queue* queue, Copy* copy);
+  void forget_ended();
 
   const topology::Topology* topology_;
   std::vector<double> parts_;
-  std::vector<Running> running_;
-  uint64_t now_ = 0;  // the time for which running_ holds
+  std::vector<Queue> queues_;
+  uint64_t now_ = 0;  // the time for which queues_ holds
 };
 
 }  // namespace glake::transfer

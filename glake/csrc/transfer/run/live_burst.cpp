@@ -11,6 +11,11 @@ namespace glake::transfer {
 void LiveBurst::plan_next(const Bursts::Copy& copy, size_t number, uint64_t version) {
   if (number == 0) version_ = version;
   spoilt_ = spoilt_ || version_ != version || number != begun_;
+  // Of two copies in one stream, the second one begins late.
+  const bool queued = copy.stream.device >= 0 &&
+                      std::find(streams_.begin(), streams_.end(), copy.stream) != streams_.end();
+  spoilt_ = spoilt_ || queued;
+  streams_.push_back(copy.stream);
   if (trials_ == nullptr) return;
   if (number == 0) {
     if (trials_->version() != version) trials_->forget(version);
@@ -25,6 +30,22 @@ void LiveBurst::chose(BurstWay way, double joint_ns, double apart_ns, double pla
   if (trials_ == nullptr) return;
   if (begun_ == 0) trials_->expect(way, joint_ns, apart_ns, plain_ns);
   trials_->chose(way);
+}
+
+void LiveBurst::keep_queues(BurstWay way, std::vector<Expected> queues) {
+  way_ = way;
+  queues_ = std::move(queues);
+  spoilt_ = true;
+}
+
+bool LiveBurst::plan_queues(std::vector<Expected>* queues) const {
+  for (Expected& one : *queues) {
+    const auto same = [&](const Expected& kept) { return kept.stream == one.stream; };
+    const auto kept = std::find_if(queues_.begin(), queues_.end(), same);
+    if (kept == queues_.end() || one.stream.device < 0) return false;
+    one.plan = kept->plan;
+  }
+  return true;
 }
 
 DivisionTrials* LiveBurst::trials_of_next(size_t others, bool one_range) {

@@ -16,39 +16,55 @@ Status destroy_event(Driver& driver, EventId* event) {
 
 }  // namespace
 
+bool Pipeline::fits(const Path& path, size_t buffers, Bytes bytes) const {
+  if (steps.size() != path.hops.size()) return false;
+  for (size_t hop = 0; hop < steps.size(); ++hop) {
+    if (steps[hop].device != ChunkHop::device_of(path.hops[hop])) return false;
+  }
+  for (size_t hop = 0; hop < between.size(); ++hop) {
+    const Between& room = between[hop];
+    if (!(room.place == path.hops[hop].to) || room.lent < buffers || room.bytes < bytes) {
+      return false;
+    }
+  }
+  return true;
+}
+
 PipelinePool::Key PipelinePool::key_of(const Pipeline& line) {
   Key devices;
   for (const Pipeline::Step& step : line.steps) devices.push_back(step.device);
   return devices;
 }
 
-Pipeline PipelinePool::take(const Path& path, size_t buffers, Bytes bytes) {
+PipelinePtr PipelinePool::take(const Path& path, size_t buffers, Bytes bytes) {
   Key devices;
   for (const Hop& hop : path.hops) devices.push_back(ChunkHop::device_of(hop));
-  Pipeline line = spare(devices);
-  try {
-    if (line.steps.empty()) {
-      for (const int device : devices) {
-        line.steps.emplace_back();
-        line.steps.back().device = device;
-      }
-      line.between.resize(devices.size() - 1);
+  PipelinePtr line(new Pipeline(spare(devices)), [this](Pipeline* last) {
+    give(std::move(*last));
+    delete last;
+  });
+  if (line->steps.empty()) {
+    for (const int device : devices) {
+      line->steps.emplace_back();
+      line->steps.back().device = device;
     }
-    if (line.ended.back() == 0) {
-      const Status s = make_streams(&line);
-      if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "a stream for a path: " + driver_.describe(s));
-    }
-    fill(&line, path, buffers, bytes);
-  } catch (const Error&) {
-    give(std::move(line));
-    throw;
+    line->between.resize(devices.size() - 1);
   }
+  const Status s = make_streams(line.get());
+  if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "a stream for a path: " + driver_.describe(s));
+  fill(line.get(), path, buffers, bytes);
   return line;
+}
+
+size_t PipelinePool::lent() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  return lent_;
 }
 
 // Returns a pipeline without steps if there is none.
 Pipeline PipelinePool::spare(const Key& devices) {
   std::lock_guard<std::mutex> guard(mutex_);
+  ++lent_;
   std::vector<Pipeline>& spare = spare_[devices];
   if (spare.empty()) return {};
   Pipeline line = std::move(spare.back());
@@ -57,38 +73,33 @@ Pipeline PipelinePool::spare(const Key& devices) {
 }
 
 void PipelinePool::fill(Pipeline* line, const Path& path, size_t buffers, Bytes bytes) {
-  line->buffers = buffers;
   for (size_t hop = 0; hop < line->between.size(); ++hop) {
-    std::vector<Pipeline::Buffer>& between = line->between[hop];
-    if (between.size() < buffers) between.resize(buffers);
-    std::vector<Slot> slots = slots_.lend_several(path.hops[hop].to, bytes, buffers);
+    Pipeline::Between& room = line->between[hop];
+    room.place = path.hops[hop].to;
+    if (room.buffers.size() < buffers) room.buffers.resize(buffers);
+    std::vector<Slot> slots = slots_.lend_several(room.place, bytes, buffers);
     for (size_t i = 0; i < buffers; ++i) {
-      const Status s = make_events(line, hop, &between[i]);
+      const Status s = make_events(line, hop, &room.buffers[i]);
       if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "an event for a path: " + driver_.describe(s));
-      between[i].slot = std::move(slots[i]);
+      room.buffers[i].slot = std::move(slots[i]);
     }
+    room.lent = buffers;
+    room.bytes = bytes;
   }
 }
 
-// Makes those streams that the pipeline does not have yet. The next functions do the same for their
-// parts.
+// Makes those streams that the pipeline does not have yet.
 Status PipelinePool::make_streams(Pipeline* line) {
   for (Pipeline::Step& step : line->steps) {
+    if (step.streams.back() != 0) continue;
     DeviceScope scope(driver_, step.device);
     Status s = scope.status();
-    for (size_t i = 0; s.ok() && i < TransferTuning::kFlows; ++i) {
-      if (step.streams[i] == 0) s = driver_.create_stream(&step.streams[i]);
-    }
-    for (EventId& event : step.around) {
-      if (s.ok() && event == 0) s = driver_.create_timer(step.device, &event);
+    for (StreamHandle& stream : step.streams) {
+      if (s.ok() && stream == 0) s = driver_.create_stream(&stream);
     }
     if (!s.ok()) return s;
   }
-  Status s;
-  for (size_t i = 0; s.ok() && i < TransferTuning::kFlows; ++i) {
-    if (line->ended[i] == 0) s = driver_.create_timer(line->steps.back().device, &line->ended[i]);
-  }
-  return s;
+  return {};
 }
 
 Status PipelinePool::make_events(Pipeline* line, size_t hop, Pipeline::Buffer* buffer) {
@@ -100,17 +111,18 @@ Status PipelinePool::make_events(Pipeline* line, size_t hop, Pipeline::Buffer* b
   return s;
 }
 
+// Takes a pipeline back that no work uses.
 void PipelinePool::give(Pipeline line) {
-  for (auto& between : line.between) {
-    for (Pipeline::Buffer& buffer : between) buffer.slot.reset();
+  for (Pipeline::Between& room : line.between) {
+    for (Pipeline::Buffer& buffer : room.buffers) buffer.slot.reset();
+    room.lent = 0;
   }
-  line.kernels.clear();
-  line.buffers = line.chunks = 0;
   const Key devices = key_of(line);
-  const bool whole = line.ended.back() != 0;
-  if (!whole && destroy(&line).ok()) return;
+  const bool whole = !line.steps.empty() && line.steps.back().streams.back() != 0;
+  const bool gone = !whole && destroy(&line).ok();
   std::lock_guard<std::mutex> guard(mutex_);
-  spare_[devices].push_back(std::move(line));
+  --lent_;
+  if (!gone) spare_[devices].push_back(std::move(line));
 }
 
 Status PipelinePool::timer(int device, EventId* event) {
@@ -147,19 +159,11 @@ Status PipelinePool::destroy(Pipeline* line) {
     }
   }
   Status s;
-  for (Pipeline::Step& step : line->steps) {
-    for (EventId& event : step.around) {
-      if (s.ok()) s = destroy_event(driver_, &event);
-    }
-  }
-  for (auto& between : line->between) {
-    for (Pipeline::Buffer& buffer : between) {
+  for (Pipeline::Between& room : line->between) {
+    for (Pipeline::Buffer& buffer : room.buffers) {
       if (s.ok()) s = destroy_event(driver_, &buffer.filled);
       if (s.ok()) s = destroy_event(driver_, &buffer.emptied);
     }
-  }
-  for (EventId& event : line->ended) {
-    if (s.ok()) s = destroy_event(driver_, &event);
   }
   return s;
 }

@@ -1,9 +1,10 @@
-// Pipelines, and the events around a whole transfer. A pipeline is the streams and events by which
-// chunks go from hop to hop of a path without a thread.
+// Pipelines, and the events around a whole transfer. A pipeline is the streams, buffers and events
+// by which chunks go from hop to hop of a path without a thread.
 #pragma once
 
 #include <array>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -17,7 +18,6 @@ struct Pipeline {
   struct Step {
     int device = -1;
     std::array<StreamHandle, TransferTuning::kFlows> streams{};
-    std::array<EventId, 2> around{};  // timers before and behind one copy
   };
   // A buffer between two hops. A chunk is in it from `filled`, an event of the hop before, until
   // `emptied`, an event of the hop behind.
@@ -25,19 +25,24 @@ struct Pipeline {
     Slot slot;
     EventId filled = 0, emptied = 0;
   };
-  std::vector<Step> steps;  // one for each hop
-  // The buffers after each hop but the last. The first `buffers` of each list have a slot; they
-  // serve the current transfer.
-  std::vector<std::vector<Buffer>> between;
-  std::array<EventId, TransferTuning::kFlows> ended{};  // timers behind the last hop's copies
-  // All members below belong to the current transfer.
-  size_t buffers = 0;                  // how many chunks may be between two hops
-  size_t chunks = 0;                   // chunks that were submitted or tried so far
-  std::vector<KernelBuffers> kernels;  // what its kernel launches use
-};
+  // The buffers after one hop, all in one place. The first `lent` have a slot.
+  struct Between {
+    Place place;
+    std::vector<Buffer> buffers;
+    size_t lent = 0;
+    Bytes bytes = 0;  // of each slot, at least
+  };
+  std::vector<Step> steps;       // one for each hop
+  std::vector<Between> between;  // one for each hop but the last
 
-// Keeps pipelines until the engine closes. A pipeline belongs to one transfer until its copies are
-// done.
+  // Whether it can carry a transfer over this path that needs so many buffers of so many bytes.
+  bool fits(const Path& path, size_t buffers, Bytes bytes) const;
+};
+// It is nobody's again once the last transfer that holds it is done.
+using PipelinePtr = std::shared_ptr<Pipeline>;
+
+// Keeps pipelines until the engine closes. A pipeline serves one transfer until its copies are
+// done, or until a transfer behind it in the same stream takes it over.
 class PipelinePool {
  public:
   PipelinePool(Driver& driver, Slots& slots) : driver_(driver), slots_(slots) {}
@@ -46,8 +51,9 @@ class PipelinePool {
 
   // A pipeline for this path, with `buffers` buffers of `bytes` bytes between two hops. Throws
   // Error.
-  Pipeline take(const Path& path, size_t buffers, Bytes bytes);
-  void give(Pipeline line);
+  PipelinePtr take(const Path& path, size_t buffers, Bytes bytes);
+  // How many pipelines transfers hold.
+  size_t lent();
   // Makes an event of the device's context that can be timed. keep_timer() keeps it for the next
   // transfer.
   Status timer(int device, EventId* event);
@@ -60,6 +66,7 @@ class PipelinePool {
   using Key = std::vector<int>;  // the device of each hop
   static Key key_of(const Pipeline& line);
   Pipeline spare(const Key& devices);
+  void give(Pipeline line);
   void fill(Pipeline* line, const Path& path, size_t buffers, Bytes bytes);
   Status make_streams(Pipeline* line);
   Status make_events(Pipeline* line, size_t hop, Pipeline::Buffer* buffer);
@@ -70,6 +77,7 @@ class PipelinePool {
   std::mutex mutex_;
   std::map<Key, std::vector<Pipeline>> spare_;
   std::map<int, std::vector<EventId>> timers_;  // by device
+  size_t lent_ = 0;
   bool closed_ = false;
 };
 

@@ -102,7 +102,7 @@ bool Scheduler::worthwhile(const Request& request, const TransferPlan& plan) con
 
 bool Scheduler::pays_beside(const Request& request, std::vector<Demand> running) {
   if (planner_ == nullptr || request.parts.total() < TransferTuning::kLongCopy) return false;
-  add_enqueued(&running);
+  add_enqueued(&running, {request.stream_key()});
   if (running.empty()) return false;
   running.push_back(request.demand());
   std::lock_guard<std::mutex> guard(mutex_);
@@ -112,10 +112,10 @@ bool Scheduler::pays_beside(const Request& request, std::vector<Demand> running)
 std::vector<PlanPtr> Scheduler::plans_beside(const Request& request, std::vector<Demand> running) {
   std::vector<PlanPtr> plans{plan_alone(request)};
   if (planner_ == nullptr) return plans;
-  add_enqueued(&running);
+  add_enqueued(&running, {request.stream_key()});
   if (running.empty()) return plans;
   running.push_back(request.demand());
-  const uint32_t idle = ~busy_gpus();
+  const uint32_t idle = ~busy_gpus(request.stream_key());
   std::lock_guard<std::mutex> guard(mutex_);
   plans.push_back(planner_->find_last(running));
   plans.push_back(planner_->find_last({{request.src, request.dst, 1, idle & request.relays}}));
@@ -125,72 +125,126 @@ std::vector<PlanPtr> Scheduler::plans_beside(const Request& request, std::vector
 }
 
 // A burst can go three ways: all copies planned together, each planned as if it were alone, or all
-// plain. The way whose last copy ends first is taken.
+// plain.
 Outlook Scheduler::look_ahead(const Request& request, std::vector<Demand> running,
                               const Bursts::Burst& burst) {
   Outlook outlook;
   outlook.live = burst.live;
   if (outlook.live != nullptr) {
     std::lock_guard<std::mutex> guard(small_mutex_);
-    const Bursts::Copy copy{request.demand(), request.parts.total()};
+    const Bursts::Copy copy{request.demand(), request.parts.total(), request.stream_key()};
     outlook.live->plan_next(copy, burst.number, planner_->version());
   }
   if (!burst.known) return outlook;
   if (burst.copies < 2) {
-    outlook.known = true;
+    outlook.known = !queued(request.stream_key());
     return outlook;
   }
   outlook.followed = !burst.next.empty();
-  add_enqueued(&running);
-  std::vector<Bursts::Copy> copies{{request.demand(), request.parts.total()}};
-  copies.insert(copies.end(), burst.next.begin(), burst.next.end());
-  std::vector<Expected> joint, alone, plain;
-  {
-    std::lock_guard<std::mutex> guard(mutex_);
-    const size_t own = running.size();
-    for (const Bursts::Copy& copy : copies) running.push_back(copy.demand);
-    const std::shared_ptr<const Planner::Plans> plans = planner_->find(running);
-    for (size_t i = 0; i < copies.size(); ++i) {
-      const auto& [demand, bytes] = copies[i];
-      joint.push_back({{plans, &(*plans)[own + i]}, bytes});
-      alone.push_back({planner_->find_last({demand}), bytes});
-      if (joint[i].plan->paths.empty() || alone[i].plan->paths.empty()) return outlook;
-      leave_thin_paths(&alone[i].plan);
-      plain.push_back({plain_plan(demand, joint[i].plan->plain), bytes});
-    }
-  }
+  Ways ways;
+  std::vector<Demand> demands;
+  ways.joint = queues_of(request, burst, &demands);
+  std::vector<StreamKey> streams;
+  for (const Expected& one : ways.joint) streams.push_back(one.stream);
+  add_enqueued(&running, streams);
+  const bool own_follow = ways.joint.size() == 1 && !burst.next.empty();
+  if (own_follow && running.empty()) return outlook;
   outlook.way = burst.way;
-  if (outlook.live != nullptr && outlook.live->way() != BurstWay::kUnknown) {
-    outlook.way = outlook.live->way();
-  }
-  if (outlook.way == BurstWay::kUnknown) {
-    const double together = TransferTuning::kHandOverNs + end_of(request, joint, burst.next.size());
-    const double greedy = TransferTuning::kHandOverNs + end_of(request, alone, 0);
-    const double simple = end_of(request, plain, burst.next.size());
-    const bool is_plain =
-        simple <= std::min(TransferTuning::kLeastGain * together, TransferTuning::kUnsure * greedy);
-    const bool is_joint = together <= greedy;
-    outlook.way = is_plain ? BurstWay::kPlain : is_joint ? BurstWay::kJoint : BurstWay::kApart;
-    outlook.chosen = true;
-    std::lock_guard<std::mutex> guard(small_mutex_);
-    if (outlook.live != nullptr) outlook.live->chose(outlook.way, together, greedy, simple);
-  }
   if (outlook.live != nullptr) {
     std::lock_guard<std::mutex> guard(small_mutex_);
+    if (outlook.live->way() != BurstWay::kUnknown) outlook.way = outlook.live->way();
+    ways.planned = outlook.live->plan_queues(&ways.joint);
     outlook.timed = outlook.live->timed();
   }
+  if (!plan_ways(std::move(running), demands, &ways)) return outlook;
+  const auto many = [](const Expected& one) { return one.copies > 1; };
+  const bool queued = std::any_of(ways.joint.begin(), ways.joint.end(), many);
+  if (outlook.way == BurstWay::kUnknown) choose_way(request, ways, queued, &outlook);
+  if (queued && burst.number == 0 && outlook.live != nullptr) {
+    std::lock_guard<std::mutex> guard(small_mutex_);
+    outlook.live->keep_queues(outlook.way, ways.joint);
+  }
   if (outlook.way == BurstWay::kApart) return outlook;
-  outlook.known = true;
-  outlook.next = std::move(outlook.way == BurstWay::kPlain ? plain : joint);
+  outlook.known = !own_follow;
+  outlook.next = std::move(outlook.way == BurstWay::kPlain ? ways.plain : ways.joint);
   outlook.plan = std::move(outlook.next.front().plan);
   outlook.next.erase(outlook.next.begin());
   return outlook;
+}
+
+// Plans the copies of `demands` in three ways. False: one of them has no path.
+bool Scheduler::plan_ways(std::vector<Demand> running, const std::vector<Demand>& demands,
+                          Ways* ways) {
+  ways->alone = ways->plain = ways->joint;
+  std::lock_guard<std::mutex> guard(mutex_);
+  const size_t own = running.size();
+  running.insert(running.end(), demands.begin(), demands.end());
+  std::shared_ptr<const Planner::Plans> plans;
+  if (!ways->planned) plans = planner_->find(running);
+  for (size_t i = 0; i < demands.size(); ++i) {
+    PlanPtr &joint = ways->joint[i].plan, &alone = ways->alone[i].plan;
+    if (plans != nullptr) joint = {plans, &(*plans)[own + i]};
+    alone = planner_->find_last({demands[i]});
+    if (joint->paths.empty() || alone->paths.empty()) return false;
+    leave_thin_paths(&alone);
+    ways->plain[i].plan = plain_plan(demands[i], joint->plain);
+  }
+  return true;
+}
+
+// Takes the way whose last copy ends first. Where copies are `queued` behind others, the forecast
+// of copies apart is worth little: each of them is planned beside other copies.
+void Scheduler::choose_way(const Request& request, const Ways& ways, bool queued,
+                           Outlook* outlook) {
+  const size_t followers = ways.joint.size() - 1;
+  const double together = TransferTuning::kHandOverNs + end_of(request, ways.joint, followers);
+  const double greedy = TransferTuning::kHandOverNs + end_of(request, ways.alone, 0);
+  const double simple = end_of(request, ways.plain, followers);
+  const bool is_plain =
+      simple <= std::min(TransferTuning::kLeastGain * together, TransferTuning::kUnsure * greedy);
+  const bool is_joint = queued || together <= greedy;
+  outlook->way = is_plain ? BurstWay::kPlain : is_joint ? BurstWay::kJoint : BurstWay::kApart;
+  outlook->chosen = true;
+  if (outlook->live == nullptr) return;
+  std::lock_guard<std::mutex> guard(small_mutex_);
+  outlook->live->chose(outlook->way, together, greedy, simple);
 }
 
 void Scheduler::adopt(LiveBurst* live, std::shared_ptr<BurstTrials> trials) {
   std::lock_guard<std::mutex> guard(small_mutex_);
   live->adopt(std::move(trials));
   if (planner_ != nullptr) live->settle(begun_, planner_->version());
+}
+
+// Whether a copy in this stream is under way.
+bool Scheduler::queued(StreamKey stream) {
+  std::lock_guard<std::mutex> guard(small_mutex_);
+  return std::any_of(enqueued_.begin(), enqueued_.end(),
+                     [&](const Enqueued& one) { return one.stream == stream; });
+}
+
+// The copies of the burst from this one on, by their streams. The first are those of the request's
+// own stream. Those that its stream makes in another direction are left out.
+std::vector<Expected> Scheduler::queues_of(const Request& request, const Bursts::Burst& burst,
+                                           std::vector<Demand>* demands) {
+  const StreamKey own = request.stream_key();
+  std::vector<Expected> queues{{nullptr, request.parts.total(), 1, 0, own}};
+  *demands = {request.demand()};
+  for (size_t i = 0; i < burst.next.size(); ++i) {
+    const Bursts::Copy& copy = burst.next[i];
+    size_t found = queues.size();
+    for (size_t k = 0; k < queues.size() && copy.stream.device >= 0; ++k) {
+      if (queues[k].stream == copy.stream && (*demands)[k] == copy.demand) found = k;
+    }
+    if (found < queues.size()) {
+      queues[found].bytes += copy.bytes;
+      ++queues[found].copies;
+    } else if (copy.stream.device < 0 || !(copy.stream == own)) {
+      queues.push_back({nullptr, copy.bytes, 1, i + 1, copy.stream});
+      demands->push_back(copy.demand);
+    }
+  }
+  return queues;
 }
 
 // In how many ns the burst's copies, and those that run already, are done. Each copy of the burst
@@ -206,22 +260,24 @@ double Scheduler::end_of(const Request& request, const std::vector<Expected>& bu
       plain ? TransferTuning::kCallNs
             : transfer::share_out(request, first, how, copy_ns(), now, &forecast_).calls_ns;
   std::vector<FlowForecast::Flow> flows;
-  double before = 0;
+  size_t copies = 0;
   for (const Expected& one : burst) {
+    copies += one.copies;
     for (FlowForecast::Flow& flow : flows_of(one, copy_ns(), forecast_)) {
-      flow.delay_ns += before;
+      flow.delay_ns += calls * static_cast<double>(one.before);
       flows.push_back(std::move(flow));
     }
-    before += calls;
   }
-  return forecast_.end_ns(now, std::move(flows), true);
+  return std::max(forecast_.all_end_ns(now, flows), calls * static_cast<double>(copies));
 }
 
 // The GPUs that copies under way pass, a bit each.
-uint32_t Scheduler::busy_gpus() {
+uint32_t Scheduler::busy_gpus(StreamKey without) {
   std::lock_guard<std::mutex> guard(small_mutex_);
   uint32_t busy = 0;
-  for (const Enqueued& one : enqueued_) busy |= one.decision->gpus;
+  for (const Enqueued& one : enqueued_) {
+    if (!(one.stream == without)) busy |= one.decision->gpus;
+  }
   return busy;
 }
 
@@ -256,22 +312,42 @@ void Scheduler::note_plain(const Request& request, Rate rate, const Outlook& out
   const uint64_t until = driver_.now_ns() + ns;
   std::lock_guard<std::mutex> guard(small_mutex_);
   if (plain_.size() < TransferTuning::kPlainRemembered) {
-    plain_.emplace_back(Demand{request.src, request.dst, 1, 0}, until);
+    plain_.push_back({{request.src, request.dst, 1, 0}, request.stream_key(), until});
   }
+  come_beside(request.stream_key());
   FlowForecast::Flow flow = direct_flow(request, rate);
   if (outlook.live != nullptr) outlook.live->begin_plain(begun_, until - ns);
   ++begun_;
-  forecast_.add(until - ns, nullptr, {std::move(flow)});
+  forecast_.add(until - ns, nullptr, {std::move(flow)}, request.stream_key());
 }
 
-void Scheduler::add_enqueued(std::vector<Demand>* demands) {
+// A copy begins in this stream. Callers hold the small lock.
+void Scheduler::come_beside(StreamKey stream) {
+  for (Enqueued& one : enqueued_) one.alone = one.alone && one.stream == stream;
+}
+
+// Adds the demands of copies under way, one for all copies of a stream that go the same way. The
+// streams `without` are left out.
+void Scheduler::add_enqueued(std::vector<Demand>* demands, const std::vector<StreamKey>& without) {
   const uint64_t now = driver_.now_ns();
   std::lock_guard<std::mutex> guard(small_mutex_);
-  const auto ended = [&](const auto& one) { return one.second <= now; };
+  const auto ended = [&](const Plain& one) { return one.until <= now; };
   plain_.erase(std::remove_if(plain_.begin(), plain_.end(), ended), plain_.end());
   if (forecast_.idle(now)) plain_.clear();  // it knows better how copies share links
-  for (const auto& [demand, until] : plain_) demands->push_back(demand);
-  for (const Enqueued& one : enqueued_) demands->push_back(one.demand);
+  std::vector<std::pair<StreamKey, Demand>> seen;
+  const auto add = [&](StreamKey stream, const Demand& demand) {
+    if (stream.device >= 0) {
+      const auto same = [&](const auto& other) {
+        return other.first == stream && other.second == demand;
+      };
+      if (std::find(without.begin(), without.end(), stream) != without.end()) return;
+      if (std::any_of(seen.begin(), seen.end(), same)) return;
+      seen.emplace_back(stream, demand);
+    }
+    demands->push_back(demand);
+  };
+  for (const Plain& one : plain_) add(one.stream, one.demand);
+  for (const Enqueued& one : enqueued_) add(one.stream, one.demand);
 }
 
 Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
@@ -279,7 +355,8 @@ Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
                                        bool possible) {
   const uint64_t now = driver_.now_ns();
   std::lock_guard<std::mutex> guard(small_mutex_);
-  const bool idle = forecast_.idle(now);
+  const StreamKey stream = request.stream_key();
+  const bool idle = forecast_.idle(now, stream);
   const bool whole = request.parts.count() == 1 && request.stripes.empty();
   const bool one_range = whole || request.by_socket;
   LiveBurst* const live = outlook.live.get();
@@ -301,13 +378,18 @@ Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
   } else if (idle && one_range) {
     Decisions::Question question{request.parts.total(), plans, outlook.next, outlook.known,
                                  possible};
-    chosen.decision = decisions_.find(question);
+    const auto tried = [&](const Enqueued& one) {
+      return one.stream == stream && one.decision->trial;
+    };
+    // What comes of a trial is not known until its copy is done. Meanwhile no others are made.
+    const bool trying = std::any_of(enqueued_.begin(), enqueued_.end(), tried);
+    chosen.decision = decisions_.find(question, trying);
     if (chosen.decision == nullptr) {
       chosen.decision = decide(request, plans, outlook, possible, now);
       decisions_.keep(std::move(question), chosen.decision);
     } else if (const DecisionPtr made = cut_again(request, *chosen.decision, whole)) {
       chosen.decision = made;
-      if (whole) decisions_.cut(question, made);
+      if (whole && !trying) decisions_.cut(question, made);
     }
   } else {
     chosen.decision = decide(request, plans, outlook, possible, now);
@@ -318,12 +400,13 @@ Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
   }
   if (chosen.decision->plan == nullptr) return chosen;
   chosen.alone = outlook.next.empty() && idle && trials == nullptr;
-  forecast_.add(now, key, chosen.decision->flows);
+  forecast_.add(now, key, chosen.decision->flows, stream);
   const size_t number = live != nullptr ? live->begin(chosen.decision, begun_, now) : 0;
   ++begun_;
   const Demand demand{request.src, request.dst};
+  come_beside(stream);
   enqueued_.push_back(
-      {key, demand, chosen.decision, now, chosen.alone ? begun_ : 0, outlook.live, number});
+      {key, demand, stream, chosen.decision, now, chosen.alone, outlook.live, number});
   return chosen;
 }
 
@@ -343,7 +426,9 @@ DecisionPtr Scheduler::decide(const Request& request, const std::vector<PlanPtr>
                               const Outlook& outlook, bool possible, uint64_t now) {
   const std::vector<Expected>& next = outlook.next;
   for (const Expected& one : next) {
-    forecast_.add(now, &next, flows_of(one, copy_ns(), forecast_));
+    // One of the copies of that stream, which are about as long as this one.
+    const Expected first{one.plan, one.bytes / one.copies, 1, one.before, one.stream};
+    forecast_.add(now, &next, flows_of(first, copy_ns(), forecast_), one.stream);
   }
   Shares best;
   PlanPtr taken;
@@ -356,7 +441,8 @@ DecisionPtr Scheduler::decide(const Request& request, const std::vector<PlanPtr>
         if (!thorough && (by_rate || followers != next.size())) continue;
         const Deal how{by_rate, followers};
         Shares shares = transfer::share_out(request, *plan, how, copy_ns(), now, &forecast_);
-        shares.end_ns = std::max({shares.end_ns, forecast_.busiest(shares.flows), shares.calls_ns});
+        const double busiest = forecast_.busiest(shares.flows, request.stream_key());
+        shares.end_ns = std::max({shares.end_ns, busiest, shares.calls_ns});
         const double cost = shares.end_ns + outlook.calls_weigh() * shares.calls_ns;
         if (!best.paths.empty() && cost >= least) continue;
         best = std::move(shares);
@@ -384,7 +470,7 @@ Scheduler::Ended Scheduler::forget_enqueued(const void* key, const DivisionTimes
   const auto same = [&](const Enqueued& one) { return one.key == key; };
   const auto found = std::find_if(enqueued_.begin(), enqueued_.end(), same);
   if (found == enqueued_.end()) return {};
-  const Ended ended{found->beginning == begun_, found->decision->trial};
+  const Ended ended{found->alone, found->decision->trial};
   if (ended.alone && times.ns != 0) decisions_.saw(found->decision->division, times);
   if (found->live != nullptr) {
     found->live->saw(found->number, found->began, times);

@@ -133,14 +133,31 @@ class Scheduler {
   struct Enqueued {
     const void* key;
     Demand demand;
+    StreamKey stream;
     DecisionPtr decision;
     uint64_t began;                   // when
-    uint64_t beginning;               // if it began alone: begun_ at that time; else 0
+    bool alone;                       // no copy of another stream was or came beside it
     std::shared_ptr<LiveBurst> live;  // its burst; null: none is known
     size_t number;                    // of the copy in its burst
   };
+  struct Plain {
+    Demand demand;
+    StreamKey stream;
+    uint64_t until;  // when it should end
+  };
   DecisionPtr cut_again(const Request& request, const Decision& decision, bool whole);
+  // What each stream of a burst copies from now on, planned in three ways.
+  struct Ways {
+    std::vector<Expected> joint, alone, plain;
+    bool planned = false;  // joint was planned when the burst began
+  };
+  bool plan_ways(std::vector<Demand> running, const std::vector<Demand>& demands, Ways* ways);
+  void choose_way(const Request& request, const Ways& ways, bool queued, Outlook* outlook);
+  static std::vector<Expected> queues_of(const Request& request, const Bursts::Burst& burst,
+                                         std::vector<Demand>* demands);
   double end_of(const Request& request, const std::vector<Expected>& burst, size_t followers);
+  bool queued(StreamKey stream);
+  void come_beside(StreamKey stream);
   void tell_forecast();
   DecisionPtr decide(const Request& request, const std::vector<PlanPtr>& plans,
                      const Outlook& outlook, bool possible, uint64_t now);
@@ -149,8 +166,8 @@ class Scheduler {
   PlanPtr plain_plan(const Demand& demand, Rate rate);
   FlowForecast::Flow direct_flow(const Request& request, Rate rate);
   void leave_thin_paths(PlanPtr* plan) const;
-  uint32_t busy_gpus();
-  void add_enqueued(std::vector<Demand>* demands);
+  uint32_t busy_gpus(StreamKey without);
+  void add_enqueued(std::vector<Demand>* demands, const std::vector<StreamKey>& without = {});
   Rate ours(int limit);
 
   Driver& driver_;
@@ -167,11 +184,11 @@ class Scheduler {
     double scale;
     uint64_t until;  // when the scale is forgotten
   };
-  std::map<int, Slow> learnt_;                      // edges whose speed was found to differ
-  std::mutex direct_mutex_;                         // guards what follows; taken last
-  std::map<std::array<int, 4>, PlanPtr> direct_;    // by the places' GPUs and nodes
-  std::mutex small_mutex_;                          // guards what follows; taken after mutex_
-  std::vector<std::pair<Demand, uint64_t>> plain_;  // large plain copies, and when they should end
+  std::map<int, Slow> learnt_;                    // edges whose speed was found to differ
+  std::mutex direct_mutex_;                       // guards what follows; taken last
+  std::map<std::array<int, 4>, PlanPtr> direct_;  // by the places' GPUs and nodes
+  std::mutex small_mutex_;                        // guards what follows; taken after mutex_
+  std::vector<Plain> plain_;                      // large plain copies
   std::vector<Enqueued> enqueued_;
   FlowForecast forecast_;  // of enqueued_ and plain_
   Decisions decisions_;

@@ -200,7 +200,7 @@ std::vector<double> most_chunks(const TransferPlan& plan, double end_ns) {
 // out.
 std::vector<FlowForecast::Flow> deal(const TransferPlan& plan, const Deal& how,
                                      const std::vector<double>& most, uint64_t copy_ns,
-                                     uint64_t now, FlowForecast* forecast,
+                                     uint64_t now, StreamKey own, FlowForecast* forecast,
                                      std::vector<Stock>* stocks, double* end_ns) {
   const std::vector<double> loads = forecast->loads(plan);
   for (;;) {
@@ -224,9 +224,9 @@ std::vector<FlowForecast::Flow> deal(const TransferPlan& plan, const Deal& how,
     }
     if (how.by_rate) {
       for (const FlowForecast::Stock& stock : parts) deal_by_rate(plan, stock, &flows);
-      *end_ns = forecast->end_ns(now, flows);
+      *end_ns = forecast->end_ns(now, flows, own);
     } else {
-      *end_ns = forecast->share(now, parts, &flows);
+      *end_ns = forecast->share(now, parts, &flows, own);
     }
     bool again = false;
     for (Stock& stock : *stocks) {
@@ -326,10 +326,13 @@ Shares share_out(const Request& request, const TransferPlan& plan, const Deal& h
   Division division{how, {}, std::vector<double>(plan.paths.size(), kMany)};
   std::vector<Stock> stocks = stocks_of(request, plan);
   // The number of chunks depends on the end, and the end on the length of chunks.
-  deal(plan, how, division.most, copy_ns, now, forecast, &stocks, &division.end_ns);
+  const auto dealt = [&] {
+    return deal(plan, how, division.most, copy_ns, now, request.stream_key(), forecast, &stocks,
+                &division.end_ns);
+  };
+  dealt();
   division.most = most_chunks(plan, division.end_ns);
-  division.flows =
-      deal(plan, how, division.most, copy_ns, now, forecast, &stocks, &division.end_ns);
+  division.flows = dealt();
   return cut(request, plan, std::make_shared<const Division>(std::move(division)), copy_ns,
              *forecast);
 }
@@ -384,11 +387,12 @@ std::vector<FlowForecast::Flow> flows_of(const Expected& copy, uint64_t copy_ns,
                                          const FlowForecast& forecast) {
   std::vector<FlowForecast::Flow> flows;
   const std::vector<double> loads = forecast.loads(*copy.plan);
+  const auto copies = static_cast<double>(copy.copies);
   for (const PlannedPath& path : copy.plan->paths) {
     const double bytes = static_cast<double>(copy.bytes) * path.rate / copy.plan->rate;
-    const Cutting cutting(path, paces_of(path, loads, forecast), bytes, kMany,
+    const Cutting cutting(path, paces_of(path, loads, forecast), bytes / copies, kMany,
                           TransferTuning::kBlocked, copy_ns);
-    flows.push_back(flow_of(path, cutting.delay_ns(), forecast));
+    flows.push_back(flow_of(path, copies * cutting.delay_ns(), forecast));
     flows.back().bytes = bytes;
     if (copy.plan->paths.size() == 1 && !relayed(path)) flows.back().copies = 1;
   }
@@ -404,7 +408,8 @@ double plain_end_ns(const Request& request, const PlannedPath& direct, uint64_t 
                     uint64_t now, FlowForecast* forecast) {
   std::vector<FlowForecast::Flow> flows{flow_of(direct, static_cast<double>(copy_ns), *forecast)};
   flows[0].copies = 1;
-  return forecast->share(now, {{static_cast<double>(request.parts.total()), {0}}}, &flows);
+  return forecast->share(now, {{static_cast<double>(request.parts.total()), {0}}}, &flows,
+                         request.stream_key());
 }
 
 }  // namespace glake::transfer

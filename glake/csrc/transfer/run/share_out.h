@@ -58,20 +58,24 @@ Shares cut(const Request& request, const TransferPlan& plan, const DivisionPtr& 
            uint64_t copy_ns, const FlowForecast& forecast);
 // The socket whose host memory a path reads or writes. kSpread: none, or any.
 int node_of(const Path& path);
-// Another copy that is expected to begin now.
+// Copies of one stream that are expected to begin now. They flow one after the other.
 struct Expected {
   PlanPtr plan;
-  Bytes bytes = 0;
+  Bytes bytes = 0;    // of all of them
+  size_t copies = 1;  // how many there are
+  size_t before = 0;  // how many other copies the thread begins before the first of them
+  StreamKey stream;
 };
 // What is known, when a copy begins, of the copies that the same thread will begin right after it.
 struct Outlook {
   BurstWay way = BurstWay::kApart;
-  bool known = false;               // `next` is complete; if false, other copies may follow
-  bool followed = false;            // some copy follows for certain
-  bool chosen = false;              // the forecast has just chosen `way`
-  bool timed = false;               // if it is a plain copy, it is to be timed (burst_trials.h)
-  PlanPtr plan;                     // this copy's plan; null if `way` is kApart
-  std::vector<Expected> next;       // the copies that follow; empty if `way` is kApart
+  bool known = false;     // `next` is complete; if false, other copies may follow
+  bool followed = false;  // some copy follows for certain
+  bool chosen = false;    // the forecast has just chosen `way`
+  bool timed = false;     // if it is a plain copy, it is to be timed (burst_trials.h)
+  PlanPtr plan;           // this copy's plan; null if `way` is kApart
+  // The copies that follow in other streams; empty if `way` is kApart.
+  std::vector<Expected> next;
   std::shared_ptr<LiveBurst> live;  // the burst that the copy belongs to; null: none is known
   // The weight of a nanosecond of the caller's time. A nanosecond of the copy's own time has the
   // weight 1.
