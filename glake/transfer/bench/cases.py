@@ -1,5 +1,5 @@
-"""The transfers that are measured on a platform, by name: single copies, pairs, and all GPUs at
-once."""
+"""The transfers that are measured on a platform, by name: single copies, pairs, all GPUs at once,
+and copies that are queued in one stream."""
 
 from __future__ import annotations
 
@@ -13,20 +13,25 @@ from glake.transfer.topology.routes import Routes, Way, parents
 # in stripes; equal parts on all sockets, which change every page.
 LOCAL, INTERLEAVED, PAGES = "local", "interleaved", "pages"
 _MOST_PAIRS = 8
+_QUEUED, _QUEUED_EACH = 8, 4  # copies in the stream of one GPU, and of each of several
 _Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Case:
-    """Copies that start together, as (source, destination). Each is "cpu" or "cuda:N"."""
+    """Copies that start together, as (source, destination). Each is "cpu" or "cuda:N".
+
+    Each has a stream of its own, in which it is made `queued` times.
+    """
 
     transfer: str
     copies: tuple[tuple[str, str], ...]
     host: str
+    queued: int = 1
 
     @property
     def together(self) -> bool:
-        """Whether the case has more than one copy."""
+        """Whether the case has more than one stream."""
         return len(self.copies) > 1
 
 
@@ -36,7 +41,9 @@ def cases(platform: Platform, pages: bool = False) -> list[Case]:
     h2d, d2h and bidir are copies of GPU 0. p2p:A>B is the first pair of GPUs of each kind of route.
     h2d:pair is GPUs 0 and 1 at once. h2d:pair:A,B is the first of each further kind of pair
     (_pairs). all-h2d and all-d2h are all GPUs at once. Cases that use host memory come once for
-    each place of it. `pages` adds memory that changes socket every page.
+    each place of it. h2d:queue and d2h:queue are copies of GPU 0 that one thread enqueues in one
+    stream, as a loop over a model's tensors does. all-h2d:queue is such a loop over a model whose
+    layers are on all GPUs in turn. `pages` adds memory that changes socket every page.
     """
     hosts = [LOCAL, INTERLEAVED] + ([PAGES] if pages else [])
     gpus = range(platform.gpus)
@@ -49,6 +56,9 @@ def cases(platform: Platform, pages: bool = False) -> list[Case]:
         shapes["all-h2d"] = tuple(into.values())
         shapes["all-d2h"] = tuple(out.values())
     found = [Case(name, copies, host) for name, copies in shapes.items() for host in hosts]
+    for name, queued in (("h2d", _QUEUED), ("d2h", _QUEUED), ("all-h2d", _QUEUED_EACH)):
+        if name in shapes:
+            found += [Case(f"{name}:queue", shapes[name], host, queued) for host in hosts]
     for a, b in _peers(platform):
         found.append(Case(f"p2p:{a}>{b}", ((f"cuda:{a}", f"cuda:{b}"),), LOCAL))
     return found

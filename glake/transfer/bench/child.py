@@ -125,7 +125,8 @@ class _Bench:
         best: subjects.Outcome,
         times: dict[str, float],
     ) -> dict[str, Any]:
-        total = size * len(case.copies)
+        total = size * len(case.copies) * case.queued
+        paths = len(best.paths) / case.queued
         row: dict[str, Any] = {
             "platform": self._name,
             "transfer": case.transfer,
@@ -135,9 +136,9 @@ class _Bench:
             **{label: round(total / ns, 3) for label, ns in times.items()},
             "us": {label: round(ns / 1e3, 3) for label, ns in times.items()},
             "relayed": best.relayed,
-            "core_per_path": round(best.calls_us * 1e3 / times["achieved"] / len(best.paths), 3),
+            "core_per_path": round(best.calls_us * 1e3 / times["achieved"] / paths, 3),
         }
-        if case.together:
+        if case.together and case.queued == 1:
             rates = [size / ns for ns in best.times]
             row["rates"] = [round(rate, 3) for rate in rates]
             row["jain"] = round(sum(rates) ** 2 / (len(rates) * sum(r * r for r in rates)), 4)

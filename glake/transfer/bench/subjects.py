@@ -32,7 +32,7 @@ _PAGES_NODE, _STRIPED_NODE = -1, -2  # csrc/plan/plan.h
 
 @dataclass(frozen=True)
 class Ends:
-    """The memory of a copy, its GPUs (-1: host memory), and its stream."""
+    """The memory of a copy, its GPUs (-1: host memory), and its stream, which has a number."""
 
     dst: int
     src: int
@@ -73,7 +73,7 @@ Subject = Callable[[Machine, Case, Sequence[Ends]], Outcome]
 
 def prepared(machine: Machine, case: Case, size: int) -> list[Ends]:
     """The memory of the case's copies, placed as the case says."""
-    found = []
+    found: list[Ends] = []
     for number, (src, dst) in enumerate(case.copies):
         to, of = _gpu(dst), _gpu(src)
         own = to if to >= 0 else of
@@ -83,7 +83,8 @@ def prepared(machine: Machine, case: Case, size: int) -> list[Ends]:
             else machine.host_buffer(f"{side} {number}", size, own, case.host)
             for gpu, side in ((to, "to"), (of, "of"))
         ]
-        found.append(Ends(memory[0], memory[1], to, of, size, number))
+        # Copies of one stream may write the same memory.
+        found += [Ends(memory[0], memory[1], to, of, size, number)] * case.queued
     return found
 
 
@@ -216,6 +217,16 @@ class EqualShares:
         return Outcome(_timed(machine, copies, start))
 
     def _start(self, copy: Ends, relays: list[int | None]) -> list[int]:
+        """Enqueues the copy in its stream: it begins when the stream comes to it, and the stream's
+        later work waits for it."""
+        stream = copy.stream(self._machine)
+        begun = self._machine.record(copy.gpu, stream, f"begun {copy.number}")
+        events = self._paths(copy, relays, begun)
+        for event in events:
+            self._machine.after(copy.gpu, stream, event)
+        return events
+
+    def _paths(self, copy: Ends, relays: list[int | None], begun: int) -> list[int]:
         part = copy.size // len(relays) // _GRAIN * _GRAIN
         bounds = [*(i * part for i in range(len(relays))), copy.size]
         events = []
@@ -223,7 +234,7 @@ class EqualShares:
             if begin < end and len(relays) == 1 and relay is None:
                 events += self._whole(copy)
             elif begin < end:
-                events += self._part(copy, relay, begin, end)
+                events += self._part(copy, relay, begin, end, begun)
         return events
 
     def _whole(self, copy: Ends) -> list[int]:
@@ -231,7 +242,7 @@ class EqualShares:
         self._machine.copy(copy.dst, copy.src, copy.size, copy.gpu, stream, copy.to, copy.of)
         return [self._machine.record(copy.gpu, stream, f"end {copy.number}")]
 
-    def _part(self, copy: Ends, relay: int | None, begin: int, end: int) -> list[int]:
+    def _part(self, copy: Ends, relay: int | None, begin: int, end: int, begun: int) -> list[int]:
         """Copies one path's part in chunks. The part over the GPU's own link goes in chunks too,
         because copies under way share a link equally, and one long copy would get less than the two
         copies of a relay."""
@@ -251,10 +262,14 @@ class EqualShares:
             onward = machine.stream(gpu, f"{name} out {lane}")
             dst, src, length = copy.dst + at, copy.src + at, stop - at
             if direct:
+                if number < _LANES:
+                    machine.after(gpu, onward, begun)
                 machine.copy(dst, src, length, gpu, onward, copy.to, copy.of)
             else:
                 slot = slots + turn * _MOST_CHUNK
                 into = machine.stream(first, f"{name} in {lane}")
+                if number < _LANES:
+                    machine.after(first, into, begun)
                 if turn in ended:  # wait until the buffer is empty again
                     machine.after(first, into, ended[turn])
                 machine.copy(slot, src, length, first, into, gpu, copy.of)

@@ -13,6 +13,11 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
+BurstTrials::BurstTrials(std::vector<Bursts::Copy> copies)
+    : copies_(std::move(copies)), queued_(Bursts::queued(copies_)) {
+  forget(0);
+}
+
 void BurstTrials::forget(uint64_t version) {
   version_ = version;
   late_ = timings_ = 0;
@@ -67,7 +72,11 @@ bool BurstTrials::wants_time(BurstWay way) {
 
 bool BurstTrials::times_plain() const {
   const uint64_t calls = TransferTuning::kTimingNs * copies_.size();
-  return !plain_ && static_cast<double>(calls) <= TransferTuning::kTimingPart * plain_ns_;
+  const auto near = [&](const Trial& one) {
+    return one.least > 0 && one.least <= TransferTuning::kWorthTrying * plain_ns_;
+  };
+  const bool doubtful = !plain_ || std::any_of(trials_.begin(), trials_.end(), near);
+  return doubtful && static_cast<double>(calls) <= TransferTuning::kTimingPart * plain_ns_;
 }
 
 void BurstTrials::give_up(BurstWay way, uint64_t ns) {

@@ -16,9 +16,11 @@ namespace glake::transfer {
 // The scheduler's lock guards it.
 class BurstTrials {
  public:
-  explicit BurstTrials(std::vector<Bursts::Copy> copies) : copies_(std::move(copies)) { forget(0); }
+  explicit BurstTrials(std::vector<Bursts::Copy> copies);
 
   const std::vector<Bursts::Copy>& copies() const { return copies_; }
+  // Whether some copies are behind others in their stream.
+  bool queued() const { return queued_; }
   // What was learnt holds for plans of this version of the planner (Planner::version()).
   uint64_t version() const { return version_; }
   void forget(uint64_t version);
@@ -35,8 +37,9 @@ class BurstTrials {
   // not known what a burst takes that does. That is tried a few times: it fails if other copies
   // come between.
   bool wants_time(BurstWay way);
-  // Whether plain copies may be timed. Not where the forecast chose them for the whole burst, or
-  // where the calls that this takes would themselves make the burst slower.
+  // Whether plain copies may be timed. Not where the forecast chose them for the whole burst,
+  // unless another way took hardly longer, or where the calls that this takes would themselves make
+  // the burst slower.
   bool times_plain() const;
   // A burst that went this way had plain copies. So all that is known is that it took at least
   // `ns`. If it was never timed, the way is not tried again. The forecast's choice stays unless it
@@ -57,6 +60,7 @@ class BurstTrials {
   Trial& trial(BurstWay way) { return trials_[static_cast<size_t>(way)]; }
 
   const std::vector<Bursts::Copy> copies_;
+  const bool queued_;
   uint64_t version_ = 0;
   std::array<Trial, 4> trials_;  // by BurstWay; kUnknown: the forecast's choices
   double plain_ns_ = 0;          // what plain copies are expected to take

@@ -1,6 +1,7 @@
 #include "transfer/run/bursts.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/transfer_tuning.h"
@@ -13,6 +14,14 @@ Bursts::Key Bursts::key_of(const Copy& copy) {
   while (size < copy.bytes) size *= 2;
   const Place &src = copy.demand.src, &dst = copy.demand.dst;
   return {src.gpu, src.host() ? src.node : 0, dst.gpu, dst.host() ? dst.node : 0, size};
+}
+
+bool Bursts::queued(const std::vector<Copy>& copies) {
+  std::set<StreamKey> streams;
+  for (const Copy& copy : copies) {
+    if (copy.stream.device >= 0 && !streams.insert(copy.stream).second) return true;
+  }
+  return false;
 }
 
 Bursts::Burst Bursts::begin(const Copy& copy, uint64_t now) {
@@ -108,7 +117,7 @@ void Bursts::note(Current* current) {
     known.ways.assign(count, BurstWay::kUnknown);
     known.begun = 0;
   }
-  if (!the_same || known.trials->copies() != copies) {
+  if (!the_same || known.trials->copies() != copies || known.trials->queued() != queued(copies)) {
     known.trials = std::make_shared<BurstTrials>(copies);
   }
   if (count > 1 && live != nullptr && !current->foreseen) adopt_(live.get(), known.trials);

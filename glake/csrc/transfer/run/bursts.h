@@ -51,6 +51,9 @@ class Bursts {
     std::vector<Copy> next;             // the copies that should begin right after this one
     BurstWay way = BurstWay::kUnknown;  // the way decided for this copy not long ago
   };
+  // Whether some of the copies are behind others in their stream.
+  static bool queued(const std::vector<Copy>& copies);
+
   explicit Bursts(Adopt adopt) : adopt_(std::move(adopt)) {}
 
   // Says that this thread begins a copy now. Returns what is known of its burst.

@@ -11,13 +11,13 @@ namespace glake::transfer {
 void LiveBurst::plan_next(const Bursts::Copy& copy, size_t number, uint64_t version) {
   if (number == 0) version_ = version;
   spoilt_ = spoilt_ || version_ != version || number != begun_;
-  // Of two copies in one stream, the second one begins late.
-  const bool queued = copy.stream.device >= 0 &&
-                      std::find(streams_.begin(), streams_.end(), copy.stream) != streams_.end();
-  spoilt_ = spoilt_ || queued;
+  queued_ = queued_ || (copy.stream.device >= 0 && ends_.count(copy.stream) != 0);
+  ends_.emplace(copy.stream, 0);
   streams_.push_back(copy.stream);
   if (trials_ == nullptr) return;
+  spoilt_ = spoilt_ || (queued_ && !trials_->queued());
   if (number == 0) {
+    queued_ = trials_->queued();
     if (trials_->version() != version) trials_->forget(version);
     way_ = trials_->next();
     timed_ = trials_->wants_time(way_);
@@ -33,9 +33,8 @@ void LiveBurst::chose(BurstWay way, double joint_ns, double apart_ns, double pla
 }
 
 void LiveBurst::keep_queues(BurstWay way, std::vector<Expected> queues) {
-  way_ = way;
+  queues_way_ = way;
   queues_ = std::move(queues);
-  spoilt_ = true;
 }
 
 bool LiveBurst::plan_queues(std::vector<Expected>* queues) const {
@@ -49,7 +48,9 @@ bool LiveBurst::plan_queues(std::vector<Expected>* queues) const {
 }
 
 DivisionTrials* LiveBurst::trials_of_next(size_t others, bool one_range) {
-  spoilt_ = spoilt_ || !one_range || others != begun_;
+  // The division of copies that run one after the other is improved as if they were alone.
+  spoilt_ = spoilt_ || (queued_ ? begun_ == 0 && others != 0 : !one_range || others != begun_);
+  if (queued_) return nullptr;
   return trials_ != nullptr && !spoilt_ ? &trials_->divisions(way_) : nullptr;
 }
 
@@ -73,12 +74,18 @@ void LiveBurst::saw(size_t number, uint64_t began, const DivisionTimes& times) {
   spoilt_ = spoilt_ || times.ns == 0;
   times_.resize(std::max(times_.size(), number + 1));
   times_[number] = times;
-  ns_ = std::max(ns_, began - began_ + times.ns);
+  // It began when its stream came to it.
+  const StreamKey stream = number < streams_.size() ? streams_[number] : StreamKey{};
+  uint64_t& end = ends_[stream];
+  end = stream.device >= 0 ? std::max(end, began - began_) : began - began_;
+  end += times.ns;
+  ns_ = std::max(ns_, end);
   ++done_;
 }
 
 void LiveBurst::adopt(std::shared_ptr<BurstTrials> trials) {
   trials_ = std::move(trials);
+  foreseen_ = false;
   way_ = BurstWay::kApart;
   if (trials_->version() != version_) trials_->forget(version_);
 }
@@ -87,13 +94,16 @@ void LiveBurst::settle(uint64_t begun, uint64_t version) {
   if (trials_ == nullptr || spoilt_ || version != version_) return;
   const size_t copies = trials_->copies().size();
   if (begun_ != copies || done_ != copies || begun - before_ != copies) return;
-  if (plain_) return trials_->give_up(way_, ns_);
+  if (plain_) {
+    if (foreseen_) trials_->give_up(way_, ns_);
+    return;
+  }
   DivisionTrials& divisions = trials_->divisions(way_);
-  for (size_t i = 0; i < copies; ++i) {
+  for (size_t i = 0; i < copies && !queued_; ++i) {
     if (divisions.next(i) == nullptr) divisions.decide(i, decisions_[i]);
   }
   const uint64_t calls = fixed_ * TransferTuning::kTimingNs;  // that plain copies do not make
-  trials_->saw(way_, std::move(times_), ns_ - std::min(calls, ns_ / 2), fixed_ == 0);
+  trials_->saw(way_, std::move(times_), ns_ - std::min(calls, ns_ / 2), fixed_ == 0 && !queued_);
 }
 
 }  // namespace glake::transfer

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -19,7 +20,7 @@ class LiveBurst {
   // Its copy `number` is planned. `version`: the planner's.
   void plan_next(const Bursts::Copy& copy, size_t number, uint64_t version);
   // The way that all copies go. kUnknown: the one that the forecast chooses.
-  BurstWay way() const { return way_; }
+  BurstWay way() const { return way_ != BurstWay::kUnknown ? way_ : queues_way_; }
   // Whether the next copy, if it is plain, is to be timed.
   bool timed() const { return timed_ && !spoilt_ && trials_->times_plain(); }
   // The forecast chose a way for the next copy. It expects the burst to be done after so many ns,
@@ -53,6 +54,8 @@ class LiveBurst {
   uint64_t version_ = 0;                 // of the planner, when it began
   std::vector<StreamKey> streams_;       // of its copies that were planned
   std::vector<Expected> queues_;         // what keep_queues() was told
+  BurstWay queues_way_ = BurstWay::kUnknown;
+  std::map<StreamKey, uint64_t> ends_;  // ns from the first call until the stream was done
   BurstWay way_ = BurstWay::kUnknown;
   uint64_t before_ = 0, began_ = 0;  // copies begun before its first one, and when that one began
   size_t begun_ = 0, done_ = 0;      // its copies
@@ -60,8 +63,10 @@ class LiveBurst {
   uint64_t ns_ = 0;                  // from the first copy's call until the last one was done
   std::vector<DivisionTimes> times_;
   std::vector<DecisionPtr> decisions_;
+  bool foreseen_ = true;
   bool timed_ = false;   // its plain copies are to be timed
   bool plain_ = false;   // it had a plain copy that nobody timed
+  bool queued_ = false;  // some of its copies are behind others in their stream
   bool spoilt_ = false;  // it shows nothing
 };
 

@@ -192,8 +192,9 @@ bool Scheduler::plan_ways(std::vector<Demand> running, const std::vector<Demand>
   return true;
 }
 
-// Takes the way whose last copy ends first. Where copies are `queued` behind others, the forecast
-// of copies apart is worth little: each of them is planned beside other copies.
+// Takes the way whose last copy ends first. Where copies are `queued` behind others, copies apart
+// are left out: each of them is planned beside other copies, so the forecast of them is worth
+// little.
 void Scheduler::choose_way(const Request& request, const Ways& ways, bool queued,
                            Outlook* outlook) {
   const size_t followers = ways.joint.size() - 1;
@@ -394,7 +395,7 @@ Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
   } else {
     chosen.decision = decide(request, plans, outlook, possible, now);
   }
-  if (chosen.decision->plan == nullptr && outlook.timed && trials != nullptr && whole) {
+  if (chosen.decision->plan == nullptr && outlook.timed && whole) {
     FlowForecast::Flow flow = direct_flow(request, 0);
     chosen.decision = timed_plain(request, direct_plan(request.src, request.dst), std::move(flow));
   }
