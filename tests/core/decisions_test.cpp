@@ -22,9 +22,10 @@ TEST(what_a_decision_depends_on) {
   Decisions decisions;
   const auto decision = std::make_shared<const Decision>();
   const Decisions::Question asked = question(kMiB, plan);
-  CHECK(decisions.find(asked) == nullptr);
-  decisions.keep(asked, decision);
-  CHECK(decisions.find(question(kMiB, plan)) == decision);
+  const auto kept = [&](const Decisions::Question& one) { return decisions.of(one).next(0); };
+  CHECK(kept(asked) == nullptr);
+  decisions.of(asked).decide(0, decision);
+  CHECK(kept(question(kMiB, plan)) == decision);
 
   std::vector<Decisions::Question> others{question(2 * kMiB, plan), question(kMiB, other)};
   for (int i = 0; i < 4; ++i) others.push_back(asked);
@@ -32,13 +33,13 @@ TEST(what_a_decision_depends_on) {
   others[3].next.push_back({plan, kMiB});
   others[4].known = true;
   others[5].possible = true;
-  for (const Decisions::Question& one : others) CHECK(decisions.find(one) == nullptr);
+  for (const Decisions::Question& one : others) CHECK(kept(one) == nullptr);
   others[3].next[0].bytes = 2 * kMiB;
-  decisions.keep(others[3], decision);
+  decisions.of(others[3]).decide(0, decision);
   others[3].next[0].bytes = kMiB;
-  CHECK(decisions.find(others[3]) == nullptr);
+  CHECK(kept(others[3]) == nullptr);
   decisions.forget();
-  CHECK(decisions.find(asked) == nullptr);
+  CHECK(kept(asked) == nullptr);
 }
 
 TEST(the_last_few_are_kept) {
@@ -46,11 +47,10 @@ TEST(the_last_few_are_kept) {
   const auto plan = std::make_shared<const TransferPlan>();
   Decisions decisions;
   for (size_t i = 1; i <= 100; ++i)
-    decisions.keep(question(i, plan), std::make_shared<const Decision>());
-  size_t kept = 0;
-  for (size_t i = 1; i <= 100; ++i) kept += decisions.find(question(i, plan)) != nullptr;
-  CHECK(kept == 32);
-  for (size_t i = 69; i <= 100; ++i) CHECK(decisions.find(question(i, plan)) != nullptr);
+    decisions.of(question(i, plan)).decide(0, std::make_shared<const Decision>());
+  // What is asked about anew takes the place of what was asked about first.
+  for (size_t i = 69; i <= 100; ++i) CHECK(decisions.of(question(i, plan)).next(0) != nullptr);
+  for (size_t i = 1; i <= 68; ++i) CHECK(decisions.of(question(i, plan)).next(0) == nullptr);
 }
 
 // The names of the paths. Their bytes change from copy to copy, while the engine learns.

@@ -15,33 +15,23 @@ bool Decisions::Question::operator==(const Question& other) const {
          std::equal(next.begin(), next.end(), other.next.begin(), other.next.end(), same);
 }
 
-DecisionPtr Decisions::find(const Question& question, bool proven) const {
-  const auto found = std::find_if(kept_.begin(), kept_.end(),
-                                  [&](const auto& one) { return one.first == question; });
-  if (found == kept_.end()) return nullptr;
-  return proven ? found->second.best(0) : found->second.next(0);
-}
-
-void Decisions::keep(Question question, DecisionPtr decision) {
-  DivisionTrials trials(1);
-  trials.decide(0, std::move(decision));
-  if (kept_.size() < TransferTuning::kMostDecisions) {
-    kept_.emplace_back(std::move(question), std::move(trials));
-    return;
-  }
-  kept_[oldest_] = {std::move(question), std::move(trials)};
-  oldest_ = (oldest_ + 1) % TransferTuning::kMostDecisions;
-}
-
-void Decisions::cut(const Question& question, DecisionPtr decision) {
+DivisionTrials& Decisions::of(Question question) {
   for (auto& [other, trials] : kept_) {
-    if (other == question) return trials.cut(0, std::move(decision));
+    if (other == question) return trials;
   }
+  if (kept_.size() < TransferTuning::kMostDecisions) {
+    return kept_.emplace_back(std::move(question), DivisionTrials(1)).second;
+  }
+  auto& oldest = kept_[oldest_];
+  oldest = {std::move(question), DivisionTrials(1)};
+  oldest_ = (oldest_ + 1) % TransferTuning::kMostDecisions;
+  return oldest.second;
 }
 
 void Decisions::saw(const DivisionPtr& division, const DivisionTimes& times) {
   for (auto& [question, trials] : kept_) {
-    if (trials.next(0)->division == division) return trials.saw({times}, times.ns);
+    const DecisionPtr& next = trials.next(0);
+    if (next != nullptr && next->division == division) return trials.saw({times}, times.ns);
   }
 }
 

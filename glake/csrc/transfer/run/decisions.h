@@ -25,11 +25,9 @@ class Decisions {
     bool operator==(const Question& other) const;
   };
 
-  // Null: no decision is kept for it. `proven`: it is no trial.
-  DecisionPtr find(const Question& question, bool proven = false) const;
-  void keep(Question question, DecisionPtr decision);
-  // The decision, which find() returned, has been cut into chunks that serve the next copy too.
-  void cut(const Question& question, DecisionPtr decision);
+  // What is kept of the one copy that it asks about. If nothing is, what is decided now is kept
+  // there. Valid until the next call.
+  DivisionTrials& of(Question question);
   // A copy that was divided this way ran alone, and took these times.
   void saw(const DivisionPtr& division, const DivisionTimes& times);
   void forget() { kept_.clear(); }

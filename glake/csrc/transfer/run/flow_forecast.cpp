@@ -210,11 +210,11 @@ double FlowForecast::end_of(FlowRace* race, size_t awaited) const {
   return passed;
 }
 
-double FlowForecast::busiest(const std::vector<Flow>& flows, StreamKey own) const {
+double FlowForecast::busiest(const std::vector<Flow>& flows, StreamKey own) {
   if (topology_ == nullptr) return 0;
   std::vector<double> bytes(topology_->limits().size());
   for (const Flow& flow : flows) add_load(flow.route, flow.bytes, &bytes);
-  for (const Queue& queue : queues_) {
+  for (Queue& queue : queues_) {
     const Copy* const first = queue.in(own) ? nullptr : queue.first();
     if (first == nullptr) continue;
     for (const Flow& flow : first->flows) add_load(flow.route, flow.bytes, &bytes);

@@ -47,7 +47,7 @@ class FlowForecast {
   double end_ns(uint64_t now, const std::vector<Flow>& flows, StreamKey own = {});
   // For how many ns the busiest limit would have work if these flows ran beside the running ones.
   // Of each stream, only the copy that flows now counts.
-  double busiest(const std::vector<Flow>& flows, StreamKey own = {}) const;
+  double busiest(const std::vector<Flow>& flows, StreamKey own = {});
   // After how many ns these flows, and all that run, are done.
   double all_end_ns(uint64_t now, const std::vector<Flow>& flows);
   // Whether no flow runs, but for those in `own`.
@@ -70,7 +70,6 @@ class FlowForecast {
     std::deque<Copy> copies;
     std::vector<Flow> sums;  // of the copies' flows over one route
     Copy* first();           // the one that flows; null: all are done
-    const Copy* first() const { return const_cast<Queue*>(this)->first(); }
     bool in(StreamKey own) const { return own.device >= 0 && stream == own; }
   };
   void advance(uint64_t now);

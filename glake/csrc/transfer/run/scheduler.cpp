@@ -53,7 +53,7 @@ Scheduler::Scheduler(Driver& driver, const topology::Topology* topology, int dev
       reached_(gpus_ < 32 ? (uint32_t{1} << gpus_) - 1 : kAllGpus),
       board_(std::min(gpus_, topology::kMaxGpus)),
       allowed_relays_(reached_),
-      forecast_(topology) {
+      under_way_(topology) {
   if (topology == nullptr) return;
   if (topology->gpus() < devices) {
     throw Error(GLAKE_INVALID_ARGUMENT, "the topology has " + std::to_string(topology->gpus()) +
@@ -115,8 +115,12 @@ std::vector<PlanPtr> Scheduler::plans_beside(const Request& request, std::vector
   add_enqueued(&running, {request.stream_key()});
   if (running.empty()) return plans;
   running.push_back(request.demand());
-  const uint32_t idle = ~busy_gpus(request.stream_key());
   std::lock_guard<std::mutex> guard(mutex_);
+  uint32_t idle = kAllGpus;
+  {
+    std::lock_guard<std::mutex> small(small_mutex_);
+    idle &= ~under_way_.gpus(request.stream_key());
+  }
   plans.push_back(planner_->find_last(running));
   plans.push_back(planner_->find_last({{request.src, request.dst, 1, idle & request.relays}}));
   const auto none = [](const PlanPtr& plan) { return plan->paths.empty(); };
@@ -137,7 +141,8 @@ Outlook Scheduler::look_ahead(const Request& request, std::vector<Demand> runnin
   }
   if (!burst.known) return outlook;
   if (burst.copies < 2) {
-    outlook.known = !queued(request.stream_key());
+    std::lock_guard<std::mutex> guard(small_mutex_);
+    outlook.known = !under_way_.in(request.stream_key());
     return outlook;
   }
   outlook.followed = !burst.next.empty();
@@ -214,14 +219,7 @@ void Scheduler::choose_way(const Request& request, const Ways& ways, bool queued
 void Scheduler::adopt(LiveBurst* live, std::shared_ptr<BurstTrials> trials) {
   std::lock_guard<std::mutex> guard(small_mutex_);
   live->adopt(std::move(trials));
-  if (planner_ != nullptr) live->settle(begun_, planner_->version());
-}
-
-// Whether a copy in this stream is under way.
-bool Scheduler::queued(StreamKey stream) {
-  std::lock_guard<std::mutex> guard(small_mutex_);
-  return std::any_of(enqueued_.begin(), enqueued_.end(),
-                     [&](const Enqueued& one) { return one.stream == stream; });
+  if (planner_ != nullptr) live->settle(under_way_.begun(), planner_->version());
 }
 
 // The copies of the burst from this one on, by their streams. The first are those of the request's
@@ -259,27 +257,19 @@ double Scheduler::end_of(const Request& request, const std::vector<Expected>& bu
   const bool plain = first.paths.size() == 1 && first.paths[0].path.hops.size() == 1;
   const double calls =
       plain ? TransferTuning::kCallNs
-            : transfer::share_out(request, first, how, copy_ns(), now, &forecast_).calls_ns;
+            : transfer::share_out(request, first, how, copy_ns(), now, &under_way_.forecast())
+                  .calls_ns;
   std::vector<FlowForecast::Flow> flows;
   size_t copies = 0;
   for (const Expected& one : burst) {
     copies += one.copies;
-    for (FlowForecast::Flow& flow : flows_of(one, copy_ns(), forecast_)) {
+    for (FlowForecast::Flow& flow : flows_of(one, copy_ns(), under_way_.forecast())) {
       flow.delay_ns += calls * static_cast<double>(one.before);
       flows.push_back(std::move(flow));
     }
   }
-  return std::max(forecast_.all_end_ns(now, flows), calls * static_cast<double>(copies));
-}
-
-// The GPUs that copies under way pass, a bit each.
-uint32_t Scheduler::busy_gpus(StreamKey without) {
-  std::lock_guard<std::mutex> guard(small_mutex_);
-  uint32_t busy = 0;
-  for (const Enqueued& one : enqueued_) {
-    if (!(one.stream == without)) busy |= one.decision->gpus;
-  }
-  return busy;
+  return std::max(under_way_.forecast().all_end_ns(now, flows),
+                  calls * static_cast<double>(copies));
 }
 
 bool Scheduler::kernels_pay(const Request& request, const TransferPlan& plan, bool batches) const {
@@ -299,7 +289,7 @@ bool Scheduler::kernels_pay(const Request& request, const TransferPlan& plan, bo
 // A plain copy in the form that the forecast takes. `rate`: where nothing is known of the links.
 FlowForecast::Flow Scheduler::direct_flow(const Request& request, Rate rate) {
   FlowForecast::Flow flow;
-  flow.route = forecast_.route_of(direct_plan(request.src, request.dst)->paths[0].path);
+  flow.route = under_way_.forecast().route_of(direct_plan(request.src, request.dst)->paths[0].path);
   flow.rate = rate;
   flow.delay_ns = static_cast<double>(copy_ns());
   flow.bytes = static_cast<double>(request.parts.total());
@@ -309,46 +299,17 @@ FlowForecast::Flow Scheduler::direct_flow(const Request& request, Rate rate) {
 void Scheduler::note_plain(const Request& request, Rate rate, const Outlook& outlook) {
   if (planner_ == nullptr || rate <= 0) return;
   if (request.parts.total() < TransferTuning::kLongCopy && !outlook.followed) return;
+  const uint64_t now = driver_.now_ns();
   const auto ns = static_cast<uint64_t>(static_cast<double>(request.parts.total()) / rate);
-  const uint64_t until = driver_.now_ns() + ns;
   std::lock_guard<std::mutex> guard(small_mutex_);
-  if (plain_.size() < TransferTuning::kPlainRemembered) {
-    plain_.push_back({{request.src, request.dst, 1, 0}, request.stream_key(), until});
-  }
-  come_beside(request.stream_key());
-  FlowForecast::Flow flow = direct_flow(request, rate);
-  if (outlook.live != nullptr) outlook.live->begin_plain(begun_, until - ns);
-  ++begun_;
-  forecast_.add(until - ns, nullptr, {std::move(flow)}, request.stream_key());
+  under_way_.add_plain({request.src, request.dst, 1, 0}, request.stream_key(),
+                       direct_flow(request, rate), now, now + ns, outlook.live.get());
 }
 
-// A copy begins in this stream. Callers hold the small lock.
-void Scheduler::come_beside(StreamKey stream) {
-  for (Enqueued& one : enqueued_) one.alone = one.alone && one.stream == stream;
-}
-
-// Adds the demands of copies under way, one for all copies of a stream that go the same way. The
-// streams `without` are left out.
 void Scheduler::add_enqueued(std::vector<Demand>* demands, const std::vector<StreamKey>& without) {
   const uint64_t now = driver_.now_ns();
   std::lock_guard<std::mutex> guard(small_mutex_);
-  const auto ended = [&](const Plain& one) { return one.until <= now; };
-  plain_.erase(std::remove_if(plain_.begin(), plain_.end(), ended), plain_.end());
-  if (forecast_.idle(now)) plain_.clear();  // it knows better how copies share links
-  std::vector<std::pair<StreamKey, Demand>> seen;
-  const auto add = [&](StreamKey stream, const Demand& demand) {
-    if (stream.device >= 0) {
-      const auto same = [&](const auto& other) {
-        return other.first == stream && other.second == demand;
-      };
-      if (std::find(without.begin(), without.end(), stream) != without.end()) return;
-      if (std::any_of(seen.begin(), seen.end(), same)) return;
-      seen.emplace_back(stream, demand);
-    }
-    demands->push_back(demand);
-  };
-  for (const Plain& one : plain_) add(one.stream, one.demand);
-  for (const Enqueued& one : enqueued_) add(one.stream, one.demand);
+  under_way_.add_demands(now, without, demands);
 }
 
 Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
@@ -357,65 +318,46 @@ Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
   const uint64_t now = driver_.now_ns();
   std::lock_guard<std::mutex> guard(small_mutex_);
   const StreamKey stream = request.stream_key();
-  const bool idle = forecast_.idle(now, stream);
+  const bool idle = under_way_.forecast().idle(now, stream);
   const bool whole = request.parts.count() == 1 && request.stripes.empty();
   const bool one_range = whole || request.by_socket;
   LiveBurst* const live = outlook.live.get();
-  DivisionTrials* const trials =
-      live != nullptr ? live->trials_of_next(enqueued_.size() + plain_.size(), one_range) : nullptr;
+  DivisionTrials* trials =
+      live != nullptr ? live->trials_of_next(under_way_.count(), one_range) : nullptr;
   Chosen chosen;
-  if (trials != nullptr) {
-    const size_t number = live->begun();
-    chosen.decision = trials->next(number);
-    const bool refused =
-        chosen.decision != nullptr && chosen.decision->plan == nullptr && !possible;
-    if (chosen.decision == nullptr || refused) {
-      chosen.decision = decide(request, plans, outlook, possible, now);
-      trials->decide(number, chosen.decision);
-    } else if (const DecisionPtr made = cut_again(request, *chosen.decision, whole)) {
-      chosen.decision = made;
-      if (whole) trials->cut(number, made);
-    }
-  } else if (idle && one_range) {
-    Decisions::Question question{request.parts.total(), plans, outlook.next, outlook.known,
-                                 possible};
-    const auto tried = [&](const Enqueued& one) {
-      return one.stream == stream && one.decision->trial;
-    };
+  chosen.alone = outlook.next.empty() && idle && trials == nullptr;
+  const size_t number = trials != nullptr ? live->begun() : 0;
+  bool proven = false;
+  if (trials == nullptr && idle && one_range) {
+    trials = &decisions_.of({request.parts.total(), plans, outlook.next, outlook.known, possible});
     // What comes of a trial is not known until its copy is done. Meanwhile no others are made.
-    const bool trying = std::any_of(enqueued_.begin(), enqueued_.end(), tried);
-    chosen.decision = decisions_.find(question, trying);
-    if (chosen.decision == nullptr) {
-      chosen.decision = decide(request, plans, outlook, possible, now);
-      decisions_.keep(std::move(question), chosen.decision);
-    } else if (const DecisionPtr made = cut_again(request, *chosen.decision, whole)) {
-      chosen.decision = made;
-      if (whole && !trying) decisions_.cut(question, made);
-    }
-  } else {
+    proven = under_way_.tries(stream);
+  }
+  if (trials != nullptr) chosen.decision = proven ? trials->best(number) : trials->next(number);
+  const bool refused = chosen.decision != nullptr && chosen.decision->plan == nullptr && !possible;
+  if (chosen.decision == nullptr || refused) {
     chosen.decision = decide(request, plans, outlook, possible, now);
+    if (trials != nullptr) trials->decide(number, chosen.decision);
+  } else if (const DecisionPtr made = cut_again(request, *chosen.decision, whole)) {
+    chosen.decision = made;
+    if (whole && !proven) trials->cut(number, made);
   }
   if (chosen.decision->plan == nullptr && outlook.timed && whole) {
     FlowForecast::Flow flow = direct_flow(request, 0);
     chosen.decision = timed_plain(request, direct_plan(request.src, request.dst), std::move(flow));
   }
+  chosen.alone = chosen.alone && chosen.decision->plan != nullptr;
   if (chosen.decision->plan == nullptr) return chosen;
-  chosen.alone = outlook.next.empty() && idle && trials == nullptr;
-  forecast_.add(now, key, chosen.decision->flows, stream);
-  const size_t number = live != nullptr ? live->begin(chosen.decision, begun_, now) : 0;
-  ++begun_;
   const Demand demand{request.src, request.dst};
-  come_beside(stream);
-  enqueued_.push_back(
-      {key, demand, stream, chosen.decision, now, chosen.alone, outlook.live, number});
+  under_way_.add({key, demand, stream, chosen.decision, now, chosen.alone, outlook.live});
   return chosen;
 }
 
 // Cuts a copy as it was divided before. Null: its chunks are known already.
 DecisionPtr Scheduler::cut_again(const Request& request, const Decision& decision, bool whole) {
   if (decision.plan == nullptr || (whole && !decision.shares.empty())) return nullptr;
-  Decision made = decision_of(
-      decision.plan, cut(request, *decision.plan, decision.division, copy_ns(), forecast_));
+  Decision made = decision_of(decision.plan, cut(request, *decision.plan, decision.division,
+                                                 copy_ns(), under_way_.forecast()));
   made.trial = decision.trial;
   return std::make_shared<const Decision>(std::move(made));
 }
@@ -429,7 +371,8 @@ DecisionPtr Scheduler::decide(const Request& request, const std::vector<PlanPtr>
   for (const Expected& one : next) {
     // One of the copies of that stream, which are about as long as this one.
     const Expected first{one.plan, one.bytes / one.copies, 1, one.before, one.stream};
-    forecast_.add(now, &next, flows_of(first, copy_ns(), forecast_), one.stream);
+    under_way_.forecast().add(now, &next, flows_of(first, copy_ns(), under_way_.forecast()),
+                              one.stream);
   }
   Shares best;
   PlanPtr taken;
@@ -441,8 +384,9 @@ DecisionPtr Scheduler::decide(const Request& request, const std::vector<PlanPtr>
       for (const size_t followers : {next.size(), next.size() + 1}) {
         if (!thorough && (by_rate || followers != next.size())) continue;
         const Deal how{by_rate, followers};
-        Shares shares = transfer::share_out(request, *plan, how, copy_ns(), now, &forecast_);
-        const double busiest = forecast_.busiest(shares.flows, request.stream_key());
+        Shares shares =
+            transfer::share_out(request, *plan, how, copy_ns(), now, &under_way_.forecast());
+        const double busiest = under_way_.forecast().busiest(shares.flows, request.stream_key());
         shares.end_ns = std::max({shares.end_ns, busiest, shares.calls_ns});
         const double cost = shares.end_ns + outlook.calls_weigh() * shares.calls_ns;
         if (!best.paths.empty() && cost >= least) continue;
@@ -456,29 +400,26 @@ DecisionPtr Scheduler::decide(const Request& request, const std::vector<PlanPtr>
   if (possible) {
     const bool by_relays = best.paths.size() > 1 || best.paths[0].path->path.hops.size() > 1;
     const PlanPtr direct = direct_plan(request.src, request.dst);
-    const double ns = plain_end_ns(request, direct->paths[0], copy_ns(), now, &forecast_);
+    const double ns =
+        plain_end_ns(request, direct->paths[0], copy_ns(), now, &under_way_.forecast());
     const bool as_fast = ns <= TransferTuning::kLeastGain * least;
     plain = !by_relays || (as_fast && outlook.way != BurstWay::kJoint);
   }
-  forecast_.remove(&next);
+  under_way_.forecast().remove(&next);
   return std::make_shared<const Decision>(plain ? Decision{}
                                                 : decision_of(std::move(taken), std::move(best)));
 }
 
 Scheduler::Ended Scheduler::forget_enqueued(const void* key, const DivisionTimes& times) {
   std::lock_guard<std::mutex> guard(small_mutex_);
-  forecast_.remove(key);
-  const auto same = [&](const Enqueued& one) { return one.key == key; };
-  const auto found = std::find_if(enqueued_.begin(), enqueued_.end(), same);
-  if (found == enqueued_.end()) return {};
-  const Ended ended{found->alone, found->decision->trial};
-  if (ended.alone && times.ns != 0) decisions_.saw(found->decision->division, times);
-  if (found->live != nullptr) {
-    found->live->saw(found->number, found->began, times);
-    found->live->settle(begun_, planner_->version());
+  const std::optional<UnderWay::Enqueued> ended = under_way_.take(key);
+  if (!ended) return {};
+  if (ended->alone && times.ns != 0) decisions_.saw(ended->decision->division, times);
+  if (ended->live != nullptr) {
+    ended->live->saw(ended->number, ended->began, times);
+    ended->live->settle(under_way_.begun(), planner_->version());
   }
-  enqueued_.erase(found);
-  return ended;
+  return {ended->alone, ended->decision->trial};
 }
 
 // If a hop is behind its plan, although the rates that were seen fill none of its limits, then one
@@ -492,7 +433,7 @@ void Scheduler::learn(const std::vector<Seen>& paths) {
     for (size_t h = 0; h < seen.rates.size(); ++h) {
       const Rate rate = std::min(seen.rates[h], seen.path->rate);
       const topology::Route& route = seen.path->path.hops[h].route;
-      forecast_.add_load(route, rate, &use);
+      under_way_.forecast().add_load(route, rate, &use);
       if (rate < TransferTuning::kRunsWell * seen.path->rate) continue;
       for (const auto& load : route) cleared[static_cast<size_t>(load.edge)] = true;
     }
@@ -524,9 +465,7 @@ void Scheduler::learn(const std::vector<Seen>& paths) {
 
 std::vector<Demand> Scheduler::enqueued() {
   std::lock_guard<std::mutex> guard(small_mutex_);
-  std::vector<Demand> all;
-  for (const Enqueued& one : enqueued_) all.push_back(one.demand);
-  return all;
+  return under_way_.enqueued();
 }
 
 std::vector<PlanPtr> Scheduler::plan_together(const std::vector<Demand>& running) {
@@ -575,7 +514,7 @@ void Scheduler::tell_forecast() {
   std::vector<double> parts = parts_;
   if (parts.empty() && !learnt_.empty()) parts.assign(topology_->limits().size(), 1);
   for (const auto& [edge, slow] : learnt_) parts[static_cast<size_t>(edge)] *= slow.scale;
-  if (forecast_.set_parts(std::move(parts))) decisions_.forget();
+  if (under_way_.forecast().set_parts(std::move(parts))) decisions_.forget();
 }
 
 // If several edges of the hop may be the slow one, this names the tightest.

@@ -4,6 +4,7 @@
 //   plan/planner.h   the rates of paths, from the capacity graph alone
 //   share_out.h      the bytes that each path of a plan carries
 //   decisions.h      keeps what was decided, for the next copy like it
+//   under_way.h      the copies that are not done yet
 //   bursts.h         foresees the copies that a thread will begin next
 //   health_book.h    which paths have failed; the runner leaves them out
 //   engine.cpp       asks the scheduler, and chooses plain, enqueued or routed copies
@@ -15,7 +16,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "base/transfer_tuning.h"
@@ -25,6 +25,7 @@
 #include "transfer/run/demand_board.h"
 #include "transfer/run/share_out.h"
 #include "transfer/run/transfer.h"
+#include "transfer/run/under_way.h"
 
 namespace glake::transfer {
 
@@ -130,21 +131,6 @@ class Scheduler {
     Rate measured = 0;
     bool cleared = false;
   };
-  struct Enqueued {
-    const void* key;
-    Demand demand;
-    StreamKey stream;
-    DecisionPtr decision;
-    uint64_t began;                   // when
-    bool alone;                       // no copy of another stream was or came beside it
-    std::shared_ptr<LiveBurst> live;  // its burst; null: none is known
-    size_t number;                    // of the copy in its burst
-  };
-  struct Plain {
-    Demand demand;
-    StreamKey stream;
-    uint64_t until;  // when it should end
-  };
   DecisionPtr cut_again(const Request& request, const Decision& decision, bool whole);
   // What each stream of a burst copies from now on, planned in three ways.
   struct Ways {
@@ -156,8 +142,6 @@ class Scheduler {
   static std::vector<Expected> queues_of(const Request& request, const Bursts::Burst& burst,
                                          std::vector<Demand>* demands);
   double end_of(const Request& request, const std::vector<Expected>& burst, size_t followers);
-  bool queued(StreamKey stream);
-  void come_beside(StreamKey stream);
   void tell_forecast();
   DecisionPtr decide(const Request& request, const std::vector<PlanPtr>& plans,
                      const Outlook& outlook, bool possible, uint64_t now);
@@ -166,7 +150,6 @@ class Scheduler {
   PlanPtr plain_plan(const Demand& demand, Rate rate);
   FlowForecast::Flow direct_flow(const Request& request, Rate rate);
   void leave_thin_paths(PlanPtr* plan) const;
-  uint32_t busy_gpus(StreamKey without);
   void add_enqueued(std::vector<Demand>* demands, const std::vector<StreamKey>& without = {});
   Rate ours(int limit);
 
@@ -188,11 +171,8 @@ class Scheduler {
   std::mutex direct_mutex_;                       // guards what follows; taken last
   std::map<std::array<int, 4>, PlanPtr> direct_;  // by the places' GPUs and nodes
   std::mutex small_mutex_;                        // guards what follows; taken after mutex_
-  std::vector<Plain> plain_;                      // large plain copies
-  std::vector<Enqueued> enqueued_;
-  FlowForecast forecast_;  // of enqueued_ and plain_
+  UnderWay under_way_;
   Decisions decisions_;
-  uint64_t begun_ = 0;         // how many copies forecast_ has been told of
   std::vector<double> parts_;  // the part of each limit that is ours; empty: all of every limit
 };
 
