@@ -346,8 +346,8 @@ Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
     FlowForecast::Flow flow = direct_flow(request, 0);
     chosen.decision = timed_plain(request, direct_plan(request.src, request.dst), std::move(flow));
   }
-  chosen.alone = chosen.alone && chosen.decision->plan != nullptr;
   if (chosen.decision->plan == nullptr) return chosen;
+  chosen.alone = chosen.alone && chosen.decision->division != nullptr;
   const Demand demand{request.src, request.dst};
   under_way_.add({key, demand, stream, chosen.decision, now, chosen.alone, outlook.live});
   return chosen;
