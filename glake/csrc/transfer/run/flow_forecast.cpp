@@ -186,12 +186,15 @@ double FlowForecast::end_ns(uint64_t now, const std::vector<Flow>& flows, Stream
   return end_of(&race, flows.size());
 }
 
-double FlowForecast::all_end_ns(uint64_t now, const std::vector<Flow>& flows) {
+double FlowForecast::all_end_ns(uint64_t now, const std::vector<Flow>& flows,
+                                const std::vector<StreamKey>& without) {
   advance(now);
   FlowRace race(topology_, parts_);
   size_t count = flows.size();
   for (const Flow& flow : flows) race.add(flow);
   for (const Queue& queue : queues_) {
+    const auto is_in = [&](StreamKey stream) { return queue.in(stream); };
+    if (std::any_of(without.begin(), without.end(), is_in)) continue;
     for (const Flow& flow : queue.sums) race.add(flow);
     count += queue.sums.size();
   }

@@ -153,7 +153,7 @@ Outlook Scheduler::look_ahead(const Request& request, std::vector<Demand> runnin
   for (const Expected& one : ways.joint) streams.push_back(one.stream);
   add_enqueued(&running, streams);
   const bool own_follow = ways.joint.size() == 1 && !burst.next.empty();
-  if (own_follow && running.empty()) return outlook;
+  if (ways.joint.size() == 1 && running.empty()) return outlook;  // only its own stream's copies
   outlook.way = burst.way;
   if (outlook.live != nullptr) {
     std::lock_guard<std::mutex> guard(small_mutex_);
@@ -246,8 +246,9 @@ std::vector<Expected> Scheduler::queues_of(const Request& request, const Bursts:
   return queues;
 }
 
-// In how many ns the burst's copies, and those that run already, are done. Each copy of the burst
-// is assumed to take as much of the caller's time as the first one.
+// In how many ns the burst's copies, and those that run beside them already, are done. What is left
+// of the burst's own streams comes before, whichever way the burst goes. Each copy of the burst is
+// assumed to take as much of the caller's time as the first one.
 double Scheduler::end_of(const Request& request, const std::vector<Expected>& burst,
                          size_t followers) {
   const uint64_t now = driver_.now_ns();
@@ -261,14 +262,16 @@ double Scheduler::end_of(const Request& request, const std::vector<Expected>& bu
                   .calls_ns;
   std::vector<FlowForecast::Flow> flows;
   size_t copies = 0;
+  std::vector<StreamKey> streams;
   for (const Expected& one : burst) {
     copies += one.copies;
+    streams.push_back(one.stream);
     for (FlowForecast::Flow& flow : flows_of(one, copy_ns(), under_way_.forecast())) {
       flow.delay_ns += calls * static_cast<double>(one.before);
       flows.push_back(std::move(flow));
     }
   }
-  return std::max(under_way_.forecast().all_end_ns(now, flows),
+  return std::max(under_way_.forecast().all_end_ns(now, flows, streams),
                   calls * static_cast<double>(copies));
 }
 
