@@ -1,0 +1,369 @@
+// Many copies in the order of one stream, which the engine enqueues one behind the other. They
+// share streams and relay buffers. Every byte is right, few streams and buffers are made, and all
+// of them come back, whatever the sizes, the threads, the waits and the driver's refusals.
+#include <atomic>
+#include <memory>
+#include <thread>
+
+#include "transfer_play.h"
+
+using test::Buffer;
+using test::Call;
+using test::Dice;
+using test::kForever;
+using test::kKiB;
+using test::kMiB;
+using test::kPinned;
+using test::Node;
+
+namespace {
+
+// A stream of one GPU, whose work can be held up.
+class Stream {
+ public:
+  explicit Stream(int device) : device_(device), opens_(device, 512), word_(kPinned, 4) {
+    test::CurrentContext context(device);
+    CU(cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING));
+    let_go();
+  }
+  ~Stream() {
+    let_go();
+    synchronize();
+    test::CurrentContext context(device_);
+    test::end_stream(stream_);
+  }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  CUstream get() const { return stream_; }
+  int device() const { return device_; }
+  void hold() {
+    test::CurrentContext context(device_);
+    set(0);
+    CU(cuStreamWaitValue32(stream_, word_.at(), 1, CU_STREAM_WAIT_VALUE_GEQ));
+  }
+  void let_go() { set(1); }
+  void synchronize() const {
+    test::CurrentContext context(device_);
+    CU(cuStreamSynchronize(stream_));
+  }
+
+ private:
+  void set(uint32_t value) {
+    __atomic_store_n(reinterpret_cast<uint32_t*>(word_.data()), value, __ATOMIC_RELEASE);
+  }
+
+  int device_;
+  Buffer opens_;  // the GPU's context lives on while glake has memory there
+  Buffer word_;
+  CUstream stream_ = nullptr;
+};
+
+int64_t slots() { return test::number_in(test::transfer_stats(), "slots"); }
+int64_t under_way() { return test::number_in(test::transfer_stats(), "enqueued"); }
+
+// Copies in one stream from the host to its GPU and back, over the same memory again and again. A
+// book in the host's memory has what each byte should be in the end: the copies happen in order.
+class Queue {
+ public:
+  Queue(const Stream& stream, size_t bytes)
+      : stream_(stream),
+        bytes_(bytes),
+        device_(stream.device(), bytes),
+        in_(kPinned, bytes),
+        out_(kPinned, bytes),
+        book_device_(bytes, 0),
+        book_out_(bytes, 0) {
+    static std::atomic<uint64_t> seed{0};
+    in_.fill(++seed);
+    std::memset(device_.data(), 0, bytes);
+    std::memset(out_.data(), 0, bytes);
+  }
+  uint64_t into(size_t from, size_t to, size_t bytes, unsigned flags = 0) {
+    std::memcpy(&book_device_[to], in_.data() + from, bytes);
+    return Call(device_, to, in_, from, bytes)
+        .on(stream_.get(), stream_.device())
+        .flags(flags)
+        .start();
+  }
+  uint64_t back(size_t from, size_t to, size_t bytes, unsigned flags = 0) {
+    std::memcpy(&book_out_[to], &book_device_[from], bytes);
+    return Call(out_, to, device_, from, bytes)
+        .on(stream_.get(), stream_.device())
+        .flags(flags)
+        .start();
+  }
+  uint64_t any(Dice* dice, size_t least, size_t most, unsigned flags = 0) {
+    const size_t bytes = (*dice)(least, most);
+    const size_t from = (*dice)(0, bytes_ - bytes), to = (*dice)(0, bytes_ - bytes);
+    return dice->chance(65) ? into(from, to, bytes, flags) : back(from, to, bytes, flags);
+  }
+  // All of its copies must be done.
+  void check() {
+    CHECK(std::memcmp(device_.data(), book_device_.data(), bytes_) == 0);
+    CHECK(std::memcmp(out_.data(), book_out_.data(), bytes_) == 0);
+  }
+
+ private:
+  const Stream& stream_;
+  const size_t bytes_;
+  Buffer device_, in_, out_;
+  std::vector<unsigned char> book_device_, book_out_;
+};
+
+// Waits for some of the copies and lets go of some, in any order. Those that are left over stay.
+void wait_for_some(Dice* dice, std::vector<uint64_t>* ids) {
+  for (uint64_t turns = (*dice)(0, 3); turns-- > 0 && !ids->empty();) {
+    const size_t which = (*dice)(0, ids->size() - 1);
+    const uint64_t id = (*ids)[which];
+    if (dice->chance(60)) OK(glake_copy_wait(id, kForever));
+    if (dice->chance(50)) CHECK(glake_copy_done(id) >= 0);
+    OK(glake_copy_release(id));
+    ids->erase(ids->begin() + static_cast<std::ptrdiff_t>(which));
+  }
+}
+
+void finish_all(Dice* dice, std::vector<uint64_t>* ids) {
+  while (!ids->empty()) {
+    const size_t which = (*dice)(0, ids->size() - 1);
+    const std::string result = test::finish((*ids)[which]);
+    CHECK_TEXT(test::text_in(result, "state") != "failed", result);
+    ids->erase(ids->begin() + static_cast<std::ptrdiff_t>(which));
+  }
+}
+
+// Nothing is under way, so no relay buffer is held. A question to the engine finds out copies whose
+// handles nobody has any more.
+void check_idle(const Stream& stream) {
+  stream.synchronize();
+  Buffer dst(stream.device(), 8 * kMiB), src(kPinned, 8 * kMiB);
+  test::finish(Call(dst, 0, src, 0, dst.bytes())
+                   .on(stream.get(), stream.device())
+                   .flags(GLAKE_COPY_RELAYED)
+                   .start());
+  CHECK_TEXT(under_way() == 0 && slots() == 0, test::transfer_stats());
+}
+
+void random_queue(uint64_t seed) {
+  test::running() = "queue, seed " + std::to_string(seed);
+  Node node(seed % 2 == 0 ? "dgx_a100" : "dgx1v",
+            {{"memory", "512MiB"}, {"seed", std::to_string(seed)}});
+  Dice dice(seed);
+  Stream stream(0);
+  {
+    Queue queue(stream, 24 * kMiB);
+    std::vector<uint64_t> ids;
+    for (int i = 0; i < 100; ++i) {
+      const unsigned flags = dice.chance(30) ? GLAKE_COPY_RELAYED : 0;
+      const bool small = dice.chance(25);
+      ids.push_back(queue.any(&dice, small ? 1 : kMiB, (small ? 1 : 24) * kMiB, flags));
+      CHECK_TEXT(ids.back() != 0, test::last_error());
+      if (dice.chance(15)) wait_for_some(&dice, &ids);
+    }
+    finish_all(&dice, &ids);
+    queue.check();
+  }
+  check_idle(stream);
+  CHECK(test::violations() == "[]");
+}
+
+TEST(random_queues) {
+  for (uint64_t seed = 1; seed <= static_cast<uint64_t>(16 / test::kShortened + 1); ++seed) {
+    random_queue(seed);
+  }
+}
+
+// Threads copy in streams of their own and in one that they share, and wait and let go as they
+// like.
+void threads(const char* schedule, uint64_t seed) {
+  test::running() = std::string("threads, ") + schedule;
+  Node node("dgx_a100", {{"memory", "512MiB"}, {"schedule", schedule}});
+  Stream shared(0);
+  const auto work = [&](int me) {
+    Dice dice(seed * 10 + static_cast<uint64_t>(me));
+    Stream own(me);
+    Queue mine(own, 12 * kMiB), ours(shared, 12 * kMiB);
+    std::vector<uint64_t> ids;
+    for (int i = 0; i < 40 / test::kSlowdown + 5; ++i) {
+      const unsigned flags = dice.chance(60) ? GLAKE_COPY_RELAYED : 0;
+      ids.push_back((dice.chance(50) ? mine : ours).any(&dice, kMiB, 12 * kMiB, flags));
+      CHECK_TEXT(ids.back() != 0, test::last_error());
+      if (dice.chance(20)) wait_for_some(&dice, &ids);
+      if (dice.chance(20)) test::transfer_stats();
+      if (dice.chance(20) && !ids.empty()) test::result_of(ids[dice(0, ids.size() - 1)]);
+    }
+    finish_all(&dice, &ids);
+    own.synchronize();
+    shared.synchronize();
+    mine.check();
+    ours.check();
+  };
+  std::vector<std::thread> all;
+  for (int me = 0; me < 3; ++me) all.emplace_back(work, me);
+  for (std::thread& thread : all) thread.join();
+  check_idle(shared);
+  CHECK(test::violations() == "[]");
+}
+
+TEST(threads_lazily) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) threads("lazy", seed);
+}
+TEST(threads_threaded) { threads("threaded", 4); }
+
+// More copies than may be under way. Those beyond the limit are plain copies.
+TEST(more_than_may_be_under_way) {
+  test::running() = "many";
+  Node node("dgx_a100", {{"memory", "256MiB"}});
+  Stream stream(0);
+  {
+    Queue queue(stream, 8 * kMiB);
+    // The driver opens all that the copies need before the stream is held.
+    test::finish(queue.into(0, 0, 8 * kMiB, GLAKE_COPY_RELAYED));
+    test::finish(queue.back(0, 0, 8 * kMiB, GLAKE_COPY_RELAYED));
+    Dice dice(3);
+    std::vector<uint64_t> ids;
+    stream.hold();
+    for (int i = 0; i < 1030; ++i) {
+      ids.push_back(queue.any(&dice, 2 * kMiB, 2 * kMiB, GLAKE_COPY_RELAYED));
+      CHECK_TEXT(ids.back() != 0, test::last_error());
+    }
+    CHECK_TEXT(under_way() == 1024, test::transfer_stats());
+    CHECK(slots() <= 100);
+    stream.let_go();
+    finish_all(&dice, &ids);
+    queue.check();
+  }
+  check_idle(stream);
+  CHECK(test::violations() == "[]");
+}
+
+// The engine closes while queues are under way whose handles were released, waited for, or neither.
+TEST(closes_with_queues_under_way) {
+  test::running() = "closes";
+  Node node("dgx_a100", {{"memory", "256MiB"}});
+  Stream one(0), two(3);
+  Queue first(one, 16 * kMiB), second(two, 16 * kMiB);
+  Dice dice(5);
+  for (int i = 0; i < 24; ++i) {
+    const uint64_t id =
+        (i % 2 == 0 ? first : second).any(&dice, kMiB, 16 * kMiB, GLAKE_COPY_RELAYED);
+    CHECK_TEXT(id != 0, test::last_error());
+    if (i % 3 == 0) OK(glake_copy_release(id));
+    if (i == 13) OK(glake_copy_wait(id, kForever));
+  }
+  OK(glake_transfer_close());
+  first.check();
+  second.check();
+  OK(glake_transfer_open(test::platforms_text().c_str(), "dgx_a100"));
+}
+
+// One call of the driver is refused while a queue begins. Each copy says that it failed, or it is
+// whole. Afterwards all works, and all buffers come back. False: there are fewer calls.
+bool call_fails(int64_t k, int64_t times) {
+  test::running() = "call " + std::to_string(k) + " fails " + std::to_string(times);
+  Node node("a40x8_bridged", {{"memory", "64MiB"}});
+  node.count_streams = false;  // calls that were refused count too
+  test::CurrentContext context(0);
+  CUstream stream = nullptr;
+  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  constexpr size_t kBytes = 4 * kMiB, kCopies = 3;
+  Buffer dst(0, kCopies * kBytes), src(kPinned, kBytes);
+  src.fill(3);
+  const auto start = [&](size_t i) {
+    // The second copy needs smaller buffers than the first, and the third larger ones.
+    const size_t bytes = i == 1 ? kBytes / 2 : kBytes - (i == 0 ? kMiB : 0);
+    Call call(dst, i * kBytes, src, 0, bytes);
+    return call.on(stream, 0).flags(GLAKE_COPY_RELAYED).start();
+  };
+  test::finish(start(0));
+  std::memset(dst.data(), 0, dst.bytes());
+  const int64_t before = simcuda_calls("*");
+  CHECK(simcuda_fail("*", k, CUDA_ERROR_OUT_OF_MEMORY, times) == 0);
+  std::vector<uint64_t> ids;
+  for (size_t i = 0; i < kCopies; ++i) ids.push_back(start(i));
+  const bool fired = simcuda_calls("*") - before >= k;
+  CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
+  // If the driver refuses every call, no event is behind the copies, and no call waits for them.
+  for (int gpu = 0; gpu < node.gpus(); ++gpu) {
+    test::CurrentContext each(gpu);
+    CU(cuCtxSynchronize());
+  }
+  for (size_t i = kCopies; i-- > 0;) {
+    if (ids[i] == 0) continue;
+    const int end = glake_copy_wait(ids[i], kForever);
+    CHECK_TEXT(end == GLAKE_OK || end == GLAKE_COPY_FAILED, std::to_string(end));
+    const size_t bytes = i == 1 ? kBytes / 2 : kBytes - (i == 0 ? kMiB : 0);
+    if (end == GLAKE_OK) CHECK(dst.holds(3, i * kBytes, bytes, 0));
+    OK(glake_copy_release(ids[i]));
+  }
+  test::finish(start(2));
+  CHECK(dst.holds(3, 2 * kBytes, kBytes, 0));
+  CHECK_TEXT(under_way() == 0 && slots() == 0, test::transfer_stats());
+  cuStreamDestroy(stream);
+  return fired;
+}
+
+TEST(each_call) {
+  for (const int64_t times : {int64_t{1}, int64_t{-1}}) {
+    const int64_t step = 13 * test::kSlowdown;
+    int64_t k = 1;
+    while (call_fails(k, times)) k += step;
+    CHECK(k > 100);
+  }
+}
+
+// A relay's context dies in the middle of a queue. No copy is said to be done that is not, in
+// whatever order they are asked about. Copies that begin later go by other ways.
+void relay_dies(bool backwards) {
+  test::running() = std::string("a relay dies, ") + (backwards ? "backwards" : "forwards");
+  test::fresh_simulator({{"memory", "512MiB"}, {"preset", "dgx_a100"}, {"sticky_errors", "1"}});
+  test::configure({{"driver", "sim"}});
+  CHECK(glake_device_count() == 8);
+  OK(glake_transfer_open(test::platforms_text().c_str(), "dgx_a100"));
+  constexpr size_t kBytes = 24 * kMiB, kCopies = 6;
+  static auto& kept = *new std::vector<Buffer*>;  // not given back: the error does not allow it
+  kept.push_back(new Buffer(0, kCopies * kBytes));
+  Buffer& dst = *kept.back();
+  kept.push_back(new Buffer(kPinned, kBytes));
+  Buffer& src = *kept.back();
+  src.fill(4);
+  test::CurrentContext context(0);
+  CUstream stream = nullptr;
+  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  const auto start = [&](size_t i) {
+    return Call(dst, i * kBytes, src, 0, kBytes).on(stream, 0).flags(GLAKE_COPY_RELAYED).start();
+  };
+  const std::string first = test::finish(start(0));
+  CHECK_TEXT(first.find("cpu>cuda:2>cuda:0") != std::string::npos, first);
+  std::memset(dst.data(), 0, dst.bytes());
+  const auto chunks = test::number_in(first.substr(first.find("cpu>cuda:2>cuda:0")), "chunks");
+  // In the third copy.
+  CHECK(simcuda_fail_copy("host", "g2", static_cast<int>(2 * chunks + 1), CUDA_ERROR_LAUNCH_FAILED,
+                          1) == 0);
+  std::vector<uint64_t> ids;
+  for (size_t i = 0; i < kCopies; ++i) {
+    ids.push_back(start(i));
+    CHECK_TEXT(ids.back() != 0, test::last_error());
+  }
+  int failed = 0;
+  for (size_t k = 0; k < kCopies; ++k) {
+    const size_t i = backwards ? kCopies - 1 - k : k;
+    const int end = glake_copy_wait(ids[i], kForever);
+    CHECK_TEXT(end == GLAKE_OK || end == GLAKE_COPY_FAILED, std::to_string(end));
+    if (end == GLAKE_OK) CHECK(dst.holds(4, i * kBytes, kBytes, 0));
+    failed += end != GLAKE_OK;
+    OK(glake_copy_release(ids[i]));
+  }
+  CHECK(failed > 0);
+  std::memset(dst.data(), 0, dst.bytes());
+  const uint64_t id = start(1);
+  CHECK_TEXT(id != 0, test::last_error());
+  OK(glake_copy_wait(id, kForever));
+  CHECK(dst.holds(4, kBytes, kBytes, 0));
+}
+
+TEST(a_relay_dies) { relay_dies(false); }
+TEST(a_relay_dies_asked_backwards) { relay_dies(true); }
+
+}  // namespace
+
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }
