@@ -143,6 +143,60 @@ void check_idle(const Stream& stream) {
   CHECK_TEXT(under_way() == 0 && slots() == 0, test::transfer_stats());
 }
 
+// How many streams the engine makes for copies of these sizes, all of them in one queue. It may
+// have `most` relay buffers.
+int64_t streams_for(const std::vector<size_t>& sizes, int64_t most, int64_t* most_slots) {
+  Stream stream(0);
+  Queue queue(stream, 24 * kMiB);
+  const int64_t before = simcuda_calls("cuStreamCreate");
+  // The GPUs' contexts must be open before the stream is held: a driver that opens one waits for
+  // all work.
+  test::finish(queue.into(0, 0, sizes.back(), GLAKE_COPY_RELAYED));
+  std::vector<uint64_t> ids;
+  stream.hold();
+  for (const size_t bytes : sizes) {
+    ids.push_back(queue.into(0, 24 * kMiB - bytes, bytes, GLAKE_COPY_RELAYED));
+    CHECK_TEXT(ids.back() != 0, test::last_error());
+    CHECK_TEXT(slots() <= most, "after copy " + std::to_string(ids.size()));
+  }
+  CHECK(under_way() == static_cast<int64_t>(sizes.size()));  // otherwise there is no queue
+  const int64_t made = simcuda_calls("cuStreamCreate") - before;
+  *most_slots = slots();
+  stream.let_go();
+  Dice dice(1);
+  finish_all(&dice, &ids);
+  queue.check();
+  check_idle(stream);
+  return made;
+}
+
+// A queue of a hundred copies takes the streams and buffers of a few, also if each copy is larger
+// or smaller than the one before. Buffers have sizes that are powers of two. Of each size there may
+// be as many as one copy has.
+TEST(a_queue_shares_its_pipelines) {
+  const size_t least = 4 * kMiB, step = 160 * kKiB, count = 100;
+  std::vector<size_t> up, down, mixed;
+  for (size_t i = 0; i < count; ++i) up.push_back(least + i * step);
+  down.assign(up.rbegin(), up.rend());
+  for (size_t i = 0; i < count; ++i) mixed.push_back(up[i * 37 % count]);
+  int64_t few_slots = 0, few = 0;
+  for (const auto& [name, sizes] :
+       {std::pair<const char*, std::vector<size_t>>{"alone", {up.back()}},
+        {"down", down},
+        {"up", up},
+        {"mixed", mixed}}) {
+    test::running() = std::string("sizes ") + name;
+    Node node("dgx_a100", {{"memory", "512MiB"}});
+    int64_t most_slots = 0;
+    const int64_t most = sizes.size() == 1 ? 1000 : 5 * few_slots;
+    const int64_t streams = streams_for(sizes, most, &most_slots);
+    std::printf("%s: %zu copies, %lld streams, %lld slots\n", name, sizes.size(),
+                static_cast<long long>(streams), static_cast<long long>(most_slots));
+    if (sizes.size() == 1) few = streams, few_slots = most_slots;
+    CHECK(few > 4 && streams <= 5 * few);
+  }
+}
+
 void random_queue(uint64_t seed) {
   test::running() = "queue, seed " + std::to_string(seed);
   Node node(seed % 2 == 0 ? "dgx_a100" : "dgx1v",

@@ -85,12 +85,23 @@ void EnqueuedTransfer::open_path(Carried* path, size_t buffers, Bytes most) {
   }
 }
 
+// A pipeline with too small buffers is not passed on when another replaces it. Otherwise a queue
+// that is never empty would hold one of each size.
 PipelinePtr EnqueuedTransfer::line_for(const Path& path, size_t buffers, Bytes most) {
-  const auto fits = [&](const PipelinePtr& line) { return line->fits(path, buffers, most); };
-  const auto found = std::find_if(spare_.begin(), spare_.end(), fits);
-  if (found == spare_.end()) return tools_.pipelines.take(path, buffers, most);
-  PipelinePtr line = std::move(*found);
-  spare_.erase(found);
+  const auto take_over = [&](auto good) {
+    const auto found = std::find_if(spare_.begin(), spare_.end(), good);
+    if (found == spare_.end()) return PipelinePtr();
+    PipelinePtr line = std::move(*found);
+    spare_.erase(found);
+    return line;
+  };
+  PipelinePtr line = take_over([&](const PipelinePtr& one) { return one->fits(path, most); });
+  if (line != nullptr) {
+    tools_.pipelines.widen(line.get(), buffers, most);
+    return line;
+  }
+  line = tools_.pipelines.take(path, buffers, most);
+  take_over([&](const PipelinePtr& one) { return one->on_way(path); });
   return line;
 }
 
