@@ -220,6 +220,49 @@ void random_queue(uint64_t seed) {
   CHECK(test::violations() == "[]");
 }
 
+std::string way_of(const std::string& result) {
+  const size_t at = result.find("\"paths\": [{\"path\": \"");
+  return at == std::string::npos ? "" : test::text_in(result.substr(at), "path");
+}
+
+// Two streams copy in and out in turns, many times. Each copy goes by a plan for its own direction,
+// also where the plans of the whole loop were made with its first copy.
+TEST(streams_that_copy_both_ways) {
+  test::running() = "both ways";
+  Node node("dgx_a100", {{"memory", "512MiB"}, {"host_node", "local"}});
+  constexpr size_t kBytes = 24 * kMiB;
+  {
+    Stream one(0), two(1);
+    Queue first(one, kBytes), second(two, kBytes);
+    int enqueued = 0;
+    for (int round = 0; round < 6; ++round) {
+      std::vector<std::pair<std::string, uint64_t>> ids;
+      CHECK(simcuda_thread(1) == 0);  // only driver calls take time, and not the caller's own work
+      CHECK(simcuda_configure("call_time", "1") == 0);
+      for (int i = 0; i < 3; ++i) {
+        ids.emplace_back("cpu>cuda:0", first.into(0, 0, kBytes));
+        ids.emplace_back("cpu>cuda:1", second.into(0, 0, kBytes));
+        ids.emplace_back("cuda:0>cpu", first.back(0, 0, kBytes));
+        ids.emplace_back("cuda:1>cpu", second.back(0, 0, kBytes));
+      }
+      CHECK(simcuda_configure("call_time", "0") == 0);
+      CHECK(simcuda_thread(0) == 0);
+      for (const auto& [ends, id] : ids) {
+        const std::string result = test::finish(id), way = way_of(result);
+        if (way.empty()) continue;  // it was a plain copy
+        ++enqueued;
+        const bool same = way.substr(0, ends.find('>')) == ends.substr(0, ends.find('>')) &&
+                          way.substr(way.rfind('>')) == ends.substr(ends.find('>'));
+        CHECK_TEXT(same, "round " + std::to_string(round) + ", " + ends + " went " + way);
+      }
+      first.check();
+      second.check();
+    }
+    CHECK(enqueued > 0);  // otherwise this tests nothing
+  }
+  CHECK(test::violations() == "[]");
+}
+
 TEST(random_queues) {
   for (uint64_t seed = 1; seed <= static_cast<uint64_t>(16 / test::kShortened + 1); ++seed) {
     random_queue(seed);

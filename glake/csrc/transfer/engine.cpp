@@ -187,7 +187,8 @@ uint64_t Engine::start_planned(Request request, bool possible) {
     return plain(request, false, scheduler_.plan_alone(request)->plain);
   }
   Bursts::Burst burst;
-  if (in_order) burst = bursts_.begin({request.demand(), bytes, request.stream_key()}, driver_.now_ns());
+  if (in_order)
+    burst = bursts_.begin({request.demand(), bytes, request.stream_key()}, driver_.now_ns());
   // has_room() also finds the copies that are done, so that they do not count as running beside
   // this one.
   const bool room = in_order && enqueued_.has_room();

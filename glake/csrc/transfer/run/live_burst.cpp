@@ -32,18 +32,25 @@ void LiveBurst::chose(BurstWay way, double joint_ns, double apart_ns, double pla
   trials_->chose(way);
 }
 
-void LiveBurst::keep_queues(BurstWay way, std::vector<Expected> queues) {
+void LiveBurst::keep_queues(BurstWay way, std::vector<Expected> queues,
+                            std::vector<Demand> demands) {
   way_ = way;
   queues_ = std::move(queues);
+  demands_ = std::move(demands);
   spoilt_ = true;
 }
 
-bool LiveBurst::plan_queues(std::vector<Expected>* queues) const {
-  for (Expected& one : *queues) {
-    const auto same = [&](const Expected& kept) { return kept.stream == one.stream; };
-    const auto kept = std::find_if(queues_.begin(), queues_.end(), same);
-    if (kept == queues_.end() || one.stream.device < 0) return false;
-    one.plan = kept->plan;
+bool LiveBurst::plan_queues(std::vector<Expected>* queues,
+                            const std::vector<Demand>& demands) const {
+  for (size_t i = 0; i < queues->size(); ++i) {
+    Expected& one = (*queues)[i];
+    size_t kept = 0;
+    while (kept < queues_.size() &&
+           !(queues_[kept].stream == one.stream && demands_[kept] == demands[i])) {
+      ++kept;
+    }
+    if (kept == queues_.size() || one.stream.device < 0) return false;
+    one.plan = queues_[kept].plan;
   }
   return true;
 }

@@ -27,9 +27,10 @@ class LiveBurst {
   void chose(BurstWay way, double joint_ns, double apart_ns, double plain_ns);
   // Its copies form queues, in streams, which all go this way by these plans until it is over. A
   // plan that was made anew for a later copy might go another way than those before.
-  void keep_queues(BurstWay way, std::vector<Expected> queues);
+  // `demands`: one for each queue. A stream may have a queue for each direction.
+  void keep_queues(BurstWay way, std::vector<Expected> queues, std::vector<Demand> demands);
   // Fills in these plans. False: there are none.
-  bool plan_queues(std::vector<Expected>* queues) const;
+  bool plan_queues(std::vector<Expected>* queues, const std::vector<Demand>& demands) const;
   // Returns the trials that say how the next copy goes. Null: none do. `others`: how many copies
   // are under way. `one_range`: the copy has one, so the next one like it can be divided alike.
   DivisionTrials* trials_of_next(size_t others, bool one_range);
@@ -53,6 +54,7 @@ class LiveBurst {
   uint64_t version_ = 0;                 // of the planner, when it began
   std::vector<StreamKey> streams_;       // of its copies that were planned
   std::vector<Expected> queues_;         // what keep_queues() was told
+  std::vector<Demand> demands_;          // of queues_
   BurstWay way_ = BurstWay::kUnknown;
   uint64_t before_ = 0, began_ = 0;  // copies begun before its first one, and when that one began
   size_t begun_ = 0, done_ = 0;      // its copies

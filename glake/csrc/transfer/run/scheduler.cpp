@@ -153,7 +153,7 @@ Outlook Scheduler::look_ahead(const Request& request, std::vector<Demand> runnin
   if (outlook.live != nullptr) {
     std::lock_guard<std::mutex> guard(small_mutex_);
     if (outlook.live->way() != BurstWay::kUnknown) outlook.way = outlook.live->way();
-    ways.planned = outlook.live->plan_queues(&ways.joint);
+    ways.planned = outlook.live->plan_queues(&ways.joint, demands);
     outlook.timed = outlook.live->timed();
   }
   if (!plan_ways(std::move(running), demands, &ways)) return outlook;
@@ -162,7 +162,7 @@ Outlook Scheduler::look_ahead(const Request& request, std::vector<Demand> runnin
   if (outlook.way == BurstWay::kUnknown) choose_way(request, ways, queued, &outlook);
   if (queued && burst.number == 0 && outlook.live != nullptr) {
     std::lock_guard<std::mutex> guard(small_mutex_);
-    outlook.live->keep_queues(outlook.way, ways.joint);
+    outlook.live->keep_queues(outlook.way, ways.joint, demands);
   }
   if (outlook.way == BurstWay::kApart) return outlook;
   outlook.known = !own_follow;
