@@ -173,6 +173,17 @@ TEST(sums_of_a_queue) {
   }
 }
 
+// Hundreds of copies of one stream that nobody removes are done when their time has come, also if
+// the forecast is not asked meanwhile.
+TEST(a_long_queue_ends) {
+  test::running() = "a long queue ends";
+  FlowForecast forecast(&board());
+  const Flow one{board().host_to_device(0, 0), 55, 2, 10'000, kBytes / 256};
+  for (int i = 0; i < 1000; ++i) forecast.add(0, nullptr, {one}, {0, 5});
+  CHECK(near(forecast.all_end_ns(0, {}), 1000.0 / 256 * kBytes / 55));
+  CHECK(forecast.idle(3'600'000'000'000));
+}
+
 // With a part of each limit lent, the forecast uses only these parts.
 TEST(parts) {
   test::running() = "parts";
