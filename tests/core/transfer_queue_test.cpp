@@ -353,6 +353,48 @@ TEST(closes_with_queues_under_way) {
   OK(glake_transfer_open(test::platforms_text().c_str(), "dgx_a100"));
 }
 
+// A stream ends while its copies wait, and a new stream gets its handle. Glake was told of that.
+// The new stream's copies do not wait for the old one's.
+TEST(a_handle_that_is_used_again) {
+  for (const bool told : {true, false}) {
+    test::running() = told ? "used again, told" : "used again";
+    Node node("dgx_a100", {{"memory", "256MiB"}, {"reuse_handles", "1"}});
+    test::CurrentContext context(0);
+    Buffer word(kPinned, 4), src(kPinned, 24 * kMiB), dst(0, 48 * kMiB);
+    src.fill(7);
+    CUstream old = nullptr, stream = nullptr;
+    CU(cuStreamCreate(&old, CU_STREAM_NON_BLOCKING));
+    const auto begin = [&](CUstream in, size_t to) {
+      const uint64_t id =
+          Call(dst, to, src, 0, src.bytes()).on(in, 0).flags(GLAKE_COPY_RELAYED).start();
+      CHECK_TEXT(id != 0, test::last_error());
+      return id;
+    };
+    test::finish(begin(old, 0));
+    std::memset(dst.data(), 0, dst.bytes());
+    std::memset(word.data(), 0, 4);
+    CU(cuStreamWaitValue32(old, word.at(), 1, CU_STREAM_WAIT_VALUE_GEQ));
+    const uint64_t before = begin(old, 0);
+    if (told) OK(glake_forget_stream(0, old));
+    CU(cuStreamDestroy(old));
+    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CHECK(stream == old);  // otherwise this tests nothing
+    const uint64_t id = begin(stream, 24 * kMiB);
+    if (told) {
+      OK(glake_copy_wait(id, 1'000'000'000));
+      CHECK(dst.holds(7, 24 * kMiB, 24 * kMiB, 0));
+      CHECK(glake_copy_done(before) == 0 && dst.holds(7, 0, 1, 0) == false);
+    }
+    __atomic_store_n(reinterpret_cast<uint32_t*>(word.data()), 1, __ATOMIC_RELEASE);
+    for (const uint64_t each : {id, before}) {
+      CHECK(test::text_in(test::finish(each), "state") == "done");
+    }
+    CHECK(dst.holds(7, 0, 24 * kMiB, 0) && dst.holds(7, 24 * kMiB, 24 * kMiB, 0));
+    test::end_stream(stream);
+    CHECK_TEXT(under_way() == 0 && slots() == 0, test::transfer_stats());
+  }
+}
+
 // One call of the driver is refused while a queue begins. Each copy says that it failed, or it is
 // whole. Afterwards all works, and all buffers come back. False: there are fewer calls.
 bool call_fails(int64_t k, int64_t times) {
