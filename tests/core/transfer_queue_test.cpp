@@ -263,6 +263,43 @@ TEST(streams_that_copy_both_ways) {
   CHECK(test::violations() == "[]");
 }
 
+// The plans of a loop's queues do not outlive the leave to use their relays.
+TEST(relays_that_are_taken_back) {
+  test::running() = "taken back";
+  Node node("dgx_a100", {{"memory", "512MiB"}, {"host_node", "local"}});
+  constexpr size_t kBytes = 24 * kMiB;
+  Stream one(0), two(2);
+  Queue first(one, kBytes), second(two, kBytes);
+  const auto relayed = [](const std::string& result) {
+    for (const int gpu : {1, 3, 4, 5, 6, 7}) {
+      const std::string relay = ">cuda:" + std::to_string(gpu) + ">";
+      if (result.find(relay) != std::string::npos) return true;
+    }
+    return false;
+  };
+  int before = 0;
+  for (int round = 0; round < 6; ++round) {
+    std::vector<uint64_t> ids;
+    CHECK(simcuda_thread(1) == 0);  // only driver calls take time, and not the caller's own work
+    CHECK(simcuda_configure("call_time", "1") == 0);
+    for (int i = 0; i < 4; ++i) {
+      if (round == 5 && i == 2) OK(glake_transfer_lend(0, nullptr, 0));
+      ids.push_back(first.into(0, 0, kBytes));
+      ids.push_back(second.into(0, 0, kBytes));
+    }
+    CHECK(simcuda_configure("call_time", "0") == 0);
+    CHECK(simcuda_thread(0) == 0);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const bool by_others = relayed(test::finish(ids[i]));
+      if (round == 5 && i < 4) before += by_others;
+      CHECK_TEXT(round < 5 || i < 4 || !by_others, "copy " + std::to_string(i));
+    }
+    first.check();
+    second.check();
+  }
+  CHECK(before > 0);  // otherwise this tests nothing
+}
+
 TEST(random_queues) {
   for (uint64_t seed = 1; seed <= static_cast<uint64_t>(16 / test::kShortened + 1); ++seed) {
     random_queue(seed);

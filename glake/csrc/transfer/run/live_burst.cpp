@@ -11,6 +11,7 @@ namespace glake::transfer {
 void LiveBurst::plan_next(const Bursts::Copy& copy, size_t number, uint64_t version) {
   if (number == 0) version_ = version;
   spoilt_ = spoilt_ || version_ != version || number != begun_;
+  if (version_ != version) queues_.clear();  // links or relays were taken away, or are slow
   // Of two copies in one stream, the second one begins late.
   const bool queued = copy.stream.device >= 0 &&
                       std::find(streams_.begin(), streams_.end(), copy.stream) != streams_.end();
