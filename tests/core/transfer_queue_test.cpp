@@ -487,6 +487,64 @@ TEST(each_call) {
   }
 }
 
+// Now and then a call of one kind is refused, while two queues begin beside each other and there is
+// little memory for relay buffers.
+void refusals(uint64_t seed) {
+  test::running() = "refusals, seed " + std::to_string(seed);
+  Node node(seed % 2 == 0 ? "dgx_a100" : "a40x8_bridged",
+            {{"memory", "80MiB"}, {"seed", std::to_string(seed)}});
+  node.count_streams = false;  // calls that were refused count too
+  constexpr size_t kRoom = 2 * kMiB;
+  const char* const calls[] = {"cuEventCreate",     "cuEventRecord", "cuStreamCreate",
+                               "cuStreamWaitEvent", "cuMemCreate",   "cuMemcpyAsync",
+                               "cuMemcpyPeerAsync"};
+  Dice dice(seed);
+  Stream one(0), two(1);
+  {
+    struct Copy {
+      uint64_t id;
+      size_t to, bytes;
+      bool first;
+    };
+    Buffer first(0, 24 * kRoom), second(1, 24 * kRoom), src(kPinned, kRoom);
+    src.fill(seed);
+    std::vector<Copy> copies;
+    for (size_t i = 0; i < 48; ++i) {
+      if (dice.chance(25)) {
+        const char* const call = calls[dice(0, std::size(calls) - 1)];
+        CHECK(simcuda_fail(call, static_cast<int64_t>(dice(1, 8)), CUDA_ERROR_OUT_OF_MEMORY,
+                           dice.chance(80) ? 1 : 3) == 0);
+      }
+      Copy copy{0, i / 2 * kRoom, dice(kRoom / 4, kRoom), i % 2 == 0};
+      Call call(copy.first ? first : second, copy.to, src, 0, copy.bytes);
+      const Stream& stream = copy.first ? one : two;
+      copy.id = call.on(stream.get(), stream.device()).flags(GLAKE_COPY_RELAYED).start();
+      if (copy.id != 0) copies.push_back(copy);
+      CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
+    }
+    CHECK(copies.size() > 24);
+    while (!copies.empty()) {
+      const size_t which = dice(0, copies.size() - 1);
+      const Copy copy = copies[which];
+      copies.erase(copies.begin() + static_cast<std::ptrdiff_t>(which));
+      const int end = glake_copy_wait(copy.id, kForever);
+      CHECK_TEXT(end == GLAKE_OK || end == GLAKE_COPY_FAILED, std::to_string(end));
+      Buffer& dst = copy.first ? first : second;
+      if (end == GLAKE_OK) CHECK(dst.holds(seed, copy.to, copy.bytes, 0));
+      OK(glake_copy_release(copy.id));
+    }
+  }
+  check_idle(one);
+  check_idle(two);
+  CHECK(test::violations() == "[]");
+}
+
+TEST(refusals) {
+  for (uint64_t seed = 1; seed <= static_cast<uint64_t>(160 / test::kShortened); ++seed) {
+    refusals(seed);
+  }
+}
+
 // A relay's context dies in the middle of a queue. No copy is said to be done that is not, in
 // whatever order they are asked about. Copies that begin later go by other ways.
 void relay_dies(bool backwards) {
