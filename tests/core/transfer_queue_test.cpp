@@ -26,9 +26,15 @@ class Stream {
     CU(cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING));
     let_go();
   }
+  // A default stream, which nobody makes or ends.
+  Stream(int device, CUstream given)
+      : device_(device), opens_(device, 512), word_(kPinned, 4), stream_(given), ends_(false) {
+    let_go();
+  }
   ~Stream() {
     let_go();
     synchronize();
+    if (!ends_) return;
     test::CurrentContext context(device_);
     test::end_stream(stream_);
   }
@@ -56,6 +62,7 @@ class Stream {
   Buffer opens_;  // the GPU's context lives on while glake has memory there
   Buffer word_;
   CUstream stream_ = nullptr;
+  bool ends_ = true;
 };
 
 int64_t slots() { return test::number_in(test::transfer_stats(), "slots"); }
@@ -342,6 +349,51 @@ TEST(threads_lazily) {
   for (uint64_t seed = 1; seed <= 3; ++seed) threads("lazy", seed);
 }
 TEST(threads_threaded) { threads("threaded", 4); }
+
+// One handle names a stream of each thread. The threads' queues do not wait for each other.
+TEST(default_streams_of_threads) {
+  test::running() = "default streams of threads";
+  Node node("dgx_a100", {{"memory", "256MiB"}});
+  std::atomic<int> turn{0};
+  const auto wait_for = [&](int n) {
+    while (turn != n) std::this_thread::yield();
+  };
+  const auto work = [&](int me) {
+    Dice dice(static_cast<uint64_t>(me) + 1);
+    Stream own(0, CU_STREAM_PER_THREAD);
+    Queue queue(own, 12 * kMiB);
+    std::vector<uint64_t> ids;
+    const auto begin = [&] {
+      for (int i = 0; i < 5; ++i) {
+        ids.push_back(queue.into(0, 0, (4 + 2 * dice(0, 4)) * kMiB, GLAKE_COPY_RELAYED));
+        CHECK_TEXT(ids.back() != 0, test::last_error());
+      }
+    };
+    begin();
+    finish_all(&dice, &ids);
+    ++turn;
+    wait_for(me + 2);
+    if (me == 0) {
+      own.hold();
+      begin();  // these wait until the other thread's copies are done
+      ++turn;
+      wait_for(4);
+      own.let_go();
+    } else {
+      begin();
+      finish_all(&dice, &ids);
+      ++turn;
+    }
+    finish_all(&dice, &ids);
+    queue.check();
+  };
+  std::thread first(work, 0), second(work, 1);
+  first.join();
+  second.join();
+  Stream stream(0);
+  check_idle(stream);
+  CHECK(test::violations() == "[]");
+}
 
 // More copies than may be under way. Those beyond the limit are plain copies.
 TEST(more_than_may_be_under_way) {
