@@ -181,7 +181,7 @@ int64_t streams_for(const std::vector<size_t>& sizes, int64_t most, int64_t* mos
 // or smaller than the one before. Buffers have sizes that are powers of two. Of each size there may
 // be as many as one copy has.
 TEST(a_queue_shares_its_pipelines) {
-  const size_t least = 4 * kMiB, step = 160 * kKiB, count = 100;
+  const size_t least = 4 * kMiB, step = 160 * kKiB * test::kSlowdown, count = 100 / test::kSlowdown;
   std::vector<size_t> up, down, mixed;
   for (size_t i = 0; i < count; ++i) up.push_back(least + i * step);
   down.assign(up.rbegin(), up.rend());
@@ -242,7 +242,7 @@ TEST(streams_that_copy_both_ways) {
     Stream one(0), two(1);
     Queue first(one, kBytes), second(two, kBytes);
     int enqueued = 0;
-    for (int round = 0; round < 6; ++round) {
+    for (int round = 0; round < 4; ++round) {
       std::vector<std::pair<std::string, uint64_t>> ids;
       CHECK(simcuda_thread(1) == 0);  // only driver calls take time, and not the caller's own work
       CHECK(simcuda_configure("call_time", "1") == 0);
