@@ -106,6 +106,84 @@ TEST(delays_and_pools) {
   CHECK(flows[2].bytes < 0.9 * flows[0].bytes);
 }
 
+// Copies of one stream flow one after the other, so another copy shares its links with one of them
+// at a time. All of them together keep it waiting for as long as if they were one.
+TEST(copies_of_one_stream) {
+  test::running() = "copies of one stream";
+  const Flow one{board().host_to_device(0, 0), 55, 2, 0, kBytes};
+  const glake::StreamKey own{0, 5}, other{1, 6};
+  const std::vector<int> keys(4);
+  FlowForecast forecast(&board());
+  const double alone = forecast.end_ns(0, {one});
+  for (const int& key : keys) forecast.add(0, &key, {one}, own);
+  CHECK(near(forecast.end_ns(0, {one}), 2 * alone));  // beside the one that flows
+  CHECK(near(forecast.end_ns(0, {one}, other), 2 * alone));
+  CHECK(near(forecast.busiest({one}), 2 * alone));
+  CHECK(near(forecast.all_end_ns(0, {one}), 5 * alone));
+  // It begins when its stream comes to it, and is not slowed by the copies before it.
+  CHECK(near(forecast.end_ns(0, {one}, own), alone));
+  CHECK(near(forecast.busiest({one}, own), alone));
+  CHECK(!forecast.idle(0) && !forecast.idle(0, other) && forecast.idle(0, own));
+
+  // After one and a half copies, two and a half are left. Three of a kind would be left if all
+  // flowed at once.
+  const auto later = static_cast<uint64_t>(1.5 * alone);
+  CHECK(near(forecast.all_end_ns(later, {}), 2.5 * alone));
+  CHECK(near(forecast.busiest({}), 0.5 * alone));
+  forecast.remove(&keys[2]);  // one in the middle, which has not begun
+  CHECK(near(forecast.all_end_ns(later, {}), 1.5 * alone));
+  forecast.remove(&keys[1]);  // the one that flows
+  CHECK(near(forecast.all_end_ns(later, {}), alone));
+  CHECK(near(forecast.busiest({}), alone));
+  forecast.remove(&keys[0]);  // it is done already
+  CHECK(near(forecast.all_end_ns(later, {}), alone));
+  forecast.remove(&keys[3]);
+  CHECK(forecast.idle(later) && forecast.all_end_ns(later, {}) == 0);
+}
+
+// The sums of a queue stay right, whatever comes and goes, over routes that are the same and that
+// are not.
+TEST(sums_of_a_queue) {
+  std::mt19937 random(3);
+  const std::vector<int> keys(40);
+  for (int round = 0; round < 20; ++round) {
+    test::running() = "sums of a queue, round " + std::to_string(round);
+    FlowForecast forecast(&board());
+    std::vector<const int*> there;
+    std::vector<double> left(keys.size());
+    for (size_t i = 0; i < keys.size(); ++i) {
+      left[i] = kBytes / 64 * (1 + static_cast<double>(random() % 8));
+      const Flow flow{board().host_to_device(0, 0), 55, 2, 0, left[i]};
+      forecast.add(0, &keys[i], {flow}, {0, 5});
+      there.push_back(&keys[i]);
+      if (random() % 2 == 0) {
+        const size_t gone = random() % there.size();
+        left[static_cast<size_t>(there[gone] - keys.data())] = 0;
+        forecast.remove(there[gone]);
+        there.erase(there.begin() + static_cast<std::ptrdiff_t>(gone));
+      }
+      const double sum = std::accumulate(left.begin(), left.end(), 0.0);
+      if (sum == 0) {
+        CHECK(forecast.idle(0));
+        continue;
+      }
+      const Flow all{board().host_to_device(0, 0), 55, 2, 0, sum};
+      CHECK(near(forecast.all_end_ns(0, {}), FlowForecast(&board()).end_ns(0, {all})));
+    }
+  }
+}
+
+// Hundreds of copies of one stream that nobody removes are done when their time has come, also if
+// the forecast is not asked meanwhile.
+TEST(a_long_queue_ends) {
+  test::running() = "a long queue ends";
+  FlowForecast forecast(&board());
+  const Flow one{board().host_to_device(0, 0), 55, 2, 10'000, kBytes / 256};
+  for (int i = 0; i < 1000; ++i) forecast.add(0, nullptr, {one}, {0, 5});
+  CHECK(near(forecast.all_end_ns(0, {}), 1000.0 / 256 * kBytes / 55));
+  CHECK(forecast.idle(3'600'000'000'000));
+}
+
 // With a part of each limit lent, the forecast uses only these parts.
 TEST(parts) {
   test::running() = "parts";

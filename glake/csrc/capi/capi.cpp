@@ -99,7 +99,9 @@ int glake_stream_wait(int device, void* stream, void* for_stream) {
 
 int glake_forget_stream(int device, void* stream) {
   return api_call([&] {
-    Process::instance().stream_ends(device, glake::stream_of(stream), glake::StreamEnd::kNow);
+    Process& process = Process::instance();
+    process.stream_ends(device, glake::stream_of(stream), glake::StreamEnd::kNow);
+    process.transfer().forget_stream(device, glake::stream_of(stream));
   });
 }
 

@@ -107,6 +107,13 @@ void TransferHost::close() {
   engine_.reset();
 }
 
+void TransferHost::forget_stream(int device, StreamHandle stream) {
+  transfer::Engine* engine = enter();
+  if (engine == nullptr) return;
+  engine->forget_stream(device, stream);
+  leave();
+}
+
 void TransferHost::refuse_copied(void* ptr) {
   refuse_copied(ptr, process_.block(ptr, false).requested);
 }

@@ -29,6 +29,7 @@ class TransferHost {
   // Keeps the engine open until leave(). Null: it is not open, and leave() must not be called.
   transfer::Engine* enter();
   void leave() { users_.fetch_sub(1); }
+  void forget_stream(int device, StreamHandle stream);
   // Throws Error if a copy outside stream order uses the block.
   void refuse_copied(void* ptr);
   void refuse_copied(void* ptr, Bytes bytes);

@@ -65,6 +65,8 @@ class Engine {
   // Whether a copy outside stream order reads or writes there.
   bool copying(Address begin, Address end) { return ranges_.use(begin, end); }
   void place_of(const void* ptr, int* device, int* pinned);
+  // The caller's stream ends. Work that it has goes on.
+  void forget_stream(int device, StreamHandle stream) { enqueued_.forget_stream({device, stream}); }
   // Sets which GPUs may relay, besides those that this process copies to or from, and this
   // process's part of each limit of the topology (Planner::lend). Transfers under way get new
   // plans. Throws Error.

@@ -17,6 +17,7 @@ class Slot {
   ~Slot() { reset(); }
 
   Address at() const { return at_; }
+  Bytes bytes() const { return bytes_; }
   explicit operator bool() const { return owner_ != nullptr; }
   void reset();
   void abandon() { owner_ = nullptr; }  // for a buffer that something may use for ever

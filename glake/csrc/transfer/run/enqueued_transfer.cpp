@@ -85,12 +85,23 @@ void EnqueuedTransfer::open_path(Carried* path, size_t buffers, Bytes most) {
   }
 }
 
+// A pipeline with too small buffers is not passed on when another replaces it. Otherwise a queue
+// that is never empty would hold one of each size.
 PipelinePtr EnqueuedTransfer::line_for(const Path& path, size_t buffers, Bytes most) {
-  const auto fits = [&](const PipelinePtr& line) { return line->fits(path, buffers, most); };
-  const auto found = std::find_if(spare_.begin(), spare_.end(), fits);
-  if (found == spare_.end()) return tools_.pipelines.take(path, buffers, most);
-  PipelinePtr line = std::move(*found);
-  spare_.erase(found);
+  const auto take_over = [&](auto good) {
+    const auto found = std::find_if(spare_.begin(), spare_.end(), good);
+    if (found == spare_.end()) return PipelinePtr();
+    PipelinePtr line = std::move(*found);
+    spare_.erase(found);
+    return line;
+  };
+  PipelinePtr line = take_over([&](const PipelinePtr& one) { return one->fits(path, most); });
+  if (line != nullptr) {
+    tools_.pipelines.widen(line.get(), buffers, most);
+    return line;
+  }
+  line = tools_.pipelines.take(path, buffers, most);
+  take_over([&](const PipelinePtr& one) { return one->on_way(path); });
   return line;
 }
 
@@ -120,11 +131,12 @@ void EnqueuedTransfer::keep_timers(Carried* path) {
   for (size_t hop = 0; hop < path->around.size(); ++hop) keep(hops[hop], path->around[hop]);
 }
 
-// A transfer of which a path was closed passes on nothing: some of its work may be unknown.
+// A transfer of which a path was closed, or has no event behind it, passes on nothing: some of its
+// work may be unknown.
 EnqueuedTransfer::Before EnqueuedTransfer::for_next() const {
   Before before;
-  const auto closed = [](const auto& path) { return path->closed; };
-  if (over() || std::any_of(paths_.begin(), paths_.end(), closed)) return before;
+  const auto unknown = [](const auto& path) { return path->closed || !path->ends; };
+  if (over() || std::any_of(paths_.begin(), paths_.end(), unknown)) return before;
   before.ended = ended_;
   before.lines = spare_;
   for (const auto& path : paths_) before.lines.push_back(path->line);
@@ -284,7 +296,8 @@ void EnqueuedTransfer::join() {
 
 // The driver's answer about a stream tells of all failed copies in it. Its answer about an event
 // tells only of copies since the event before. If a transfer behind this one uses the same streams,
-// and a copy of it has failed already, this one is said to have failed too.
+// and a copy of it has failed already, this one is said to have failed too. That relies on CUDA
+// repeating the error of a copy: a driver that told it once would tell it when all is done.
 std::string EnqueuedTransfer::failure_of(const Carried& path) {
   if (path.line == nullptr) return "";
   for (const Pipeline::Step& step : path.line->steps) {

@@ -109,6 +109,11 @@ void EnqueuedTransfers::forget_last(const Ptr& transfer) {
   if (last != last_.end() && last->second == transfer) last_.erase(last);
 }
 
+void EnqueuedTransfers::forget_stream(StreamKey stream) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  last_.erase(stream);
+}
+
 // Finishes the transfers whose copies are done, because perhaps no caller waits for them. Those of
 // one stream end one after the other.
 void EnqueuedTransfers::look() {

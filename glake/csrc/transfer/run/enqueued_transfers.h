@@ -36,6 +36,8 @@ class EnqueuedTransfers {
   Ptr find(uint64_t id);  // throws Error
   int wait(const Ptr& transfer, uint64_t timeout_ns, std::string* text);
   bool done(const Ptr& transfer);
+  // The stream ends. Its handle may be that of a new stream, whose copies do not come after its.
+  void forget_stream(StreamKey stream);
   void release(uint64_t id);
   Bytes landed(const Ptr& transfer);
   std::string result(const Ptr& transfer);

@@ -75,6 +75,7 @@ class FlowForecast {
     bool in(StreamKey own) const { return own.device >= 0 && stream == own; }
   };
   void advance(uint64_t now);
+  void leap(double left);
   double limit_of(size_t limit) const;
   double end_of(FlowRace* race, size_t awaited) const;
   static void add_sums(Queue* queue, Copy* copy);

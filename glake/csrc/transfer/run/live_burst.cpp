@@ -13,6 +13,7 @@ void LiveBurst::plan_next(const Bursts::Copy& copy, size_t number, uint64_t vers
   spoilt_ = spoilt_ || version_ != version || number != begun_;
   queued_ = queued_ || (copy.stream.device >= 0 && ends_.count(copy.stream) != 0);
   ends_.emplace(copy.stream, 0);
+  if (version_ != version) queues_.clear();  // links or relays were taken away, or are slow
   streams_.push_back(copy.stream);
   if (trials_ == nullptr) return;
   spoilt_ = spoilt_ || (queued_ && !trials_->queued());
@@ -39,7 +40,9 @@ void LiveBurst::keep_queues(BurstWay way, std::vector<Expected> queues) {
 
 bool LiveBurst::plan_queues(std::vector<Expected>* queues) const {
   for (Expected& one : *queues) {
-    const auto same = [&](const Expected& kept) { return kept.stream == one.stream; };
+    const auto same = [&](const Expected& kept) {
+      return kept.stream == one.stream && kept.demand == one.demand;
+    };
     const auto kept = std::find_if(queues_.begin(), queues_.end(), same);
     if (kept == queues_.end() || one.stream.device < 0) return false;
     one.plan = kept->plan;

@@ -1,5 +1,6 @@
 #include "transfer/run/pipelines.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "driver/device_scope.h"
@@ -16,18 +17,20 @@ Status destroy_event(Driver& driver, EventId* event) {
 
 }  // namespace
 
-bool Pipeline::fits(const Path& path, size_t buffers, Bytes bytes) const {
+bool Pipeline::on_way(const Path& path) const {
   if (steps.size() != path.hops.size()) return false;
   for (size_t hop = 0; hop < steps.size(); ++hop) {
     if (steps[hop].device != ChunkHop::device_of(path.hops[hop])) return false;
   }
   for (size_t hop = 0; hop < between.size(); ++hop) {
-    const Between& room = between[hop];
-    if (!(room.place == path.hops[hop].to) || room.lent < buffers || room.bytes < bytes) {
-      return false;
-    }
+    if (!(between[hop].place == path.hops[hop].to)) return false;
   }
   return true;
+}
+
+bool Pipeline::fits(const Path& path, Bytes bytes) const {
+  return on_way(path) && std::all_of(between.begin(), between.end(),
+                                     [&](const Between& room) { return room.bytes >= bytes; });
 }
 
 PipelinePool::Key PipelinePool::key_of(const Pipeline& line) {
@@ -52,7 +55,10 @@ PipelinePtr PipelinePool::take(const Path& path, size_t buffers, Bytes bytes) {
   }
   const Status s = make_streams(line.get());
   if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "a stream for a path: " + driver_.describe(s));
-  fill(line.get(), path, buffers, bytes);
+  for (size_t hop = 0; hop < line->between.size(); ++hop) {
+    line->between[hop].place = path.hops[hop].to;
+  }
+  widen(line.get(), buffers, bytes);
   return line;
 }
 
@@ -72,19 +78,20 @@ Pipeline PipelinePool::spare(const Key& devices) {
   return line;
 }
 
-void PipelinePool::fill(Pipeline* line, const Path& path, size_t buffers, Bytes bytes) {
+void PipelinePool::widen(Pipeline* line, size_t buffers, Bytes bytes) {
   for (size_t hop = 0; hop < line->between.size(); ++hop) {
     Pipeline::Between& room = line->between[hop];
-    room.place = path.hops[hop].to;
+    if (room.lent >= buffers) continue;
     if (room.buffers.size() < buffers) room.buffers.resize(buffers);
-    std::vector<Slot> slots = slots_.lend_several(room.place, bytes, buffers);
-    for (size_t i = 0; i < buffers; ++i) {
-      const Status s = make_events(line, hop, &room.buffers[i]);
+    std::vector<Slot> slots = slots_.lend_several(room.place, bytes, buffers - room.lent);
+    for (Slot& slot : slots) {
+      Pipeline::Buffer& buffer = room.buffers[room.lent];
+      const Status s = make_events(line, hop, &buffer);
       if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "an event for a path: " + driver_.describe(s));
-      room.buffers[i].slot = std::move(slots[i]);
+      room.bytes = room.lent == 0 ? slot.bytes() : std::min(room.bytes, slot.bytes());
+      buffer.slot = std::move(slot);
+      ++room.lent;
     }
-    room.lent = buffers;
-    room.bytes = bytes;
   }
 }
 

@@ -30,13 +30,15 @@ struct Pipeline {
     Place place;
     std::vector<Buffer> buffers;
     size_t lent = 0;
-    Bytes bytes = 0;  // of each slot, at least
+    Bytes bytes = 0;  // of the smallest slot
   };
   std::vector<Step> steps;       // one for each hop
   std::vector<Between> between;  // one for each hop but the last
 
-  // Whether it can carry a transfer over this path that needs so many buffers of so many bytes.
-  bool fits(const Path& path, size_t buffers, Bytes bytes) const;
+  // Whether its streams and buffers are where this path's hops need them.
+  bool on_way(const Path& path) const;
+  // Whether it can carry chunks of so many bytes over this path.
+  bool fits(const Path& path, Bytes bytes) const;
 };
 // It is nobody's again once the last transfer that holds it is done.
 using PipelinePtr = std::shared_ptr<Pipeline>;
@@ -52,6 +54,9 @@ class PipelinePool {
   // A pipeline for this path, with `buffers` buffers of `bytes` bytes between two hops. Throws
   // Error.
   PipelinePtr take(const Path& path, size_t buffers, Bytes bytes);
+  // Lends it more buffers between two hops if it has fewer than `buffers`. Transfers that were
+  // enqueued before do not mind. Throws Error.
+  void widen(Pipeline* line, size_t buffers, Bytes bytes);
   // How many pipelines transfers hold.
   size_t lent();
   // Makes an event of the device's context that can be timed. keep_timer() keeps it for the next
@@ -67,7 +72,6 @@ class PipelinePool {
   static Key key_of(const Pipeline& line);
   Pipeline spare(const Key& devices);
   void give(Pipeline line);
-  void fill(Pipeline* line, const Path& path, size_t buffers, Bytes bytes);
   Status make_streams(Pipeline* line);
   Status make_events(Pipeline* line, size_t hop, Pipeline::Buffer* buffer);
   Status destroy(Pipeline* line);

@@ -147,8 +147,7 @@ Outlook Scheduler::look_ahead(const Request& request, std::vector<Demand> runnin
   }
   outlook.followed = !burst.next.empty();
   Ways ways;
-  std::vector<Demand> demands;
-  ways.joint = queues_of(request, burst, &demands);
+  ways.joint = queues_of(request, burst);
   std::vector<StreamKey> streams;
   for (const Expected& one : ways.joint) streams.push_back(one.stream);
   add_enqueued(&running, streams);
@@ -161,7 +160,7 @@ Outlook Scheduler::look_ahead(const Request& request, std::vector<Demand> runnin
     ways.planned = outlook.live->plan_queues(&ways.joint);
     outlook.timed = outlook.live->timed();
   }
-  if (!plan_ways(std::move(running), demands, &ways)) return outlook;
+  if (!plan_ways(std::move(running), &ways)) return outlook;
   const auto many = [](const Expected& one) { return one.copies > 1; };
   const bool queued = std::any_of(ways.joint.begin(), ways.joint.end(), many);
   if (outlook.way == BurstWay::kUnknown) choose_way(request, ways, queued, &outlook);
@@ -177,22 +176,21 @@ Outlook Scheduler::look_ahead(const Request& request, std::vector<Demand> runnin
   return outlook;
 }
 
-// Plans the copies of `demands` in three ways. False: one of them has no path.
-bool Scheduler::plan_ways(std::vector<Demand> running, const std::vector<Demand>& demands,
-                          Ways* ways) {
+// Plans the copies beside `running` ones in three ways. False: one of them has no path.
+bool Scheduler::plan_ways(std::vector<Demand> running, Ways* ways) {
   ways->alone = ways->plain = ways->joint;
   std::lock_guard<std::mutex> guard(mutex_);
   const size_t own = running.size();
-  running.insert(running.end(), demands.begin(), demands.end());
+  for (const Expected& one : ways->joint) running.push_back(one.demand);
   std::shared_ptr<const Planner::Plans> plans;
   if (!ways->planned) plans = planner_->find(running);
-  for (size_t i = 0; i < demands.size(); ++i) {
+  for (size_t i = 0; i < ways->joint.size(); ++i) {
     PlanPtr &joint = ways->joint[i].plan, &alone = ways->alone[i].plan;
     if (plans != nullptr) joint = {plans, &(*plans)[own + i]};
-    alone = planner_->find_last({demands[i]});
+    alone = planner_->find_last({ways->joint[i].demand});
     if (joint->paths.empty() || alone->paths.empty()) return false;
     leave_thin_paths(&alone);
-    ways->plain[i].plan = plain_plan(demands[i], joint->plain);
+    ways->plain[i].plan = plain_plan(ways->joint[i].demand, joint->plain);
   }
   return true;
 }
@@ -224,23 +222,21 @@ void Scheduler::adopt(LiveBurst* live, std::shared_ptr<BurstTrials> trials) {
 
 // The copies of the burst from this one on, by their streams. The first are those of the request's
 // own stream. Those that its stream makes in another direction are left out.
-std::vector<Expected> Scheduler::queues_of(const Request& request, const Bursts::Burst& burst,
-                                           std::vector<Demand>* demands) {
+std::vector<Expected> Scheduler::queues_of(const Request& request, const Bursts::Burst& burst) {
   const StreamKey own = request.stream_key();
-  std::vector<Expected> queues{{nullptr, request.parts.total(), 1, 0, own}};
-  *demands = {request.demand()};
+  std::vector<Expected> queues{{nullptr, request.parts.total(), 1, 0, own, request.demand()}};
   for (size_t i = 0; i < burst.next.size(); ++i) {
     const Bursts::Copy& copy = burst.next[i];
-    size_t found = queues.size();
-    for (size_t k = 0; k < queues.size() && copy.stream.device >= 0; ++k) {
-      if (queues[k].stream == copy.stream && (*demands)[k] == copy.demand) found = k;
-    }
-    if (found < queues.size()) {
-      queues[found].bytes += copy.bytes;
-      ++queues[found].copies;
-    } else if (copy.stream.device < 0 || !(copy.stream == own)) {
-      queues.push_back({nullptr, copy.bytes, 1, i + 1, copy.stream});
-      demands->push_back(copy.demand);
+    const bool ordered = copy.stream.device >= 0;
+    const auto same = [&](const Expected& one) {
+      return ordered && one.stream == copy.stream && one.demand == copy.demand;
+    };
+    const auto queue = std::find_if(queues.begin(), queues.end(), same);
+    if (queue != queues.end()) {
+      queue->bytes += copy.bytes;
+      ++queue->copies;
+    } else if (!ordered || !(copy.stream == own)) {
+      queues.push_back({nullptr, copy.bytes, 1, i + 1, copy.stream, copy.demand});
     }
   }
   return queues;

@@ -137,10 +137,9 @@ class Scheduler {
     std::vector<Expected> joint, alone, plain;
     bool planned = false;  // joint was planned when the burst began
   };
-  bool plan_ways(std::vector<Demand> running, const std::vector<Demand>& demands, Ways* ways);
+  bool plan_ways(std::vector<Demand> running, Ways* ways);
   void choose_way(const Request& request, const Ways& ways, bool queued, Outlook* outlook);
-  static std::vector<Expected> queues_of(const Request& request, const Bursts::Burst& burst,
-                                         std::vector<Demand>* demands);
+  static std::vector<Expected> queues_of(const Request& request, const Bursts::Burst& burst);
   double end_of(const Request& request, const std::vector<Expected>& burst, size_t followers);
   void tell_forecast();
   DecisionPtr decide(const Request& request, const std::vector<PlanPtr>& plans,
