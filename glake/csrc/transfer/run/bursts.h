@@ -36,7 +36,7 @@ class Bursts {
   struct Copy {
     Demand demand;
     Bytes bytes = 0;
-    StreamKey stream;  // in whose order it is, this time
+    StreamKey stream{};  // in whose order it is, this time
     bool operator==(const Copy& other) const {
       return demand == other.demand && bytes == other.bytes;
     }

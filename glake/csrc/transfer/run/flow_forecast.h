@@ -51,7 +51,7 @@ class FlowForecast {
   // After how many ns these flows, and all that run but for those in the streams `without`, are
   // done.
   double all_end_ns(uint64_t now, const std::vector<Flow>& flows,
-                    const std::vector<StreamKey>& without);
+                    const std::vector<StreamKey>& without = {});
   // Whether no flow runs, but for those in `own`.
   bool idle(uint64_t now, StreamKey own = {});
   // Adds the flows of a copy that begins now, or when its stream comes to it. remove(key) ends

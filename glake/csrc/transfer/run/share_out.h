@@ -64,8 +64,8 @@ struct Expected {
   Bytes bytes = 0;    // of all of them
   size_t copies = 1;  // how many there are
   size_t before = 0;  // how many other copies the thread begins before the first of them
-  StreamKey stream;
-  Demand demand;
+  StreamKey stream{};
+  Demand demand{};
 };
 // What is known, when a copy begins, of the copies that the same thread will begin right after it.
 struct Outlook {
