@@ -87,7 +87,8 @@ GLAKE_API int glake_stream_wait(int device, void* stream, void* for_stream);
 
 /* Call it before a stream that glake was given is destroyed. Memory that was freed on the stream
  * serves other streams once the stream's work is done. In a few cases it does so only after the
- * device was synchronised. */
+ * device was synchronised. Copies in a later stream with the same handle do not wait for this
+ * stream's copies. */
 GLAKE_API int glake_forget_stream(int device, void* stream);
 
 /* Says that the stream may be destroyed at any time, without glake_forget_stream(). Call it before
