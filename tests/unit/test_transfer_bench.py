@@ -106,24 +106,33 @@ def test_one_row_of_each(rows: list[dict[str, Any]], preset_rows: list[dict[str,
     transfers = {row["transfer"] for row in every(rows, platform="odd [box]")}
     assert transfers == {
         *("h2d", "d2h", "bidir", "h2d:pair", "h2d:pair:0,2", "all-h2d", "all-d2h"),
-        *("p2p:0>1", "p2p:0>2", "p2p:1>2"),
+        *("p2p:0>1", "p2p:0>2", "p2p:1>2", "h2d:queue", "d2h:queue", "all-h2d:queue"),
     }
-    assert {row["transfer"] for row in every(rows, platform="alone")} == {"h2d", "d2h", "bidir"}
+    assert {row["transfer"] for row in every(rows, platform="alone")} == {
+        *("h2d", "d2h", "bidir", "h2d:queue", "d2h:queue")
+    }
     assert {row["host"] for row in every(rows, transfer="d2h")} == {"local", "interleaved", "pages"}
     assert {row["size"] for row in preset_rows} == {1000001, 64 * MIB}
     assert {row["host"] for row in preset_rows} == {"local", "interleaved"}
 
 
-def test_fields(rows: list[dict[str, Any]], preset_rows: list[dict[str, Any]]) -> None:
+def test_fields(rows: list[dict[str, Any]], preset_rows: list[dict[str, Any]], files: Path) -> None:
+    platforms = {**load_platforms(), **load_platforms(str(files))}
     for row in rows + preset_rows:
         assert row.keys() >= KEYS | {"first", "paths", "refusals", "missed", "us", "relayed"}
         assert 0 < row["core_per_path"] < 3
         count = len(row.get("rates", [0]))
+        queued = row["transfer"].endswith(":queue")
+        if queued:
+            assert "jain" not in row
+            each_gpu = row["transfer"].startswith("all")
+            count = 4 * platforms[row["platform"]].gpus if each_gpu else 8
         assert sum(path["bytes"] for path in row["paths"]) == count * row["size"], row
         for refusal in row["refusals"]:
             assert refusal["path"] and refusal["reason"]
-        assert ("jain" in row) == (count > 1)
-        if count > 1:
+        if not queued:
+            assert ("jain" in row) == (count > 1)
+        if "jain" in row:
             assert 1 / count <= row["jain"] <= 1 and row["fair_bound"] <= row["bound"] * 1.001
         for label in RATES:
             assert 0 < row[label] <= row["bound"] * 1.001, (label, row)
@@ -206,11 +215,19 @@ def test_glake_gains_where_there_is_a_gain(preset_rows: list[dict[str, Any]]) ->
 
 
 def test_the_same_each_time() -> None:
-    """Threads that enqueue side by side have no order, so this can hold for held streams only."""
+    """Threads that enqueue side by side have no order, so this can hold for held streams only.
+    There the threads of several copies in one stream have none either.
+    """
     first, again = (
         rows_of("--platform", "dgx_a100", "--sizes", "64MiB", "--order", "held") for _ in range(2)
     )
-    assert first == again
+    queues = [row for row in first if row["transfer"].endswith(":queue")]
+    assert queues
+    for row, other in zip(first, again, strict=True):
+        if row in queues:
+            assert other["achieved"] == pytest.approx(row["achieved"], rel=0.02)
+        else:
+            assert row == other
 
 
 def test_polled_completion_takes_time_and_keeps_the_gain() -> None:
@@ -221,7 +238,8 @@ def test_polled_completion_takes_time_and_keeps_the_gain() -> None:
     assert {row["completion"] for row in polled} == {"polled"}
     for before, after in zip(woken, polled, strict=True):
         assert after["achieved"] >= 0.98 * after["plain"], (after["transfer"], after["host"])
-        if after["relayed"] and not before["transfer"].startswith("all"):
+        alone = not before["transfer"].startswith("all") and ":queue" not in before["transfer"]
+        if after["relayed"] and alone:
             assert after["us"]["achieved"] >= before["us"]["achieved"]
     assert sum(row["us"]["achieved"] for row in polled) > sum(
         row["us"]["achieved"] for row in woken
