@@ -152,15 +152,20 @@ Outlook Scheduler::look_ahead(const Request& request, std::vector<Demand> runnin
   for (const Expected& one : ways.joint) streams.push_back(one.stream);
   add_enqueued(&running, streams);
   const bool own_follow = ways.joint.size() == 1 && !burst.next.empty();
-  if (ways.joint.size() == 1 && running.empty()) return outlook;  // only its own stream's copies
-  outlook.way = burst.way;
-  if (outlook.live != nullptr) {
+  BurstWay way = burst.way;
+  {
     std::lock_guard<std::mutex> guard(small_mutex_);
-    if (outlook.live->way() != BurstWay::kUnknown) outlook.way = outlook.live->way();
-    ways.planned = outlook.live->plan_queues(&ways.joint);
-    outlook.timed = outlook.live->timed();
+    // Copies of its own stream do not run beside it.
+    const bool queue = own_follow || under_way_.in(request.stream_key());
+    if (queue && ways.joint.size() == 1 && running.empty()) return outlook;
+    if (outlook.live != nullptr) {
+      if (outlook.live->way() != BurstWay::kUnknown) way = outlook.live->way();
+      ways.planned = outlook.live->plan_queues(&ways.joint);
+      outlook.timed = outlook.live->timed();
+    }
   }
   if (!plan_ways(std::move(running), &ways)) return outlook;
+  outlook.way = way;
   const auto many = [](const Expected& one) { return one.copies > 1; };
   const bool queued = std::any_of(ways.joint.begin(), ways.joint.end(), many);
   if (outlook.way == BurstWay::kUnknown) choose_way(request, ways, queued, &outlook);
