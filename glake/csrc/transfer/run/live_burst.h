@@ -63,11 +63,11 @@ class LiveBurst {
   uint64_t ns_ = 0;                  // from the first copy's call until the last one was done
   std::vector<DivisionTimes> times_;
   std::vector<DecisionPtr> decisions_;
-  bool foreseen_ = true;
-  bool timed_ = false;   // its plain copies are to be timed
-  bool plain_ = false;   // it had a plain copy that nobody timed
-  bool queued_ = false;  // some of its copies are behind others in their stream
-  bool spoilt_ = false;  // it shows nothing
+  bool foreseen_ = true;  // its copies were known when it began
+  bool timed_ = false;    // its plain copies are to be timed
+  bool plain_ = false;    // it had a plain copy that nobody timed
+  bool queued_ = false;   // some of its copies are behind others in their stream
+  bool spoilt_ = false;   // it shows nothing
 };
 
 }  // namespace glake::transfer
