@@ -4,6 +4,7 @@
 #include <atomic>
 #include <thread>
 
+#include "gpu_stream.h"
 #include "transfer_play.h"
 
 using test::Buffer;
@@ -13,47 +14,9 @@ using test::kForever;
 using test::kMiB;
 using test::kPinned;
 using test::Node;
+using test::Stream;
 
 namespace {
-
-// A stream of one GPU, whose work can be held up.
-class Stream {
- public:
-  explicit Stream(int device) : device_(device) {
-    CurrentContext context(device);
-    CHECK(cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-    word_ = static_cast<uint32_t*>(glake_host_malloc(4));
-    CHECK(word_ != nullptr);
-    *word_ = 0;
-  }
-  ~Stream() {
-    let_go();
-    synchronize();
-    CurrentContext context(device_);
-    test::end_stream(stream_);
-    OK(glake_host_free(word_));
-  }
-  CUstream get() const { return stream_; }
-  void hold() {
-    CurrentContext context(device_);
-    const auto at = reinterpret_cast<CUdeviceptr>(word_);
-    CHECK(cuStreamWaitValue32(stream_, at, 1, CU_STREAM_WAIT_VALUE_GEQ) == CUDA_SUCCESS);
-  }
-  void let_go() { __atomic_store_n(word_, 1, __ATOMIC_RELEASE); }
-  void fill(uint64_t at, unsigned char value, size_t bytes) {
-    CurrentContext context(device_);
-    CHECK(cuMemsetD8Async(at, value, bytes, stream_) == CUDA_SUCCESS);
-  }
-  void synchronize() {
-    CurrentContext context(device_);
-    CHECK(cuStreamSynchronize(stream_) == CUDA_SUCCESS);
-  }
-
- private:
-  int device_;
-  CUstream stream_ = nullptr;
-  uint32_t* word_;
-};
 
 // A tracked copy is done when its bytes have arrived, whatever work comes after it in its stream.
 TEST(tracked_copies) {
