@@ -172,6 +172,26 @@ TEST(more_or_fewer_chunks_are_tried) {
   CHECK(least < 0.4);  // fewer were tried
 }
 
+// Each round with more chunks takes a little less time, but its calls take the caller much more.
+TEST(calls_cost_time_too) {
+  test::running() = "calls";
+  const Two two;
+  const auto chunks_in_the_end = [&](double calls_ns) {
+    DivisionTrials trials(1);
+    auto decision = std::make_shared<Decision>(*two.decision());
+    decision->calls_ns = calls_ns;
+    trials.decide(0, decision);
+    for (int i = 0; i < 20; ++i) {
+      const Division& division = *trials.next(0)->division;
+      const auto ns = static_cast<uint64_t>(100'000 - 2'000 * division.chunks);
+      trials.saw({two.times(division, ns, ns)}, ns);
+    }
+    return trials.next(0)->division->chunks;
+  };
+  CHECK(chunks_in_the_end(100) > 2);
+  CHECK(chunks_in_the_end(25'000) < 1);
+}
+
 // The copies of a burst are tried together, and plain ones among them stay plain.
 TEST(a_burst_is_tried_as_a_whole) {
   test::running() = "burst";

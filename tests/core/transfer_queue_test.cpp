@@ -159,6 +159,27 @@ TEST(a_queue_shares_its_pipelines) {
   }
 }
 
+// The first copy's buffers are too small for the chunks of the one behind it.
+TEST(a_large_copy_behind_a_small_one) {
+  test::running() = "small, large";
+  Node node("dgx_a100", {{"memory", "1GiB"}});
+  Buffer dst(0, 384 * kMiB), src(kPinned, dst.bytes());
+  src.fill(3);
+  Stream stream(0);
+  const auto copy = [&](size_t bytes) {
+    return Call(dst, 0, src, 0, bytes).on(stream.get(), 0).flags(GLAKE_COPY_RELAYED).start();
+  };
+  test::finish(copy(4 * kMiB));  // contexts and streams are open
+  std::memset(dst.data(), 0, dst.bytes());
+  stream.hold();
+  const uint64_t small = copy(4 * kMiB), large = copy(dst.bytes());
+  CHECK(under_way() == 2);
+  stream.let_go();
+  test::finish(small);
+  test::finish(large);
+  CHECK(dst.holds(3, 0, dst.bytes(), 0));
+}
+
 void random_queue(uint64_t seed) {
   test::running() = "queue, seed " + std::to_string(seed);
   Node node(seed % 2 == 0 ? "dgx_a100" : "dgx1v",
@@ -600,6 +621,42 @@ void relay_dies(bool backwards) {
   CHECK_TEXT(id != 0, test::last_error());
   OK(glake_copy_wait(id, kForever));
   CHECK(dst.holds(4, kBytes, kBytes, 0));
+}
+
+int64_t chunks_of(const std::string& result) {
+  int64_t chunks = 0;
+  for (size_t at = 0; (at = result.find("\"chunks\": ", at)) != std::string::npos; ++at) {
+    chunks += test::number_in(result.substr(at), "chunks");
+  }
+  return chunks;
+}
+
+// A relay does both copies of a chunk on its way in, so they follow each other in one stream, with
+// one buffer for each stream. On the way out two GPUs copy. They tell each other by events.
+TEST(a_chunk_goes_on_in_its_stream) {
+  test::running() = "joined hops";
+  Node node("dgx_a100", {{"memory", "512MiB"}});
+  Buffer there(0, 192 * kMiB), here(kPinned, there.bytes()), back(kPinned, there.bytes());
+  here.fill(7);
+  const Stream stream(0);
+  const auto copy = [&](const Buffer& dst, const Buffer& src, int64_t* chunks) {
+    const int64_t before = simcuda_calls("cuEventRecord");
+    const uint64_t id = Call(dst, 0, src, 0, dst.bytes()).on(stream.get(), 0).start();
+    const int64_t records = simcuda_calls("cuEventRecord") - before;
+    const int64_t held = slots();
+    const std::string result = test::finish(id);
+    CHECK_TEXT(result.find("\"relayed\": true") != std::string::npos, result);
+    *chunks = chunks_of(result);
+    return std::make_pair(records, held);
+  };
+  int64_t chunks = 0;
+  const auto [records_in, slots_in] = copy(there, here, &chunks);
+  CHECK(there.holds(7, 0, there.bytes(), 0));
+  CHECK_TEXT(records_in < chunks, std::to_string(records_in) + " of " + std::to_string(chunks));
+  const auto [records_out, slots_out] = copy(back, there, &chunks);
+  CHECK(back.holds(7, 0, back.bytes(), 0));
+  CHECK_TEXT(records_out > chunks, std::to_string(records_out) + " of " + std::to_string(chunks));
+  CHECK_TEXT(slots_in < slots_out, std::to_string(slots_in) + ", " + std::to_string(slots_out));
 }
 
 TEST(a_relay_dies) { relay_dies(false); }

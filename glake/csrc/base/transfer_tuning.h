@@ -150,15 +150,17 @@ struct TransferTuning {
   // A slow hop stands idle for the time of this many chunks: until the hop before it has filled its
   // buffers, and again after its last chunk. Two chunks are on a hop at once.
   static constexpr double kFill = 3;
+  // The first two hops from host memory share their streams if the second is this many times as
+  // fast. A chunk on a slower one would leave the first hop idle. Chosen like kEnds.
+  static constexpr double kJoined = 2.5;
+  // The shorter chunks at both ends leave the only slow hop idle for the time of this part of a
+  // chunk. Chosen with the model that Cutting names (share_out.cpp).
+  static constexpr double kEnds = 0.4;
   // What a caller's time costs, as a part of a copy's time. kBlocked counts if no later copy waits
   // until this one is enqueued, kBlockedUnknown if one may wait. Guesses.
   static constexpr double kBlocked = 0.1, kBlockedUnknown = 1;
   // A hop counts as slow if it is at most this much faster than the slowest one.
   static constexpr double kNearlySlowest = 1.5;
-  // A chunk of a path with one slow hop is at most a kWhole-th of the path's bytes, and at most a
-  // kWhole-th of the bytes that are left. If later copies wait until this one is enqueued, it may
-  // be a kWholeInHaste-th.
-  static constexpr double kWhole = 4, kWholeInHaste = 2;
   static constexpr Bytes kLongestChunk = 16 * kMiB;  // on a relayed path
   // So that no short chunk is left of a range, a path may carry a kOverPart-th more than its part.
   static constexpr Bytes kOverPart = 64;

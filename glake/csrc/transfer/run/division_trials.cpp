@@ -70,7 +70,8 @@ void DivisionTrials::cut(size_t i, DecisionPtr decision) {
 }
 
 void DivisionTrials::saw(std::vector<DivisionTimes> times, uint64_t ns) {
-  bool better = least_ns_ == 0 || ns < least_ns_;
+  const double spent = cost(ns);
+  bool better = least_ns_ == 0 || spent < least_cost_;
   if (!trial_.empty()) {
     if (better) accept();
     if (!better && of_chunks_) chunk_moves_.pop_back();
@@ -86,9 +87,19 @@ void DivisionTrials::saw(std::vector<DivisionTimes> times, uint64_t ns) {
   }
   if (better) {
     least_ns_ = ns;
+    least_cost_ = spent;
     best_times_ = std::move(times);
   }
   begin_trial();
+}
+
+// More chunks may save less time than their calls take from the callers.
+double DivisionTrials::cost(uint64_t ns) const {
+  double calls = 0;
+  for (size_t i = 0; i < best_.size(); ++i) {
+    if (next(i) != nullptr) calls += next(i)->calls_ns;
+  }
+  return static_cast<double>(ns) + TransferTuning::kBlocked * calls;
 }
 
 void DivisionTrials::accept() {

@@ -1,6 +1,6 @@
 // Improves the division of copies that are made again and again. The forecast does not know all
 // that paths cost each other. So bytes are moved from the paths that ended last to those that ended
-// first, and the division that took the least time stays.
+// first, and the division that cost the least time stays.
 #pragma once
 
 #include <cstdint>
@@ -57,6 +57,7 @@ class DivisionTrials {
   void saw(std::vector<DivisionTimes> times, uint64_t ns);
 
  private:
+  double cost(uint64_t ns) const;
   void accept();
   void restart();
   void begin_trial();
@@ -65,7 +66,8 @@ class DivisionTrials {
 
   std::vector<DecisionPtr> best_, trial_;  // by copy; trial_ is empty if there is none
   std::vector<DivisionTimes> best_times_;
-  uint64_t least_ns_ = 0;
+  uint64_t least_ns_ = 0;            // what the best took
+  double least_cost_ = 0;            // the same with a part of its calls' time
   double step_ = 1;                  // of the next evening
   std::vector<double> chunk_moves_;  // times as many chunks, to be tried; the last one is next
   bool of_chunks_ = false;           // whether the trial is one of them

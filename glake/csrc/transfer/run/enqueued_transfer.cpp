@@ -38,7 +38,7 @@ void EnqueuedTransfer::enqueue(PlanPtr plan, const std::vector<PathShare>& share
     for (const Range& range : share.chunks) most = std::max(most, range.bytes());
     path->planned = share.chunks.size();
     path->timed = timed && path->planned >= TransferTuning::kLeastTimed ? 1 : 0;
-    open_path(path, share.buffers, most);
+    open_path(path, {share.joined, share.buffers, most});
   }
   expect_ok(tools_.pipelines.timer(device, &begun_));
   expect_ok(tools_.pipelines.timer(device, &ended_));
@@ -71,14 +71,14 @@ EnqueuedTransfer::Carried* EnqueuedTransfer::add_path(const PlannedPath& path) {
 }
 
 // If a path cannot have what it needs, it is closed. That is not a fault of its links.
-void EnqueuedTransfer::open_path(Carried* path, size_t buffers, Bytes most) {
+void EnqueuedTransfer::open_path(Carried* path, const Pipeline::Use& use) {
   try {
     tools_.devices.prepare(path->path->path);
     path->around.resize(path->path->path.hops.size());
-    PipelinePtr line = line_for(path->path->path, buffers, most);
+    PipelinePtr line = line_for(path->path->path, use);
     const Status s = make_timers(path);
     if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "an event: " + tools_.driver.describe(s));
-    path->buffers = buffers;
+    path->buffers = use.buffers;
     path->line = std::move(line);
   } catch (const Error& e) {
     close_path(path, e.what());
@@ -87,7 +87,7 @@ void EnqueuedTransfer::open_path(Carried* path, size_t buffers, Bytes most) {
 
 // A pipeline with too small buffers is not passed on when another replaces it. Otherwise a queue
 // that is never empty would hold one of each size.
-PipelinePtr EnqueuedTransfer::line_for(const Path& path, size_t buffers, Bytes most) {
+PipelinePtr EnqueuedTransfer::line_for(const Path& path, const Pipeline::Use& use) {
   const auto take_over = [&](auto good) {
     const auto found = std::find_if(spare_.begin(), spare_.end(), good);
     if (found == spare_.end()) return PipelinePtr();
@@ -95,12 +95,12 @@ PipelinePtr EnqueuedTransfer::line_for(const Path& path, size_t buffers, Bytes m
     spare_.erase(found);
     return line;
   };
-  PipelinePtr line = take_over([&](const PipelinePtr& one) { return one->fits(path, most); });
+  PipelinePtr line = take_over([&](const PipelinePtr& one) { return one->fits(path, use); });
   if (line != nullptr) {
-    tools_.pipelines.widen(line.get(), buffers, most);
+    tools_.pipelines.widen(line.get(), use);
     return line;
   }
-  line = tools_.pipelines.take(path, buffers, most);
+  line = tools_.pipelines.take(path, use);
   take_over([&](const PipelinePtr& one) { return one->on_way(path); });
   return line;
 }
@@ -191,19 +191,25 @@ bool EnqueuedTransfer::submit(Carried* path, Range range, ChunkCopier* copier) {
 Status EnqueuedTransfer::submit_hop(Carried* path, size_t hop, Range range, ChunkCopier* copier) {
   Driver& driver = tools_.driver;
   Pipeline& line = *path->line;
-  const size_t chunk_number = path->tried, turn = chunk_number % path->buffers;
+  const size_t chunk_number = path->tried;
   const bool last = hop + 1 == line.steps.size();
   const int device = line.steps[hop].device;
   const StreamHandle stream = line.steps[hop].streams[chunk_number % TransferTuning::kFlows];
-  Pipeline::Buffer* const from = hop == 0 ? nullptr : &line.between[hop - 1].buffers[turn];
-  Pipeline::Buffer* const to = last ? nullptr : &line.between[hop].buffers[turn];
+  const auto buffer = [&](size_t behind) {
+    const size_t buffers = line.buffers_behind(behind, path->buffers);
+    return &line.between[behind].buffers[chunk_number % buffers];
+  };
+  Pipeline::Buffer* const from = hop == 0 ? nullptr : buffer(hop - 1);
+  Pipeline::Buffer* const to = last ? nullptr : buffer(hop);
+  const bool comes = from != nullptr && !line.follows_in_stream(hop);     // from another stream
+  const bool leaves = to != nullptr && !line.follows_in_stream(hop + 1);  // for another stream
   Status s;
-  if (from != nullptr) {
+  if (comes) {
     s = driver.wait_stream(device, stream, from->filled);
-  } else if (chunk_number < TransferTuning::kFlows) {
+  } else if (hop == 0 && chunk_number < TransferTuning::kFlows) {
     s = driver.wait_stream(device, stream, begun_);
   }
-  if (s.ok() && to != nullptr && chunk_number >= path->buffers) {
+  if (s.ok() && leaves && chunk_number >= path->buffers) {
     s = driver.wait_stream(device, stream, to->emptied);
   }
   if (!s.ok()) return s;
@@ -226,9 +232,9 @@ Status EnqueuedTransfer::submit_hop(Carried* path, size_t hop, Range range, Chun
     path->timed = range.bytes();
   }
   if (kernel.table || kernel.bounce) path->kernels.push_back(std::move(kernel));
-  if (s.ok() && to != nullptr) s = driver.record(device, to->filled, stream);
+  if (s.ok() && leaves) s = driver.record(device, to->filled, stream);
   const bool filled_again = chunk_number + path->buffers < path->planned;
-  if (s.ok() && from != nullptr && filled_again) s = driver.record(device, from->emptied, stream);
+  if (s.ok() && comes && filled_again) s = driver.record(device, from->emptied, stream);
   return s;
 }
 
@@ -244,7 +250,7 @@ void EnqueuedTransfer::submit_left() {
     return !path->closed && path->path->path.hops.size() == 1;
   });
   Carried* path = open != paths_.end() ? open->get() : add_path(direct_->paths[0]);
-  if (path->line == nullptr && !path->closed) open_path(path, 1, 0);
+  if (path->line == nullptr && !path->closed) open_path(path, {});
   path->left.assign(left.rbegin(), left.rend());
   submit_here({path});
   if (path->left.empty()) return;

@@ -93,8 +93,8 @@ class EnqueuedTransfer {
 
  private:
   Carried* add_path(const PlannedPath& path);
-  void open_path(Carried* path, size_t buffers, Bytes most);
-  PipelinePtr line_for(const Path& path, size_t buffers, Bytes most);
+  void open_path(Carried* path, const Pipeline::Use& use);
+  PipelinePtr line_for(const Path& path, const Pipeline::Use& use);
   Status make_timers(Carried* path);
   void keep_timers(Carried* path);
   void close_path(Carried* path, const std::string& why);

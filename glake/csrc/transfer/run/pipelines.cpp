@@ -28,37 +28,35 @@ bool Pipeline::on_way(const Path& path) const {
   return true;
 }
 
-bool Pipeline::fits(const Path& path, Bytes bytes) const {
-  return on_way(path) && std::all_of(between.begin(), between.end(),
-                                     [&](const Between& room) { return room.bytes >= bytes; });
+bool Pipeline::fits(const Path& path, const Use& use) const {
+  const auto large = [&](const Between& room) { return room.bytes >= use.bytes; };
+  return on_way(path) && joined == use.joined && std::all_of(between.begin(), between.end(), large);
 }
 
 PipelinePool::Key PipelinePool::key_of(const Pipeline& line) {
-  Key devices;
-  for (const Pipeline::Step& step : line.steps) devices.push_back(step.device);
-  return devices;
+  Key key{{}, line.joined};
+  for (const Pipeline::Step& step : line.steps) key.first.push_back(step.device);
+  return key;
 }
 
-PipelinePtr PipelinePool::take(const Path& path, size_t buffers, Bytes bytes) {
-  Key devices;
-  for (const Hop& hop : path.hops) devices.push_back(ChunkHop::device_of(hop));
-  PipelinePtr line(new Pipeline(spare(devices)), [this](Pipeline* last) {
+PipelinePtr PipelinePool::take(const Path& path, const Pipeline::Use& use) {
+  Key key{{}, use.joined};
+  for (const Hop& hop : path.hops) key.first.push_back(ChunkHop::device_of(hop));
+  PipelinePtr line(new Pipeline(spare(key)), [this](Pipeline* last) {
     give(std::move(*last));
     delete last;
   });
   if (line->steps.empty()) {
-    for (const int device : devices) {
-      line->steps.emplace_back();
-      line->steps.back().device = device;
-    }
-    line->between.resize(devices.size() - 1);
+    for (const int device : key.first) line->steps.push_back({device, {}});
+    line->between.resize(path.hops.size() - 1);
+    line->joined = use.joined;
   }
   const Status s = make_streams(line.get());
   if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "a stream for a path: " + driver_.describe(s));
   for (size_t hop = 0; hop < line->between.size(); ++hop) {
     line->between[hop].place = path.hops[hop].to;
   }
-  widen(line.get(), buffers, bytes);
+  widen(line.get(), use);
   return line;
 }
 
@@ -68,22 +66,23 @@ size_t PipelinePool::lent() {
 }
 
 // Returns a pipeline without steps if there is none.
-Pipeline PipelinePool::spare(const Key& devices) {
+Pipeline PipelinePool::spare(const Key& key) {
   std::lock_guard<std::mutex> guard(mutex_);
   ++lent_;
-  std::vector<Pipeline>& spare = spare_[devices];
+  std::vector<Pipeline>& spare = spare_[key];
   if (spare.empty()) return {};
   Pipeline line = std::move(spare.back());
   spare.pop_back();
   return line;
 }
 
-void PipelinePool::widen(Pipeline* line, size_t buffers, Bytes bytes) {
+void PipelinePool::widen(Pipeline* line, const Pipeline::Use& use) {
   for (size_t hop = 0; hop < line->between.size(); ++hop) {
     Pipeline::Between& room = line->between[hop];
-    if (room.lent >= buffers) continue;
-    if (room.buffers.size() < buffers) room.buffers.resize(buffers);
-    std::vector<Slot> slots = slots_.lend_several(room.place, bytes, buffers - room.lent);
+    const size_t wanted = line->buffers_behind(hop, use.buffers);
+    if (room.lent >= wanted) continue;
+    if (room.buffers.size() < wanted) room.buffers.resize(wanted);
+    std::vector<Slot> slots = slots_.lend_several(room.place, use.bytes, wanted - room.lent);
     for (Slot& slot : slots) {
       Pipeline::Buffer& buffer = room.buffers[room.lent];
       const Status s = make_events(line, hop, &buffer);
@@ -97,7 +96,12 @@ void PipelinePool::widen(Pipeline* line, size_t buffers, Bytes bytes) {
 
 // Makes those streams that the pipeline does not have yet.
 Status PipelinePool::make_streams(Pipeline* line) {
-  for (Pipeline::Step& step : line->steps) {
+  for (size_t hop = 0; hop < line->steps.size(); ++hop) {
+    Pipeline::Step& step = line->steps[hop];
+    if (line->follows_in_stream(hop)) {
+      step.streams = line->steps[hop - 1].streams;
+      continue;
+    }
     if (step.streams.back() != 0) continue;
     DeviceScope scope(driver_, step.device);
     Status s = scope.status();
@@ -111,6 +115,7 @@ Status PipelinePool::make_streams(Pipeline* line) {
 
 Status PipelinePool::make_events(Pipeline* line, size_t hop, Pipeline::Buffer* buffer) {
   Status s;
+  if (line->follows_in_stream(hop + 1)) return s;
   if (buffer->filled == 0) s = driver_.create_event(line->steps[hop].device, &buffer->filled);
   if (s.ok() && buffer->emptied == 0) {
     s = driver_.create_event(line->steps[hop + 1].device, &buffer->emptied);
@@ -124,12 +129,12 @@ void PipelinePool::give(Pipeline line) {
     for (Pipeline::Buffer& buffer : room.buffers) buffer.slot.reset();
     room.lent = 0;
   }
-  const Key devices = key_of(line);
+  const Key key = key_of(line);
   const bool whole = !line.steps.empty() && line.steps.back().streams.back() != 0;
   const bool gone = !whole && destroy(&line).ok();
   std::lock_guard<std::mutex> guard(mutex_);
   --lent_;
-  if (!gone) spare_[devices].push_back(std::move(line));
+  if (!gone) spare_[key].push_back(std::move(line));
 }
 
 Status PipelinePool::timer(int device, EventId* event) {
@@ -155,6 +160,7 @@ void PipelinePool::keep_timer(int device, EventId event) {
 
 // What the driver refuses to take back stays in the pipeline.
 Status PipelinePool::destroy(Pipeline* line) {
+  if (line->joined && line->steps.size() > 1) line->steps[1].streams = {};
   for (Pipeline::Step& step : line->steps) {
     for (StreamHandle& stream : step.streams) {
       const StreamHandle old = std::exchange(stream, 0);

@@ -2,10 +2,12 @@
 // by which chunks go from hop to hop of a path without a thread.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "base/transfer_tuning.h"
@@ -15,12 +17,14 @@
 namespace glake::transfer {
 
 struct Pipeline {
+  // The streams of one hop. Each chunk goes through one of them.
   struct Step {
     int device = -1;
     std::array<StreamHandle, TransferTuning::kFlows> streams{};
   };
   // A buffer between two hops. A chunk is in it from `filled`, an event of the hop before, until
-  // `emptied`, an event of the hop behind.
+  // `emptied`, an event of the hop behind. If one stream has both hops, there are no events: its
+  // order says the same.
   struct Buffer {
     Slot slot;
     EventId filled = 0, emptied = 0;
@@ -34,11 +38,25 @@ struct Pipeline {
   };
   std::vector<Step> steps;       // one for each hop
   std::vector<Between> between;  // one for each hop but the last
+  bool joined = false;           // the second hop has the streams of the first one
 
+  // What a transfer needs of a pipeline. It has at most so many buffers behind each hop, and each
+  // of them has so many bytes.
+  struct Use {
+    bool joined = false;
+    size_t buffers = 1;
+    Bytes bytes = 0;
+  };
+  bool follows_in_stream(size_t hop) const { return joined && hop == 1; }
+  // How many buffers are behind the hop. Where the next hop is in the same stream, there is one for
+  // each stream.
+  size_t buffers_behind(size_t hop, size_t most) const {
+    return follows_in_stream(hop + 1) ? std::min(most, TransferTuning::kFlows) : most;
+  }
   // Whether its streams and buffers are where this path's hops need them.
   bool on_way(const Path& path) const;
-  // Whether it can carry chunks of so many bytes over this path.
-  bool fits(const Path& path, Bytes bytes) const;
+  // Whether it can carry chunks over this path.
+  bool fits(const Path& path, const Use& use) const;
 };
 // It is nobody's again once the last transfer that holds it is done.
 using PipelinePtr = std::shared_ptr<Pipeline>;
@@ -51,12 +69,11 @@ class PipelinePool {
   PipelinePool(const PipelinePool&) = delete;
   PipelinePool& operator=(const PipelinePool&) = delete;
 
-  // A pipeline for this path, with `buffers` buffers of `bytes` bytes between two hops. Throws
-  // Error.
-  PipelinePtr take(const Path& path, size_t buffers, Bytes bytes);
-  // Lends it more buffers between two hops if it has fewer than `buffers`. Transfers that were
-  // enqueued before do not mind. Throws Error.
-  void widen(Pipeline* line, size_t buffers, Bytes bytes);
+  // A pipeline for this path. Throws Error.
+  PipelinePtr take(const Path& path, const Pipeline::Use& use);
+  // Lends it more buffers between two hops if it has too few. Transfers that were enqueued before
+  // do not mind. Throws Error.
+  void widen(Pipeline* line, const Pipeline::Use& use);
   // How many pipelines transfers hold.
   size_t lent();
   // Makes an event of the device's context that can be timed. keep_timer() keeps it for the next
@@ -68,9 +85,9 @@ class PipelinePool {
   void close();
 
  private:
-  using Key = std::vector<int>;  // the device of each hop
+  using Key = std::pair<std::vector<int>, bool>;  // the device of each hop; `joined`
   static Key key_of(const Pipeline& line);
-  Pipeline spare(const Key& devices);
+  Pipeline spare(const Key& key);
   void give(Pipeline line);
   Status make_streams(Pipeline* line);
   Status make_events(Pipeline* line, size_t hop, Pipeline::Buffer* buffer);

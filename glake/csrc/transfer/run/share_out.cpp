@@ -1,6 +1,7 @@
 #include "transfer/run/share_out.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <deque>
 #include <iterator>
@@ -79,66 +80,79 @@ double blocked(const Deal& how) {
   return TransferTuning::kBlocked + static_cast<double>(how.followers);
 }
 
-// The time of the calls for one chunk.
-double chunk_calls_ns(const PlannedPath& path) {
+// The time of the calls for one chunk. `joined`: the first two hops share streams.
+double chunk_calls_ns(const PlannedPath& path, bool joined) {
   const auto hops = static_cast<double>(path.path.hops.size());
-  return hops * TransferTuning::kCallNs + 4 * (hops - 1) * TransferTuning::kEventNs;
+  const double apart = hops - (joined ? 2 : 1);
+  return hops * TransferTuning::kCallNs + 4 * apart * TransferTuning::kEventNs;
 }
 
-// How the chunks of a path are cut. A direct path has TransferTuning::kFlows chunks, which flow
-// side by side to the end. On a relayed path a chunk is short where the whole path waits for it.
-// That is at the beginning if a fast hop comes before the slow hops, and at the end if a fast hop
-// comes after them. The bytes of a short chunk take about as long as the start of its copy. If
-// there are several slow hops, all chunks are short.
+// Which part of the longest chunk the shorter ones are. Chosen with a model of hops whose copies
+// share them equally, and with `glake bench transfer`.
+constexpr std::array<double, 3> kRise{0.25, 0.5, 0.75};
+constexpr std::array<double, 2> kFall{0.8, 0.5};
+constexpr double kShort = 0.5;
+constexpr double kSliver = 0.15;  // a shorter rest is not worth a chunk
+
+// How the chunks of a path are cut. A direct path has few, which flow side by side to the end. The
+// chunks of a relayed path are equal, but for some shorter ones: the first, so that two copies on a
+// hop do not end together; the first ones if a fast hop comes before the slow hops, which wait for
+// it; and the last ones if a fast hop comes after the slow hops, which are idle then.
 class Cutting {
  public:
-  // `most` is a number of chunks. `blocked` is the weight of a caller's time against a copy's.
+  // What it depends on besides the path and its bytes.
+  struct Terms {
+    double blocked;    // the weight of a nanosecond of the caller's time (blocked())
+    bool whole;        // each chunk is one range
+    uint64_t copy_ns;  // what the start of a copy costs
+  };
+  // `most` is a number of chunks. `times`: so many times as many chunks as else.
   Cutting(const PlannedPath& path, const std::vector<Rate>& paces, double bytes, double most,
-          double blocked, uint64_t copy_ns, double times = 1)
-      : start_(static_cast<double>(copy_ns)),
-        parts_(blocked < 1 ? TransferTuning::kWhole : TransferTuning::kWholeInHaste),
-        paces_(paces) {
-    const Rate least = *std::min_element(paces.begin(), paces.end());
-    const auto slow = [&](Rate rate) { return rate < TransferTuning::kNearlySlowest * least; };
-    const auto first = std::find_if(paces.begin(), paces.end(), slow);
-    const auto last = std::find_if(paces.rbegin(), paces.rend(), slow).base();
+          const Terms& terms, double times = 1)
+      : bytes_(bytes), longest_(bytes), start_(static_cast<double>(terms.copy_ns)), paces_(paces) {
+    constexpr auto kFlows = static_cast<double>(TransferTuning::kFlows);
+    constexpr auto kLeast = static_cast<double>(TransferTuning::kLeastChunk);
     if (!relayed(path)) {
-      longest_ = bytes < static_cast<double>(TransferTuning::kFlows * TransferTuning::kLeastChunk)
-                     ? bytes
-                     : bytes / TransferTuning::kFlows;
+      if (bytes >= kFlows * kLeast) cut(kFlows + 1, bytes);
       return;
     }
-    // Each slow hop but one stands idle while the path fills and empties, for less time if chunks
-    // are short. But more chunks take more calls.
-    const auto fills = TransferTuning::kFill * (static_cast<double>(last - first) - 1);
-    const double calls = blocked * chunk_calls_ns(path);
-    const double wanted = fills > 0 ? std::sqrt(fills * bytes / path.rate / calls) : parts_;
+    const Rate slowest = *std::min_element(paces.begin(), paces.end());
+    const auto slow = [&](Rate rate) { return rate < TransferTuning::kNearlySlowest * slowest; };
+    const auto first = std::find_if(paces.begin(), paces.end(), slow);
+    const auto last = std::find_if(paces.rbegin(), paces.rend(), slow).base();
+    if (first != paces.begin()) {
+      head_.assign(kRise.begin(), kRise.end());
+      tail_ = {kShort};
+    }
+    if (last != paces.end()) tail_.assign(kFall.begin(), kFall.end());
+    const std::vector<Hop>& hops = path.path.hops;
+    joined_ = terms.whole && paces[1] >= TransferTuning::kJoined * paces[0] &&
+              ChunkHop::device_of(hops[0]) == ChunkHop::device_of(hops[1]);
+    // The slow hops stand idle while the path fills and empties, for less time if chunks are short.
+    // But more chunks take more calls.
+    const double fills =
+        TransferTuning::kEnds + TransferTuning::kFill * (static_cast<double>(last - first) - 1);
+    const double wanted =
+        std::sqrt(fills * bytes / path.rate / (terms.blocked * chunk_calls_ns(path, joined_)));
     const auto limit = static_cast<double>(TransferTuning::kLongestChunk);
-    const double covering = std::min(static_cast<double>(least_chunk(path, copy_ns)), limit);
-    longest_ = std::clamp(bytes / std::min(wanted, most), covering, limit);
+    const double covering = std::min(static_cast<double>(least_chunk(path, terms.copy_ns)), limit);
+    const double length = std::clamp(bytes / std::min(wanted, most), covering, limit);
     // Longer chunks still fit the relay buffers, whose sizes are powers of two.
-    double buffer = static_cast<double>(TransferTuning::kLeastChunk);
-    while (buffer < longest_) buffer *= 2;
-    longest_ = std::clamp(longest_ / times, covering, buffer);
-    const auto shortest = [&](auto begin, auto end) {
-      return std::clamp(*std::min_element(begin, end) * start_, covering, longest_);
-    };
-    if (first != paces.begin()) head_ = shortest(paces.begin(), first);
-    if (last != paces.end()) tail_ = shortest(last, paces.end());
+    double buffer = kLeast;
+    while (buffer < length) buffer *= 2;
+    cut(bytes / std::clamp(length / times, covering, buffer), limit);
   }
 
   // The size of the next chunk. `done` bytes are cut and `left` bytes are left. The next `range`
   // bytes of those left are in one piece.
   Bytes next(Bytes done, Bytes left, Bytes range) const {
-    const auto before = static_cast<double>(done), after = static_cast<double>(left);
-    double size = std::min(longest_, static_cast<double>(range));
-    // The first chunk is shorter. Otherwise the first two would end together, and the link would be
-    // idle until the next one began.
-    if (done == 0 && after > 2 * size) size /= 3;
-    if (head_ > 0) size = std::min(size, std::max(head_, before / (parts_ - 1)));
-    if (tail_ > 0) size = std::min(size, std::max(tail_, after / parts_));
+    const auto rest = static_cast<double>(left);
+    const double part = part_at(static_cast<double>(done) / longest_ + kSliver);
+    double size = std::min(part * longest_, static_cast<double>(range));
+    if (rest - size < kSliver * longest_) size = std::min(rest, static_cast<double>(range));
     return std::min(round_up(static_cast<Bytes>(size) + 1, 4 * kKiB), left);
   }
+  bool joined() const { return joined_; }
 
   // For how long the path carries nothing: until the first chunk flows on the slowest hop, and from
   // the last chunk's end there until it has landed.
@@ -147,16 +161,53 @@ class Cutting {
     double ns = start_;
     for (auto pace = paces_.begin(); pace != paces_.end(); ++pace) {
       if (pace == slowest) continue;
-      const double end = pace < slowest ? head_ : tail_;
-      ns += start_ + (end > 0 ? end : longest_) / *pace;
+      const bool before = pace < slowest;
+      const std::vector<double>& parts = before ? head_ : tail_;
+      const double part = parts.empty() ? 1 : before ? parts.front() : parts.back();
+      ns += start_ + part * longest_ / *pace;
     }
     return ns;
   }
 
  private:
-  double start_, parts_, longest_ = 0, head_ = 0, tail_ = 0;
+  // The part of the longest chunk that the chunk at this place has.
+  double part_at(double place) const {
+    double end = 0;
+    for (const double part : head_) {
+      if (place < (end += part)) return part;
+    }
+    if (place < (end += static_cast<double>(equal_))) return 1;
+    for (const double part : tail_) {
+      if (place < (end += part)) return part;
+    }
+    return 1;  // the path carries more than it should
+  }
+
+  // Into about so many chunks, of at most `most` bytes.
+  void cut(double chunks, double most) {
+    const auto count = static_cast<size_t>(std::max(std::round(chunks), 1.0));
+    if (count <= head_.size() + tail_.size()) tail_.clear();
+    if (tail_.empty()) head_ = {kShort};
+    if (count == 1) head_.clear();
+    equal_ = count - head_.size() - tail_.size();
+    double units = static_cast<double>(equal_);
+    for (const double part : head_) units += part;
+    for (const double part : tail_) units += part;
+    for (; bytes_ > units * most; ++units) ++equal_;
+    longest_ = bytes_ / units;
+  }
+
+  double bytes_, longest_, start_;
+  std::vector<double> head_{kShort}, tail_;  // parts of the longest
+  size_t equal_ = 1;
+  bool joined_ = false;
   std::vector<Rate> paces_;
 };
+
+Cutting::Terms terms_of(const Request& request, const Deal& how, uint64_t copy_ns) {
+  const bool whole = request.parts.count() == 1 && request.stripes.empty();
+  return {blocked(how), whole, copy_ns};
+}
 
 FlowForecast::Flow flow_of(const PlannedPath& path, double delay_ns, const FlowForecast& forecast) {
   FlowForecast::Flow flow;
@@ -190,7 +241,7 @@ std::vector<double> most_chunks(const TransferPlan& plan, double end_ns) {
   for (const PlannedPath& path : plan.paths) ++of_worker[path.path.worker];
   std::vector<double> most;
   for (const PlannedPath& path : plan.paths) {
-    const double calls = chunk_calls_ns(path) * of_worker[path.path.worker];
+    const double calls = chunk_calls_ns(path, false) * of_worker[path.path.worker];
     most.push_back(std::max(end_ns * TransferTuning::kCalls / calls, 1.0));
   }
   return most;
@@ -198,8 +249,8 @@ std::vector<double> most_chunks(const TransferPlan& plan, double end_ns) {
 
 // The bytes that each path carries. A path that would begin too late for even one chunk is left
 // out.
-std::vector<FlowForecast::Flow> deal(const TransferPlan& plan, const Deal& how,
-                                     const std::vector<double>& most, uint64_t copy_ns,
+std::vector<FlowForecast::Flow> deal(const TransferPlan& plan, bool by_rate,
+                                     const std::vector<double>& most, const Cutting::Terms& terms,
                                      uint64_t now, StreamKey own, FlowForecast* forecast,
                                      std::vector<Stock>* stocks, double* end_ns) {
   const std::vector<double> loads = forecast->loads(plan);
@@ -215,14 +266,13 @@ std::vector<FlowForecast::Flow> deal(const TransferPlan& plan, const Deal& how,
       for (const size_t i : stock.paths) {
         const PlannedPath& path = plan.paths[i];
         const double part = bytes * path.rate / rate;
-        const Cutting cutting(path, paces_of(path, loads, *forecast), part, most[i], blocked(how),
-                              copy_ns);
+        const Cutting cutting(path, paces_of(path, loads, *forecast), part, most[i], terms);
         double& before = calls[path.path.worker];
         flows[i] = flow_of(path, cutting.delay_ns() + before, *forecast);
         before += 2 * TransferTuning::kCallNs + TransferTuning::kPathNs;
       }
     }
-    if (how.by_rate) {
+    if (by_rate) {
       for (const FlowForecast::Stock& stock : parts) deal_by_rate(plan, stock, &flows);
       *end_ns = forecast->end_ns(now, flows, own);
     } else {
@@ -254,14 +304,15 @@ size_t buffers_for(const PathShare& share) {
   return std::min(buffers, share.chunks.size());
 }
 
-// Takes about `wanted` bytes from the stock's first range. That range is cut into equal parts.
-// Otherwise its remainder would be a short chunk among others. At most `most` bytes are taken.
+// Takes about `wanted` bytes from the stock's first range. If other ranges follow, this one is cut
+// into equal parts. Otherwise its remainder would be a short chunk among others. At most `most`
+// bytes are taken.
 Range take(const Request& request, Stock* stock, Bytes wanted, Bytes most) {
   Range& front = stock->ranges.front();
   const auto whole = static_cast<double>(front.bytes());
   const double parts = std::max(std::round(whole / static_cast<double>(wanted)), 1.0);
   Bytes part = round_up(static_cast<Bytes>(whole / parts), 4 * kKiB);
-  if (part > most) part = round_up(wanted, 4 * kKiB);
+  if (stock->ranges.size() == 1 || part > most) part = round_up(wanted, 4 * kKiB);
   const Range taken{front.begin, request.parts.chunk_end(front.begin, part, front.end)};
   front.begin = taken.end;
   if (front.begin == front.end) stock->ranges.pop_front();
@@ -273,7 +324,7 @@ Range take(const Request& request, Stock* stock, Bytes wanted, Bytes most) {
 double calls_ns(const std::vector<PathShare>& shares) {
   std::map<int, double> of;
   for (const PathShare& share : shares) {
-    const double chunk = chunk_calls_ns(*share.path);
+    const double chunk = chunk_calls_ns(*share.path, share.joined);
     of[share.path->path.worker] +=
         TransferTuning::kPathNs + chunk * static_cast<double>(share.chunks.size());
   }
@@ -327,8 +378,8 @@ Shares share_out(const Request& request, const TransferPlan& plan, const Deal& h
   std::vector<Stock> stocks = stocks_of(request, plan);
   // The number of chunks depends on the end, and the end on the length of chunks.
   const auto dealt = [&] {
-    return deal(plan, how, division.most, copy_ns, now, request.stream_key(), forecast, &stocks,
-                &division.end_ns);
+    return deal(plan, how.by_rate, division.most, terms_of(request, how, copy_ns), now,
+                request.stream_key(), forecast, &stocks, &division.end_ns);
   };
   dealt();
   division.most = most_chunks(plan, division.end_ns);
@@ -357,8 +408,9 @@ Shares cut(const Request& request, const TransferPlan& plan, const DivisionPtr& 
       Bytes left = k + 1 == paths.size() ? stock.bytes : std::min(part, stock.bytes);
       if (left == 0) continue;
       const Cutting cutting(*share.path, paces_of(*share.path, loads, forecast),
-                            static_cast<double>(left), division->most[i], blocked(division->how),
-                            copy_ns, division->chunks);
+                            static_cast<double>(left), division->most[i],
+                            terms_of(request, division->how, copy_ns), division->chunks);
+      share.joined = cutting.joined();
       const Bytes over = left / TransferTuning::kOverPart;
       for (Bytes done = 0; left != 0 && stock.bytes != 0;) {
         const Bytes wanted = cutting.next(done, left, stock.ranges.front().bytes());
@@ -391,7 +443,7 @@ std::vector<FlowForecast::Flow> flows_of(const Expected& copy, uint64_t copy_ns,
   for (const PlannedPath& path : copy.plan->paths) {
     const double bytes = static_cast<double>(copy.bytes) * path.rate / copy.plan->rate;
     const Cutting cutting(path, paces_of(path, loads, forecast), bytes / copies, kMany,
-                          TransferTuning::kBlocked, copy_ns);
+                          {TransferTuning::kBlocked, true, copy_ns});
     flows.push_back(flow_of(path, copies * cutting.delay_ns(), forecast));
     flows.back().bytes = bytes;
     if (copy.plan->paths.size() == 1 && !relayed(path)) flows.back().copies = 1;

@@ -20,6 +20,7 @@ struct PathShare {
   const PlannedPath* path;    // a path of the plan
   std::vector<Range> chunks;  // in order
   size_t buffers = 1;         // chunks between two hops, at most
+  bool joined = false;        // its first two hops share streams (Pipeline)
   Bytes bytes() const;
 };
 
