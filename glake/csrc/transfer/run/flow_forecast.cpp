@@ -118,11 +118,7 @@ void FlowForecast::advance(uint64_t now) {
 // is left, they are done. If not, the next call goes on from here.
 void FlowForecast::leap(double left) {
   FlowRace race(topology_, parts_);
-  size_t count = 0;
-  for (const Queue& queue : queues_) {
-    for (const Flow& flow : queue.sums) race.add(flow);
-    count += queue.sums.size();
-  }
+  const size_t count = add_queues(&race, {});
   if (end_of(&race, count) > left || race.carries(count)) {
     now_ -= static_cast<uint64_t>(left);
     return;
@@ -153,10 +149,7 @@ double FlowForecast::share(uint64_t now, const std::vector<Stock>& stocks, std::
     flow.bytes = 0;
     race.add(flow);
   }
-  for (const Queue& queue : queues_) {
-    if (queue.in(own)) continue;
-    for (const Flow& flow : queue.sums) race.add(flow);
-  }
+  add_queues(&race, {own});
   std::vector<double> left;
   for (const Stock& stock : stocks) {
     left.push_back(stock.bytes);
@@ -203,10 +196,7 @@ double FlowForecast::end_ns(uint64_t now, const std::vector<Flow>& flows, Stream
   advance(now);
   FlowRace race(topology_, parts_);
   for (const Flow& flow : flows) race.add(flow);
-  for (const Queue& queue : queues_) {
-    if (queue.in(own)) continue;
-    for (const Flow& flow : queue.sums) race.add(flow);
-  }
+  add_queues(&race, {own});
   return end_of(&race, flows.size());
 }
 
@@ -214,15 +204,20 @@ double FlowForecast::all_end_ns(uint64_t now, const std::vector<Flow>& flows,
                                 const std::vector<StreamKey>& without) {
   advance(now);
   FlowRace race(topology_, parts_);
-  size_t count = flows.size();
   for (const Flow& flow : flows) race.add(flow);
+  return end_of(&race, flows.size() + add_queues(&race, without));
+}
+
+// Adds all queues but those of some streams. Returns how many flows they have.
+size_t FlowForecast::add_queues(FlowRace* race, const std::vector<StreamKey>& without) const {
+  size_t count = 0;
   for (const Queue& queue : queues_) {
     const auto is_in = [&](StreamKey stream) { return queue.in(stream); };
     if (std::any_of(without.begin(), without.end(), is_in)) continue;
-    for (const Flow& flow : queue.sums) race.add(flow);
+    for (const Flow& flow : queue.sums) race->add(flow);
     count += queue.sums.size();
   }
-  return end_of(&race, count);
+  return count;
 }
 
 // After how many ns the first `awaited` flows are done.

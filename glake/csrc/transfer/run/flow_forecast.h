@@ -77,6 +77,7 @@ class FlowForecast {
   void advance(uint64_t now);
   void leap(double left);
   double limit_of(size_t limit) const;
+  size_t add_queues(FlowRace* race, const std::vector<StreamKey>& without) const;
   double end_of(FlowRace* race, size_t awaited) const;
   static void add_sums(Queue* queue, Copy* copy);
   void forget_ended();
