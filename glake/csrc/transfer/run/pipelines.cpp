@@ -160,7 +160,7 @@ void PipelinePool::keep_timer(int device, EventId event) {
 
 // What the driver refuses to take back stays in the pipeline.
 Status PipelinePool::destroy(Pipeline* line) {
-  if (line->joined && line->steps.size() > 1) line->steps[1].streams = {};
+  if (line->joined) line->steps[1].streams = {};
   for (Pipeline::Step& step : line->steps) {
     for (StreamHandle& stream : step.streams) {
       const StreamHandle old = std::exchange(stream, 0);

@@ -247,51 +247,84 @@ std::vector<double> most_chunks(const TransferPlan& plan, double end_ns) {
   return most;
 }
 
-// The bytes that each path carries. A path that would begin too late for even one chunk is left
-// out.
-std::vector<FlowForecast::Flow> deal(const TransferPlan& plan, bool by_rate,
-                                     const std::vector<double>& most, const Cutting::Terms& terms,
-                                     uint64_t now, StreamKey own, FlowForecast* forecast,
-                                     std::vector<Stock>* stocks, double* end_ns) {
-  const std::vector<double> loads = forecast->loads(plan);
-  for (;;) {
-    std::vector<FlowForecast::Flow> flows(plan.paths.size());
-    std::vector<FlowForecast::Stock> parts;
+// Divides the bytes of a copy among the paths of a plan.
+class Dealing {
+ public:
+  Dealing(const Request& request, const TransferPlan& plan, const Deal& how, uint64_t copy_ns,
+          uint64_t now, FlowForecast* forecast)
+      : plan_(plan),
+        by_rate_(how.by_rate),
+        terms_(terms_of(request, how, copy_ns)),
+        now_(now),
+        own_(request.stream_key()),
+        forecast_(*forecast),
+        loads_(forecast->loads(plan)),
+        stocks_(stocks_of(request, plan)) {}
+
+  // Fills in the flows and their end, for at most so many chunks as it says. A path that would
+  // begin too late for even one chunk is left out, next time too.
+  void deal(Division* division) {
+    do {
+      division->flows = empty_flows(division->most);
+      division->end_ns = fill(&division->flows);
+    } while (leave_slivers(division->flows));
+  }
+
+ private:
+  // What is known of the flows before they have bytes: how late each one begins.
+  std::vector<FlowForecast::Flow> empty_flows(const std::vector<double>& most) const {
+    std::vector<FlowForecast::Flow> flows(plan_.paths.size());
     std::map<int, double> calls;  // ns of calls so far, by worker GPU
-    for (const Stock& stock : *stocks) {
-      const auto bytes = static_cast<double>(stock.bytes);
+    for (const Stock& stock : stocks_) {
       double rate = 1e-3;
-      for (const size_t i : stock.paths) rate += plan.paths[i].rate;
-      parts.push_back({bytes, stock.paths});
+      for (const size_t i : stock.paths) rate += plan_.paths[i].rate;
       for (const size_t i : stock.paths) {
-        const PlannedPath& path = plan.paths[i];
-        const double part = bytes * path.rate / rate;
-        const Cutting cutting(path, paces_of(path, loads, *forecast), part, most[i], terms);
+        const PlannedPath& path = plan_.paths[i];
+        const double part = static_cast<double>(stock.bytes) * path.rate / rate;
+        const Cutting cutting(path, paces_of(path, loads_, forecast_), part, most[i], terms_);
         double& before = calls[path.path.worker];
-        flows[i] = flow_of(path, cutting.delay_ns() + before, *forecast);
+        flows[i] = flow_of(path, cutting.delay_ns() + before, forecast_);
         before += 2 * TransferTuning::kCallNs + TransferTuning::kPathNs;
       }
     }
-    if (by_rate) {
-      for (const FlowForecast::Stock& stock : parts) deal_by_rate(plan, stock, &flows);
-      *end_ns = forecast->end_ns(now, flows, own);
-    } else {
-      *end_ns = forecast->share(now, parts, &flows, own);
-    }
-    bool again = false;
-    for (Stock& stock : *stocks) {
-      const auto sliver = [&](size_t i) {
-        return flows[i].bytes < static_cast<double>(TransferTuning::kLeastChunk) / 2;
-      };
-      const auto slivers = std::count_if(stock.paths.begin(), stock.paths.end(), sliver);
-      if (slivers == 0 || static_cast<size_t>(slivers) == stock.paths.size()) continue;
-      stock.paths.erase(std::remove_if(stock.paths.begin(), stock.paths.end(), sliver),
-                        stock.paths.end());
-      again = true;
-    }
-    if (!again) return flows;
+    return flows;
   }
-}
+
+  // Gives the flows their bytes. Returns when all of them end.
+  double fill(std::vector<FlowForecast::Flow>* flows) const {
+    std::vector<FlowForecast::Stock> parts;
+    for (const Stock& stock : stocks_) {
+      parts.push_back({static_cast<double>(stock.bytes), stock.paths});
+    }
+    if (!by_rate_) return forecast_.share(now_, parts, flows, own_);
+    for (const FlowForecast::Stock& part : parts) deal_by_rate(plan_, part, flows);
+    return forecast_.end_ns(now_, *flows, own_);
+  }
+
+  // Whether paths that carry too little were left out.
+  bool leave_slivers(const std::vector<FlowForecast::Flow>& flows) {
+    const auto sliver = [&](size_t i) {
+      return flows[i].bytes < static_cast<double>(TransferTuning::kLeastChunk) / 2;
+    };
+    bool left = false;
+    for (Stock& stock : stocks_) {
+      const auto end = std::remove_if(stock.paths.begin(), stock.paths.end(), sliver);
+      if (end == stock.paths.end() || end == stock.paths.begin()) continue;
+      stock.paths.erase(end, stock.paths.end());
+      left = true;
+    }
+    return left;
+  }
+
+  const TransferPlan& plan_;
+  const bool by_rate_;
+  const Cutting::Terms terms_;
+  const uint64_t now_;
+  const StreamKey own_;
+  FlowForecast& forecast_;
+  const std::vector<double> loads_;  // of the links, by all paths of the plan
+  std::vector<Stock> stocks_;
+};
 
 // The number of buffers between two hops. It is enough for the first hop to go on while the second
 // is late for a while.
@@ -375,15 +408,11 @@ Request by_socket(Request request) {
 Shares share_out(const Request& request, const TransferPlan& plan, const Deal& how,
                  uint64_t copy_ns, uint64_t now, FlowForecast* forecast) {
   Division division{how, {}, std::vector<double>(plan.paths.size(), kMany)};
-  std::vector<Stock> stocks = stocks_of(request, plan);
+  Dealing dealing(request, plan, how, copy_ns, now, forecast);
   // The number of chunks depends on the end, and the end on the length of chunks.
-  const auto dealt = [&] {
-    return deal(plan, how.by_rate, division.most, terms_of(request, how, copy_ns), now,
-                request.stream_key(), forecast, &stocks, &division.end_ns);
-  };
-  dealt();
+  dealing.deal(&division);
   division.most = most_chunks(plan, division.end_ns);
-  division.flows = dealt();
+  dealing.deal(&division);
   return cut(request, plan, std::make_shared<const Division>(std::move(division)), copy_ns,
              *forecast);
 }
