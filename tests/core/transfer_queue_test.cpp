@@ -486,11 +486,6 @@ bool call_fails(int64_t k, int64_t times) {
   for (size_t i = 0; i < kCopies; ++i) ids.push_back(start(i));
   const bool fired = simcuda_calls("*") - before >= k;
   CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
-  // If the driver refuses every call, no event is behind the copies, and no call waits for them.
-  for (int gpu = 0; gpu < node.gpus(); ++gpu) {
-    test::CurrentContext each(gpu);
-    CU(cuCtxSynchronize());
-  }
   for (size_t i = kCopies; i-- > 0;) {
     if (ids[i] == 0) continue;
     const int end = glake_copy_wait(ids[i], kForever);
@@ -570,6 +565,50 @@ void refusals(uint64_t seed) {
 TEST(refusals) {
   for (uint64_t seed = 1; seed <= static_cast<uint64_t>(160 / test::kShortened); ++seed) {
     refusals(seed);
+  }
+}
+
+// The driver refuses to say whether a copy is done, or to record the event behind it and then to
+// wait for it. The copy goes on all the same, and its buffers must not go to others before it ends.
+TEST(questions_refused) {
+  for (const char* const call : {"cuEventQuery", "cuEventRecord"}) {
+    test::running() = std::string(call) + " is refused";
+    Node node("dgx_a100", {{"memory", "256MiB"}, {"completion", "polled"}});
+    node.count_streams = false;  // calls that were refused count too
+    test::CurrentContext context(0);
+    CUstream stream = nullptr;
+    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    constexpr size_t kBytes = 96 * kMiB;
+    Buffer dst(0, kBytes), src(kPinned, kBytes);
+    src.fill(9);
+    const auto start = [&] {
+      return Call(dst, 0, src, 0, kBytes).on(stream, 0).flags(GLAKE_COPY_RELAYED).start();
+    };
+    test::finish(start());
+    std::memset(dst.data(), 0, kBytes);
+    uint64_t id = 0;
+    const bool event = std::string(call) == "cuEventRecord";
+    if (event) {
+      CHECK(simcuda_fail("cuStreamSynchronize", 1, CUDA_ERROR_OUT_OF_MEMORY, -1) == 0);
+      CHECK(simcuda_fail(call, 2, CUDA_ERROR_OUT_OF_MEMORY, -1) == 0);
+      id = start();
+      CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
+    } else {
+      id = start();
+      CHECK(simcuda_fail(call, 1, CUDA_ERROR_OUT_OF_MEMORY, 3) == 0);
+    }
+    CHECK_TEXT(id != 0, test::last_error());
+    const int done = glake_copy_done(id);
+    CHECK_TEXT(done == 0, std::to_string(done));
+    CHECK_TEXT(under_way() == 1, test::transfer_stats());
+    const int end = glake_copy_wait(id, kForever);
+    CHECK_TEXT(end == (event ? GLAKE_COPY_FAILED : GLAKE_OK), test::last_error());
+    CHECK(dst.holds(9, 0, kBytes, 0));  // whole, whatever is known of it
+    CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
+    OK(glake_copy_release(id));
+    test::finish(start());
+    CHECK_TEXT(under_way() == 0 && slots() == 0, test::transfer_stats());
+    test::end_stream(stream);
   }
 }
 

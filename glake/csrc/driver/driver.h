@@ -260,6 +260,7 @@ class Driver {
   // any other driver these calls use the steady clock and poll with short sleeps, and the calls
   // about threads do nothing.
   uint64_t now_ns() const;
+  void sleep(uint64_t ns) const;
   // Returns not_ready() if `timeout_ns` pass first.
   Status wait_event(EventId event, uint64_t timeout_ns, const ExpectedEnd& expected = {});
   // Waits until any of the events has happened or failed; wait_event() then says at once which.
@@ -290,7 +291,6 @@ class Driver {
   bool polls() const;
   template <class Question>
   Status poll(uint64_t timeout_ns, ExpectedEnd expected, Question&& ask) const;
-  void sleep(uint64_t ns) const;
   void count(Call call) {
     calls_[static_cast<size_t>(call)].fetch_add(1, std::memory_order_relaxed);
   }

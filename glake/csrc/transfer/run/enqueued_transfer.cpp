@@ -135,8 +135,8 @@ void EnqueuedTransfer::keep_timers(Carried* path) {
 // work may be unknown.
 EnqueuedTransfer::Before EnqueuedTransfer::for_next() const {
   Before before;
-  const auto unknown = [](const auto& path) { return path->closed || !path->ends; };
-  if (over() || std::any_of(paths_.begin(), paths_.end(), unknown)) return before;
+  const auto unknown = [](const auto& path) { return path->closed || !path->ends || path->unsure; };
+  if (over() || unmarked_ || std::any_of(paths_.begin(), paths_.end(), unknown)) return before;
   before.ended = ended_;
   before.lines = spare_;
   for (const auto& path : paths_) before.lines.push_back(path->line);
@@ -267,9 +267,9 @@ void EnqueuedTransfer::gather(Carried* path, ChunkCopier* copier) {
     path->ends = true;
     return;
   }
-  for (const Pipeline::Step& step : path->line->steps) {
-    for (const StreamHandle stream : step.streams) copier->quiesce(step.device, stream);
-  }
+  each_stream(*path, [&](int device, StreamHandle stream) {
+    if (!copier->quiesce(device, stream)) path->unsure = true;
+  });
 }
 
 // Makes the first stream of the last hop wait for all others. So that stream's event is behind all
@@ -293,11 +293,37 @@ void EnqueuedTransfer::join() {
     if (!path->ends) continue;
     const Pipeline::Step& end = path->line->steps.back();
     const Status s = driver.wait_stream(request.stream_device, request.stream, path->ended.front());
-    if (!s.ok()) copier.quiesce(end.device, end.streams.front());
+    if (s.ok() || copier.quiesce(end.device, end.streams.front())) continue;
+    path->unsure = true;
   }
   // All copies are enqueued. If the event behind them cannot be recorded, this waits for them.
   const Status s = driver.record(request.stream_device, ended_, request.stream);
-  if (!s.ok()) copier.quiesce(request.stream_device, request.stream);
+  if (!s.ok()) unmarked_ = !copier.quiesce(request.stream_device, request.stream);
+}
+
+template <class Visit>
+void EnqueuedTransfer::each_stream(const Carried& path, Visit&& visit) {
+  if (path.line == nullptr) return;
+  for (const Pipeline::Step& step : path.line->steps) {
+    for (const StreamHandle stream : step.streams) visit(step.device, stream);
+  }
+}
+
+// If the driver refuses the question, or no event is behind some copies, their streams are asked. A
+// stream that returns an error has no work left that could go on.
+bool EnqueuedTransfer::done(Status answer) {
+  if (answer.not_ready()) return false;
+  const bool marked = answer.ok() && !unmarked_;
+  bool done = true;
+  for (const auto& path : paths_) {
+    if (marked && !path->unsure) continue;
+    each_stream(*path, [&](int device, StreamHandle stream) {
+      bool idle = true;
+      const Status s = tools_.driver.stream_idle(device, stream, &idle);
+      done = done && (idle || !s.ok());
+    });
+  }
+  return done;
 }
 
 // The driver's answer about a stream tells of all failed copies in it. Its answer about an event
@@ -305,15 +331,14 @@ void EnqueuedTransfer::join() {
 // and a copy of it has failed already, this one is said to have failed too. That relies on CUDA
 // repeating the error of a copy: a driver that told it once would tell it when all is done.
 std::string EnqueuedTransfer::failure_of(const Carried& path) {
-  if (path.line == nullptr) return "";
-  for (const Pipeline::Step& step : path.line->steps) {
-    for (const StreamHandle stream : step.streams) {
-      bool idle = false;
-      const Status s = tools_.driver.stream_idle(step.device, stream, &idle);
-      if (!s.ok()) return tools_.driver.describe(s);
-    }
-  }
-  return "";
+  std::string why;
+  each_stream(path, [&](int device, StreamHandle stream) {
+    bool idle = false;
+    const Status s = tools_.driver.stream_idle(device, stream, &idle);
+    if (!s.ok() && why.empty()) why = tools_.driver.describe(s);
+  });
+  if (!path.unsure || !why.empty()) return why;
+  return "the driver refused an event behind its copies, so the stream did not wait for them";
 }
 
 // Computes how fast each hop was. If several chunks flow at once, each has an equal part of the

@@ -45,6 +45,7 @@ class EnqueuedTransfer {
     std::array<EventId, TransferTuning::kFlows> ended{};
     std::vector<std::array<EventId, 2>> around;
     bool ends = false;            // whether the first of `ended` is behind all of its copies
+    bool unsure = false;          // the driver refused an event behind them, and to wait for them
     uint64_t time_ns = 0;         // from the transfer's start until the path was done
     Bytes timed = 0;              // the bytes of the chunk that is timed; 0: none is
     std::vector<Rate> hop_rates;  // how fast each hop was at most; empty: not known
@@ -69,8 +70,10 @@ class EnqueuedTransfer {
   Before for_next() const;
   // The event that is recorded on the caller's stream behind the transfer.
   EventId ended() const { return ended_; }
-  // What the driver says of the copies once ended() has happened. Only the thread for which
-  // claim_end() returned true may call outcome().
+  // Whether all copies are done. `answer` is the driver's, about ended().
+  bool done(Status answer);
+  // What the driver says of the copies once they are done. Only the thread for which claim_end()
+  // returned true may call outcome().
   struct Outcome {
     std::vector<std::string> failures;  // why each path failed; "": it did not
     uint64_t time_ns = 0;
@@ -105,6 +108,8 @@ class EnqueuedTransfer {
   void gather(Carried* path, ChunkCopier* copier);
   Status gather_ends(Carried* path);
   void join();
+  template <class Visit>
+  void each_stream(const Carried& path, Visit&& visit);
   std::string failure_of(const Carried& path);
   void time_hops(Carried* path);
 
@@ -119,6 +124,7 @@ class EnqueuedTransfer {
   std::vector<std::unique_ptr<Carried>> paths_;
   std::vector<PipelinePtr> spare_;  // taken over, and not used by any path
   std::string error_;
+  bool unmarked_ = false;  // ended_ is not behind all that the caller's stream waits for
   std::atomic<bool> ending_{false}, over_{false};
   uint64_t time_ns_ = 0;
 };

@@ -91,7 +91,7 @@ int EnqueuedTransfers::wait(const Ptr& transfer, uint64_t timeout_ns, std::strin
       return GLAKE_TRANSFER_CLOSED;
     }
     const uint64_t slice = std::min(TransferTuning::kWaitSlice, timeout_ns - passed);
-    if (!tools_.driver.wait_event(transfer->ended(), slice).not_ready()) finish(transfer);
+    if (await(transfer, slice)) finish(transfer);
   }
   std::lock_guard<std::mutex> guard(mutex_);
   if (transfer->error().empty()) return GLAKE_OK;
@@ -99,8 +99,20 @@ int EnqueuedTransfers::wait(const Ptr& transfer, uint64_t timeout_ns, std::strin
   return GLAKE_COPY_FAILED;
 }
 
+// False: it is not done after `most_ns`. A driver that refuses to wait is asked again and again.
+bool EnqueuedTransfers::await(const Ptr& transfer, uint64_t most_ns) {
+  const uint64_t begin = tools_.driver.now_ns();
+  for (;;) {
+    const uint64_t passed = std::min(tools_.driver.now_ns() - begin, most_ns);
+    const Status answer = tools_.driver.wait_event(transfer->ended(), most_ns - passed);
+    if (transfer->done(answer)) return true;
+    if (answer.not_ready() || passed == most_ns) return false;
+    tools_.driver.sleep(TransferTuning::kLongestSleep);
+  }
+}
+
 bool EnqueuedTransfers::done(const Ptr& transfer) {
-  if (!transfer->over() && !tools_.driver.query(transfer->ended()).not_ready()) finish(transfer);
+  if (!transfer->over() && transfer->done(tools_.driver.query(transfer->ended()))) finish(transfer);
   return transfer->over();
 }
 
@@ -214,7 +226,7 @@ void EnqueuedTransfers::close(uint64_t most_ns) {
       if (open_.empty()) break;
       transfer = open_.begin()->second.front();
     }
-    if (tools_.driver.wait_event(transfer->ended(), most_ns).not_ready()) {
+    if (!await(transfer, most_ns)) {
       throw Error(GLAKE_BUSY_TIMEOUT,
                   "a stream still has work before a transfer it was given; synchronise it, then "
                   "close the transfer engine again");

@@ -54,6 +54,7 @@ class EnqueuedTransfers {
   std::vector<Ptr> first_ones();
   Ptr follow(const Ptr& transfer, EnqueuedTransfer::Before* before);
   void forget_last(const Ptr& transfer);
+  bool await(const Ptr& transfer, uint64_t most_ns);
   void finish(const Ptr& transfer);
 
   const Tools tools_;
