@@ -3,8 +3,9 @@ and copies that are queued in one stream."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from glake.platforms import Platform
 from glake.transfer.topology.routes import Routes, Way, parents
@@ -35,8 +36,9 @@ class Case:
         return len(self.copies) > 1
 
 
-def cases(platform: Platform, pages: bool = False) -> list[Case]:
-    """Every transfer measured on a platform.
+def cases(platform: Platform, pages: bool = False, only: Sequence[str] = ()) -> list[Case]:
+    """Every transfer measured on a platform; `only`: those whose name is like one of these patterns
+    ("h2d*").
 
     h2d, d2h and bidir are copies of GPU 0. p2p:A>B is the first pair of GPUs of each kind of route.
     h2d:pair is GPUs 0 and 1 at once. h2d:pair:A,B is the first of each further kind of pair
@@ -61,7 +63,8 @@ def cases(platform: Platform, pages: bool = False) -> list[Case]:
             found += [Case(f"{name}:queue", shapes[name], host, queued) for host in hosts]
     for a, b in _peers(platform):
         found.append(Case(f"p2p:{a}>{b}", ((f"cuda:{a}", f"cuda:{b}"),), LOCAL))
-    return found
+    wanted = only or ("*",)
+    return [each for each in found if any(fnmatchcase(each.transfer, one) for one in wanted)]
 
 
 def _pairs(platform: Platform) -> list[_Pair]:

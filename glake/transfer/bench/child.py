@@ -1,15 +1,17 @@
 """The process that measures one platform: `python -m glake.transfer.bench.child REQUEST`.
 
-REQUEST is a JSON object: platforms (the path of a platforms file), name, sizes, pages. It writes
+REQUEST is a JSON object: platforms (the path of a platforms file), name, sizes, pages, transfers
+(patterns of names). It writes
 each row, and an error that ends it, to stdout as a line with one JSON object. Each platform needs
 its own process, because a process has one driver.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,7 @@ def _measure(request: dict[str, Any]) -> None:
     name = request["name"]
     platform = load_platforms(request["platforms"])[name]
     bench = _Bench(platform, Path(request["platforms"]).read_text(), name, request["sizes"])
-    found = cases(platform, request["pages"])
+    found = cases(platform, request["pages"], request["transfers"])
     _tell(rows=len(found) * len(request["sizes"]))
     for case in found:
         for row in bench.rows(case):
@@ -90,18 +92,28 @@ class _Bench:
         try:
             for size in self._sizes:
                 copies = subjects.prepared(machine, case, size)
-                _C.transfer_open(self._text, self._name)  # a new engine has learnt nothing yet
-                try:
+                with self._new_engine():
                     rounds = _settled(machine, case, copies)
-                finally:
-                    _C.transfer_close()
                 best = rounds[-1]
                 times = {"achieved": best.total_ns, "first": rounds[0].total_ns}
+                if len(copies) > 1:
+                    with self._new_engine():
+                        batch = subjects.ours(machine, case, copies, at_once=True)
+                    times["first_batch"] = batch.total_ns
                 for label, copy in others.items():
                     times[label] = copy(machine, case, copies).total_ns
                 yield {**self._row(case, size, limits, best, times), "rounds": len(rounds)}
         finally:
             machine.close()
+
+    @contextlib.contextmanager
+    def _new_engine(self) -> Iterator[None]:
+        """An engine that has learnt nothing yet."""
+        _C.transfer_open(self._text, self._name)
+        try:
+            yield
+        finally:
+            _C.transfer_close()
 
     def _limits(self, case: Case) -> dict[str, Any]:
         """The bound of the sum; for several copies, also the bound of equal rates; and whether

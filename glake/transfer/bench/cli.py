@@ -34,6 +34,10 @@ def bench() -> None:
     "--sizes", multiple=True, metavar="SIZE,...",
     help="Of each copy.  [default: 256KiB to 1GiB]",
 )  # fmt: skip
+@click.option(
+    "--transfers", multiple=True, metavar="NAME,...",
+    help="Transfers to measure, such as d2h or 'h2d*'.  [default: all]",
+)  # fmt: skip
 @click.option("--pages", is_flag=True, help="Also host memory that changes socket every page.")
 @click.option(
     "--completion", type=click.Choice(run.COMPLETIONS), default="instant", show_default=True,
@@ -57,6 +61,7 @@ def bench() -> None:
 def transfer(
     given: str,
     sizes: tuple[str, ...],
+    transfers: tuple[str, ...],
     pages: bool,
     completion: str,
     order: str,
@@ -76,7 +81,7 @@ def transfer(
         found = run.sizes_of(sizes or ((two_worlds.SIZES,) if worlds else ()))
         rows: list[run.Row] = []
         for how in (two_worlds.NEW, two_worlds.OLD) if worlds else ((completion, order),):
-            rows += _measured(platforms, found, pages, *how)
+            rows += _measured(platforms, found, ",".join(transfers), pages, *how)
         if wanted is not None:
             from glake.transfer.bench.plot import draw
 
@@ -112,7 +117,12 @@ def _refuse_picture(file: Path) -> None:
 
 
 def _measured(
-    platforms: dict[str, Platform], sizes: list[int], pages: bool, completion: str, order: str
+    platforms: dict[str, Platform],
+    sizes: list[int],
+    transfers: str,
+    pages: bool,
+    completion: str,
+    order: str,
 ) -> list[run.Row]:
     shown = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -126,5 +136,11 @@ def _measured(
             progress.update(tasks[name], completed=done, total=total)
 
         return run.measure(
-            platforms, sizes, pages=pages, completion=completion, order=order, progress=advance
+            platforms,
+            sizes,
+            pages=pages,
+            completion=completion,
+            order=order,
+            transfers=transfers.split(",") if transfers else (),
+            progress=advance,
         )

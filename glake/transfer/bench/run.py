@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import json
 import os
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import IO, Any
@@ -18,6 +19,7 @@ from glake.errors import BenchFailed, InvalidArgument, InvalidOption
 from glake.platform_file import load_platforms
 from glake.platforms import Platform, file_text
 from glake.transfer import bounds
+from glake.transfer.bench.cases import cases
 from glake.transfer.bench.goals import missed
 from glake.transfer.bench.machines import machines
 
@@ -91,6 +93,7 @@ def measure(
     pages: bool = False,
     completion: str = "instant",
     order: str = "enqueued",
+    transfers: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> list[Row]:
     """The rows of every platform, transfer, place of host memory and size, in this order.
@@ -104,6 +107,7 @@ def measure(
         order: the option copy_order, one of ORDERS. With "enqueued", calls that enqueue work take
             their time on the clock, in every thread. Otherwise the time of the caller's calls is
             added.
+        transfers: patterns of the transfers to measure ("h2d*"); none: all.
         progress: called with (platform, rows done, all rows), from several threads.
 
     Rates are GB/s (1e9 bytes a second). docs/transfer-bench.md explains the fields. Raises
@@ -121,9 +125,11 @@ def measure(
         raise InvalidArgument(f"order {order!r}: give one of {', '.join(ORDERS)}")
     for name, platform in platforms.items():
         _require_rates(name, platform)
+    _require_transfers(transfers, platforms.values())
     bounds.require_solver()
     settings = {"SIM_COMPLETION": completion, "COPY_ORDER": order}
-    children = [_Child(name, each, sizes, pages, settings) for name, each in platforms.items()]
+    request = {"sizes": sorted(set(sizes)), "pages": pages, "transfers": list(transfers)}
+    children = [_Child(name, each, request, settings) for name, each in platforms.items()]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         runs = [pool.submit(child.run, progress or (lambda *_: None)) for child in children]
         try:
@@ -149,6 +155,13 @@ def _require_rates(name: str, platform: Platform) -> None:
             )
 
 
+def _require_transfers(patterns: Sequence[str], platforms: Iterable[Platform]) -> None:
+    names = list(dict.fromkeys(case.transfer for each in platforms for case in cases(each)))
+    for pattern in patterns:
+        if not fnmatch.filter(names, pattern):
+            raise InvalidArgument(f"no transfer is like {pattern!r}: there are {', '.join(names)}")
+
+
 def _nameless() -> IO[str]:
     return tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace", prefix="glake-bench-")
 
@@ -158,12 +171,11 @@ class _Child:
         self,
         name: str,
         platform: Platform,
-        sizes: Sequence[int],
-        pages: bool,
+        request: Mapping[str, Any],
         settings: Mapping[str, str],
     ) -> None:
         self._name, self._platform, self._settings = name, platform, settings
-        self._request = {"name": _INSIDE, "sizes": sorted(set(sizes)), "pages": pages}
+        self._request = {"name": _INSIDE, **request}
         self._process: subprocess.Popen[str] | None = None
         self._stopped = self._hung = False
         self._lock = threading.Lock()

@@ -120,17 +120,23 @@ def _timed(
     ]
 
 
-def ours(machine: Machine, case: Case, copies: Sequence[Ends]) -> Outcome:
-    """Copies by glake's engine, which is open."""
+def ours(machine: Machine, case: Case, copies: Sequence[Ends], at_once: bool = False) -> Outcome:
+    """Copies by glake's engine, which is open. `at_once`: one call begins them all."""
     ids: list[int] = []
     on_clock = config.read().copy_order == "enqueued"  # then calls take time on the clock
 
+    def request(copy: Ends) -> tuple[Any, int, int, list[tuple[int, int]], int]:
+        parts = np.array([copy.dst, copy.src, copy.size], np.uint64)
+        return parts, copy.to, copy.of, [(copy.gpu, copy.stream(machine))], 0
+
     def start(copy: Ends) -> tuple[float, list[int]]:
         stream = copy.stream(machine)
-        parts = np.array([copy.dst, copy.src, copy.size], np.uint64)
         before = simcuda.cost_us()
         simcuda.configure("call_time", int(on_clock))
-        ids.append(_C.copy_start(parts, copy.to, copy.of, [(copy.gpu, stream)]))
+        if not at_once:
+            ids.append(_C.copy_start(*request(copy)))
+        elif not ids:
+            _C.copy_start_all([request(each) for each in copies], ids)
         simcuda.configure("call_time", 0)
         cost = 0.0 if on_clock else simcuda.cost_us() - before
         return cost, [machine.record(copy.gpu, stream, f"end {copy.number}")]
