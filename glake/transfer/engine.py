@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from glake.typing import Array, BlockArray, BlockIndex, CopyStream, EngineStats, LendingStats
 
 Streams = list[tuple[int, int]]
+_Request = tuple[Any, int, int, Streams, int]  # parts, destination, source, streams, flags
 UNORDERED: Literal["unordered"] = "unordered"
 
 _DIRECT, _RELAYED, _TRACKED, _CHECKSUM, _CHECKED = 1, 2, 4, 8, 16  # include/glake/glake.h
@@ -239,6 +240,7 @@ class Engine:
         self, pairs: Iterable[tuple[Array, Array]], stream: CopyStream = None
     ) -> Transfer:
         """Copies each (dst, src) as copy() does. Pairs between the same places are one transfer.
+        All transfers are planned together.
 
         The pairs have no order among themselves. So none may write what another reads or writes.
 
@@ -261,12 +263,15 @@ class Engine:
                 places = (self._place(to), self._place(of), _checks(to, of))
                 groups.setdefault((*places, streams), []).append(parts)
         ids: list[int] = []
+        requests: list[_Request] = []
         size = 0
+        for (to_gpu, of_gpu, flags, ordered), several in groups.items():
+            parts = strided.joined(several)
+            requests.append((parts.numbers, to_gpu, of_gpu, list(ordered), flags | _TRACKED))
+            size += parts.bytes
+        self._require_open()
         try:
-            for (to_gpu, of_gpu, flags, ordered), several in groups.items():
-                parts = strided.joined(several)
-                ids += self._ids(parts, to_gpu, of_gpu, list(ordered), flags)
-                size += parts.bytes
+            _C.copy_start_all(requests, ids)
         finally:  # copies that were started keep their memory, even if others failed
             transfer = Transfer(ids, size, keep, all(ordered for *_, ordered in groups))
         for dst, _, _ in given:
@@ -368,11 +373,14 @@ class Engine:
     def _place(self, end: ArrayMemory) -> int:
         return end.device if end.device != ASK else _C.place_of(end.address)[0]
 
+    def _require_open(self) -> None:
+        if _open is not self:
+            raise TransferClosed("this engine is closed: open another, or use glake.transfer.copy")
+
     def _ids(
         self, parts: strided.Parts, dst: int, src: int, streams: Streams, flags: int
     ) -> list[int]:
-        if _open is not self:
-            raise TransferClosed("this engine is closed: open another, or use glake.transfer.copy")
+        self._require_open()
         if parts.count == 0:
             return []
         return [_C.copy_start(parts.numbers, dst, src, streams, flags | _TRACKED)]

@@ -34,17 +34,33 @@ class Loop {
     CHECK_TEXT(id != 0, test::last_error());
     return id;
   }
+  // Begins copies in these streams by one call.
+  std::vector<uint64_t> begin_all(const std::vector<int>& streams) {
+    std::vector<std::unique_ptr<Call>> calls;
+    std::vector<glake_copy_request> requests;
+    for (const int stream : streams) {
+      const auto i = static_cast<size_t>(stream);
+      calls.push_back(std::make_unique<Call>(*device_[i], 0, *host_[i], 0, bytes_));
+      requests.push_back(calls.back()->on(streams_[i], gpus_[i]).request);
+    }
+    std::vector<uint64_t> ids(streams.size());
+    CHECK(simcuda_configure("call_time", "1") == 0);
+    OK(glake_copy_start_all(requests.data(), requests.size(), ids.data()));
+    CHECK(simcuda_configure("call_time", "0") == 0);
+    return ids;
+  }
   // Copies in these streams, one after the other. Returns in how many ns all are done, and sets how
   // many used relays.
   double run(const std::vector<int>& streams, unsigned flags, int* relayed) {
-    std::vector<uint64_t> ids;
-    const uint64_t begun = simcuda_now_ns();
-    CHECK(simcuda_thread(1) == 0);  // only driver calls take time, and not the caller's own work
-    for (const int stream : streams) ids.push_back(begin(stream, flags));
-    CHECK(simcuda_thread(0) == 0);
-    *relayed = 0;
-    for (const uint64_t id : ids) *relayed += test::finish(id).find(">cuda:") != std::string::npos;
-    return static_cast<double>(simcuda_now_ns() - begun);
+    return timed(relayed, [&] {
+      std::vector<uint64_t> ids;
+      for (const int stream : streams) ids.push_back(begin(stream, flags));
+      return ids;
+    });
+  }
+  // The same, begun by one call.
+  double run_at_once(const std::vector<int>& streams, int* relayed) {
+    return timed(relayed, [&] { return begin_all(streams); });
   }
   // Copies into each GPU.
   double all(unsigned flags, int* relayed) {
@@ -57,6 +73,16 @@ class Loop {
   }
 
  private:
+  template <class Begin>
+  double timed(int* relayed, Begin&& begin) {
+    const uint64_t begun = simcuda_now_ns();
+    CHECK(simcuda_thread(1) == 0);  // only driver calls take time, and not the caller's own work
+    const std::vector<uint64_t> ids = begin();
+    CHECK(simcuda_thread(0) == 0);
+    *relayed = 0;
+    for (const uint64_t id : ids) *relayed += test::finish(id).find(">cuda:") != std::string::npos;
+    return static_cast<double>(simcuda_now_ns() - begun);
+  }
   void add(int gpu) {
     test::CurrentContext context(gpu);
     gpus_.push_back(gpu);
@@ -87,6 +113,39 @@ TEST(a_loop_over_all_gpus_is_known_the_second_time) {
     CHECK(first > 1.02 * plain);  // otherwise the loop tests nothing
     CHECK(second <= 1.02 * plain);
   }
+}
+
+// Copies that one call begins are planned together, so the first one leaves the others their links.
+TEST(a_batch_over_all_gpus_is_known_the_first_time) {
+  test::running() = "batch";
+  for (const size_t mib : {4, 256}) {
+    Node node("hgx_h100_h200", {{"phantom", "1"}, {"host_node", "local"}});
+    Loop loop(node.gpus(), mib * kMiB);
+    std::vector<int> streams;
+    for (int gpu = 0; gpu < node.gpus(); ++gpu) streams.push_back(gpu);
+    int relayed = 0;
+    const double plain = loop.run(streams, GLAKE_COPY_DIRECT, &relayed);
+    const double batch = loop.run_at_once(streams, &relayed);
+    std::printf("%zu MiB into each of 8 GPUs, us: plain %.0f, by one call %.0f\n", mib,
+                plain / 1000, batch / 1000);
+    CHECK(batch <= 1.02 * plain);
+  }
+}
+
+// A batch for two GPUs has the relays of the six others, the first time too. It says nothing of
+// the copies behind it: the next one alone has all relays.
+TEST(a_batch_for_two_gpus_shares_the_relays) {
+  test::running() = "batch of two";
+  Node node("hgx_h100_h200", {{"phantom", "1"}, {"host_node", "interleave"}});
+  constexpr size_t kBytes = 256 * kMiB;
+  Loop loop(std::vector<int>{0, 4}, kBytes);
+  int relayed = 0;
+  const double rate = 2.0 * kBytes / loop.run_at_once({0, 1}, &relayed);
+  std::printf("2 GPUs load 256 MiB by one call, first time: %.0f GB/s\n", rate);
+  CHECK(relayed == 2 && rate >= 300);
+  const double alone = kBytes / loop.run({0}, 0, &relayed);
+  std::printf("then one GPU alone: %.0f GB/s\n", alone);
+  CHECK(relayed == 1 && alone >= 380);
 }
 
 // Two copies that come together may be planned together or each for itself. The forecast decides,

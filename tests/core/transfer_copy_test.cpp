@@ -207,6 +207,66 @@ TEST(refusals) {
   CHECK(test::number_in(test::transfer_stats(), "running") == 0);
 }
 
+// A batch with one bad request begins nothing. Otherwise all begin, and what fails later does not
+// undo what was begun.
+TEST(requests_that_begin_together) {
+  test::running() = "requests that begin together";
+  Node node("dgx_a100", {{"memory", "64MiB"}});
+  constexpr size_t kBytes = 4 * kMiB;
+  Buffer src(kPinned, kBytes), first(0, kBytes), second(1, kBytes);
+  src.fill(5);
+  std::vector<uint64_t> ids(2, 7);
+  OK(glake_copy_start_all(nullptr, 0, nullptr));
+  GIVES(GLAKE_INVALID_ARGUMENT, glake_copy_start_all(nullptr, 1, ids.data()));
+  Call one(first, 0, src, 0, kBytes), other(second, 0, src, 0, kBytes);
+  GIVES(GLAKE_INVALID_ARGUMENT, glake_copy_start_all(&one.request, 1, nullptr));
+  std::vector<glake_copy_request> both{one.request, other.request};
+  const auto start = [&] { return glake_copy_start_all(both.data(), both.size(), ids.data()); };
+  const auto begins_nothing = [&](int status) {
+    first.fill(1);
+    GIVES(status, start());
+    CHECK(ids[0] == 0 && ids[1] == 0);
+    CHECK(first.holds(1, 0, kBytes, 0));
+  };
+  both[1].size -= 8;
+  begins_nothing(GLAKE_INVALID_ARGUMENT);
+  both[1].size += 8;
+  both[1].dst_device = 99;
+  begins_nothing(GLAKE_INVALID_DEVICE);
+  both[1].dst_device = 1;
+  for (const bool ordered : {false, true}) {
+    for (size_t i = 0; i < both.size(); ++i) {
+      both[i].ordered = ordered ? 1 : 0;
+      both[i].stream_device = static_cast<int>(i);
+    }
+    first.fill(1);
+    second.fill(1);
+    OK(start());
+    CHECK(ids[0] != 0 && ids[1] != 0);
+    for (const uint64_t id : ids) test::finish(id);
+    CHECK(first.holds(5, 0, kBytes, 0) && second.holds(5, 0, kBytes, 0));
+  }
+  // The second copy is refused only when its stream is looked at.
+  both[1].flags = GLAKE_COPY_RELAYED;
+  CUstream stream;
+  {
+    test::CurrentContext context(1);
+    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  }
+  both[1].stream = stream;
+  GIVES(GLAKE_COPY_REFUSED, start());
+  CHECK(ids[0] != 0 && ids[1] == 0);
+  test::finish(ids[0]);
+  {
+    test::CurrentContext context(1);
+    CUgraph graph;
+    CU(cuStreamEndCapture(stream, &graph));
+    CU(cuGraphDestroy(graph));
+  }
+  test::end_stream(stream);
+}
+
 // Requests of programs that were compiled with an older or a newer glake.h.
 TEST(requests_of_other_sizes) {
   test::running() = "requests of other sizes";

@@ -53,6 +53,24 @@ uint64_t glake_copy_start(const glake_copy_request* request) {
   return id;
 }
 
+int glake_copy_start_all(const glake_copy_request* requests, size_t count, uint64_t* ids) {
+  return api_call([&] {
+    require(count == 0 || (requests != nullptr && ids != nullptr),
+            "glake_copy_start_all needs requests, and room for their ids");
+    std::fill_n(ids, count, 0);
+    std::vector<glake_copy_request> given;
+    for (size_t i = 0; i < count; ++i) {
+      // The caller's structure may be longer or shorter than that of this library.
+      const auto* at = reinterpret_cast<const char*>(requests) + i * requests->size;
+      const auto* one = reinterpret_cast<const glake_copy_request*>(at);
+      require(one->size == requests->size,
+              "glake_copy_start_all: the requests are of unlike sizes: set each one's size");
+      given.push_back(request_here(*one));
+    }
+    TransferUse()->begin_all(given, ids);
+  });
+}
+
 int glake_copy_wait(uint64_t id, uint64_t timeout_ns) {
   return api_call([&] {
     std::string text;

@@ -2,7 +2,9 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <list>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -41,38 +43,73 @@ class HeldBuffer {
   Py_buffer view_{};
 };
 
-// `parts` is a dense buffer of unsigned 64-bit numbers, three for each part: dst, src, bytes.
-// `streams` has none, one or two pairs (device, handle).
+using Stream = std::pair<py::int_, py::int_>;  // device, handle
+
+// A request from Python. It holds the parts' memory.
+class HeldRequest {
+ public:
+  // `parts` is a dense buffer of unsigned 64-bit numbers, three for each part: dst, src, bytes.
+  // `streams` has none, one or two streams.
+  HeldRequest(const py::buffer& parts, const py::int_& dst_device, const py::int_& src_device,
+              const std::vector<Stream>& streams, unsigned flags)
+      : numbers_(parts, PyBUF_STRIDES) {
+    constexpr Py_ssize_t kPart = sizeof(glake_copy_part);
+    if (numbers_->itemsize != sizeof(uint64_t) || numbers_->len % kPart != 0 || !numbers_.dense()) {
+      raise(GLAKE_INVALID_ARGUMENT,
+            "parts: expected a dense uint64 array of three numbers a part: dst, src, bytes");
+    }
+    if (streams.size() > 2) {
+      raise(GLAKE_INVALID_ARGUMENT, "a copy is ordered by two streams at most");
+    }
+    static_assert(sizeof(glake_copy_part) == 3 * sizeof(uint64_t), "rows are parts");
+    request_.size = sizeof request_;
+    request_.parts = static_cast<const glake_copy_part*>(numbers_->buf);
+    request_.count = static_cast<size_t>(numbers_->len / kPart);
+    request_.dst_device = to_place(dst_device);
+    request_.src_device = to_place(src_device);
+    request_.flags = flags;
+    if (!streams.empty()) {
+      request_.ordered = 1;
+      request_.stream_device = to_device(streams[0].first);
+      request_.stream = to_stream(streams[0].second);
+    }
+    if (streams.size() == 2) {
+      request_.also_ordered = 1;
+      request_.also_device = to_device(streams[1].first);
+      request_.also_stream = to_stream(streams[1].second);
+    }
+  }
+  const glake_copy_request& operator*() const { return request_; }
+
+ private:
+  const HeldBuffer numbers_;
+  glake_copy_request request_{};
+};
+
 uint64_t start(const py::buffer& parts, const py::int_& dst_device, const py::int_& src_device,
-               const std::vector<std::pair<py::int_, py::int_>>& streams, unsigned flags) {
-  const HeldBuffer numbers(parts, PyBUF_STRIDES);
-  constexpr Py_ssize_t kPart = sizeof(glake_copy_part);
-  if (numbers->itemsize != sizeof(uint64_t) || numbers->len % kPart != 0 || !numbers.dense()) {
-    raise(GLAKE_INVALID_ARGUMENT,
-          "parts: expected a dense uint64 array of three numbers a part: dst, src, bytes");
-  }
-  if (streams.size() > 2) raise(GLAKE_INVALID_ARGUMENT, "a copy is ordered by two streams at most");
-  static_assert(sizeof(glake_copy_part) == 3 * sizeof(uint64_t), "rows are parts");
-  glake_copy_request request{};
-  request.size = sizeof request;
-  request.parts = static_cast<const glake_copy_part*>(numbers->buf);
-  request.count = static_cast<size_t>(numbers->len / kPart);
-  request.dst_device = to_place(dst_device);
-  request.src_device = to_place(src_device);
-  request.flags = flags;
-  if (!streams.empty()) {
-    request.ordered = 1;
-    request.stream_device = to_device(streams[0].first);
-    request.stream = to_stream(streams[0].second);
-  }
-  if (streams.size() == 2) {
-    request.also_ordered = 1;
-    request.also_device = to_device(streams[1].first);
-    request.also_stream = to_stream(streams[1].second);
-  }
-  const uint64_t id = released(glake_copy_start, &request);
+               const std::vector<Stream>& streams, unsigned flags) {
+  const HeldRequest request(parts, dst_device, src_device, streams, flags);
+  const uint64_t id = released(glake_copy_start, &*request);
   if (id == 0) raise_last();
   return id;
+}
+
+// Each request has what start() takes. The ids of copies that have started are appended to `ids`,
+// also if another copy cannot start.
+using Given = std::tuple<py::buffer, py::int_, py::int_, std::vector<Stream>, unsigned>;
+void start_all(const std::vector<Given>& given, py::list ids) {
+  std::list<HeldRequest> held;
+  std::vector<glake_copy_request> requests;
+  for (const auto& [parts, dst_device, src_device, streams, flags] : given) {
+    requests.push_back(*held.emplace_back(parts, dst_device, src_device, streams, flags));
+  }
+  std::vector<uint64_t> started(requests.size());
+  const int status =
+      released(glake_copy_start_all, requests.data(), requests.size(), started.data());
+  for (const uint64_t id : started) {
+    if (id != 0) ids.append(py::int_(id));
+  }
+  check(status);
 }
 
 int wait(uint64_t id, uint64_t timeout_ns) { return released(glake_copy_wait, id, timeout_ns); }
@@ -99,6 +136,9 @@ void bind_handles(py::module_& module) {
   module.def("copy_start", &start, py::arg("parts"), py::arg("dst_device"), py::arg("src_device"),
              py::arg("streams"), py::arg("flags") = 0u,
              "Starts a copy of parts (dst, src, bytes) in the order of the streams; its id.");
+  module.def("copy_start_all", &start_all, py::arg("requests"), py::arg("ids"),
+             "Starts several copies, which are planned together. Each request is what copy_start() "
+             "takes. Appends the ids of all that have started.");
   module.def(
       "copy_wait",
       [](uint64_t id, uint64_t timeout_ns) {

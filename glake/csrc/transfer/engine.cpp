@@ -94,10 +94,42 @@ void Engine::stream_wait(uint64_t id, int device, StreamHandle stream) {
   copy(id)->make_stream_wait(device, stream);
 }
 
-uint64_t Engine::begin(const glake_copy_request& given) {
+uint64_t Engine::begin(const glake_copy_request& given) { return begin(checked(given)); }
+
+void Engine::begin_all(const std::vector<glake_copy_request>& given, uint64_t* ids) {
+  std::vector<Request> requests;
+  for (const glake_copy_request& one : given) requests.push_back(checked(one));
+  foresee(requests);
+  try {
+    for (Request& request : requests) *ids++ = begin(std::move(request));
+  } catch (...) {
+    bursts_.end();
+    throw;
+  }
+  bursts_.end();
+}
+
+Request Engine::checked(const glake_copy_request& given) {
   Request request = make_request(driver_, *allocator_, topology_.get(), given,
                                  devices_.some(given.dst_device, given.src_device));
   scheduler_.use_gpus(request);
+  return request;
+}
+
+// Tells which copies come now, if they are all planned and none makes the caller wait.
+void Engine::foresee(const std::vector<Request>& requests) {
+  if (!enqueue_ || scheduler_.one_path()) return;
+  std::vector<Bursts::Copy> copies;
+  for (const Request& request : requests) {
+    if (request.ordered && always_plain(request)) continue;
+    const bool waits = request.pageable || (request.flags & kChecksum) != 0;
+    if (!request.ordered || waits || told(remote_, request)) return;
+    copies.push_back({request.demand(), request.parts.total(), request.stream_key()});
+  }
+  bursts_.foresee(copies);
+}
+
+uint64_t Engine::begin(Request request) {
   if (!request.ordered) {
     const Parts parts = request.parts;
     const uint64_t id = start(std::move(request));
@@ -144,24 +176,30 @@ bool Engine::captured(int device, StreamHandle stream) {
   return captured;
 }
 
-uint64_t Engine::start(Request request) {
-  const bool wanted = (request.flags & (kRelayed | kChecksum)) != 0,
-             simple = (request.flags & kDirect) != 0;
-  const bool local = !request.src.host() && request.src.gpu == request.dst.gpu;
-  const bool possible = plain_.possible(request);
+// Whether the copy is a plain one, without any plan.
+bool Engine::always_plain(const Request& request) {
+  const bool wanted = (request.flags & (kRelayed | kChecksum)) != 0;
   const bool small = request.parts.total() < TransferTuning::kAlwaysPlain;
+  const bool plainly = (small && !wanted) || (request.flags & kDirect) != 0 || request.local();
+  return plainly && plain_.possible(request);
+}
+
+uint64_t Engine::start(Request request) {
+  const bool wanted = (request.flags & (kRelayed | kChecksum)) != 0;
+  const bool local = request.local();
   if (local && (request.flags & kChecksum) != 0) {
     throw Error(GLAKE_COPY_REFUSED,
                 "a checksum needs a copy between two places; this copy is within " +
                     device_text(request.src.gpu));
   }
-  if (possible && ((small && !wanted) || simple || local)) return plain(request, false);
-  if (local || simple) {
+  if (always_plain(request)) return plain(request, false);
+  if (local || (request.flags & kDirect) != 0) {
     throw Error(GLAKE_COPY_REFUSED, device_text(request.stream_device) +
                                         ", whose stream it is, does not reach the memory");
   }
   devices_.open(request.stream_device);
   choose_relays(&request);
+  const bool possible = plain_.possible(request);
   if (request.ordered && captured(request.stream_device, request.stream)) {
     if (!wanted && possible) return plain(request, true);
     throw Error(

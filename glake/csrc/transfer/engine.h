@@ -43,6 +43,9 @@ class Engine {
   // Begins a copy and returns its id. The copy has a place in the order of one stream, of two, or
   // of none. Throws Error.
   uint64_t begin(const glake_copy_request& request);
+  // Begins several copies, which are planned together. Sets their ids, one after the other. Throws
+  // Error: none begins if a request is bad. If a copy cannot begin, those before it go on.
+  void begin_all(const std::vector<glake_copy_request>& requests, uint64_t* ids);
   AnyCopy copy(uint64_t id);  // throws Error
   // Says that the calling thread has begun all copies that belong together. It waits for a copy
   // next.
@@ -84,7 +87,11 @@ class Engine {
   void close();
 
  private:
+  Request checked(const glake_copy_request& given);
+  uint64_t begin(Request request);
   uint64_t begin_joined(Request request);
+  bool always_plain(const Request& request);
+  void foresee(const std::vector<Request>& requests);
   uint64_t start(Request request);
   uint64_t start_planned(Request request, bool possible);
   uint64_t start_ordered(Request request, std::vector<PlanPtr> plans, Outlook outlook,

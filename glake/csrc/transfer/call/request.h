@@ -31,6 +31,7 @@ struct Request {
   Parts parts;
   Place dst, src;
   Demand demand() const { return {src, dst, 1, relays}; }
+  bool local() const { return !src.host() && src.gpu == dst.gpu; }  // within one GPU
   bool known = false;     // all memory of both ends was checked
   bool pageable = false;  // the host end is not pinned, so chunks pass through pinned buffers
   // The relay service does not reach the host end, so its chunks pass through other memory.

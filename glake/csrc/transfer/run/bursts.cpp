@@ -24,14 +24,30 @@ bool Bursts::queued(const std::vector<Copy>& copies) {
   return false;
 }
 
+void Bursts::foresee(const std::vector<Copy>& copies) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (current_.size() >= TransferTuning::kBurstThreads) current_.clear();
+  Current& current = current_[std::this_thread::get_id()];
+  note(&current);
+  if (copies.empty() || copies.size() > TransferTuning::kBurstCopies) return;
+  if (announced_.size() >= TransferTuning::kBurstsKnown) announced_.clear();
+  std::vector<Key> keys;
+  for (const Copy& copy : copies) keys.push_back(key_of(copy));
+  KnownPtr& known = announced_[keys];
+  if (known == nullptr) known = std::make_shared<Known>();
+  take(known.get(), copies);
+  current.known = known;
+  current.announced = true;
+}
+
 Bursts::Burst Bursts::begin(const Copy& copy, uint64_t now) {
   std::lock_guard<std::mutex> guard(mutex_);
   if (current_.size() >= TransferTuning::kBurstThreads)
     current_.clear();  // most of the threads in it have ended
   Current& current = current_[std::this_thread::get_id()];
-  if (now > current.open_until || current.copies.size() >= TransferTuning::kBurstCopies) {
-    note(&current);
-  }
+  const bool over =
+      now > current.open_until || current.copies.size() >= TransferTuning::kBurstCopies;
+  if (over && !current.announced) note(&current);
   current.copies.push_back(copy);
   current.open_until = 0;
   current.began = now;
@@ -40,16 +56,16 @@ Bursts::Burst Bursts::begin(const Copy& copy, uint64_t now) {
     current.live = std::make_shared<LiveBurst>();
     current.foreseen = false;
     current.alike = 0;
+    const auto found = known_.find(key_of(copy));
+    if (!current.announced && found != known_.end()) current.known = found->second;
   }
-  const auto found = known_.find(key_of(current.copies.front()));
-  if (found != known_.end()) {
-    const std::vector<Copy>& copies = found->second.copies;
-    if (current.alike == count - 1 && count <= copies.size() && alike(copy, copies[count - 1])) {
-      current.alike = count;
-    }
+  Known* const burst = current.known.get();
+  if (burst != nullptr && current.alike == count - 1 && count <= burst->copies.size() &&
+      alike(copy, burst->copies[count - 1])) {
+    current.alike = count;
   }
-  const bool known = found != known_.end() && found->second.right >= found->second.wrong &&
-                     current.alike == count && count <= found->second.copies.size();
+  const bool known = burst != nullptr && burst->right >= burst->wrong && current.alike == count &&
+                     count <= burst->copies.size();
   if (!known) {
     if (current.foreseen) current.live = nullptr;
     Burst unknown;
@@ -57,24 +73,22 @@ Bursts::Burst Bursts::begin(const Copy& copy, uint64_t now) {
     unknown.number = count - 1;
     return unknown;
   }
-  Known& burst = found->second;
-  const auto next = burst.copies.begin() + static_cast<std::ptrdiff_t>(count);
+  const auto next = burst->copies.begin() + static_cast<std::ptrdiff_t>(count);
   if (count == 1) {
-    burst.anew = burst.begun++ % TransferTuning::kDecided == 0;
-    current.foreseen = burst.copies.size() > 1;
-    if (current.foreseen) current.live = std::make_shared<LiveBurst>(burst.trials);
+    burst->anew = burst->begun++ % TransferTuning::kDecided == 0;
+    current.foreseen = burst->copies.size() > 1;
+    if (current.foreseen) current.live = std::make_shared<LiveBurst>(burst->trials);
   }
-  const BurstWay way = burst.anew ? BurstWay::kUnknown : burst.ways[count - 1];
-  return {current.live, count - 1, true, burst.copies.size(), {next, burst.copies.end()}, way};
+  const BurstWay way = burst->anew ? BurstWay::kUnknown : burst->ways[count - 1];
+  return {current.live, count - 1, true, burst->copies.size(), {next, burst->copies.end()}, way};
 }
 
 void Bursts::decided(BurstWay way) {
   std::lock_guard<std::mutex> guard(mutex_);
-  const std::vector<Copy>& copies = current_[std::this_thread::get_id()].copies;
-  if (copies.empty()) return;
-  const auto found = known_.find(key_of(copies.front()));
-  if (found == known_.end() || copies.size() > found->second.ways.size()) return;
-  found->second.ways[copies.size() - 1] = way;
+  const Current& current = current_[std::this_thread::get_id()];
+  const size_t count = current.copies.size();
+  if (count == 0 || current.known == nullptr || count > current.known->ways.size()) return;
+  current.known->ways[count - 1] = way;
 }
 
 void Bursts::begun(uint64_t now, double ns) {
@@ -92,36 +106,42 @@ void Bursts::begun(uint64_t now, double ns) {
 void Bursts::end() {
   std::lock_guard<std::mutex> guard(mutex_);
   const auto current = current_.find(std::this_thread::get_id());
-  if (current == current_.end() || current->second.copies.empty()) return;
-  note(&current->second);
+  if (current != current_.end()) note(&current->second);
 }
 
 // The thread's burst is over.
 void Bursts::note(Current* current) {
   const std::vector<Copy> copies = std::exchange(current->copies, {});
   const std::shared_ptr<LiveBurst> live = std::exchange(current->live, nullptr);
-  if (copies.empty()) return;
+  current->known = nullptr;
+  const bool announced = std::exchange(current->announced, false);
+  if (copies.empty() || announced) return;
   if (known_.size() >= TransferTuning::kBurstsKnown) known_.clear();
-  const auto [it, first] = known_.try_emplace(key_of(copies.front()));
-  Known& known = it->second;
-  const size_t count = copies.size();
-  const bool the_same =
-      std::equal(copies.begin(), copies.end(), known.copies.begin(), known.copies.end(), alike);
-  if (first || the_same) {
-    known.right = std::min(known.right + 1, TransferTuning::kMostDoubt);
+  KnownPtr& known = known_[key_of(copies.front())];
+  const bool first = known == nullptr;
+  if (first) known = std::make_shared<Known>();
+  if (take(known.get(), copies) || first) {
+    known->right = std::min(known->right + 1, TransferTuning::kMostDoubt);
   } else {
-    known.right = 0;
-    known.wrong = std::min(known.wrong + 1, TransferTuning::kMostDoubt);
+    known->right = 0;
+    known->wrong = std::min(known->wrong + 1, TransferTuning::kMostDoubt);
   }
+  if (copies.size() > 1 && live != nullptr && !current->foreseen) adopt_(live.get(), known->trials);
+}
+
+// These are the burst's copies now. Returns whether they are like those it had.
+bool Bursts::take(Known* known, const std::vector<Copy>& copies) {
+  const bool the_same =
+      std::equal(copies.begin(), copies.end(), known->copies.begin(), known->copies.end(), alike);
   if (!the_same) {
-    known.ways.assign(count, BurstWay::kUnknown);
-    known.begun = 0;
+    known->ways.assign(copies.size(), BurstWay::kUnknown);
+    known->begun = 0;
   }
-  if (!the_same || known.trials->copies() != copies || known.trials->queued() != queued(copies)) {
-    known.trials = std::make_shared<BurstTrials>(copies);
+  if (!the_same || known->trials->copies() != copies || known->trials->queued() != queued(copies)) {
+    known->trials = std::make_shared<BurstTrials>(copies);
   }
-  if (count > 1 && live != nullptr && !current->foreseen) adopt_(live.get(), known.trials);
-  known.copies = copies;
+  known->copies = copies;
+  return the_same;
 }
 
 }  // namespace glake::transfer

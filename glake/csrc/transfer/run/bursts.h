@@ -1,7 +1,7 @@
 // Copies that a thread begins one right after the other, as a loop over all GPUs does. What
 // followed a copy the last time is expected to follow it again. It must be known in advance,
 // because a copy whose chunks are all enqueued at once cannot give back links that the next copy
-// wants.
+// wants. Where one call begins several copies, they are known the first time.
 #pragma once
 
 #include <cstdint>
@@ -56,6 +56,8 @@ class Bursts {
 
   explicit Bursts(Adopt adopt) : adopt_(std::move(adopt)) {}
 
+  // Says that this thread begins these copies now, one right after the other, up to end().
+  void foresee(const std::vector<Copy>& copies);
   // Says that this thread begins a copy now. Returns what is known of its burst.
   Burst begin(const Copy& copy, uint64_t now);
   // Stores the way of the copy that this thread began last. It is stored because to decide it takes
@@ -78,8 +80,11 @@ class Bursts {
     bool anew = true;            // whether the ways must be decided again
     std::shared_ptr<BurstTrials> trials;
   };
+  using KnownPtr = std::shared_ptr<Known>;
   struct Current {
     std::vector<Copy> copies;
+    KnownPtr known;          // what is known of bursts that begin like it; null: nothing
+    bool announced = false;  // whether foresee() told all of its copies
     size_t alike = 0;  // so many of them, from the first on, are like those of the known burst
     uint64_t began = 0, open_until = 0;  // of the last copy
     std::shared_ptr<LiveBurst> live;
@@ -87,13 +92,15 @@ class Bursts {
   };
   static Key key_of(const Copy& copy);
   static bool alike(const Copy& a, const Copy& b) { return key_of(a) == key_of(b); }
+  static bool take(Known* known, const std::vector<Copy>& copies);
   void note(Current* current);
 
   const Adopt adopt_;
 
   std::mutex mutex_;
   std::map<std::thread::id, Current> current_;
-  std::map<Key, Known> known_;  // by the first copy
+  std::map<Key, KnownPtr> known_;                   // by the first copy
+  std::map<std::vector<Key>, KnownPtr> announced_;  // by all copies
 };
 
 }  // namespace glake::transfer
