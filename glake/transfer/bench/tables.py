@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from glake.transfer.bench.goals import PLAIN
 from glake.units import exact_size
 
 Row = dict[str, Any]
@@ -40,10 +41,26 @@ def show(rows: Sequence[Row], console: Console) -> None:
         "that any paths could carry; plain: one driver copy, equal shares: GLake's split, both "
         "simulated alike. p2p:0>1: from cuda:0 to cuda:1. host is where host memory is. "
         "docs/transfer-bench.md\n"
-        f"*: below a goal; {count} of {len(rows)} rows are.",
+        f"*: below a goal; {count} of {len(rows)} rows are.{_first_times(rows)}",
         style="dim",
         highlight=False,
         markup=False,
+    )
+
+
+def _first_times(rows: Sequence[Row]) -> str:
+    """What the rows of several copies took before the engine had learnt anything."""
+    several = [row for row in rows if "first_batch" in row]
+    if not several:
+        return ""
+
+    def below(label: str) -> str:
+        ratios = [row[label] / row["plain"] for row in several]
+        return f"{sum(ratio < PLAIN for ratio in ratios)} (worst {min(ratios):.2f})"
+
+    return (
+        f" Of {len(several)} rows of several copies, so many are below {PLAIN} of plain copies the "
+        f"first time: begun one by one {below('first')}, by one call {below('first_batch')}."
     )
 
 

@@ -13,14 +13,13 @@ from rich.console import Console
 from rich.table import Table
 
 from glake.platforms import Platform
-from glake.transfer.bench.goals import part_of_bound
+from glake.transfer.bench.goals import PLAIN, part_of_bound
 
 Row = Mapping[str, Any]
 # A world is a pair (completion, order) of run.measure. NEW is as on a GPU. In OLD a thread wakes at
 # the moment when a copy is done, and copies are made in held streams.
 NEW, OLD = ("polled", "enqueued"), ("instant", "held")
 SIZES = "4MiB,64MiB,256MiB,1GiB"
-_PLAIN = 0.98
 
 
 @dataclass
@@ -42,8 +41,8 @@ class Tally:
         self.rows += 1
         of_plain = row["achieved"] / row["plain"]
         self.least_of_plain = min(self.least_of_plain, of_plain)
-        self.below_plain += of_plain < _PLAIN * (1 - 1e-4)
-        self.first_below += row["first"] < _PLAIN * (1 - 1e-4) * row["plain"]
+        self.below_plain += of_plain < PLAIN * (1 - 1e-4)
+        self.first_below += row["first"] < PLAIN * (1 - 1e-4) * row["plain"]
         part = part_of_bound(row, platform)
         if part is None:
             return
