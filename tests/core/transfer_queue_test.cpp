@@ -570,46 +570,50 @@ TEST(refusals) {
 
 // The driver refuses to say whether a copy is done, or to record the event behind it and then to
 // wait for it. The copy goes on all the same, and its buffers must not go to others before it ends.
-TEST(questions_refused) {
-  for (const char* const call : {"cuEventQuery", "cuEventRecord"}) {
-    test::running() = std::string(call) + " is refused";
-    Node node("dgx_a100", {{"memory", "256MiB"}, {"completion", "polled"}});
-    node.count_streams = false;  // calls that were refused count too
-    test::CurrentContext context(0);
-    CUstream stream = nullptr;
-    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    constexpr size_t kBytes = 96 * kMiB;
-    Buffer dst(0, kBytes), src(kPinned, kBytes);
-    src.fill(9);
-    const auto start = [&] {
-      return Call(dst, 0, src, 0, kBytes).on(stream, 0).flags(GLAKE_COPY_RELAYED).start();
-    };
-    test::finish(start());
-    std::memset(dst.data(), 0, kBytes);
-    uint64_t id = 0;
-    const bool event = std::string(call) == "cuEventRecord";
-    if (event) {
-      CHECK(simcuda_fail("cuStreamSynchronize", 1, CUDA_ERROR_OUT_OF_MEMORY, -1) == 0);
-      CHECK(simcuda_fail(call, 2, CUDA_ERROR_OUT_OF_MEMORY, -1) == 0);
-      id = start();
-      CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
-    } else {
-      id = start();
-      CHECK(simcuda_fail(call, 1, CUDA_ERROR_OUT_OF_MEMORY, 3) == 0);
+void questions_refused(const std::vector<const char*>& calls, bool at_end) {
+  test::running() = std::string(calls.front()) + " is refused";
+  Node node("dgx_a100", {{"memory", "256MiB"}, {"completion", "polled"}});
+  node.count_streams = false;  // calls that were refused count too
+  Stream stream(0), other(1);
+  constexpr size_t kBytes = 96 * kMiB;
+  Buffer dst(0, kBytes), src(kPinned, kBytes);
+  src.fill(9);
+  const auto start = [&] {
+    return Call(dst, 0, src, 0, kBytes).on(stream.get(), 0).flags(GLAKE_COPY_RELAYED).start();
+  };
+  const auto refuse = [&](int64_t from, int64_t times) {
+    for (const char* const call : calls) {
+      CHECK(simcuda_fail(call, from, CUDA_ERROR_OUT_OF_MEMORY, times) == 0);
     }
-    CHECK_TEXT(id != 0, test::last_error());
-    const int done = glake_copy_done(id);
-    CHECK_TEXT(done == 0, std::to_string(done));
-    CHECK_TEXT(under_way() == 1, test::transfer_stats());
-    const int end = glake_copy_wait(id, kForever);
-    CHECK_TEXT(end == (event ? GLAKE_COPY_FAILED : GLAKE_OK), test::last_error());
-    CHECK(dst.holds(9, 0, kBytes, 0));  // whole, whatever is known of it
-    CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
-    OK(glake_copy_release(id));
-    test::finish(start());
-    CHECK_TEXT(under_way() == 0 && slots() == 0, test::transfer_stats());
-    test::end_stream(stream);
+  };
+  test::finish(start());
+  std::memset(dst.data(), 0, kBytes);
+  if (!at_end) refuse(2, -1);  // the first event is in front of the copy
+  const uint64_t id = start();
+  CHECK_TEXT(id != 0, test::last_error());
+  CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
+  if (at_end) refuse(1, 3);
+  const int done = glake_copy_done(id);
+  CHECK_TEXT(done == 0, std::to_string(done));
+  CHECK_TEXT(under_way() == 1, test::transfer_stats());
+  OK(glake_copy_stream_wait(id, 1, other.get()));
+  {
+    test::CurrentContext context(1);
+    CU(cuStreamSynchronize(other.get()));
   }
+  CHECK(dst.holds(9, 0, kBytes, 0));  // whole, whatever is known of it
+  const int end = glake_copy_wait(id, kForever);
+  CHECK_TEXT(end == (at_end ? GLAKE_OK : GLAKE_COPY_FAILED), test::last_error());
+  CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
+  OK(glake_copy_release(id));
+  test::finish(start());
+  CHECK_TEXT(under_way() == 0 && slots() == 0, test::transfer_stats());
+}
+
+TEST(questions_refused) {
+  questions_refused({"cuEventQuery"}, true);
+  questions_refused({"cuEventQuery", "cuStreamQuery"}, true);
+  questions_refused({"cuEventRecord", "cuStreamSynchronize"}, false);
 }
 
 // A relay's context dies in the middle of a queue. No copy is said to be done that is not, in

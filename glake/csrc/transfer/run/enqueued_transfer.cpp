@@ -309,19 +309,35 @@ void EnqueuedTransfer::each_stream(const Carried& path, Visit&& visit) {
   }
 }
 
-// If the driver refuses the question, or no event is behind some copies, their streams are asked. A
-// stream that returns an error has no work left that could go on.
+// Asks the path's streams. `idle`: none has work that goes on. Returns the first error, if any. A
+// driver that lacks memory for the question says nothing of the copies. Any other error ends the
+// work of its stream. It is kept, because a driver may tell it only once.
+Status EnqueuedTransfer::ask(Carried* path, bool* idle) {
+  Status first;
+  *idle = true;
+  each_stream(*path, [&](int device, StreamHandle stream) {
+    bool over = false;
+    const Status s = tools_.driver.stream_idle(device, stream, &over);
+    if (first.ok()) first = s;
+    if (!s.ok() && !s.out_of_memory()) {
+      over = true;
+      if (path->failed.empty()) path->failed = tools_.driver.describe(s);
+    }
+    *idle = *idle && over;
+  });
+  return first;
+}
+
+// Where the driver refuses the question, or no event is behind some copies, their streams are
+// asked.
 bool EnqueuedTransfer::done(Status answer) {
   if (answer.not_ready()) return false;
-  const bool marked = answer.ok() && !unmarked_;
   bool done = true;
   for (const auto& path : paths_) {
-    if (marked && !path->unsure) continue;
-    each_stream(*path, [&](int device, StreamHandle stream) {
-      bool idle = true;
-      const Status s = tools_.driver.stream_idle(device, stream, &idle);
-      done = done && (idle || !s.ok());
-    });
+    if (answer.ok() && marked() && !path->unsure) continue;
+    bool idle = true;
+    ask(path.get(), &idle);
+    done = done && idle;
   }
   return done;
 }
@@ -330,15 +346,14 @@ bool EnqueuedTransfer::done(Status answer) {
 // tells only of copies since the event before. If a transfer behind this one uses the same streams,
 // and a copy of it has failed already, this one is said to have failed too. That relies on CUDA
 // repeating the error of a copy: a driver that told it once would tell it when all is done.
-std::string EnqueuedTransfer::failure_of(const Carried& path) {
-  std::string why;
-  each_stream(path, [&](int device, StreamHandle stream) {
-    bool idle = false;
-    const Status s = tools_.driver.stream_idle(device, stream, &idle);
-    if (!s.ok() && why.empty()) why = tools_.driver.describe(s);
-  });
-  if (!path.unsure || !why.empty()) return why;
-  return "the driver refused an event behind its copies, so the stream did not wait for them";
+std::string EnqueuedTransfer::failure_of(Carried* path) {
+  bool idle = true;
+  const Status s = ask(path, &idle);
+  if (!path->failed.empty()) return path->failed;
+  if (!s.ok()) return tools_.driver.describe(s);
+  if (!path->unsure) return "";
+  return (path->why.empty() ? "an event was refused" : path->why) +
+         "; the driver refused to wait, so the stream did not wait for its copies";
 }
 
 // Computes how fast each hop was. If several chunks flow at once, each has an equal part of the
@@ -358,7 +373,7 @@ void EnqueuedTransfer::time_hops(Carried* path) {
 EnqueuedTransfer::Outcome EnqueuedTransfer::outcome() {
   Outcome found;
   for (const auto& path : paths_) {
-    found.failures.push_back(failure_of(*path));
+    found.failures.push_back(failure_of(path.get()));
     if (!path->ends) continue;
     tools_.driver.elapsed_ns(begun_, path->ended.front(), &path->time_ns);
     if (path->timed > 1) time_hops(path.get());

@@ -45,7 +45,8 @@ class EnqueuedTransfer {
     std::array<EventId, TransferTuning::kFlows> ended{};
     std::vector<std::array<EventId, 2>> around;
     bool ends = false;            // whether the first of `ended` is behind all of its copies
-    bool unsure = false;          // the driver refused an event behind them, and to wait for them
+    bool unsure = false;          // a call for its copies was refused, and so was the wait for them
+    std::string failed;           // what the driver said of a copy that failed
     uint64_t time_ns = 0;         // from the transfer's start until the path was done
     Bytes timed = 0;              // the bytes of the chunk that is timed; 0: none is
     std::vector<Rate> hop_rates;  // how fast each hop was at most; empty: not known
@@ -70,15 +71,19 @@ class EnqueuedTransfer {
   Before for_next() const;
   // The event that is recorded on the caller's stream behind the transfer.
   EventId ended() const { return ended_; }
+  // False: the driver refused to record it.
+  bool marked() const { return !unmarked_; }
+  // One thread at a time has the claim to end the transfer. Only that thread may call done(),
+  // outcome() and finish().
+  bool claim_end() { return !ending_.exchange(true); }
+  void drop_claim() { ending_.store(false); }
   // Whether all copies are done. `answer` is the driver's, about ended().
   bool done(Status answer);
-  // What the driver says of the copies once they are done. Only the thread for which claim_end()
-  // returned true may call outcome().
+  // What the driver says of the copies once they are done.
   struct Outcome {
     std::vector<std::string> failures;  // why each path failed; "": it did not
     uint64_t time_ns = 0;
   };
-  bool claim_end() { return !ending_.exchange(true); }
   Outcome outcome();
   // Whether all of it went nearly as fast as planned. Then no link is slow.
   bool on_time(const Outcome& outcome) const;
@@ -110,7 +115,8 @@ class EnqueuedTransfer {
   void join();
   template <class Visit>
   void each_stream(const Carried& path, Visit&& visit);
-  std::string failure_of(const Carried& path);
+  Status ask(Carried* path, bool* idle);
+  std::string failure_of(Carried* path);
   void time_hops(Carried* path);
 
  public:
@@ -124,7 +130,7 @@ class EnqueuedTransfer {
   std::vector<std::unique_ptr<Carried>> paths_;
   std::vector<PipelinePtr> spare_;  // taken over, and not used by any path
   std::string error_;
-  bool unmarked_ = false;  // ended_ is not behind all that the caller's stream waits for
+  bool unmarked_ = false;  // ended_ was not recorded, and the copies may go on
   std::atomic<bool> ending_{false}, over_{false};
   uint64_t time_ns_ = 0;
 };

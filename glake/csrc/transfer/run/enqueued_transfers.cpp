@@ -1,7 +1,6 @@
 #include "transfer/run/enqueued_transfers.h"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "base/transfer_tuning.h"
@@ -91,7 +90,7 @@ int EnqueuedTransfers::wait(const Ptr& transfer, uint64_t timeout_ns, std::strin
       return GLAKE_TRANSFER_CLOSED;
     }
     const uint64_t slice = std::min(TransferTuning::kWaitSlice, timeout_ns - passed);
-    if (await(transfer, slice)) finish(transfer);
+    await(transfer, slice);
   }
   std::lock_guard<std::mutex> guard(mutex_);
   if (transfer->error().empty()) return GLAKE_OK;
@@ -99,20 +98,31 @@ int EnqueuedTransfers::wait(const Ptr& transfer, uint64_t timeout_ns, std::strin
   return GLAKE_COPY_FAILED;
 }
 
-// False: it is not done after `most_ns`. A driver that refuses to wait is asked again and again.
+// Returns whether it is done, after at most `most_ns`. A driver that refuses to wait is asked again
+// and again.
 bool EnqueuedTransfers::await(const Ptr& transfer, uint64_t most_ns) {
   const uint64_t begin = tools_.driver.now_ns();
   for (;;) {
     const uint64_t passed = std::min(tools_.driver.now_ns() - begin, most_ns);
     const Status answer = tools_.driver.wait_event(transfer->ended(), most_ns - passed);
-    if (transfer->done(answer)) return true;
+    if (end_if_done(transfer, answer)) return true;
     if (answer.not_ready() || passed == most_ns) return false;
-    tools_.driver.sleep(TransferTuning::kLongestSleep);
+    tools_.driver.sleep(TransferTuning::kLongestSleep);  // or until another thread has ended it
   }
 }
 
 bool EnqueuedTransfers::done(const Ptr& transfer) {
-  if (!transfer->over() && transfer->done(tools_.driver.query(transfer->ended()))) finish(transfer);
+  return transfer->over() || end_if_done(transfer, tools_.driver.query(transfer->ended()));
+}
+
+// `answer` is the driver's, about the event behind the transfer.
+bool EnqueuedTransfers::end_if_done(const Ptr& transfer, Status answer) {
+  if (answer.not_ready() || !transfer->claim_end()) return transfer->over();
+  if (transfer->done(answer)) {
+    finish(transfer);
+  } else {
+    transfer->drop_claim();
+  }
   return transfer->over();
 }
 
@@ -150,11 +160,8 @@ std::vector<EnqueuedTransfers::Ptr> EnqueuedTransfers::first_ones() {
   return first;
 }
 
+// The caller has the claim to end it.
 void EnqueuedTransfers::finish(const Ptr& transfer) {
-  if (!transfer->claim_end()) {
-    std::this_thread::yield();  // another thread ends it
-    return;
-  }
   const EnqueuedTransfer::Outcome outcome = transfer->outcome();
   bool idle = false;
   const bool whole = none_failed(outcome);
@@ -231,7 +238,6 @@ void EnqueuedTransfers::close(uint64_t most_ns) {
                   "a stream still has work before a transfer it was given; synchronise it, then "
                   "close the transfer engine again");
     }
-    finish(transfer);
   }
   std::lock_guard<std::mutex> guard(mutex_);
   known_.clear();

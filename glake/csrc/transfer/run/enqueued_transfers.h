@@ -55,6 +55,7 @@ class EnqueuedTransfers {
   Ptr follow(const Ptr& transfer, EnqueuedTransfer::Before* before);
   void forget_last(const Ptr& transfer);
   bool await(const Ptr& transfer, uint64_t most_ns);
+  bool end_if_done(const Ptr& transfer, Status answer);
   void finish(const Ptr& transfer);
 
   const Tools tools_;
