@@ -72,6 +72,11 @@ def rows_of(*arguments: str) -> list[dict[str, Any]]:
     return found
 
 
+def named(*transfers: str) -> list[str]:
+    """Options that measure these transfers alone."""
+    return [part for transfer in transfers for part in ("--only", transfer)]
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file of two made-up platforms. One has a name that needs quoting."""
@@ -221,7 +226,7 @@ def test_the_same_each_time() -> None:
     first, again = (
         rows_of(
             "--platform", "dgx_a100", "--sizes", "64MiB", "--order", "held",
-            "--transfers", "h2d,d2h:queue,bidir", "--transfers", "all-h2d,p2p*",
+            *named("h2d", "d2h:queue", "bidir", "all-h2d", "p2p*"),
         )
         for _ in range(2)
     )  # fmt: skip
@@ -345,7 +350,7 @@ def test_without_matplotlib_or_the_solver(files: Path, monkeypatch: pytest.Monke
         (["--platform", "dgx1v", "--sizes", "0"], "size '0': not above 0"),
         (["--platform", "dgx1v", "--sizes", "1MiB,"], "size ''"),
         (["--platform", "dgx1v", "--sizes", "1TiB"], "more than 16GiB"),
-        (["--platform", "dgx1v", "--transfers", "h2d,up*"], r"like 'up\*': there are h2d, d2h, "),
+        (["--platform", "dgx1v", "--only", "up*"], r"like 'up\*': there are h2d, d2h, "),
         (["--platform", "dgx1v", "--plot", "a.gif"], "ends in .png or .svg"),
         (["--platform", "dgx1v", "--plot", "no/such/a.png"], "no/such"),
     ],
@@ -432,7 +437,7 @@ def test_goals_between_gpus_follow_their_own_links() -> None:
 
 
 def test_both_worlds_in_one_table() -> None:
-    some = ("--transfers", "h2d,d2h:queue")
+    some = named("h2d", "d2h:queue")
     done = run("--platform", "made:2", "--worlds", "--sizes", "64MiB", *some)
     assert done.exit_code == 0, done.output
     assert re.search(r"made-0 +\d+/\d ", done.stdout) and re.search(r"made-1 +\d+/\d ", done.stdout)
@@ -447,7 +452,7 @@ def test_both_worlds_in_one_table() -> None:
 def _loops(number: int, sizes: str, tmp_path: Path) -> list[dict[str, Any]]:
     file = tmp_path / "platform.json"
     file.write_text(file_text(machines(1, first=number)))
-    some = ("--platform", str(file), "--transfers", "all-h2d,all-d2h")
+    some = ("--platform", str(file), *named("all-h2d", "all-d2h"))
     return rows_of(*some, "--sizes", sizes, "--completion", "polled")
 
 

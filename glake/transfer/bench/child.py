@@ -1,9 +1,8 @@
 """The process that measures one platform: `python -m glake.transfer.bench.child REQUEST`.
 
 REQUEST is a JSON object: platforms (the path of a platforms file), name, sizes, pages, transfers
-(patterns of names). It writes
-each row, and an error that ends it, to stdout as a line with one JSON object. Each platform needs
-its own process, because a process has one driver.
+(patterns of names). It writes each row, and an error that ends it, to stdout as a line with one
+JSON object. Each platform needs its own process, because a process has one driver.
 """
 
 from __future__ import annotations

@@ -35,8 +35,9 @@ def bench() -> None:
     help="Of each copy.  [default: 256KiB to 1GiB]",
 )  # fmt: skip
 @click.option(
-    "--transfers", multiple=True, metavar="NAME,...",
-    help="Transfers to measure, such as d2h or 'h2d*'.  [default: all]",
+    "--only", multiple=True, metavar="NAME",
+    help="A transfer to measure, such as d2h or 'h2d*'; may be given more than once.  "
+    "[default: all]",
 )  # fmt: skip
 @click.option("--pages", is_flag=True, help="Also host memory that changes socket every page.")
 @click.option(
@@ -61,7 +62,7 @@ def bench() -> None:
 def transfer(
     given: str,
     sizes: tuple[str, ...],
-    transfers: tuple[str, ...],
+    only: tuple[str, ...],
     pages: bool,
     completion: str,
     order: str,
@@ -81,7 +82,7 @@ def transfer(
         found = run.sizes_of(sizes or ((two_worlds.SIZES,) if worlds else ()))
         rows: list[run.Row] = []
         for how in (two_worlds.NEW, two_worlds.OLD) if worlds else ((completion, order),):
-            rows += _measured(platforms, found, ",".join(transfers), pages, *how)
+            rows += _measured(platforms, found, only, pages, *how)
         if wanted is not None:
             from glake.transfer.bench.plot import draw
 
@@ -119,7 +120,7 @@ def _refuse_picture(file: Path) -> None:
 def _measured(
     platforms: dict[str, Platform],
     sizes: list[int],
-    transfers: str,
+    only: tuple[str, ...],
     pages: bool,
     completion: str,
     order: str,
@@ -141,6 +142,6 @@ def _measured(
             pages=pages,
             completion=completion,
             order=order,
-            transfers=transfers.split(",") if transfers else (),
+            transfers=only,
             progress=advance,
         )

@@ -12,7 +12,7 @@ _KIB, _MIB = 1 << 10, 1 << 20
 # Times the rate of a plain copy. If relays gain less, they are refused, and plain copies are the
 # goal.
 RELAY_GAIN = 1.15
-PLAIN = 0.98  # the part of a plain copy's rate that every row reaches
+PLAIN = 0.98  # the part of a plain copy's rate that every row should reach
 _GAIN = 1.02  # times the rate of a plain copy: less counts as no gain
 _ROUNDING = 1e-4  # the rounding of printed figures
 _COHERENT = 130  # GB/s: a faster host link is NVLink to the CPU
@@ -34,6 +34,11 @@ class Part:
     def reached(self) -> bool:
         """Whether the row reaches the goal."""
         return self.share >= self.goal * (1 - _ROUNDING)
+
+
+def below_plain(row: Mapping[str, Any], label: str = "achieved") -> bool:
+    """Whether this rate of the row does not reach PLAIN."""
+    return bool(row[label] < PLAIN * (1 - _ROUNDING) * row["plain"])
 
 
 def part_of_bound(row: Mapping[str, Any], platform: Platform) -> Part | None:

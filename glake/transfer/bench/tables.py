@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from glake.transfer.bench.goals import PLAIN
+from glake.transfer.bench.goals import PLAIN, below_plain
 from glake.units import exact_size
 
 Row = dict[str, Any]
@@ -49,18 +49,18 @@ def show(rows: Sequence[Row], console: Console) -> None:
 
 
 def _first_times(rows: Sequence[Row]) -> str:
-    """What the rows of several copies took before the engine had learnt anything."""
+    """Says how many rows of several copies were slow before the engine had learnt anything."""
     several = [row for row in rows if "first_batch" in row]
     if not several:
         return ""
 
-    def below(label: str) -> str:
-        ratios = [row[label] / row["plain"] for row in several]
-        return f"{sum(ratio < PLAIN for ratio in ratios)} (worst {min(ratios):.2f})"
+    def slow(label: str) -> str:
+        count = sum(below_plain(row, label) for row in several)
+        return f"{count} (worst {min(row[label] / row['plain'] for row in several):.2f})"
 
     return (
         f" Of {len(several)} rows of several copies, so many are below {PLAIN} of plain copies the "
-        f"first time: begun one by one {below('first')}, by one call {below('first_batch')}."
+        f"first time: begun one by one {slow('first')}, by one call {slow('first_batch')}."
     )
 
 

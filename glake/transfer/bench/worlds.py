@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from glake.platforms import Platform
-from glake.transfer.bench.goals import PLAIN, part_of_bound
+from glake.transfer.bench.goals import below_plain, part_of_bound
 
 Row = Mapping[str, Any]
 # A world is a pair (completion, order) of run.measure. NEW is as on a GPU. In OLD a thread wakes at
@@ -41,8 +41,8 @@ class Tally:
         self.rows += 1
         of_plain = row["achieved"] / row["plain"]
         self.least_of_plain = min(self.least_of_plain, of_plain)
-        self.below_plain += of_plain < PLAIN * (1 - 1e-4)
-        self.first_below += row["first"] < PLAIN * (1 - 1e-4) * row["plain"]
+        self.below_plain += below_plain(row)
+        self.first_below += below_plain(row, "first")
         part = part_of_bound(row, platform)
         if part is None:
             return
@@ -85,7 +85,7 @@ def show(rows: Sequence[Row], platforms: Mapping[str, Platform], console: Consol
     table.add_column("worst row")
     whole = {NEW: Tally(), OLD: Tally()}
     for name, platform in platforms.items():
-        new, old = worlds[NEW][name], worlds[OLD][name]
+        new, old = (worlds[world].get(name, Tally()) for world in (NEW, OLD))
         whole[NEW] += new
         whole[OLD] += old
         shape = f"{platform.gpus}/{len(platform.sockets)}"
