@@ -240,8 +240,8 @@ class Engine:
         self, pairs: Iterable[tuple[Array, Array]], stream: CopyStream = None
     ) -> Transfer:
         """Copies each (dst, src) as copy() does. Pairs between the same places are one transfer.
-        All transfers are planned together.
 
+        The transfers are planned together if streams order them and all host memory is pinned.
         The pairs have no order among themselves. So none may write what another reads or writes.
 
         Args:

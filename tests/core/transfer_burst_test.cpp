@@ -62,6 +62,14 @@ class Loop {
   double run_at_once(const std::vector<int>& streams, int* relayed) {
     return timed(relayed, [&] { return begin_all(streams); });
   }
+  // The same, each by a call for a batch.
+  double run_in_batches(const std::vector<int>& streams, int* relayed) {
+    return timed(relayed, [&] {
+      std::vector<uint64_t> ids;
+      for (const int stream : streams) ids.push_back(begin_all({stream}).front());
+      return ids;
+    });
+  }
   // Copies into each GPU.
   double all(unsigned flags, int* relayed) {
     std::vector<int> streams;
@@ -146,6 +154,21 @@ TEST(a_batch_for_two_gpus_shares_the_relays) {
   const double alone = kBytes / loop.run({0}, 0, &relayed);
   std::printf("then one GPU alone: %.0f GB/s\n", alone);
   CHECK(relayed == 1 && alone >= 380);
+}
+
+// A batch of one copy is like any copy: a loop of such batches is known the second time.
+TEST(a_loop_of_small_batches_is_a_loop) {
+  test::running() = "loop of batches";
+  Node node("hgx_h100_h200", {{"phantom", "1"}, {"host_node", "local"}});
+  Loop loop(node.gpus(), 16 * kMiB);
+  std::vector<int> streams;
+  for (int gpu = 0; gpu < node.gpus(); ++gpu) streams.push_back(gpu);
+  int relayed = 0;
+  const double plain = loop.run(streams, GLAKE_COPY_DIRECT, &relayed);
+  const double first = loop.run_in_batches(streams, &relayed);
+  const double second = loop.run_in_batches(streams, &relayed);
+  CHECK(first > 1.02 * plain);
+  CHECK(second <= 1.02 * plain);
 }
 
 // Two copies that come together may be planned together or each for itself. The forecast decides,

@@ -63,8 +63,8 @@ int glake_copy_start_all(const glake_copy_request* requests, size_t count, uint6
       // The caller's structure may be longer or shorter than that of this library.
       const auto* at = reinterpret_cast<const char*>(requests) + i * requests->size;
       const auto* one = reinterpret_cast<const glake_copy_request*>(at);
-      require(one->size == requests->size,
-              "glake_copy_start_all: the requests are of unlike sizes: set each one's size");
+      require(one->size == requests->size && one->size % alignof(glake_copy_request) == 0,
+              "glake_copy_start_all: set each request's size to sizeof(glake_copy_request)");
       given.push_back(request_here(*one));
     }
     TransferUse()->begin_all(given, ids);

@@ -99,14 +99,17 @@ uint64_t Engine::begin(const glake_copy_request& given) { return begin(checked(g
 void Engine::begin_all(const std::vector<glake_copy_request>& given, uint64_t* ids) {
   std::vector<Request> requests;
   for (const glake_copy_request& one : given) requests.push_back(checked(one));
-  foresee(requests);
+  const bool announced = announce(&requests);
   try {
-    for (Request& request : requests) *ids++ = begin(std::move(request));
+    for (Request& request : requests) {
+      if (ending_) throw Error(GLAKE_TRANSFER_CLOSED, "the transfer engine was closed");
+      *ids++ = begin(std::move(request));
+    }
   } catch (...) {
-    bursts_.end();
+    if (announced) bursts_.end();
     throw;
   }
-  bursts_.end();
+  if (announced) bursts_.end();
 }
 
 Request Engine::checked(const glake_copy_request& given) {
@@ -116,17 +119,21 @@ Request Engine::checked(const glake_copy_request& given) {
   return request;
 }
 
-// Tells which copies come now, if they are all planned and none makes the caller wait.
-void Engine::foresee(const std::vector<Request>& requests) {
-  if (!enqueue_ || scheduler_.one_path()) return;
+// Tells `bursts_` which copies come now. False: there are not two that are enqueued, or one of them
+// makes the caller wait, so they do not come at once.
+bool Engine::announce(std::vector<Request>* requests) {
+  if (!enqueue_ || scheduler_.one_path()) return false;
   std::vector<Bursts::Copy> copies;
-  for (const Request& request : requests) {
-    if (request.ordered && always_plain(request)) continue;
-    const bool waits = request.pageable || (request.flags & kChecksum) != 0;
-    if (!request.ordered || waits || told(remote_, request)) return;
+  for (Request& request : *requests) {
+    if (always_plain(request)) continue;
+    if (!request.ordered || request.pageable || (request.flags & kChecksum) != 0) return false;
+    devices_.open(request.stream_device);
+    choose_relays(&request);
+    if (told(remote_, request)) return false;
+    if (captured(request.stream_device, request.stream)) continue;
     copies.push_back({request.demand(), request.parts.total(), request.stream_key()});
   }
-  bursts_.foresee(copies);
+  return copies.size() > 1 && bursts_.announce(copies);
 }
 
 uint64_t Engine::begin(Request request) {
@@ -476,6 +483,7 @@ std::string Engine::explain(Place dst, Place src, Bytes bytes) {
 }
 
 void Engine::end_all() {
+  ending_ = true;
   tracked_.stop_waits();
   enqueued_.stop_waits();
   for (const TransferPtr& transfer : runner_.all()) {
@@ -486,6 +494,7 @@ void Engine::end_all() {
 
 void Engine::close() {
   end_all();
+  ending_ = false;  // nobody is in begin_all() any more; the engine stays open if something fails
   order_.shut();
   tracked_.close(TransferTuning::kHoldUp);
   if (!order_.reap(TransferTuning::kHoldUp)) {

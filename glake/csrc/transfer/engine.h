@@ -12,6 +12,7 @@
 //   slot       a relay buffer, from glake's own memory
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -43,8 +44,9 @@ class Engine {
   // Begins a copy and returns its id. The copy has a place in the order of one stream, of two, or
   // of none. Throws Error.
   uint64_t begin(const glake_copy_request& request);
-  // Begins several copies, which are planned together. Sets their ids, one after the other. Throws
-  // Error: none begins if a request is bad. If a copy cannot begin, those before it go on.
+  // Begins several copies. They are planned together if all of them are enqueued. Sets their ids,
+  // one after the other. Throws Error: none begins if a request is bad. If a copy cannot begin,
+  // those before it go on.
   void begin_all(const std::vector<glake_copy_request>& requests, uint64_t* ids);
   AnyCopy copy(uint64_t id);  // throws Error
   // Says that the calling thread has begun all copies that belong together. It waits for a copy
@@ -91,7 +93,7 @@ class Engine {
   uint64_t begin(Request request);
   uint64_t begin_joined(Request request);
   bool always_plain(const Request& request);
-  void foresee(const std::vector<Request>& requests);
+  bool announce(std::vector<Request>* requests);
   uint64_t start(Request request);
   uint64_t start_planned(Request request, bool possible);
   uint64_t start_ordered(Request request, std::vector<PlanPtr> plans, Outlook outlook,
@@ -118,6 +120,7 @@ class Engine {
   RunState state_;
   ChunkBook book_;
   Runner runner_;
+  std::atomic<bool> ending_{false};
   const bool enqueue_;  // copies in a stream's order (option copy_order)
   StreamOrder order_;
   PipelinePool pipelines_;

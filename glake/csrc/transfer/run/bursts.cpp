@@ -24,12 +24,12 @@ bool Bursts::queued(const std::vector<Copy>& copies) {
   return false;
 }
 
-void Bursts::foresee(const std::vector<Copy>& copies) {
+bool Bursts::announce(const std::vector<Copy>& copies) {
+  if (copies.size() > TransferTuning::kBurstCopies) return false;
   std::lock_guard<std::mutex> guard(mutex_);
   if (current_.size() >= TransferTuning::kBurstThreads) current_.clear();
   Current& current = current_[std::this_thread::get_id()];
   note(&current);
-  if (copies.empty() || copies.size() > TransferTuning::kBurstCopies) return;
   if (announced_.size() >= TransferTuning::kBurstsKnown) announced_.clear();
   std::vector<Key> keys;
   for (const Copy& copy : copies) keys.push_back(key_of(copy));
@@ -37,7 +37,8 @@ void Bursts::foresee(const std::vector<Copy>& copies) {
   if (known == nullptr) known = std::make_shared<Known>();
   take(known.get(), copies);
   current.known = known;
-  current.announced = true;
+  current.announced = copies;
+  return true;
 }
 
 Bursts::Burst Bursts::begin(const Copy& copy, uint64_t now) {
@@ -47,7 +48,7 @@ Bursts::Burst Bursts::begin(const Copy& copy, uint64_t now) {
   Current& current = current_[std::this_thread::get_id()];
   const bool over =
       now > current.open_until || current.copies.size() >= TransferTuning::kBurstCopies;
-  if (over && !current.announced) note(&current);
+  if (over && current.announced.empty()) note(&current);
   current.copies.push_back(copy);
   current.open_until = 0;
   current.began = now;
@@ -57,15 +58,16 @@ Bursts::Burst Bursts::begin(const Copy& copy, uint64_t now) {
     current.foreseen = false;
     current.alike = 0;
     const auto found = known_.find(key_of(copy));
-    if (!current.announced && found != known_.end()) current.known = found->second;
+    if (current.announced.empty() && found != known_.end()) current.known = found->second;
   }
-  Known* const burst = current.known.get();
-  if (burst != nullptr && current.alike == count - 1 && count <= burst->copies.size() &&
-      alike(copy, burst->copies[count - 1])) {
+  const std::vector<Copy>* const expected = current.expected();
+  if (expected != nullptr && current.alike == count - 1 && count <= expected->size() &&
+      alike(copy, (*expected)[count - 1])) {
     current.alike = count;
   }
+  Known* const burst = current.known.get();
   const bool known = burst != nullptr && burst->right >= burst->wrong && current.alike == count &&
-                     count <= burst->copies.size();
+                     count <= expected->size();
   if (!known) {
     if (current.foreseen) current.live = nullptr;
     Burst unknown;
@@ -73,14 +75,15 @@ Bursts::Burst Bursts::begin(const Copy& copy, uint64_t now) {
     unknown.number = count - 1;
     return unknown;
   }
-  const auto next = burst->copies.begin() + static_cast<std::ptrdiff_t>(count);
+  const auto next = expected->begin() + static_cast<std::ptrdiff_t>(count);
   if (count == 1) {
     burst->anew = burst->begun++ % TransferTuning::kDecided == 0;
-    current.foreseen = burst->copies.size() > 1;
+    current.foreseen = expected->size() > 1;
     if (current.foreseen) current.live = std::make_shared<LiveBurst>(burst->trials);
   }
-  const BurstWay way = burst->anew ? BurstWay::kUnknown : burst->ways[count - 1];
-  return {current.live, count - 1, true, burst->copies.size(), {next, burst->copies.end()}, way};
+  const bool decided = !burst->anew && count <= burst->ways.size();
+  const BurstWay way = decided ? burst->ways[count - 1] : BurstWay::kUnknown;
+  return {current.live, count - 1, true, expected->size(), {next, expected->end()}, way};
 }
 
 void Bursts::decided(BurstWay way) {
@@ -114,7 +117,7 @@ void Bursts::note(Current* current) {
   const std::vector<Copy> copies = std::exchange(current->copies, {});
   const std::shared_ptr<LiveBurst> live = std::exchange(current->live, nullptr);
   current->known = nullptr;
-  const bool announced = std::exchange(current->announced, false);
+  const bool announced = !std::exchange(current->announced, {}).empty();
   if (copies.empty() || announced) return;
   if (known_.size() >= TransferTuning::kBurstsKnown) known_.clear();
   KnownPtr& known = known_[key_of(copies.front())];

@@ -56,8 +56,9 @@ class Bursts {
 
   explicit Bursts(Adopt adopt) : adopt_(std::move(adopt)) {}
 
-  // Says that this thread begins these copies now, one right after the other, up to end().
-  void foresee(const std::vector<Copy>& copies);
+  // Says that this thread begins these copies now, one right after the other, up to end(). False:
+  // they are too many.
+  bool announce(const std::vector<Copy>& copies);
   // Says that this thread begins a copy now. Returns what is known of its burst.
   Burst begin(const Copy& copy, uint64_t now);
   // Stores the way of the copy that this thread began last. It is stored because to decide it takes
@@ -83,12 +84,17 @@ class Bursts {
   using KnownPtr = std::shared_ptr<Known>;
   struct Current {
     std::vector<Copy> copies;
-    KnownPtr known;          // what is known of bursts that begin like it; null: nothing
-    bool announced = false;  // whether foresee() told all of its copies
-    size_t alike = 0;  // so many of them, from the first on, are like those of the known burst
+    KnownPtr known;               // what is known of bursts like it; null: nothing
+    std::vector<Copy> announced;  // what announce() told of it; empty: nothing
+    size_t alike = 0;  // so many of its copies, from the first on, are those that it should have
     uint64_t began = 0, open_until = 0;  // of the last copy
     std::shared_ptr<LiveBurst> live;
     bool foreseen = false;  // whether its copies were known from the first one on
+    // The copies that it should have; null: nobody knows.
+    const std::vector<Copy>* expected() const {
+      if (!announced.empty()) return &announced;
+      return known != nullptr ? &known->copies : nullptr;
+    }
   };
   static Key key_of(const Copy& copy);
   static bool alike(const Copy& a, const Copy& b) { return key_of(a) == key_of(b); }
