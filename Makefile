@@ -58,9 +58,14 @@ REAL_PY := $(REAL_VENV)/bin/python
 # glake's adapter is compiled there. CUDA's headers come from a toolkit, or else from $(VENV)'s wheels.
 REAL_HEADERS = $(if $(wildcard /usr/local/cuda/include/cuda_runtime_api.h),,CUDA_HOME="$$($(PY) -c \
   'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia/cu13")
+# Files that take longest come first, so that both workers end at about the same time.
+REAL_FIRST := $(addprefix tests/real/,dryrun numbers ranks)
+REAL_TESTS := $(REAL_FIRST) $(filter-out $(REAL_FIRST) %/__pycache__, \
+  $(patsubst %/,%,$(wildcard tests/real/*/)) $(wildcard tests/real/test_*.py))
 real: build real-environment
-	$(REAL_HEADERS) REAL_PYTHON="$(CURDIR)/$(REAL_PY)" $(PY) -m pytest tests/real \
-	  tests/examples/test_examples.py::test_example_of_cuda -n 2 --dist loadfile $(SLOWEST)
+	$(REAL_HEADERS) REAL_PYTHON="$(CURDIR)/$(REAL_PY)" $(PY) -m pytest $(REAL_TESTS) \
+	  tests/examples/test_examples.py::test_example_of_cuda -n 2 --dist loadfile \
+	  --no-loadscope-reorder $(SLOWEST)
 
 real-environment: build $(REAL_VENV)/.ready
 	@$(PY) setup.py -q egg_info --egg-base $(REAL_VENV)/glake >build/real-glake.log 2>&1
