@@ -171,7 +171,9 @@ void EnqueuedTransfers::finish(const Ptr& transfer) {
     std::vector<Scheduler::Seen> seen;
     for (const auto& path : transfer->paths()) {
       if (ended.trial || transfer->on_time(outcome)) break;  // no link is known to be slow
-      seen.push_back({path->path, path->hop_rates});
+      const auto bytes = static_cast<double>(path->bytes);
+      const Rate carried = path->time_ns > 0 ? bytes / static_cast<double>(path->time_ns) : 0;
+      seen.push_back({path->path, path->hop_rates, carried});
     }
     scheduler_.learn(seen);
   }

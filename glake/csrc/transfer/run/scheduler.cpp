@@ -155,9 +155,13 @@ Outlook Scheduler::look_ahead(const Request& request, std::vector<Demand> runnin
   BurstWay way = burst.way;
   {
     std::lock_guard<std::mutex> guard(small_mutex_);
-    // Copies of its own stream do not run beside it.
+    // Copies of its own stream do not run beside it. They do not wait for its calls either: it
+    // flows meanwhile.
     const bool queue = own_follow || under_way_.in(request.stream_key());
-    if (queue && ways.joint.size() == 1 && running.empty()) return outlook;
+    if (queue && ways.joint.size() == 1 && running.empty()) {
+      outlook.known = true;
+      return outlook;
+    }
     if (outlook.live != nullptr) {
       if (outlook.live->way() != BurstWay::kUnknown) way = outlook.live->way();
       ways.planned = outlook.live->plan_queues(&ways.joint);
@@ -332,7 +336,8 @@ Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
   chosen.alone = outlook.next.empty() && idle && trials == nullptr;
   const size_t number = trials != nullptr ? live->begun() : 0;
   bool proven = false;
-  if (trials == nullptr && idle && one_range) {
+  const bool lone = trials == nullptr && idle && one_range;
+  if (lone) {
     trials = &decisions_.of({request.parts.total(), plans, outlook.next, outlook.known, possible});
     // What comes of a trial is not known until its copy is done. Meanwhile no others are made.
     proven = under_way_.tries(stream);
@@ -340,7 +345,8 @@ Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
   if (trials != nullptr) chosen.decision = proven ? trials->best(number) : trials->next(number);
   const bool refused = chosen.decision != nullptr && chosen.decision->plan == nullptr && !possible;
   if (chosen.decision == nullptr || refused) {
-    chosen.decision = decide(request, plans, outlook, possible, now);
+    const bool sockets = lone && !request.stripes.empty();
+    chosen.decision = decide(request, plans, outlook, possible, sockets, now);
     if (trials != nullptr) trials->decide(number, chosen.decision);
   } else if (const DecisionPtr made = cut_again(request, *chosen.decision, whole)) {
     chosen.decision = made;
@@ -367,10 +373,13 @@ DecisionPtr Scheduler::cut_again(const Request& request, const Decision& decisio
 }
 
 // Takes the plan that keeps the busiest link for the shortest time. A copy that used more of the
-// links than it must would be done sooner itself, but would delay others by more than that. Callers
+// links than it must would be done sooner itself, but would delay others by more than that. For a
+// short copy it compares little. If its memory is on several `sockets`, by_rate is compared too: by
+// what is free of each link, the paths from one socket end together, even if they hold up those
+// from another. There it must be clearly better, because forecasts differ from what is. Callers
 // hold the small lock.
 DecisionPtr Scheduler::decide(const Request& request, const std::vector<PlanPtr>& plans,
-                              const Outlook& outlook, bool possible, uint64_t now) {
+                              const Outlook& outlook, bool possible, bool sockets, uint64_t now) {
   const std::vector<Expected>& next = outlook.next;
   for (const Expected& one : next) {
     // One of the copies of that stream, which are about as long as this one.
@@ -386,14 +395,15 @@ DecisionPtr Scheduler::decide(const Request& request, const std::vector<PlanPtr>
   for (const PlanPtr& plan : plans) {
     for (const bool by_rate : {false, true}) {
       for (const size_t followers : {next.size(), next.size() + 1}) {
-        if (!thorough && (by_rate || followers != next.size())) continue;
+        if (!thorough && (followers != next.size() || (by_rate && !sockets))) continue;
         const Deal how{by_rate, followers};
         Shares shares =
             transfer::share_out(request, *plan, how, copy_ns(), now, &under_way_.forecast());
         const double busiest = under_way_.forecast().busiest(shares.flows, request.stream_key());
         shares.end_ns = std::max({shares.end_ns, busiest, shares.calls_ns});
         const double cost = shares.end_ns + outlook.calls_weigh() * shares.calls_ns;
-        if (!best.paths.empty() && cost >= least) continue;
+        const double doubt = by_rate && !thorough ? TransferTuning::kUnsure : 1;
+        if (!best.paths.empty() && doubt * cost >= least) continue;
         best = std::move(shares);
         least = cost;
         taken = plan;
@@ -426,19 +436,21 @@ Scheduler::Ended Scheduler::forget_enqueued(const void* key, const DivisionTimes
   return {ended->alone, ended->decision->trial};
 }
 
-// If a hop is behind its plan, although the rates that were seen fill none of its limits, then one
+// If a hop is behind its plan, although what its links carried fills none of their limits, then one
 // of its links is slow. The link that is nearest to being full is taken for the slow one. Links of
-// hops that run well are cleared of suspicion.
+// hops that run well are cleared of suspicion. A path may carry more than was planned, because
+// copies share a link equally: then it is the other path that is behind.
 void Scheduler::learn(const std::vector<Seen>& paths) {
   if (topology_ == nullptr) return;
   std::vector<double> use(topology_->limits().size());
   std::vector<bool> cleared(use.size());
   for (const Seen& seen : paths) {
-    for (size_t h = 0; h < seen.rates.size(); ++h) {
-      const Rate rate = std::min(seen.rates[h], seen.path->rate);
+    for (size_t h = 0; h < seen.path->path.hops.size(); ++h) {
+      const bool timed = h < seen.rates.size();
+      const Rate rate = timed ? std::min(seen.rates[h], seen.path->rate) : 0;
       const topology::Route& route = seen.path->path.hops[h].route;
-      under_way_.forecast().add_load(route, rate, &use);
-      if (rate < TransferTuning::kRunsWell * seen.path->rate) continue;
+      under_way_.forecast().add_load(route, std::max(rate, seen.carried), &use);
+      if (!timed || rate < TransferTuning::kRunsWell * seen.path->rate) continue;
       for (const auto& load : route) cleared[static_cast<size_t>(load.edge)] = true;
     }
   }

@@ -95,11 +95,12 @@ class Scheduler {
   // As Bursts::Adopt.
   void adopt(LiveBurst* live, std::shared_ptr<BurstTrials> trials);
   // What an enqueued transfer that ran alone has shown of a path. The rates say how fast each hop
-  // was at most. Without rates nothing is known of the path. The next plans take into account links
-  // that are slower than the topology says.
+  // was at most. Without rates its hops are not known. The next plans take into account links that
+  // are slower than the topology says.
   struct Seen {
     const PlannedPath* path;
     std::vector<Rate> rates;
+    Rate carried;  // its bytes, divided by its time
   };
   void learn(const std::vector<Seen>& paths);
   std::vector<Demand> enqueued();
@@ -143,7 +144,7 @@ class Scheduler {
   double end_of(const Request& request, const std::vector<Expected>& burst, size_t followers);
   void tell_forecast();
   DecisionPtr decide(const Request& request, const std::vector<PlanPtr>& plans,
-                     const Outlook& outlook, bool possible, uint64_t now);
+                     const Outlook& outlook, bool possible, bool sockets, uint64_t now);
   static Use use_of(const std::vector<TransferPtr>& running, int edge, const PathRun& slow);
   void allow_relays();
   PlanPtr plain_plan(const Demand& demand, Rate rate);
