@@ -336,8 +336,7 @@ Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
   chosen.alone = outlook.next.empty() && idle && trials == nullptr;
   const size_t number = trials != nullptr ? live->begun() : 0;
   bool proven = false;
-  const bool lone = trials == nullptr && idle && one_range;
-  if (lone) {
+  if (trials == nullptr && idle && one_range) {
     trials = &decisions_.of({request.parts.total(), plans, outlook.next, outlook.known, possible});
     // What comes of a trial is not known until its copy is done. Meanwhile no others are made.
     proven = under_way_.tries(stream);
@@ -345,8 +344,7 @@ Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
   if (trials != nullptr) chosen.decision = proven ? trials->best(number) : trials->next(number);
   const bool refused = chosen.decision != nullptr && chosen.decision->plan == nullptr && !possible;
   if (chosen.decision == nullptr || refused) {
-    const bool sockets = lone && !request.stripes.empty();
-    chosen.decision = decide(request, plans, outlook, possible, sockets, now);
+    chosen.decision = decide(request, plans, outlook, possible, now);
     if (trials != nullptr) trials->decide(number, chosen.decision);
   } else if (const DecisionPtr made = cut_again(request, *chosen.decision, whole)) {
     chosen.decision = made;
@@ -374,12 +372,12 @@ DecisionPtr Scheduler::cut_again(const Request& request, const Decision& decisio
 
 // Takes the plan that keeps the busiest link for the shortest time. A copy that used more of the
 // links than it must would be done sooner itself, but would delay others by more than that. For a
-// short copy it compares little. If its memory is on several `sockets`, by_rate is compared too: by
+// short copy it compares little. If its memory is on several sockets, by_rate is compared too: by
 // what is free of each link, the paths from one socket end together, even if they hold up those
 // from another. There it must be clearly better, because forecasts differ from what is. Callers
 // hold the small lock.
 DecisionPtr Scheduler::decide(const Request& request, const std::vector<PlanPtr>& plans,
-                              const Outlook& outlook, bool possible, bool sockets, uint64_t now) {
+                              const Outlook& outlook, bool possible, uint64_t now) {
   const std::vector<Expected>& next = outlook.next;
   for (const Expected& one : next) {
     // One of the copies of that stream, which are about as long as this one.
@@ -392,6 +390,7 @@ DecisionPtr Scheduler::decide(const Request& request, const std::vector<PlanPtr>
   double least = 0;
   const bool thorough =
       expected_ns(*plans.front(), request.parts.total(), copy_ns()) >= TransferTuning::kWorthAsking;
+  const bool sockets = !request.stripes.empty();
   for (const PlanPtr& plan : plans) {
     for (const bool by_rate : {false, true}) {
       for (const size_t followers : {next.size(), next.size() + 1}) {

@@ -144,7 +144,7 @@ class Scheduler {
   double end_of(const Request& request, const std::vector<Expected>& burst, size_t followers);
   void tell_forecast();
   DecisionPtr decide(const Request& request, const std::vector<PlanPtr>& plans,
-                     const Outlook& outlook, bool possible, bool sockets, uint64_t now);
+                     const Outlook& outlook, bool possible, uint64_t now);
   static Use use_of(const std::vector<TransferPtr>& running, int edge, const PathRun& slow);
   void allow_relays();
   PlanPtr plain_plan(const Demand& demand, Rate rate);
