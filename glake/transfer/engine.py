@@ -255,8 +255,10 @@ class Engine:
         given = [(dst, memory_of(dst, write=True), memory_of(src)) for dst, src in _pairs(pairs)]
         groups: dict[tuple[Any, ...], list[strided.Parts]] = {}
         keep: list[Any] = []
+        any_made = False
         for _, to, of in given:
             to, of, parts, made = _planned(to, of)
+            any_made = any_made or made
             streams = tuple(_ordering(stream, to, of, made))
             keep.append(_owners(to, of))
             if parts.count:
@@ -273,7 +275,8 @@ class Engine:
         try:
             _C.copy_start_all(requests, ids)
         finally:  # copies that were started keep their memory, even if others failed
-            transfer = Transfer(ids, size, keep, all(ordered for *_, ordered in groups))
+            ordered_all = all(ordered for *_, ordered in groups)
+            transfer = Transfer(ids, size, keep, ordered_all, any_made)
         for dst, _, _ in given:
             written(dst)
         return transfer

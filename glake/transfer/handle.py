@@ -67,7 +67,8 @@ class Result:
 
     Attributes:
         bytes: of the copy.
-        seconds: how long it took; 0 for a plain copy, which the engine does not time.
+        seconds: how long it took, of several transfers the longest; 0 for a plain copy, which the
+            engine does not time.
         paths: the name, bytes, chunks, planned and measured GB/s of each path; empty for a plain
             copy.
         made_contiguous: whether the source was first made contiguous on its device.
@@ -82,8 +83,9 @@ class Result:
 
     @property
     def rate(self) -> float:
-        """GB/s (1e9 bytes a second) over all paths. It is 0 for a plain copy."""
-        return self.bytes / self.seconds / 1e9 if self.seconds else 0.0
+        """GB/s (1e9 bytes a second) over all paths. It is 0 for a plain copy, and for several
+        transfers, which need not begin together: `parts` has the rate of each."""
+        return self.bytes / self.seconds / 1e9 if self.seconds and len(self.parts) == 1 else 0.0
 
 
 class Transfer:
@@ -189,6 +191,8 @@ class Transfer:
     def close(self) -> None:
         """Cancels the copies and keeps their result. The engine calls it before it ends."""
         if self._over:
+            if self._told is None and self._error is None:
+                self._told = self._results()
             return
         self.cancel()
         error: GlakeError | None = None
@@ -196,10 +200,13 @@ class Transfer:
             for each in self._ids:
                 if not _C.copy_wait(each, _CLOSING_NS):
                     error = TransferClosed("the engine was closed; this copy goes on in its stream")
-            self._told = tuple(_C.copy_result(each) for each in self._ids)
+            self._told = self._results()
         except GlakeError as failure:
             error = failure
         self._settle(error)
+
+    def _results(self) -> tuple[PartResult, ...]:
+        return tuple(_C.copy_result(each) for each in self._ids)
 
     def __await__(self) -> Generator[object, None, Transfer]:
         """Waits on a thread of the running loop's executor."""
@@ -218,7 +225,7 @@ class Transfer:
         """
         self.wait(timeout)
         if self._told is None:
-            self._told = tuple(_C.copy_result(each) for each in self._ids)
+            self._told = self._results()
         return Result(
             bytes=self.bytes,
             seconds=max((float(one.get("time_ns", 0)) for one in self._told), default=0.0) / 1e9,

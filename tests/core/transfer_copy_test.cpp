@@ -234,6 +234,11 @@ TEST(requests_that_begin_together) {
   both[1].dst_device = 99;
   begins_nothing(GLAKE_INVALID_DEVICE);
   both[1].dst_device = 1;
+  both[1].ordered = both[1].also_ordered = 1;
+  both[1].stream_device = 1;
+  both[1].also_device = 50;
+  begins_nothing(GLAKE_INVALID_DEVICE);
+  both[1].also_ordered = 0;
   for (const bool ordered : {false, true}) {
     for (size_t i = 0; i < both.size(); ++i) {
       both[i].ordered = ordered ? 1 : 0;

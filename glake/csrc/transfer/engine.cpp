@@ -115,6 +115,7 @@ void Engine::begin_all(const std::vector<glake_copy_request>& given, uint64_t* i
 Request Engine::checked(const glake_copy_request& given) {
   Request request = make_request(driver_, *allocator_, topology_.get(), given,
                                  devices_.some(given.dst_device, given.src_device));
+  if (request.also_ordered) devices_.require(request.also_device, " for the second stream");
   scheduler_.use_gpus(request);
   return request;
 }
@@ -154,7 +155,6 @@ uint64_t Engine::begin(Request request) {
 uint64_t Engine::begin_joined(Request request) {
   const int device = request.stream_device, other = request.also_device;
   const StreamHandle stream = request.stream, also = request.also_stream;
-  devices_.require(other, " for the stream");
   devices_.open(device);
   devices_.open(other);
   if (captured(device, stream) != captured(other, also)) {

@@ -139,6 +139,8 @@ def test_short_runs_are_made_contiguous_first() -> None:
     result = t.copy(block, data.T).result()
     assert result.made_contiguous and (block.get() == data.T).all()
     assert not t.copy(Device((300, 400), "int32"), data).result().made_contiguous
+    batch = t.copy_batch([(block, data.T), (Device((300, 400), "int32"), data)]).result()
+    assert batch.made_contiguous
 
 
 def refused(match: str, dst: object, src: object, **more: object) -> None:
@@ -362,6 +364,8 @@ def test_batch_across_places() -> None:
     blocks = [Device(one.shape, gpu=gpu) for gpu, one in zip([0, 1, 1, 2, 0], data, strict=True)]
     handle = t.copy_batch(zip(blocks, data, strict=True)).wait()
     assert handle.bytes == sum(one.size for one in data)
+    # Several transfers need not begin together, so there is no rate of all.
+    assert handle.result().rate == 0 and len(handle.result().parts) == 3
     back = [np.zeros_like(one) for one in data]
     raws = [t.Raw(block.address, block.bytes) for block in blocks]
     t.copy_batch(zip(back, raws, strict=True)).wait()

@@ -168,7 +168,7 @@ def test_engine_is_a_context_manager() -> None:
         first = engine.copy(block, data).wait()
         second = engine.copy(block, data)
     assert not engine.is_open
-    assert first.wait().done()
+    assert first.wait().done() and first.result().bytes == LARGE  # what the engine told is kept
     assert second.done()
     try:
         second.wait()
