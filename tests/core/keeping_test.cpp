@@ -218,7 +218,8 @@ TEST(what_threads_keep_is_there_for_others) {
     const int64_t held = test::stat("glake.physical_bytes");
     const auto spare = static_cast<size_t>(test::stat("glake.limit_bytes") - held);
     // Takes all other memory under the limit. Then only the blocks that the threads keep are left.
-    // The threads may have taken it before: memory that was live once is not stitched first.
+    // The threads may have taken all of it: a heap grows up to what was live once before it
+    // stitches.
     const size_t most = spare < 3 * kMiB ? 0 : spare / kMiB * kMiB - 2 * kMiB;
     void* rest = most == 0 ? nullptr : take(most);
     if (rest != nullptr) claims.add(rest, most);
