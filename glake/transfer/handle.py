@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import threading
@@ -192,7 +193,8 @@ class Transfer:
         """Cancels the copies and keeps their result. The engine calls it before it ends."""
         if self._over:
             if self._told is None and self._error is None:
-                self._told = self._results()
+                with contextlib.suppress(GlakeError):  # result() then says what is wrong
+                    self._told = self._results()
             return
         self.cancel()
         error: GlakeError | None = None

@@ -438,7 +438,7 @@ Scheduler::Ended Scheduler::forget_enqueued(const void* key, const DivisionTimes
 // If a hop is behind its plan, although what its links carried fills none of their limits, then one
 // of its links is slow. The link that is nearest to being full is taken for the slow one. Links of
 // hops that run well are cleared of suspicion. A path may carry more than was planned, because
-// copies share a link equally: then it is the other path that is behind.
+// copies share a link equally. Then a path beside it is behind, although no link is slow.
 void Scheduler::learn(const std::vector<Seen>& paths) {
   if (topology_ == nullptr) return;
   std::vector<double> use(topology_->limits().size());
