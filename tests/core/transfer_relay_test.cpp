@@ -46,11 +46,12 @@ size_t open_files() {
 // A relay service in this process. At its end nothing of it may be left.
 class Service {
  public:
-  explicit Service(const char* what, const char* sticky_errors = "0") {
+  explicit Service(const char* what, const test::Options& more = {}) {
     test::running() = what;
-    test::fresh_simulator({{"memory", "256MiB"},
-                           {"devices", std::to_string(kGpus)},
-                           {"sticky_errors", sticky_errors}});
+    test::Options options{
+        {"memory", "256MiB"}, {"devices", std::to_string(kGpus)}, {"sticky_errors", "0"}};
+    options.insert(options.end(), more.begin(), more.end());
+    test::fresh_simulator(options);
     CHECK(mkdtemp(folder_) != nullptr);
     for (int gpu = 0; gpu < kGpus; ++gpu)
       test::CurrentContext opened(gpu);  // the simulator's files
@@ -383,10 +384,34 @@ TEST(copies_end_before_the_goodbye) {
   munmap(memory, kBytes);
 }
 
+// The GPU of an order that comes during another GPU's copy has nothing to do. So the order begins
+// at once. On this clock, the time that threads take to wake up is short.
+TEST(orders_are_heard_during_copies) {
+  const std::string machine = "relay-test-" + std::to_string(getpid());
+  Service service("orders are heard during copies", {{"machine", machine}, {"pace", "10000"}});
+  Client client(service);
+  constexpr size_t kLong = 4 * kMiB, kShort = 4 * kKiB;
+  constexpr uint64_t kSoon = 30'000;  // ns; the long copy takes much longer
+  const Descriptor file = file_of(kLong);
+  CHECK(client.greet());
+  for (int gpu = 0; gpu < kGpus; ++gpu) client.granted(order_of(Order::kOpen, gpu));
+  client.granted(order_of(Order::kShare, 0, 1, 0, 0, kLong), file.get());
+  client.order(order_of(Order::kIn, 0, 1, 0, 0, kLong));
+  const uint32_t first = client.ticket();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // its copy is under way
+  const uint64_t asked = simcuda_now_ns();
+  Answer answer;
+  CHECK(client.ask(order_of(Order::kIn, 1, 1, 0, 0, kShort), &answer));
+  CHECK(answer.order_id == client.ticket() && answer.failed == 0);
+  const uint64_t took = simcuda_now_ns() - asked;
+  CHECK_TEXT(took < kSoon, std::to_string(took));
+  CHECK(client.hear(&answer) && answer.order_id == first && answer.failed == 0);
+}
+
 // A GPU's context that an error has ended is lost for good. The service says which, and serves
 // nobody any more, so that another process can.
 TEST(a_gpu_is_lost) {
-  Service service("a gpu is lost", "1");
+  Service service("a gpu is lost", {{"sticky_errors", "1"}});
   Client first(service), second(service);
   for (Client* each : {&first, &second}) CHECK(each->greet());
   const Descriptor file = file_of(kMiB);
