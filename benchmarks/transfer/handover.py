@@ -1,6 +1,6 @@
 """Two users of one GPU take turns: the memory of one goes to the host, the other's comes back.
 
-handover.py [--size GIB] [--platform NAME]... [--completion instant|polled]: each platform has a
+handover.py [--size GIB] [--platform NAME]... [--completion polled|instant]: each platform has a
 process of its own, on the simulator. The clock counts driver work and copies, but not the CPU's
 checksums of host memory, which several threads compute meanwhile (8 to 10 GB/s each). Beside
 glake's regions are plain copies one after the other. Libraries that hook cudaMalloc
@@ -84,7 +84,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", type=int, default=16, help="GiB of each of the two")
     parser.add_argument("--platform", action="append", help="; ".join(PLATFORMS))
-    parser.add_argument("--completion", default="instant", choices=("instant", "polled"))
+    parser.add_argument("--completion", default="polled", choices=("polled", "instant"))
     parser.add_argument("--child", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:

@@ -41,9 +41,9 @@ def bench() -> None:
 )  # fmt: skip
 @click.option("--pages", is_flag=True, help="Also host memory that changes socket every page.")
 @click.option(
-    "--completion", type=click.Choice(run.COMPLETIONS), default="instant", show_default=True,
-    help="How a waiting thread learns that a copy is done: it is woken, or it asks and sleeps as "
-    "on a GPU, at the cost of both.",
+    "--completion", type=click.Choice(run.COMPLETIONS), default="polled", show_default=True,
+    help="How a waiting thread learns that a copy is done: it asks and sleeps as on a GPU, at the "
+    "cost of both, or it is woken, as no GPU does.",
 )  # fmt: skip
 @click.option(
     "--order", type=click.Choice(run.ORDERS), default="enqueued", show_default=True,

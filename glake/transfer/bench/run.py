@@ -27,7 +27,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SIZES = (256 * KIB, MIB, 4 * MIB, 8 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB)
 MOST_COPY = 16 * GIB
 MOST_MADE = 1000
-COMPLETIONS = ("instant", "polled")
+COMPLETIONS = ("polled", "instant")
 ORDERS = ("enqueued", "held")
 _AT_ONCE = 2
 _SILENT_S: float = 300  # seconds: a child that sends no row for so long counts as hanging
@@ -91,7 +91,7 @@ def measure(
     sizes: Sequence[int] = SIZES,
     *,
     pages: bool = False,
-    completion: str = "instant",
+    completion: str = "polled",
     order: str = "enqueued",
     transfers: Sequence[str] = (),
     progress: Progress | None = None,
@@ -102,8 +102,8 @@ def measure(
         platforms: by name, such as `platforms_of` gives.
         sizes: of each copy, in bytes.
         pages: measure host memory that changes socket every page, too.
-        completion: how a thread learns that copies are done, one of COMPLETIONS. "instant": it is
-            woken. "polled": it asks and sleeps, as it must on a GPU, and both take time.
+        completion: how a thread learns that copies are done, one of COMPLETIONS. "polled": it asks
+            and sleeps, as it must on a GPU, and both take time. "instant": it is woken.
         order: the option copy_order, one of ORDERS. With "enqueued", calls that enqueue work take
             their time on the clock, in every thread. Otherwise the time of the caller's calls is
             added.
