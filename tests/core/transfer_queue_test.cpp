@@ -150,7 +150,7 @@ TEST(a_queue_shares_its_pipelines) {
     test::running() = std::string("sizes ") + name;
     Node node("dgx_a100", {{"memory", "512MiB"}});
     int64_t most_slots = 0;
-    const int64_t most = sizes.size() == 1 ? 1000 : 5 * few_slots;
+    const int64_t most = sizes.size() == 1 ? 1000 : 6 * few_slots;
     const int64_t streams = streams_for(sizes, most, &most_slots);
     std::printf("%s: %zu copies, %lld streams, %lld slots\n", name, sizes.size(),
                 static_cast<long long>(streams), static_cast<long long>(most_slots));
@@ -678,8 +678,8 @@ int64_t chunks_of(const std::string& result) {
 // one buffer for each stream. On the way out two GPUs copy. They tell each other by events.
 TEST(a_chunk_goes_on_in_its_stream) {
   test::running() = "joined hops";
-  Node node("dgx_a100", {{"memory", "512MiB"}});
-  Buffer there(0, 192 * kMiB), here(kPinned, there.bytes()), back(kPinned, there.bytes());
+  Node node("dgx_a100", {{"memory", "1GiB"}});
+  Buffer there(0, 512 * kMiB), here(kPinned, there.bytes()), back(kPinned, there.bytes());
   here.fill(7);
   const Stream stream(0);
   const auto copy = [&](const Buffer& dst, const Buffer& src, int64_t* chunks) {

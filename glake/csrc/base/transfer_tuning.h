@@ -55,6 +55,7 @@ struct TransferTuning {
   // end only costs rate. A guess: no run has come near.
   static constexpr int kPivots = 50, kPivotsARow = 10;
   static constexpr size_t kPlansKnown = 1024;  // plans that are kept; if full, all go
+  static constexpr size_t kCutsKnown = 4096;   // cuts that are kept; if full, all go
   // The most refusals listed for one copy, because a longer list explains nothing more.
   static constexpr size_t kMostRefusals = 24;
   // A path that another process lends must bring this part of the plan's rate.
@@ -144,23 +145,9 @@ struct TransferTuning {
   // Shares of copies of which all chunks are enqueued in one go. Where nothing else is said, the
   // values were chosen by `glake bench transfer --order enqueued` on hgx_h100_h200, dgx_a100 and
   // dgx1v.
-  // A chunk flows at least this many times as long as a copy takes to start, so that the next chunk
-  // starts meanwhile.
-  static constexpr double kCoverage = 2;
-  // A slow hop stands idle for the time of this many chunks: until the hop before it has filled its
-  // buffers, and again after its last chunk. Two chunks are on a hop at once.
-  static constexpr double kFill = 3;
-  // The first two hops from host memory share their streams if the second is this many times as
-  // fast. A chunk on a slower one would leave the first hop idle. Chosen like kEnds.
-  static constexpr double kJoined = 2.5;
-  // The shorter chunks at both ends leave the only slow hop idle for the time of this part of a
-  // chunk. Chosen with the model that Cutting names (share_out.cpp).
-  static constexpr double kEnds = 0.4;
   // What a caller's time costs, as a part of a copy's time. kBlocked counts if no later copy waits
   // until this one is enqueued, kBlockedUnknown if one may wait. Guesses.
   static constexpr double kBlocked = 0.1, kBlockedUnknown = 1;
-  // A hop counts as slow if it is at most this much faster than the slowest one.
-  static constexpr double kNearlySlowest = 1.5;
   static constexpr Bytes kLongestChunk = 16 * kMiB;  // on a relayed path
   // So that no short chunk is left of a range, a path may carry a kOverPart-th more than its part.
   static constexpr Bytes kOverPart = 64;
@@ -226,6 +213,8 @@ struct TransferTuning {
   // What a run carries of the transfer is cut into at least this many chunks.
   static constexpr double kShares = 24;
   static constexpr size_t kMostPieces = 1024;  // in one chunk, whose pieces are submitted together
+  // A chunk ends where a piece ends if that makes it shorter by at most this part of it. A guess.
+  static constexpr Bytes kLittle = 8;
   static constexpr Bytes kLeastTable = 4 * kKiB;  // a table of pieces that a kernel reads
 
   // Faults: guesses, in ns unless the comment says otherwise.

@@ -46,7 +46,8 @@ Bytes Parts::chunk_end(Bytes begin, Bytes wanted, Bytes most) const {
   if (past < starts_.size()) end = std::min(end, starts_[past]);
   const size_t last = part_at(end - 1);
   const bool cut = end < starts_[last] + parts_[last].bytes;
-  if (cut && last > first && end < most && parts_[last].bytes <= wanted) return starts_[last];
+  const bool little = end - starts_[last] <= wanted / TransferTuning::kLittle;
+  if (cut && last > first && end < most && little) return starts_[last];
   return end;
 }
 

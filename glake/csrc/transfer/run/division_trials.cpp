@@ -9,11 +9,13 @@
 namespace glake::transfer {
 namespace {
 
-DecisionPtr uncut(const Decision& like, Division division, double times_chunks = 1) {
+DecisionPtr uncut(const Decision& like, Division division, double times_chunks = 1,
+                  bool apart = false) {
   auto decision = std::make_shared<Decision>();
   decision->plan = like.plan;
   decision->calls_ns = times_chunks * like.calls_ns;
   division.chunks *= times_chunks;
+  division.apart = division.apart || apart;
   decision->division = std::make_shared<const Division>(std::move(division));
   decision->trial = true;
   return decision;
@@ -113,7 +115,17 @@ void DivisionTrials::accept() {
 void DivisionTrials::restart() {
   tries_ = late_ = 0;
   step_ = 1;
-  chunk_moves_ = {TransferTuning::kMoreChunks, TransferTuning::kFewerChunks};
+  const size_t count = best_.size(), half = count / 2;
+  chunk_moves_ = {{TransferTuning::kMoreChunks, 0, count},
+                  {TransferTuning::kFewerChunks, 0, count}};
+  // The calls of the first copies hold up the others, so these begin late.
+  if (half != 0) {
+    chunk_moves_.push_back({TransferTuning::kMoreChunks, half, count});
+    chunk_moves_.push_back({TransferTuning::kFewerChunks, 0, half});
+  }
+  // On a link that other copies fill too, hops that share their streams have the smaller part: for
+  // some of the time they have one copy there, and not two.
+  chunk_moves_.push_back({1, 0, count, true});
 }
 
 void DivisionTrials::begin_trial() {
@@ -142,17 +154,21 @@ bool DivisionTrials::try_evened() {
   return uneven;
 }
 
-// False: the calls would take too much of the copy's time.
-bool DivisionTrials::try_chunks(double times) {
+// False: nothing would change, or the calls would take too much of the copies' time.
+bool DivisionTrials::try_chunks(const ChunkMove& move) {
   const double most = TransferTuning::kCallsPart * static_cast<double>(least_ns_);
-  for (const DecisionPtr& decision : best_) {
-    if (times > 1 && times * decision->calls_ns > most) return false;
+  std::vector<DecisionPtr> trial = best_;
+  bool changed = !move.apart;
+  for (size_t i = move.from; i < move.until; ++i) {
+    const Decision& known = *best_[i];
+    if (move.times > 1 && move.times * known.calls_ns > most) return false;
+    if (known.plan == nullptr) continue;
+    changed = changed || std::any_of(known.shares.begin(), known.shares.end(),
+                                     [](const PathShare& share) { return share.joined; });
+    trial[i] = uncut(known, *known.division, move.times, move.apart);
   }
-  trial_ = best_;
-  for (DecisionPtr& decision : trial_) {
-    if (decision->plan != nullptr) decision = uncut(*decision, *decision->division, times);
-  }
-  return true;
+  if (changed) trial_ = std::move(trial);
+  return changed;
 }
 
 }  // namespace glake::transfer

@@ -62,15 +62,22 @@ class DivisionTrials {
   void restart();
   void begin_trial();
   bool try_evened();
-  bool try_chunks(double times);
+  // So many times as many chunks for the copies from `from` until `until`. `apart`: no hops share
+  // their streams.
+  struct ChunkMove {
+    double times;
+    size_t from, until;
+    bool apart = false;
+  };
+  bool try_chunks(const ChunkMove& move);
 
   std::vector<DecisionPtr> best_, trial_;  // by copy; trial_ is empty if there is none
   std::vector<DivisionTimes> best_times_;
-  uint64_t least_ns_ = 0;            // what the best took
-  double least_cost_ = 0;            // the same with a part of its calls' time
-  double step_ = 1;                  // of the next evening
-  std::vector<double> chunk_moves_;  // times as many chunks, to be tried; the last one is next
-  bool of_chunks_ = false;           // whether the trial is one of them
+  uint64_t least_ns_ = 0;               // what the best took
+  double least_cost_ = 0;               // the same with a part of its calls' time
+  double step_ = 1;                     // of the next evening
+  std::vector<ChunkMove> chunk_moves_;  // to be tried; the last one is next
+  bool of_chunks_ = false;              // whether the trial is one of them
   int tries_ = 0, late_ = 0;
 };
 

@@ -86,7 +86,8 @@ void EnqueuedTransfer::open_path(Carried* path, const Pipeline::Use& use) {
 }
 
 // A pipeline with too small buffers is not passed on when another replaces it. Otherwise a queue
-// that is never empty would hold one of each size.
+// that is never empty would hold one of each size. It may hold one whose hops share streams and one
+// whose hops do not: if these replaced each other, it would have ever more of them.
 PipelinePtr EnqueuedTransfer::line_for(const Path& path, const Pipeline::Use& use) {
   const auto take_over = [&](auto good) {
     const auto found = std::find_if(spare_.begin(), spare_.end(), good);
@@ -101,7 +102,7 @@ PipelinePtr EnqueuedTransfer::line_for(const Path& path, const Pipeline::Use& us
     return line;
   }
   line = tools_.pipelines.take(path, use);
-  take_over([&](const PipelinePtr& one) { return one->on_way(path); });
+  take_over([&](const PipelinePtr& one) { return one->joined == use.joined && one->on_way(path); });
   return line;
 }
 

@@ -1,7 +1,6 @@
 #include "transfer/run/share_out.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <deque>
 #include <iterator>
@@ -9,13 +8,14 @@
 #include <utility>
 
 #include "base/transfer_tuning.h"
+#include "transfer/run/cutting.h"
 #include "transfer/run/path_run.h"
 #include "transfer/run/pipelines.h"
 
 namespace glake::transfer {
 namespace {
 
-constexpr double kMany = 1e9;  // stands for an unbounded number of chunks
+constexpr double kMany = 1e4;  // stands for an unbounded number of chunks
 
 // The bytes that are in one socket's host memory. One stock has all bytes if the socket does not
 // matter.
@@ -67,146 +67,28 @@ std::vector<Stock> stocks_of(const Request& request, const TransferPlan& plan) {
   return stocks;
 }
 
-Bytes least_chunk(const PlannedPath& path, uint64_t copy_ns) {
-  const auto covering =
-      static_cast<Bytes>(path.rate * static_cast<double>(copy_ns) * TransferTuning::kCoverage);
-  return std::clamp(covering / TransferTuning::kLeastChunk * TransferTuning::kLeastChunk,
-                    TransferTuning::kLeastChunk, TransferTuning::kLongestChunk);
-}
-
 // The weight of a nanosecond of the caller's time against one of the copy's. The caller's time
 // delays each copy that follows by as much.
 double blocked(const Deal& how) {
   return TransferTuning::kBlocked + static_cast<double>(how.followers);
 }
 
-// The time of the calls for one chunk. `joined`: the first two hops share streams.
-double chunk_calls_ns(const PlannedPath& path, bool joined) {
-  const auto hops = static_cast<double>(path.path.hops.size());
-  const double apart = hops - (joined ? 2 : 1);
-  return hops * TransferTuning::kCallNs + 4 * apart * TransferTuning::kEventNs;
+CutTerms terms_of(const Request& request, const Deal& how, uint64_t copy_ns) {
+  CutTerms terms;
+  terms.blocked = blocked(how);
+  terms.copy_ns = copy_ns;
+  const size_t parts = request.parts.count(), pieces = std::max(parts, request.stripes.size());
+  terms.by_engines = parts == 1 || request.by_socket;
+  if (pieces > 1) {
+    terms.piece = static_cast<double>(request.parts.total()) / static_cast<double>(pieces);
+  }
+  return terms;
 }
 
-// Which part of the longest chunk the shorter ones are. Chosen with a model of hops whose copies
-// share them equally, and with `glake bench transfer`.
-constexpr std::array<double, 3> kRise{0.25, 0.5, 0.75};
-constexpr std::array<double, 2> kFall{0.8, 0.5};
-constexpr double kShort = 0.5;
-constexpr double kSliver = 0.15;  // a shorter rest is not worth a chunk
-
-// How the chunks of a path are cut. A direct path has few, which flow side by side to the end. The
-// chunks of a relayed path are equal, but for some shorter ones: the first, so that two copies on a
-// hop do not end together; the first ones if a fast hop comes before the slow hops, which wait for
-// it; and the last ones if a fast hop comes after the slow hops, which are idle then.
-class Cutting {
- public:
-  // What it depends on besides the path and its bytes.
-  struct Terms {
-    double blocked;    // the weight of a nanosecond of the caller's time (blocked())
-    bool whole;        // each chunk is one range
-    uint64_t copy_ns;  // what the start of a copy costs
-  };
-  // `most` is a number of chunks. `times`: so many times as many chunks as else.
-  Cutting(const PlannedPath& path, const std::vector<Rate>& paces, double bytes, double most,
-          const Terms& terms, double times = 1)
-      : bytes_(bytes), longest_(bytes), start_(static_cast<double>(terms.copy_ns)), paces_(paces) {
-    constexpr auto kFlows = static_cast<double>(TransferTuning::kFlows);
-    constexpr auto kLeast = static_cast<double>(TransferTuning::kLeastChunk);
-    if (!relayed(path)) {
-      if (bytes >= kFlows * kLeast) cut(kFlows + 1, bytes);
-      return;
-    }
-    const Rate slowest = *std::min_element(paces.begin(), paces.end());
-    const auto slow = [&](Rate rate) { return rate < TransferTuning::kNearlySlowest * slowest; };
-    const auto first = std::find_if(paces.begin(), paces.end(), slow);
-    const auto last = std::find_if(paces.rbegin(), paces.rend(), slow).base();
-    if (first != paces.begin()) {
-      head_.assign(kRise.begin(), kRise.end());
-      tail_ = {kShort};
-    }
-    if (last != paces.end()) tail_.assign(kFall.begin(), kFall.end());
-    const std::vector<Hop>& hops = path.path.hops;
-    joined_ = terms.whole && paces[1] >= TransferTuning::kJoined * paces[0] &&
-              ChunkHop::device_of(hops[0]) == ChunkHop::device_of(hops[1]);
-    // The slow hops stand idle while the path fills and empties, for less time if chunks are short.
-    // But more chunks take more calls.
-    const double fills =
-        TransferTuning::kEnds + TransferTuning::kFill * (static_cast<double>(last - first) - 1);
-    const double wanted =
-        std::sqrt(fills * bytes / path.rate / (terms.blocked * chunk_calls_ns(path, joined_)));
-    const auto limit = static_cast<double>(TransferTuning::kLongestChunk);
-    const double covering = std::min(static_cast<double>(least_chunk(path, terms.copy_ns)), limit);
-    const double length = std::clamp(bytes / std::min(wanted, most), covering, limit);
-    // Longer chunks still fit the relay buffers, whose sizes are powers of two.
-    double buffer = kLeast;
-    while (buffer < length) buffer *= 2;
-    cut(bytes / std::clamp(length / times, covering, buffer), limit);
-  }
-
-  // The size of the next chunk. `done` bytes are cut and `left` bytes are left. The next `range`
-  // bytes of those left are in one piece.
-  Bytes next(Bytes done, Bytes left, Bytes range) const {
-    const auto rest = static_cast<double>(left);
-    const double part = part_at(static_cast<double>(done) / longest_ + kSliver);
-    double size = std::min(part * longest_, static_cast<double>(range));
-    if (rest - size < kSliver * longest_) size = std::min(rest, static_cast<double>(range));
-    return std::min(round_up(static_cast<Bytes>(size) + 1, 4 * kKiB), left);
-  }
-  bool joined() const { return joined_; }
-
-  // For how long the path carries nothing: until the first chunk flows on the slowest hop, and from
-  // the last chunk's end there until it has landed.
-  double delay_ns() const {
-    const auto slowest = std::min_element(paces_.begin(), paces_.end());
-    double ns = start_;
-    for (auto pace = paces_.begin(); pace != paces_.end(); ++pace) {
-      if (pace == slowest) continue;
-      const bool before = pace < slowest;
-      const std::vector<double>& parts = before ? head_ : tail_;
-      const double part = parts.empty() ? 1 : before ? parts.front() : parts.back();
-      ns += start_ + part * longest_ / *pace;
-    }
-    return ns;
-  }
-
- private:
-  // The part of the longest chunk that the chunk at this place has.
-  double part_at(double place) const {
-    double end = 0;
-    for (const double part : head_) {
-      if (place < (end += part)) return part;
-    }
-    if (place < (end += static_cast<double>(equal_))) return 1;
-    for (const double part : tail_) {
-      if (place < (end += part)) return part;
-    }
-    return 1;  // the path carries more than it should
-  }
-
-  // Into about so many chunks, of at most `most` bytes.
-  void cut(double chunks, double most) {
-    const auto count = static_cast<size_t>(std::max(std::round(chunks), 1.0));
-    if (count <= head_.size() + tail_.size()) tail_.clear();
-    if (tail_.empty()) head_ = {kShort};
-    if (count == 1) head_.clear();
-    equal_ = count - head_.size() - tail_.size();
-    double units = static_cast<double>(equal_);
-    for (const double part : head_) units += part;
-    for (const double part : tail_) units += part;
-    for (; bytes_ > units * most; ++units) ++equal_;
-    longest_ = bytes_ / units;
-  }
-
-  double bytes_, longest_, start_;
-  std::vector<double> head_{kShort}, tail_;  // parts of the longest
-  size_t equal_ = 1;
-  bool joined_ = false;
-  std::vector<Rate> paces_;
-};
-
-Cutting::Terms terms_of(const Request& request, const Deal& how, uint64_t copy_ns) {
-  const bool whole = request.parts.count() == 1 && request.stripes.empty();
-  return {blocked(how), whole, copy_ns};
+Cutting cutting_of(const PlannedPath& path, double bytes, CutTerms terms,
+                   const std::vector<double>& loads, const FlowForecast& forecast) {
+  terms.paces = paces_of(path, loads, forecast);
+  return {path.path, terms, bytes};
 }
 
 FlowForecast::Flow flow_of(const PlannedPath& path, double delay_ns, const FlowForecast& forecast) {
@@ -241,7 +123,7 @@ std::vector<double> most_chunks(const TransferPlan& plan, double end_ns) {
   for (const PlannedPath& path : plan.paths) ++of_worker[path.path.worker];
   std::vector<double> most;
   for (const PlannedPath& path : plan.paths) {
-    const double calls = chunk_calls_ns(path, false) * of_worker[path.path.worker];
+    const double calls = chunk_calls_ns(path.path, 1, 0, false) * of_worker[path.path.worker];
     most.push_back(std::max(end_ns * TransferTuning::kCalls / calls, 1.0));
   }
   return most;
@@ -281,7 +163,9 @@ class Dealing {
       for (const size_t i : stock.paths) {
         const PlannedPath& path = plan_.paths[i];
         const double part = static_cast<double>(stock.bytes) * path.rate / rate;
-        const Cutting cutting(path, paces_of(path, loads_, forecast_), part, most[i], terms_);
+        CutTerms terms = terms_;
+        terms.most = most[i];
+        const Cutting cutting = cutting_of(path, part, std::move(terms), loads_, forecast_);
         double& before = calls[path.path.worker];
         flows[i] = flow_of(path, cutting.delay_ns() + before, forecast_);
         before += 2 * TransferTuning::kCallNs + TransferTuning::kPathNs;
@@ -318,7 +202,7 @@ class Dealing {
 
   const TransferPlan& plan_;
   const bool by_rate_;
-  const Cutting::Terms terms_;
+  const CutTerms terms_;
   const uint64_t now_;
   const StreamKey own_;
   FlowForecast& forecast_;
@@ -326,15 +210,10 @@ class Dealing {
   std::vector<Stock> stocks_;
 };
 
-// The number of buffers between two hops. It is enough for the first hop to go on while the second
-// is late for a while.
-size_t buffers_for(const PathShare& share) {
-  Bytes most = TransferTuning::kLeastChunk;
+size_t buffers_of(const PathShare& share) {
+  Bytes most = 0;
   for (const Range& chunk : share.chunks) most = std::max(most, chunk.bytes());
-  const size_t buffers =
-      std::clamp<size_t>(TransferTuning::kBuffered / most, TransferTuning::kLeastBuffers,
-                         TransferTuning::kMostBuffers);
-  return std::min(buffers, share.chunks.size());
+  return std::min(buffers_for(static_cast<double>(most)), share.chunks.size());
 }
 
 // Takes about `wanted` bytes from the stock's first range. If other ranges follow, this one is cut
@@ -357,9 +236,10 @@ Range take(const Request& request, Stock* stock, Bytes wanted, Bytes most) {
 double calls_ns(const std::vector<PathShare>& shares) {
   std::map<int, double> of;
   for (const PathShare& share : shares) {
-    const double chunk = chunk_calls_ns(*share.path, share.joined);
+    const auto chunks = static_cast<double>(share.chunks.size());
     of[share.path->path.worker] +=
-        TransferTuning::kPathNs + chunk * static_cast<double>(share.chunks.size());
+        TransferTuning::kPathNs +
+        chunk_calls_ns(share.path->path, chunks, share.buffers, share.joined);
   }
   double most = 0;
   for (const auto& [gpu, ns] : of) most = std::max(most, ns);
@@ -436,9 +316,12 @@ Shares cut(const Request& request, const TransferPlan& plan, const DivisionPtr& 
       const auto part = static_cast<Bytes>(scale * division->flows[i].bytes);
       Bytes left = k + 1 == paths.size() ? stock.bytes : std::min(part, stock.bytes);
       if (left == 0) continue;
-      const Cutting cutting(*share.path, paces_of(*share.path, loads, forecast),
-                            static_cast<double>(left), division->most[i],
-                            terms_of(request, division->how, copy_ns), division->chunks);
+      CutTerms terms = terms_of(request, division->how, copy_ns);
+      terms.most = division->most[i];
+      terms.times = division->chunks;
+      terms.apart = division->apart;
+      const Cutting cutting =
+          cutting_of(*share.path, static_cast<double>(left), std::move(terms), loads, forecast);
       share.joined = cutting.joined();
       const Bytes over = left / TransferTuning::kOverPart;
       for (Bytes done = 0; left != 0 && stock.bytes != 0;) {
@@ -455,7 +338,7 @@ Shares cut(const Request& request, const TransferPlan& plan, const DivisionPtr& 
   taken.end_ns = division->end_ns;
   for (size_t i = 0; i < shares.size(); ++i) {
     if (shares[i].chunks.empty()) continue;
-    shares[i].buffers = buffers_for(shares[i]);
+    shares[i].buffers = buffers_of(shares[i]);
     taken.flows.push_back(division->flows[i]);
     taken.flows.back().bytes = static_cast<double>(shares[i].bytes());
     taken.paths.push_back(std::move(shares[i]));
@@ -471,8 +354,11 @@ std::vector<FlowForecast::Flow> flows_of(const Expected& copy, uint64_t copy_ns,
   const auto copies = static_cast<double>(copy.copies);
   for (const PlannedPath& path : copy.plan->paths) {
     const double bytes = static_cast<double>(copy.bytes) * path.rate / copy.plan->rate;
-    const Cutting cutting(path, paces_of(path, loads, forecast), bytes / copies, kMany,
-                          {TransferTuning::kBlocked, true, copy_ns});
+    CutTerms terms;
+    terms.most = kMany;
+    terms.blocked = TransferTuning::kBlocked;
+    terms.copy_ns = copy_ns;
+    const Cutting cutting = cutting_of(path, bytes / copies, std::move(terms), loads, forecast);
     flows.push_back(flow_of(path, copies * cutting.delay_ns(), forecast));
     flows.back().bytes = bytes;
     if (copy.plan->paths.size() == 1 && !relayed(path)) flows.back().copies = 1;

@@ -38,6 +38,7 @@ struct Division {
   std::vector<FlowForecast::Flow> flows;  // one for each path of the plan
   std::vector<double> most;               // how many chunks each path may have
   double chunks = 1;                      // times as many chunks as else
+  bool apart = false;                     // no hops share their streams
   double end_ns = 0;                      // after how many ns from now all should be done
 };
 using DivisionPtr = std::shared_ptr<const Division>;

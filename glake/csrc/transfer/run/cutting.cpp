@@ -1,0 +1,293 @@
+#include "transfer/run/cutting.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "base/transfer_tuning.h"
+#include "transfer/run/chunk_copier.h"
+#include "transfer/run/pipeline_race.h"
+
+namespace glake::transfer {
+namespace {
+
+constexpr auto kFlows = TransferTuning::kFlows;
+constexpr auto kLeast = static_cast<double>(TransferTuning::kLeastChunk);
+// Lengths are rounded up, and still have to fit the largest buffer.
+constexpr auto kLongest = 0.97 * static_cast<double>(TransferTuning::kLongestChunk);
+constexpr double kSliver = 0.15;  // a shorter rest is not worth a chunk
+// The first chunk is shorter than the second, so that two copies on a hop do not end together.
+constexpr double kFirst = 0.5;
+
+using CutPtr = std::shared_ptr<const Cutting::Cut>;
+
+// How the lengths of chunks change: each is so many times as long as the one before it up to the
+// longest, and so many times shorter behind it.
+struct Slopes {
+  double rise = 1, fall = 1;
+};
+
+// By how much the hops on each side of the slow ones are faster than these; 1 where there is none,
+// or where several hops are slow.
+Slopes gains_of(const std::vector<Rate>& paces) {
+  const Rate slowest = *std::min_element(paces.begin(), paces.end());
+  const auto slow = [&](Rate pace) { return pace <= TransferTuning::kSameRate * slowest; };
+  const auto first = std::find_if(paces.begin(), paces.end(), slow);
+  const auto last = std::find_if(paces.rbegin(), paces.rend(), slow).base();
+  Slopes gains;
+  if (first != paces.begin()) gains.rise = *std::min_element(paces.begin(), first) / slowest;
+  if (last != paces.end()) gains.fall = *std::min_element(last, paces.end()) / slowest;
+  return gains;
+}
+
+// The lengths of `count` chunks which together have `bytes` bytes. None: they would be too long.
+std::optional<std::vector<double>> lengths_of(double bytes, size_t count, const Slopes& slopes) {
+  const size_t peak = slopes.rise > 1 ? (slopes.fall > 1 ? count / 2 : count - 1) : 0;
+  std::vector<double> parts(count, 1);
+  for (size_t i = peak; i > 0; --i) parts[i - 1] = parts[i] / slopes.rise;
+  for (size_t i = peak + 1; i < count; ++i) parts[i] = parts[i - 1] / slopes.fall;
+  std::vector<double> most(count, kLongest);
+  if (count > 1) {
+    parts[0] = std::min(parts[0], kFirst * parts[1]);
+    most[0] *= kFirst;
+  }
+  if (std::accumulate(most.begin(), most.end(), 0.0) < bytes) return {};
+  // What is cut off of those that are too long is given to the others.
+  double left = bytes, sum = std::accumulate(parts.begin(), parts.end(), 0.0);
+  for (bool again = true; again;) {
+    again = false;
+    for (size_t i = 0; i < count; ++i) {
+      if (parts[i] <= 0 || parts[i] * left <= most[i] * sum) continue;
+      left -= most[i];
+      sum -= parts[i];
+      parts[i] = 0;
+      again = true;
+    }
+  }
+  for (size_t i = 0; i < count; ++i) parts[i] = parts[i] > 0 ? parts[i] * left / sum : most[i];
+  return parts;
+}
+
+// A number that stands for all within some two per cent of it.
+int rounded(double value) {
+  return static_cast<int>(std::lround(std::log2(std::max(value, 1e-9)) * 16));
+}
+double round_number(int rounded) { return std::exp2(rounded / 16.0); }
+
+// Finds the best cut for a relayed path.
+class Search {
+ public:
+  Search(const Path& path, const CutTerms& terms, double bytes)
+      : path_(path),
+        terms_(terms),
+        bytes_(bytes),
+        gains_(gains_of(terms.paces)),
+        may_join_(may_join(path, terms)),
+        most_(std::max(std::round(std::min({terms.most, kMost, 2 * bytes / kLeast})), 1.0)) {
+    for (const Hop& hop : path.hops) {
+      const bool pieces = terms.by_engines && terms.piece > 0;
+      singly_.push_back(pieces && !hop.from.host() && !hop.to.host() ? 1 : 0);
+    }
+  }
+
+  Cutting::Cut run() const {
+    Found best = find();
+    if (terms_.times != 1) {
+      const auto count = static_cast<double>(best.lengths.size()) * terms_.times;
+      Found other = of_count(static_cast<size_t>(std::max(std::round(count), 1.0)));
+      if (!other.lengths.empty()) best = std::move(other);
+    }
+    Cutting::Cut cut;
+    for (const double length : best.lengths) cut.parts.push_back(length / bytes_);
+    cut.joined = best.joined;
+    cut.longest = static_cast<double>(TransferTuning::kLongestChunk);
+    const Rate slowest = *std::min_element(terms_.paces.begin(), terms_.paces.end());
+    cut.delay_ns = std::max(best.ns - bytes_ / slowest, 0.0);
+    return cut;
+  }
+
+  static bool may_join(const Path& path, const CutTerms& terms) {
+    return terms.by_engines && !terms.apart &&
+           ChunkHop::device_of(path.hops[0]) == ChunkHop::device_of(path.hops[1]);
+  }
+
+ private:
+  struct Found {
+    std::vector<double> lengths;  // empty: none are possible
+    bool joined = false;
+    double ns = 0, cost = 0;
+  };
+  static constexpr double kMost = 64;     // chunks, if they may be that long
+  static constexpr double kLadder = 1.2;  // from one number of chunks to the next
+  static constexpr int kRises = 3;  // so many numbers in a row cost more: no better one follows
+  static constexpr double kSteepest = 2;
+
+  // Tries ever larger numbers of chunks.
+  Found find() const {
+    Found best;
+    auto count = static_cast<size_t>(std::max(std::ceil(bytes_ / kLongest + 1 - kFirst), 1.0));
+    for (int rises = 0; rises < kRises;) {
+      if (static_cast<double>(count) > most_ && !best.lengths.empty()) break;
+      Found found = of_count(count);
+      if (best.lengths.empty() || (!found.lengths.empty() && found.cost < best.cost)) {
+        best = std::move(found);
+        rises = 0;
+      } else {
+        ++rises;
+      }
+      count = std::max(count + 1, static_cast<size_t>(static_cast<double>(count) * kLadder));
+    }
+    return best;
+  }
+
+  // The best lengths of so many chunks.
+  Found of_count(size_t count) const {
+    Found best;
+    for (const double power : {0.0, 0.25, 0.5, 1.0}) {
+      const Slopes slopes = slopes_of(count, power);
+      if (power != 0 && slopes.rise * slopes.fall <= 1.01) break;
+      const std::optional<std::vector<double>> lengths = lengths_of(bytes_, count, slopes);
+      if (!lengths.has_value()) break;
+      for (const bool joined : {false, true}) {
+        if (joined && !may_join_) continue;
+        Found found = race(*lengths, joined);
+        if (best.lengths.empty() || found.cost < best.cost) best = std::move(found);
+      }
+    }
+    return best;
+  }
+
+  Found race(const std::vector<double>& lengths, bool joined) const {
+    const auto count = static_cast<double>(lengths.size());
+    const size_t buffers = buffers_for(*std::max_element(lengths.begin(), lengths.end()));
+    double calls = chunk_calls_ns(path_, count, buffers, joined);
+    const auto hops = static_cast<double>(std::count(singly_.begin(), singly_.end(), 1));
+    for (const double length : lengths) {
+      calls += hops * (pieces_of(length, terms_.piece) - 1) * TransferTuning::kCallNs;
+    }
+    const auto start = static_cast<double>(terms_.copy_ns);
+    const double ns =
+        pipeline_ns({terms_.paces, joined, buffers, start, singly_, terms_.piece}, lengths);
+    return {lengths, joined, ns, std::max(ns, calls) + terms_.blocked * calls};
+  }
+
+  // Not so steep that a chunk would be too short.
+  Slopes slopes_of(size_t count, double power) const {
+    const auto chunks = static_cast<double>(count);
+    // Where lengths fall from the first to the last, the longest has about twice the mean.
+    const double longest = std::max(4 * bytes_ / chunks / kLeast, 1.0);
+    const double steepest = std::pow(longest, 1 / std::max(chunks - 1, 1.0));
+    const auto slope = [&](double gain) {
+      return std::min({std::pow(gain, power), kSteepest, steepest});
+    };
+    return {slope(gains_.rise), slope(gains_.fall)};
+  }
+
+  const Path& path_;
+  const CutTerms& terms_;
+  const double bytes_;
+  const Slopes gains_;
+  const bool may_join_;
+  const double most_;
+  std::vector<char> singly_;  // for each hop: its copies are pieces
+};
+
+// Cuts that were found, because copies of a kind come again and again, and one copy has many paths
+// that are alike.
+class KnownCuts {
+ public:
+  CutPtr of(const Path& path, const CutTerms& terms, double bytes) {
+    Key key{rounded(bytes),
+            rounded(terms.most),
+            rounded(terms.blocked),
+            rounded(terms.piece),
+            rounded(terms.times),
+            static_cast<int>(terms.copy_ns),
+            Search::may_join(path, terms) ? 1 : 0};
+    for (size_t i = 0; i < path.hops.size(); ++i) {
+      const bool host = path.hops[i].from.host() || path.hops[i].to.host();
+      key.push_back(host ? 1 : 0);
+      key.push_back(rounded(terms.paces[i]));
+    }
+    {
+      std::lock_guard<std::mutex> guard(mutex_);
+      const auto found = known_.find(key);
+      if (found != known_.end()) return found->second;
+    }
+    CutTerms meant = terms;
+    for (Rate& pace : meant.paces) pace = round_number(rounded(pace));
+    auto cut = std::make_shared<const Cutting::Cut>(
+        Search(path, meant, round_number(rounded(bytes))).run());
+    std::lock_guard<std::mutex> guard(mutex_);
+    if (known_.size() >= TransferTuning::kCutsKnown) known_.clear();
+    return known_.emplace(std::move(key), std::move(cut)).first->second;
+  }
+
+ private:
+  using Key = std::vector<int>;
+  std::mutex mutex_;
+  std::map<Key, CutPtr> known_;
+};
+
+CutPtr direct_cut(double bytes, uint64_t copy_ns) {
+  Cutting::Cut cut;
+  cut.parts = {1};
+  if (bytes >= kFlows * kLeast) {
+    cut.parts.assign(kFlows + 1, 1 / (kFlows + kFirst));
+    cut.parts[0] *= kFirst;
+  }
+  cut.delay_ns = static_cast<double>(copy_ns);
+  return std::make_shared<const Cutting::Cut>(std::move(cut));
+}
+
+// Never destroyed, because threads may still copy while the process ends.
+CutPtr cut_of(const Path& path, const CutTerms& terms, double bytes) {
+  static auto* const known = new KnownCuts;
+  if (path.hops.size() == 1) return direct_cut(bytes, terms.copy_ns);
+  return known->of(path, terms, bytes);
+}
+
+}  // namespace
+
+// A chunk waits for the event that its buffer was filled. All but the last few also wait until
+// theirs was emptied.
+double chunk_calls_ns(const Path& path, double chunks, size_t buffers, bool joined) {
+  const auto hops = static_cast<double>(path.hops.size());
+  const double apart = hops - (joined ? 2 : 1);
+  const double again = std::max(chunks - static_cast<double>(buffers), 0.0);
+  return hops * TransferTuning::kCallNs * chunks +
+         2 * apart * TransferTuning::kEventNs * (chunks + again);
+}
+
+// It is enough for the first hop to go on while the second is late for a while. The sizes of
+// buffers are powers of two.
+size_t buffers_for(double longest) {
+  Bytes bytes = TransferTuning::kLeastChunk;
+  while (static_cast<double>(bytes) < longest) bytes *= 2;
+  return std::clamp<size_t>(TransferTuning::kBuffered / bytes, TransferTuning::kLeastBuffers,
+                            TransferTuning::kMostBuffers);
+}
+
+Cutting::Cutting(const Path& path, const CutTerms& terms, double bytes)
+    : bytes_(bytes), cut_(cut_of(path, terms, bytes)) {}
+
+Bytes Cutting::next(Bytes done, Bytes left, Bytes range) const {
+  const auto rest = static_cast<double>(left);
+  double end = 0, length = bytes_ * cut_->parts.back();
+  for (const double part : cut_->parts) {
+    end += bytes_ * part;
+    if (static_cast<double>(done) + kSliver * bytes_ * part >= end) continue;
+    length = bytes_ * part;
+    break;
+  }
+  double size = std::min(length, static_cast<double>(range));
+  const bool fits = cut_->longest <= 0 || rest <= cut_->longest;
+  if (fits && rest - size < kSliver * length) size = std::min(rest, static_cast<double>(range));
+  return std::min(round_up(static_cast<Bytes>(size) + 1, 4 * kKiB), left);
+}
+
+}  // namespace glake::transfer

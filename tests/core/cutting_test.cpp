@@ -1,0 +1,214 @@
+// How long chunks take over the hops of a path, by the model (pipeline_race.h), and how paths are
+// cut by it (cutting.h).
+#include "transfer/run/cutting.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "base/transfer_tuning.h"
+#include "harness.h"
+#include "transfer/run/pipeline_race.h"
+
+namespace {
+
+using namespace glake::transfer;
+using glake::Bytes;
+using glake::TransferTuning;
+using test::kMiB;
+
+constexpr double kStart = 8000;  // ns
+constexpr double kByte = 1e6;    // bytes of a chunk in the cases that are computed by hand
+constexpr auto kLongest = static_cast<double>(TransferTuning::kLongestChunk);
+
+bool near(double is, double wanted) { return std::abs(is - wanted) < 1; }
+
+PipelineTerms terms_of(std::vector<Rate> paces, bool joined = false, size_t buffers = 6) {
+  PipelineTerms terms;
+  terms.singly.assign(paces.size(), 0);
+  terms.paces = std::move(paces);
+  terms.joined = joined;
+  terms.buffers = buffers;
+  terms.start_ns = kStart;
+  return terms;
+}
+
+// host -> GPU 1 -> GPU 0, or the other way
+Path path_of(bool into) {
+  const Place host{-1, 0}, relay{1}, gpu{0};
+  Path path;
+  path.hops.resize(2);
+  path.hops[0].from = into ? host : gpu;
+  path.hops[0].to = path.hops[1].from = relay;
+  path.hops[1].to = into ? gpu : host;
+  return path;
+}
+
+CutTerms cut_terms(std::vector<Rate> paces, double blocked = TransferTuning::kBlocked) {
+  CutTerms terms;
+  terms.paces = std::move(paces);
+  terms.most = 1e4;
+  terms.blocked = blocked;
+  terms.copy_ns = static_cast<uint64_t>(kStart);
+  return terms;
+}
+
+std::vector<double> chunks_of(const Cutting& cutting, Bytes bytes) {
+  std::vector<double> chunks;
+  for (Bytes done = 0; done < bytes;) {
+    const Bytes next = cutting.next(done, bytes - done, bytes - done);
+    CHECK(next > 0 && next <= bytes - done);
+    chunks.push_back(static_cast<double>(next));
+    done += next;
+  }
+  return chunks;
+}
+
+// What the search minimizes.
+double cost_of(const CutTerms& terms, const std::vector<double>& chunks, bool joined) {
+  const size_t buffers = buffers_for(*std::max_element(chunks.begin(), chunks.end()));
+  PipelineTerms race = terms_of(terms.paces, joined, buffers);
+  const auto count = static_cast<double>(chunks.size());
+  const double calls = chunk_calls_ns(path_of(true), count, buffers, joined);
+  return std::max(pipeline_ns(race, chunks), calls) + terms.blocked * calls;
+}
+
+TEST(one_chunk_goes_hop_by_hop) {
+  const double ns = pipeline_ns(terms_of({50, 100, 25}), {kByte});
+  CHECK(near(ns, 3 * kStart + kByte / 50 + kByte / 100 + kByte / 25));
+}
+
+TEST(copies_share_a_hop) {
+  CHECK(near(pipeline_ns(terms_of({50}), {kByte, kByte}), kStart + 2 * kByte / 50));
+  // The shorter one ends first, and the other has the whole link from then on.
+  CHECK(near(pipeline_ns(terms_of({50}), {kByte / 2, kByte}), kStart + 1.5 * kByte / 50));
+  // Both leave the first hop together, and are together on the second.
+  CHECK(near(pipeline_ns(terms_of({50, 50}), {kByte, kByte}), 2 * (kStart + 2 * kByte / 50)));
+}
+
+TEST(one_buffer_holds_one_chunk) {
+  const double one = 2 * kStart + kByte / 50 + kByte / 100;
+  CHECK(near(pipeline_ns(terms_of({50, 100}, false, 1), {kByte, kByte, kByte}), 3 * one));
+  CHECK(pipeline_ns(terms_of({50, 100}, false, 3), {kByte, kByte, kByte}) < 2.5 * one);
+}
+
+// A stream that has both hops takes its next chunk when the one before has gone over both.
+TEST(joined_hops_take_turns) {
+  const double first = 2 * kStart + 2 * kByte / 50 + 2 * kByte / 50;
+  const double next = 2 * kStart + kByte / 50 + kByte / 50;
+  CHECK(near(pipeline_ns(terms_of({50, 50}, true), {kByte, kByte, kByte}), first + next));
+  CHECK(pipeline_ns(terms_of({50, 50}), {kByte, kByte, kByte}) < first + next);
+}
+
+TEST(pieces_start_one_by_one) {
+  PipelineTerms terms = terms_of({50, 50});
+  terms.singly = {0, 1};
+  terms.piece = kByte / 4;
+  const double pieces = pieces_of(kByte, terms.piece);
+  CHECK(pieces > 4 && pieces < 5);
+  CHECK(near(pipeline_ns(terms, {kByte}), (1 + pieces) * kStart + 2 * kByte / 50));
+  CHECK(pieces_of(kByte, 0) == 1 && pieces_of(1, kByte) == 1);
+}
+
+// Behind a slow hop lengths fall, and before one they rise, so that less is left to do when the
+// slow hop has ended, or to wait for until it begins. Where both are slow they are equal, but for
+// the first.
+TEST(lengths_follow_the_slow_hop) {
+  const Bytes bytes = 64 * kMiB;
+  CutTerms terms = cut_terms({55, 70});
+  terms.apart = true;
+  std::vector<double> falling = chunks_of(Cutting(path_of(true), terms, bytes), bytes);
+  CHECK(falling.size() > 8 && falling.back() < 0.5 * falling[1]);
+  for (size_t i = 2; i < falling.size(); ++i) CHECK(falling[i] <= falling[i - 1] + 4096);
+  terms.paces = {70, 55};
+  std::vector<double> rising = chunks_of(Cutting(path_of(false), terms, bytes), bytes);
+  CHECK(rising.size() > 8 && rising.front() < 0.5 * rising.back());
+  terms.paces = {55, 55};
+  std::vector<double> equal = chunks_of(Cutting(path_of(true), terms, bytes), bytes);
+  for (size_t i = 2; i < equal.size(); ++i) CHECK(std::abs(equal[i] - equal[1]) < 0.2 * equal[1]);
+  CHECK(equal.front() < 0.7 * equal[1]);
+}
+
+// No number of equal chunks is better by the model.
+TEST(better_than_equal_chunks) {
+  for (const Bytes bytes : {2 * kMiB, 16 * kMiB, 64 * kMiB, 200 * kMiB}) {
+    for (const double gain : {0.5, 0.8, 1.0, 1.2, 2.0, 6.0}) {
+      for (const double blocked : {0.1, 1.1, 3.1}) {
+        const CutTerms terms = cut_terms({50, 50 * gain}, blocked);
+        const Cutting cutting(path_of(true), terms, bytes);
+        const double cost = cost_of(terms, chunks_of(cutting, bytes), cutting.joined());
+        for (size_t count = 1; count <= 64; ++count) {
+          const double length = static_cast<double>(bytes) / static_cast<double>(count);
+          if (length > kLongest) continue;
+          std::vector<double> equal(count, length);
+          const double other = std::min(cost_of(terms, equal, false), cost_of(terms, equal, true));
+          CHECK_TEXT(cost < 1.03 * other, std::to_string(bytes / kMiB) + " MiB, gain " +
+                                              std::to_string(gain) + ": " + std::to_string(cost) +
+                                              ", " + std::to_string(count) +
+                                              " equal ones: " + std::to_string(other));
+        }
+      }
+    }
+  }
+}
+
+TEST(a_caller_that_others_wait_for_makes_fewer_calls) {
+  const Bytes bytes = 64 * kMiB;
+  size_t before = 1000;
+  for (const double blocked : {0.1, 1.1, 7.1}) {
+    const Cutting cutting(path_of(true), cut_terms({55, 66}, blocked), bytes);
+    const size_t count = chunks_of(cutting, bytes).size();
+    CHECK(count < before);
+    before = count;
+  }
+  CutTerms few = cut_terms({55, 66});
+  few.most = 5;
+  CHECK(chunks_of(Cutting(path_of(true), few, bytes), bytes).size() <= 6);
+  CutTerms more = cut_terms({55, 66}, 1.1);
+  more.times = 1.4;
+  const size_t some =
+      chunks_of(Cutting(path_of(true), cut_terms({55, 66}, 1.1), bytes), bytes).size();
+  CHECK(chunks_of(Cutting(path_of(true), more, bytes), bytes).size() > some);
+}
+
+TEST(hops_are_joined_where_the_second_is_fast) {
+  CHECK(Cutting(path_of(true), cut_terms({25, 200}), 64 * kMiB).joined());
+  CHECK(!Cutting(path_of(true), cut_terms({50, 50}), 64 * kMiB).joined());
+  CHECK(!Cutting(path_of(false), cut_terms({200, 25}), 64 * kMiB).joined());  // two GPUs' streams
+  CutTerms apart = cut_terms({25, 200});
+  apart.apart = true;
+  CHECK(!Cutting(path_of(true), apart, 64 * kMiB).joined());
+  CutTerms kernels = cut_terms({25, 200});
+  kernels.by_engines = false;
+  CHECK(!Cutting(path_of(true), kernels, 64 * kMiB).joined());
+}
+
+// Chunks fit the largest buffers, and these are no more than a relay may have.
+TEST(chunks_of_a_very_long_copy) {
+  const Bytes bytes = 20000 * kMiB;
+  const std::vector<double> chunks =
+      chunks_of(Cutting(path_of(true), cut_terms({55, 66}), bytes), bytes);
+  const double longest = *std::max_element(chunks.begin(), chunks.end());
+  CHECK_TEXT(longest <= kLongest, std::to_string(longest));
+  CHECK_TEXT(chunks.size() < 1500, std::to_string(chunks.size()));
+  for (const double length : {1.0, 3e5, 4.0 * kMiB, 9.0 * kMiB, kLongest}) {
+    Bytes size = TransferTuning::kLeastChunk;
+    while (static_cast<double>(size) < length) size *= 2;
+    const size_t buffers = buffers_for(length);
+    CHECK(buffers >= 3 && buffers * size <= TransferTuning::kBuffered);
+  }
+}
+
+TEST(a_direct_path_has_few_chunks) {
+  Path direct;
+  direct.hops.resize(1);
+  direct.hops[0].to.gpu = 0;
+  const Cutting cutting(direct, cut_terms({55}), 256 * kMiB);
+  CHECK(chunks_of(cutting, 256 * kMiB).size() == 3);
+  CHECK(!cutting.joined() && near(cutting.delay_ns(), kStart));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }
