@@ -179,7 +179,11 @@ uint64_t Engine::begin_joined(Request request) {
 bool Engine::captured(int device, StreamHandle stream) {
   bool captured = false;
   const Status s = driver_.is_capturing(device, stream, &captured);
-  if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "asking about the stream: " + driver_.describe(s));
+  if (!s.ok()) {
+    throw Error(GLAKE_DRIVER_ERROR, "asking about the stream " + hex(Address{stream}) + " of " +
+                                        device_text(device) + ": " + driver_.describe(s) +
+                                        " (was it destroyed?)");
+  }
   return captured;
 }
 

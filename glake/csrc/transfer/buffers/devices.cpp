@@ -19,7 +19,8 @@ Devices::Devices(Driver& driver, Allocator& allocator)
 
 void Devices::require(int device, const char* what) const {
   if (device >= 0 && device < count_) return;
-  throw Error(GLAKE_INVALID_DEVICE, std::string("no ") + device_text(device) + what);
+  throw Error(GLAKE_INVALID_DEVICE, "no " + device_text(device) + what + ": the driver has " +
+                                        counted(static_cast<uint64_t>(count_), "device"));
 }
 
 void Devices::open(int device) {

@@ -399,8 +399,10 @@ void place_host(Driver& driver, const topology::Topology* topology, Request* req
 Request make_request(Driver& driver, Allocator& allocator, const topology::Topology* topology,
                      const glake_copy_request& given, int context) {
   constexpr unsigned kChecks = kChecked | kCheckedDst | kCheckedSrc;
-  if ((given.flags & ~(kDirect | kRelayed | kTracked | kChecksum | kChecks)) != 0)
-    bad("unknown copy flags");
+  constexpr unsigned kFlags = kDirect | kRelayed | kTracked | kChecksum | kChecks;
+  if ((given.flags & ~kFlags) != 0) {
+    bad("unknown copy flags " + hex(Address{given.flags & ~kFlags}) + ": glake.h has GLAKE_COPY_*");
+  }
   if ((given.flags & kDirect) != 0 && (given.flags & kChecksum) != 0) {
     bad("a plain copy (GLAKE_COPY_DIRECT) has no checksum");
   }
@@ -432,7 +434,8 @@ Request make_request(Driver& driver, Allocator& allocator, const topology::Topol
   if (request.also_ordered && !request.ordered) bad("a second stream, and no first one");
   if (request.stream_device < 0 || request.stream_device >= driver.device_count()) {
     throw Error(GLAKE_INVALID_DEVICE,
-                "no " + device_text(request.stream_device) + " for the stream");
+                "no " + device_text(request.stream_device) + " for the stream: the driver has " +
+                    counted(static_cast<uint64_t>(driver.device_count()), "device"));
   }
   if (small) return request;
   place_host(driver, topology, &request);
