@@ -71,7 +71,10 @@ double cost_of(const CutTerms& terms, const std::vector<double>& chunks, bool jo
   PipelineTerms race = terms_of(terms.paces, joined, buffers);
   const auto count = static_cast<double>(chunks.size());
   const double calls = chunk_calls_ns(path_of(true), count, buffers, joined);
-  return std::max(pipeline_ns(race, chunks), calls) + terms.blocked * calls;
+  double ns = pipeline_ns(race, chunks);
+  race.calls_ns = calls / count;
+  ns = std::max(ns, pipeline_ns(race, chunks));
+  return ns + terms.blocked * calls;
 }
 
 TEST(one_chunk_goes_hop_by_hop) {
@@ -99,6 +102,13 @@ TEST(joined_hops_take_turns) {
   const double next = 2 * kStart + kByte / 50 + kByte / 50;
   CHECK(near(pipeline_ns(terms_of({50, 50}, true), {kByte, kByte, kByte}), first + next));
   CHECK(pipeline_ns(terms_of({50, 50}), {kByte, kByte, kByte}) < first + next);
+}
+
+// The second chunk begins with its call, and the link is free by then.
+TEST(chunks_wait_for_their_calls) {
+  PipelineTerms terms = terms_of({50});
+  terms.calls_ns = 2 * (kStart + kByte / 50);
+  CHECK(near(pipeline_ns(terms, {kByte, kByte}), terms.calls_ns + kStart + kByte / 50));
 }
 
 TEST(pieces_start_one_by_one) {
@@ -132,9 +142,9 @@ TEST(lengths_follow_the_slow_hop) {
 
 // No number of equal chunks is better by the model.
 TEST(better_than_equal_chunks) {
-  for (const Bytes bytes : {2 * kMiB, 16 * kMiB, 64 * kMiB, 200 * kMiB}) {
+  for (const Bytes bytes : {2 * kMiB, 9 * kMiB, 16 * kMiB, 64 * kMiB, 200 * kMiB}) {
     for (const double gain : {0.5, 0.8, 1.0, 1.2, 2.0, 6.0}) {
-      for (const double blocked : {0.1, 1.1, 3.1}) {
+      for (const double blocked : {0.1, 1.1, 7.1}) {
         const CutTerms terms = cut_terms({50, 50 * gain}, blocked);
         const Cutting cutting(path_of(true), terms, bytes);
         const double cost = cost_of(terms, chunks_of(cutting, bytes), cutting.joined());
@@ -182,6 +192,18 @@ TEST(hops_are_joined_where_the_second_is_fast) {
   CutTerms kernels = cut_terms({25, 200});
   kernels.by_engines = false;
   CHECK(!Cutting(path_of(true), kernels, 64 * kMiB).joined());
+}
+
+// Kernels copy many small pieces at once, and copy engines one by one, whoever asks first.
+TEST(pieces_count_for_copy_engines) {
+  const Bytes bytes = 64 * kMiB;
+  CutTerms engines = cut_terms({200, 25});
+  engines.piece = 4e5;
+  CutTerms kernels = engines;
+  kernels.by_engines = false;
+  const double slow = Cutting(path_of(false), engines, bytes).delay_ns();
+  const double fast = Cutting(path_of(false), kernels, bytes).delay_ns();
+  CHECK_TEXT(fast < slow, std::to_string(fast) + ", " + std::to_string(slow));
 }
 
 // Chunks fit the largest buffers, and these are no more than a relay may have.

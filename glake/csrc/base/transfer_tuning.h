@@ -16,7 +16,8 @@ struct TransferTuning {
   // Which copies are planned.
   // Below this size no plan is asked for: a guess.
   static constexpr Bytes kAlwaysPlain = kMiB;
-  // A relayed chunk is at least this long, and so is a relay buffer: a guess.
+  // A relay buffer is at least this long, and so is a relayed chunk of a copy that threads carry:
+  // a guess.
   static constexpr Bytes kLeastChunk = 512 * kKiB;
   // ns from the call until another thread's first copy: a guess.
   static constexpr double kHandOverNs = 5'000;
@@ -213,7 +214,7 @@ struct TransferTuning {
   // What a run carries of the transfer is cut into at least this many chunks.
   static constexpr double kShares = 24;
   static constexpr size_t kMostPieces = 1024;  // in one chunk, whose pieces are submitted together
-  // A chunk ends where a piece ends if that makes it shorter by at most this part of it. A guess.
+  // A chunk ends where a piece ends if that makes it shorter by at most a kLittle-th. A guess.
   static constexpr Bytes kLittle = 8;
   static constexpr Bytes kLeastTable = 4 * kKiB;  // a table of pieces that a kernel reads
 

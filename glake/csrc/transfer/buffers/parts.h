@@ -36,8 +36,8 @@ class Parts {
   const Part& operator[](size_t i) const { return parts_[i]; }
 
   void pieces(Range range, std::vector<Piece>* out) const;
-  // The end of a chunk of about `wanted` bytes from `begin` on. The end is at most `most`. Small
-  // parts stay whole, and the number of parts in a chunk is bounded.
+  // The end of a chunk of about `wanted` bytes from `begin` on. The end is at most `most`. A part
+  // stays whole if that changes the chunk little. The number of parts in a chunk is bounded.
   Bytes chunk_end(Bytes begin, Bytes wanted, Bytes most) const;
 
  private:

@@ -43,12 +43,12 @@ class Cutting {
   // bytes of those left are in one piece.
   Bytes next(Bytes done, Bytes left, Bytes range) const;
   bool joined() const { return cut_->joined; }
-  // For how long the path carries nothing: until the first chunk flows on the slowest hop, and from
-  // the last chunk's end there until it has landed.
+  // For how long the path's slowest hop carries nothing: until its first chunk flows, between
+  // chunks, and from the last one's end there until that has landed.
   double delay_ns() const { return cut_->delay_ns; }
 
   struct Cut {
-    std::vector<double> parts;  // of the bytes, one for each chunk
+    std::vector<double> ends;  // of each chunk, as a part of the bytes
     bool joined = false;
     double delay_ns = 0;
     double longest = 0;  // bytes that one buffer holds; 0: the path has no buffers

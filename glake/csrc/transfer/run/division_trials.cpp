@@ -21,6 +21,15 @@ DecisionPtr uncut(const Decision& like, Division division, double times_chunks =
   return decision;
 }
 
+// Whether hops of the copy share streams, as far as is known: a copy of striped memory is cut anew
+// each time, and its cut is not kept.
+bool may_be_joined(const Decision& decision) {
+  if (decision.division->apart) return false;
+  const std::vector<PathShare>& shares = decision.shares;
+  const auto joined = [](const PathShare& share) { return share.joined; };
+  return shares.empty() || std::any_of(shares.begin(), shares.end(), joined);
+}
+
 }  // namespace
 
 std::optional<Division> evened(const TransferPlan& plan, const Division& division,
@@ -158,13 +167,12 @@ bool DivisionTrials::try_evened() {
 bool DivisionTrials::try_chunks(const ChunkMove& move) {
   const double most = TransferTuning::kCallsPart * static_cast<double>(least_ns_);
   std::vector<DecisionPtr> trial = best_;
-  bool changed = !move.apart;
+  bool changed = false;
   for (size_t i = move.from; i < move.until; ++i) {
     const Decision& known = *best_[i];
     if (move.times > 1 && move.times * known.calls_ns > most) return false;
     if (known.plan == nullptr) continue;
-    changed = changed || std::any_of(known.shares.begin(), known.shares.end(),
-                                     [](const PathShare& share) { return share.joined; });
+    changed = changed || move.times != 1 || (move.apart && may_be_joined(known));
     trial[i] = uncut(known, *known.division, move.times, move.apart);
   }
   if (changed) trial_ = std::move(trial);

@@ -41,7 +41,7 @@ class Race {
   // Whether what the copy of this chunk waits for is over: the chunk's copy before it; of the hops
   // that share streams, the chunk that the stream had before; and the copy that empties its buffer.
   bool may_begin(size_t hop, size_t chunk) const {
-    if (hop != 0 && !over(hop - 1, chunk)) return false;
+    if (hop != 0 ? !over(hop - 1, chunk) : called_at(chunk) > now_) return false;
     if (hop + 1 == hops_.size()) return true;
     if (terms_.joined && hop == 0) return chunk < kFlows || over(1, chunk - kFlows);
     return chunk < terms_.buffers || over(hop + 1, chunk - terms_.buffers);
@@ -62,6 +62,8 @@ class Race {
     return any;
   }
 
+  double called_at(size_t chunk) const { return static_cast<double>(chunk) * terms_.calls_ns; }
+
   double copies_of(size_t hop, size_t chunk) const {
     return terms_.singly[hop] != 0 ? pieces_of(chunks_[chunk], terms_.piece) : 1;
   }
@@ -72,9 +74,13 @@ class Race {
     return terms_.paces[hop] / static_cast<double>(std::max<std::ptrdiff_t>(count, 1));
   }
 
-  // Lets time pass until the next copy flows or ends.
+  // Lets time pass until the next copy flows or ends, or its call is made.
   void advance() {
     double ns = kNever;
+    for (const Stream& first : hops_.front()) {
+      const double call = called_at(first.chunk);
+      if (first.state == State::kWaits && call > now_) ns = std::min(ns, call - now_);
+    }
     for (size_t h = 0; h < hops_.size(); ++h) {
       const Rate rate = rate_of(h);
       for (const Stream& stream : hops_[h]) {

@@ -17,7 +17,8 @@ struct PipelineTerms {
   // pieces.
   double start_ns = 0;
   std::vector<char> singly;
-  double piece = 0;  // bytes; 0: each chunk is in one piece
+  double piece = 0;     // bytes; 0: each chunk is in one piece
+  double calls_ns = 0;  // the time of the calls for one chunk; 0: they have been made
 };
 
 // How many pieces a chunk has, on average.

@@ -222,7 +222,9 @@ size_t buffers_of(const PathShare& share) {
 Range take(const Request& request, Stock* stock, Bytes wanted, Bytes most) {
   Range& front = stock->ranges.front();
   const auto whole = static_cast<double>(front.bytes());
-  const double parts = std::max(std::round(whole / static_cast<double>(wanted)), 1.0);
+  double parts = std::max(std::round(whole / static_cast<double>(wanted)), 1.0);
+  constexpr Bytes kLongest = TransferTuning::kLongestChunk;
+  if (wanted <= kLongest) parts = std::max(parts, std::ceil(whole / static_cast<double>(kLongest)));
   Bytes part = round_up(static_cast<Bytes>(whole / parts), 4 * kKiB);
   if (stock->ranges.size() == 1 || part > most) part = round_up(wanted, 4 * kKiB);
   const Range taken{front.begin, request.parts.chunk_end(front.begin, part, front.end)};
