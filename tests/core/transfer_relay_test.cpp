@@ -388,7 +388,7 @@ TEST(copies_end_before_the_goodbye) {
 // at once. On this clock, the time that threads take to wake up is short.
 TEST(orders_are_heard_during_copies) {
   const std::string machine = "relay-test-" + std::to_string(getpid());
-  Service service("orders are heard during copies", {{"machine", machine}, {"pace", "10000"}});
+  Service service("orders are heard during copies", {{"machine", machine}, {"pace", "40000"}});
   Client client(service);
   constexpr size_t kLong = 4 * kMiB, kShort = 4 * kKiB;
   constexpr uint64_t kSoon = 30'000;  // ns; the long copy takes much longer
@@ -398,7 +398,7 @@ TEST(orders_are_heard_during_copies) {
   client.granted(order_of(Order::kShare, 0, 1, 0, 0, kLong), file.get());
   client.order(order_of(Order::kIn, 0, 1, 0, 0, kLong));
   const uint32_t first = client.ticket();
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // its copy is under way
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // its copy is under way
   const uint64_t asked = simcuda_now_ns();
   Answer answer;
   CHECK(client.ask(order_of(Order::kIn, 1, 1, 0, 0, kShort), &answer));
