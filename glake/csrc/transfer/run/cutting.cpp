@@ -19,8 +19,9 @@ constexpr auto kFlows = TransferTuning::kFlows;
 constexpr auto kLeast = static_cast<double>(TransferTuning::kLeastChunk);
 // Lengths are rounded up, and still have to fit the largest buffer.
 constexpr auto kLongest = 0.97 * static_cast<double>(TransferTuning::kLongestChunk);
-constexpr double kSliver = 0.15;  // a shorter rest is not worth a chunk
-// The first chunk is shorter than the second, so that two copies on a hop do not end together.
+constexpr double kSliver = 0.15;  // a shorter rest is not worth a chunk; a guess
+// The first chunk is so many times as long as the second, so that two copies on a hop do not end
+// together. A guess.
 constexpr double kFirst = 0.5;
 // Hops whose paces differ by less are equally fast: less than one step of rounded().
 constexpr double kSamePace = 1.02;
@@ -80,8 +81,7 @@ int rounded(double value) {
 }
 double round_number(int rounded) { return std::exp2(rounded / 16.0); }
 
-// Finds the best cut for a relayed path. The constants were chosen by `glake bench transfer`: finer
-// searches gained nothing.
+// Finds the best cut for a relayed path. The constants of the search are guesses.
 class Search {
  public:
   Search(const Path& path, const CutTerms& terms, double bytes)
@@ -170,7 +170,8 @@ class Search {
     return best;
   }
 
-  // What these lengths cost. Where that is more than the best does, it may be less than all of it.
+  // What these lengths cost. If they cost more than the best ones, the search ends early, and the
+  // true cost may be even higher.
   Found race(const std::vector<double>& lengths, bool joined, const Found& best) const {
     const auto count = static_cast<double>(lengths.size());
     const size_t buffers = buffers_for(*std::max_element(lengths.begin(), lengths.end()));
