@@ -134,23 +134,15 @@ void HostMemory::place(uint64_t address, size_t bytes, int node) {
   placed_[address] = {address + bytes, node};
 }
 
-bool HostMemory::placed(uint64_t address, size_t bytes, int* node) const {
+std::map<int, size_t> HostMemory::placed(uint64_t address, size_t bytes) const {
+  std::map<int, size_t> on;
   auto at = placed_.upper_bound(address);
   if (at != placed_.begin() && std::prev(at)->second.end > address) --at;
-  if (at == placed_.end() || at->first >= address + bytes) return false;
-  // The bytes on each node. Bytes that nobody placed count for none.
-  std::map<int, size_t> on;
-  size_t most = 0, all = 0;
-  constexpr double kMostly = 0.75;
   for (; at != placed_.end() && at->first < address + bytes; ++at) {
     const uint64_t begin = std::max(at->first, address);
-    const size_t inside = std::min<uint64_t>(at->second.end, address + bytes) - begin;
-    all += inside;
-    most = std::max(most, on[at->second.node] += inside);
-    if (most == on[at->second.node]) *node = at->second.node;
+    on[at->second.node] += std::min<uint64_t>(at->second.end, address + bytes) - begin;
   }
-  if (static_cast<double>(most) < kMostly * static_cast<double>(all)) *node = -1;
-  return true;
+  return on;
 }
 
 }  // namespace simcuda

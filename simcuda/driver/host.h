@@ -33,9 +33,9 @@ class HostMemory {
 
   // Sets the socket of a range of any host memory, known or not; -1: it is spread over all sockets.
   void place(uint64_t address, size_t bytes, int node);
-  // The socket of at least three quarters of the range's placed bytes; -1: there is none, and a
-  // copy uses all sockets. False: no byte was placed.
-  bool placed(uint64_t address, size_t bytes, int* node) const;
+  // The bytes of the range on each socket; -1: spread over all. Bytes that nobody placed count for
+  // none.
+  std::map<int, size_t> placed(uint64_t address, size_t bytes) const;
 
  private:
   struct Placed {

@@ -121,17 +121,35 @@ void capture(Driver* driver, Stream* stream, const OpPtr& op) {
 // The bytes on each route, for work that uses a few routes, and their common load on edges.
 class Ways {
  public:
-  void add(const Op& place, size_t bytes) {
-    between_[{place.from.gpu, place.from.node, place.to.gpu, place.to.node}] +=
-        static_cast<double>(bytes);
-    total_ += static_cast<double>(bytes);
+  // A copy between these places. Each socket has its part of the host memory at either end.
+  void add(const Driver& driver, const Op& place, const CopyEnd& dst, const CopyEnd& src,
+           size_t dst_span, size_t src_span) {
+    const auto at = [&](const CopyEnd& end, size_t span, int node) {
+      const std::map<int, size_t> on =
+          end.host ? driver.host.placed(end.address, span) : std::map<int, size_t>();
+      return on.empty() ? std::map<int, size_t>{{node, 1}} : on;
+    };
+    const auto sum = [](const std::map<int, size_t>& on) {
+      double all = 0;
+      for (const auto& [node, bytes] : on) all += static_cast<double>(bytes);
+      return all;
+    };
+    const auto to = at(dst, dst_span, place.to.node), from = at(src, src_span, place.from.node);
+    const double each = static_cast<double>(dst_span) / sum(to) / sum(from);
+    for (const auto& [to_node, in] : to) {
+      for (const auto& [from_node, out] : from) {
+        between_[{place.from.gpu, from_node, place.to.gpu, to_node}] +=
+            each * static_cast<double>(in) * static_cast<double>(out);
+      }
+    }
+    total_ += static_cast<double>(dst_span);
   }
   // `efficiency` is the part of the links' rate that such work reaches.
   Route route(const Topology& topology, double efficiency = 1) const {
+    if (between_.size() == 1 && efficiency == 1) return way(topology, between_.begin()->first);
     std::map<int, double> loads;
     for (const auto& [ends, bytes] : between_) {
-      const Route way = simcuda::route(topology, {ends[0], ends[1]}, {ends[2], ends[3]});
-      for (const auto& [edge, share] : way) loads[edge] += share * bytes;
+      for (const auto& [edge, share] : way(topology, ends)) loads[edge] += share * bytes;
     }
     Route together;
     for (const auto& [edge, load] : loads) together.push_back({edge, load / total_ / efficiency});
@@ -139,17 +157,23 @@ class Ways {
   }
 
  private:
-  std::map<std::array<int, 4>, double> between_;
+  using Ends = std::array<int, 4>;  // the GPU and the socket of each end
+
+  static Route way(const Topology& topology, const Ends& ends) {
+    return simcuda::route(topology, {ends[0], ends[1]}, {ends[2], ends[3]});
+  }
+
+  std::map<Ends, double> between_;
   double total_ = 0;
 };
 
 }  // namespace
 
 int node_of_host(const Driver& driver, uint64_t address, size_t bytes) {
-  int node = 0;
-  if (driver.host.placed(address, bytes, &node)) return node;
+  const std::map<int, size_t> on = driver.host.placed(address, bytes);
+  if (on.size() == 1) return on.begin()->first;
   const std::string& option = driver.options.host_node;
-  if (option == "interleave") return -1;
+  if (!on.empty() || option == "interleave") return -1;
   if (option == "local") return kByDevice;
   const int last = driver.topology.sockets() - 1;
   return static_cast<int>(glake::parse_whole(option, 0, last).value_or(last));
@@ -192,7 +216,9 @@ CUresult copy(Driver* driver, uint64_t id, Lock* lock, CopyEnd dst, CopyEnd src,
   const bool capturing = stream->capture != nullptr;
   const size_t dst_span = dst.pitch * (rows - 1) + bytes, src_span = src.pitch * (rows - 1) + bytes;
   locate(driver, dst, src, dst_span, src_span, stream->device, op.get());
-  op->route = route(driver->topology, op->from, op->to);
+  Ways ways;
+  ways.add(*driver, *op, dst, src, dst_span, src_span);
+  op->route = ways.route(driver->topology);
   // Before the call returns, a pageable source has been read, and a pageable target written.
   const bool kept = !driver->options.phantom || bytes * rows <= Known::kMostOfOne;
   if (src.host && !capturing && kept && !driver->host.pinned(src.address, src_span)) {
@@ -223,7 +249,7 @@ CUresult copy_batch(Driver* driver, uint64_t id, const std::vector<BatchCopy>& c
       op->from = place.from;
       op->to = place.to;
     }
-    ways.add(place, each.bytes);
+    ways.add(*driver, place, dst, src, each.bytes, each.bytes);
     Op::Part part;
     part.bytes = each.bytes;
     part.dst = {each.dst, 0, dst.host, stream->device};
@@ -260,7 +286,7 @@ CUresult copy_blocks(Driver* driver, uint64_t id, uint64_t table, uint32_t count
     CopyEnd dst{part.dst.address, 0, part.dst.host}, src{part.src.address, 0, part.src.host};
     Op place;
     locate(driver, dst, src, part.bytes, part.bytes, stream->device, &place);
-    ways.add(place, part.bytes);
+    ways.add(*driver, place, dst, src, part.bytes, part.bytes);
     // A fault refers to the places of the first part.
     if (&part != &op->parts.front()) continue;
     op->from = place.from;

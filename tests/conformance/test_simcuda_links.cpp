@@ -264,11 +264,10 @@ void check_host_places() {
   TRUE(socket_link(3 << 20) == 500);           // half on each socket
   OK(simcuda_place_host(at(1 << 20), 1000, 0));
   TRUE(socket_link(1 << 20) == 0 && socket_link((1 << 20) + 1000) == 1000);
-  // With stripes a copy over several of them uses both sockets. A copy mostly on one socket uses
-  // that one.
+  // A copy over several stripes uses each socket for the bytes that lie there.
   OK(simcuda_place_host(at(3 << 20), 500, 0));
   OK(simcuda_place_host(at((3 << 20) + 500), 800, 1));
-  TRUE(socket_link(3 << 20) == 500 && socket_link((3 << 20) + 300) == 1000);
+  TRUE(socket_link(3 << 20) == 500 && socket_link((3 << 20) + 300) == 800);
   GIVES(CUDA_ERROR_INVALID_VALUE, simcuda_place_host(machine.host, 1, 2));
   OK(cuMemFreeHost(machine.host));
   OK(simcuda_host_node(at(1 << 20), 100, &node));

@@ -208,10 +208,10 @@ SIMCUDA_API int simcuda_landings(uint64_t address, size_t bytes, uint8_t* counts
 SIMCUDA_API uint64_t simcuda_landed(uint64_t address, size_t bytes, int times);
 
 /* Places host addresses on a NUMA node, whatever option host_node says; -1: spread over all. Nodes
- * are those of the platform's `numa_nodes`; where it has none, socket S is node S. A copy belongs
- * to the socket that has three quarters of its placed bytes, else to all sockets. The second
- * function returns the node of a range. For a socket with several nodes it is the first one. -1:
- * the range is spread. -2: the node is unknown, because option host_node is local. */
+ * are those of the platform's `numa_nodes`; where it has none, socket S is node S. A copy over
+ * several sockets uses each for the bytes that lie there. The second function returns the node of a
+ * range. For a socket with several nodes it is the first one. -1: the range is on several sockets.
+ * -2: the node is unknown, because option host_node is local. */
 SIMCUDA_API int simcuda_place_host(const void* address, size_t bytes, int node);
 SIMCUDA_API int simcuda_host_node(const void* address, size_t bytes, int* node);
 
