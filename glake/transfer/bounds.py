@@ -1,6 +1,7 @@
 """Computes the bound of a transfer: the highest rate that the machine allows.
 
-The bound is the maximum flow in the capacity graph, with at most two relay GPUs on a path. If host
+The bound is the maximum flow in the capacity graph, with at most two relay GPUs on a path unless
+`relays` says otherwise. (The planner may use three, and then exceeds a bound by two.) If host
 memory is interleaved, every socket gives an equal part. HiGHS solves this as a linear program. It
 knows nothing of chunks, latency or the planner. The planner and the engine are compared with it.
 All rates are GB/s (1e9 bytes per second).
@@ -21,7 +22,8 @@ from glake.platforms import for_people
 from glake.transfer.place import Place, PlatformLike, ends, graph_of
 from glake.typing import CopyEnd, Device
 
-RELAYS = 2  # most relay GPUs on one path
+RELAYS = 2  # most relay GPUs on one path, as in the platforms file
+PLANNED_RELAYS = 3  # in plans (kRelaysInARow, csrc/base/transfer_tuning.h)
 _MOST_RELAYS = 16  # as many as the largest platform has GPUs
 
 
@@ -60,7 +62,7 @@ def bound(
     exclude: Iterable[Device] = (),
     relays: int = RELAYS,
 ) -> float:
-    """The most GB/s (1e9 bytes a second) of one transfer, whatever its paths.
+    """The most GB/s (1e9 bytes a second) of one transfer over paths of at most so many relays.
 
     Args:
         platform: a preset's name, a platforms file, a Topology or a capacity graph.

@@ -84,7 +84,7 @@ class Plan:
 
     @property
     def bound(self) -> float:
-        """GB/s that no plan can exceed: maximum flow with at most two relays.
+        """GB/s that no plan can exceed: maximum flow with at most three relays.
 
         Raises:
             PackageMissing: HiGHS is not installed (the extra `transfer`).
@@ -152,7 +152,7 @@ class _Bound:
 
     @cached_property
     def value(self) -> float:
-        return bounds.bound(self._graph, **self._ask)
+        return bounds.bound(self._graph, relays=bounds.PLANNED_RELAYS, **self._ask)
 
     def or_why(self) -> tuple[float | None, str | None]:
         try:

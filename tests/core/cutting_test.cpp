@@ -67,7 +67,7 @@ std::vector<double> chunks_of(const Cutting& cutting, Bytes bytes) {
 
 // What the search minimizes.
 double cost_of(const CutTerms& terms, const std::vector<double>& chunks, bool joined) {
-  const size_t buffers = buffers_for(*std::max_element(chunks.begin(), chunks.end()));
+  const size_t buffers = buffers_for(*std::max_element(chunks.begin(), chunks.end()), 2);
   PipelineTerms race = terms_of(terms.paces, joined, buffers);
   const auto count = static_cast<double>(chunks.size());
   const double calls = chunk_calls_ns(path_of(true), count, buffers, joined);
@@ -217,9 +217,42 @@ TEST(chunks_of_a_very_long_copy) {
   for (const double length : {1.0, 3e5, 4.0 * kMiB, 9.0 * kMiB, kLongest}) {
     Bytes size = TransferTuning::kLeastChunk;
     while (static_cast<double>(size) < length) size *= 2;
-    const size_t buffers = buffers_for(length);
+    const size_t buffers = buffers_for(length, 2);
     CHECK(buffers >= 3 && buffers * size <= TransferTuning::kBuffered);
   }
+}
+
+// Copies that flow at once and are equally long would end together, and the next hop would stand
+// idle until then.
+TEST(several_at_once_do_not_fall_into_step) {
+  const Bytes bytes = 256 * kMiB;
+  for (size_t flows = 1; flows <= TransferTuning::kMostAtOnce; ++flows) {
+    CutTerms terms = cut_terms({20, 20});
+    terms.flows = flows;
+    const Cutting cutting(path_of(true), terms, bytes);
+    const std::vector<double> chunks = chunks_of(cutting, bytes);
+    const double longest = *std::max_element(chunks.begin(), chunks.end());
+    CHECK(longest <= static_cast<double>(longest_chunk(flows)));
+    CHECK(buffers_for(longest, flows) * longest_chunk(flows) <= 2 * TransferTuning::kBuffered);
+    for (size_t i = 0; i + 1 < flows; ++i) {
+      const double part = static_cast<double>(i + 1) / static_cast<double>(flows);
+      CHECK_TEXT(chunks[i] < 1.05 * part * chunks[flows - 1], std::to_string(flows));
+    }
+    const double part = cutting.delay_ns() * 20 / static_cast<double>(bytes);
+    CHECK_TEXT(part < 0.06, std::to_string(flows) + " at once: " + std::to_string(part));
+  }
+}
+
+// With 5 chunks at once, 9 buffers keep two equal hops busy. With 5, the chunks fall into step.
+TEST(more_at_once_need_more_buffers) {
+  const auto ns = [](size_t buffers) {
+    PipelineTerms terms = terms_of({20, 20}, false, buffers);
+    terms.flows = 5;
+    return pipeline_ns(terms, std::vector<double>(50, kByte));
+  };
+  const double ideal = 50 * kByte / 20;
+  CHECK_TEXT(ns(9) < 1.3 * ideal && ns(5) > 1.6 * ideal,
+             std::to_string(ns(9) / ideal) + ", " + std::to_string(ns(5) / ideal));
 }
 
 TEST(a_direct_path_has_few_chunks) {
@@ -229,6 +262,12 @@ TEST(a_direct_path_has_few_chunks) {
   const Cutting cutting(direct, cut_terms({55}), 256 * kMiB);
   CHECK(chunks_of(cutting, 256 * kMiB).size() == 3);
   CHECK(!cutting.joined() && near(cutting.delay_ns(), kStart));
+  for (const size_t flows : {size_t{1}, size_t{4}}) {
+    CutTerms terms = cut_terms({55});
+    terms.flows = flows;
+    const std::vector<double> chunks = chunks_of(Cutting(direct, terms, 256 * kMiB), 256 * kMiB);
+    CHECK(chunks.size() == flows && chunks.front() < 1.01 * chunks.back());
+  }
 }
 
 }  // namespace

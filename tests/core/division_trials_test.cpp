@@ -192,6 +192,28 @@ TEST(calls_cost_time_too) {
   CHECK(chunks_in_the_end(25'000) < 1);
 }
 
+// Here fewer chunks cannot be made, because they would be too long. So fewer chunks are no better,
+// although fewer calls were expected of them.
+TEST(trials_count_the_calls_that_were_made) {
+  test::running() = "calls made";
+  const Two two;
+  DivisionTrials trials(1);
+  for (int i = 0; i < 20; ++i) {
+    auto made = std::make_shared<Decision>(*two.decision());
+    made->calls_ns = 30'000;
+    if (i == 0) {
+      trials.decide(0, made);
+    } else {
+      trials.cut(0, made, false);
+      CHECK(trials.next(0)->shares.empty() && trials.next(0)->calls_ns == 30'000);
+    }
+    const Division& division = *trials.next(0)->division;
+    const uint64_t ns = division.chunks > 1 ? 110'000 : 100'000;
+    trials.saw({two.times(division, ns, ns)}, ns);
+  }
+  CHECK(trials.next(0)->division == two.division);
+}
+
 // The copies of a burst are tried together, and plain ones among them stay plain.
 TEST(a_burst_is_tried_as_a_whole) {
   test::running() = "burst";

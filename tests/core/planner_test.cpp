@@ -13,6 +13,7 @@
 
 #include "base/json.h"
 #include "harness.h"
+#include "plan/fair_rates.h"
 
 namespace {
 
@@ -268,6 +269,35 @@ Place random_place(test::Dice& dice, const Topology& topology, bool host) {
   return {-1, static_cast<int>(dice(0, static_cast<uint64_t>(topology.sockets() + 1))) + kStriped};
 }
 
+// The smallest part of its planned rate that a copy reaches if all plans are carried out with so
+// many copies of each path at once, which share links equally.
+double reached(const Topology& topology, const Planner::Plans& plans, bool usual) {
+  const std::vector<double> all_of_each_limit;
+  glake::topology::FairRates fair(topology, all_of_each_limit);
+  size_t count = 0;
+  for (const TransferPlan& plan : plans) {
+    for (const PlannedPath& path : plan.paths) {
+      glake::topology::Route route;
+      for (const Hop& hop : path.path.hops) {
+        route.insert(route.end(), hop.route.begin(), hop.route.end());
+      }
+      const bool plain = plan.paths.size() == 1 && path.path.hops.size() == 1;
+      CHECK(path.at_once >= 1 && path.at_once <= 6 && (!plain || path.at_once == 1));
+      fair.add(route, static_cast<double>(usual && !plain ? 2 : path.at_once));
+      ++count;
+    }
+  }
+  const std::vector<double> rates = fair.rates(std::vector<char>(count, 1));
+  double least = 1e9;
+  size_t i = 0;
+  for (const TransferPlan& plan : plans) {
+    double sum = 0;
+    for (size_t p = 0; p < plan.paths.size(); ++p) sum += rates[i++];
+    if (plan.rate > 0) least = std::min(least, sum / plan.rate);
+  }
+  return least;
+}
+
 void play_machine(uint64_t seed) {
   test::Dice dice(seed);
   const int sockets = static_cast<int>(dice(1, 3));
@@ -285,6 +315,7 @@ void play_machine(uint64_t seed) {
     }
     const Planner::Plans plans = planner.plan(demands);
     check_sound(learnt, demands, plans);
+    CHECK(reached(learnt, plans, false) >= 0.999 * reached(learnt, plans, true));
     double least = 1e9, least_plain = 1e9;
     for (const TransferPlan& plan : plans) {
       least = std::min(least, plan.rate);
@@ -366,6 +397,121 @@ TEST(check_choice_of_paths) {
   const Planner::Plans plans = Planner(h800, few).plan(demands);
   check_sound(h800, demands, plans);
   CHECK(plans[0].paths.size() == 3 && plans[0].rate > 165);
+}
+
+// A machine whose edges are the same in both directions. All GPUs are on socket 0.
+struct Edge {
+  const char *from, *to;
+  double rate;
+};
+Topology machine(int gpus, const std::vector<Edge>& edges) {
+  std::ostringstream text;
+  text << "{\"gpus\": " << gpus << ", \"sockets\": [[";
+  for (int gpu = 0; gpu < gpus; ++gpu) text << (gpu == 0 ? "" : ", ") << gpu;
+  text << "]], \"edges\": [";
+  for (const Edge& edge : edges) {
+    text << (&edge == edges.data() ? "[\"" : ", [\"") << edge.from << "\", \"" << edge.to << "\", "
+         << edge.rate << "], [\"" << edge.to << "\", \"" << edge.from << "\", " << edge.rate << "]";
+  }
+  return Topology::parse(text.str() + "]}", "");
+}
+
+bool has_path(const TransferPlan& plan, const std::string& name) {
+  return std::any_of(plan.paths.begin(), plan.paths.end(),
+                     [&](const PlannedPath& path) { return path.path.name == name; });
+}
+
+// A chain of NVLinks: only a path over all GPUs between its ends avoids host memory, which carries
+// 20 GB/s and what the second NVLink carries, up to 30.
+TEST(three_relays_in_a_row) {
+  const auto chain = [](double nvlink) {
+    return machine(5, {{"m0", "s0", 100},
+                       {"s0", "g0", 10},
+                       {"s0", "g1", 10},
+                       {"s0", "g2", 10},
+                       {"s0", "g3", 10},
+                       {"s0", "g4", 10},
+                       {"g0", "g1", 50},
+                       {"g1", "g2", nvlink},
+                       {"g2", "g3", 50},
+                       {"g3", "g4", 50}});
+  };
+  const std::string longest = "cuda:0>cuda:1>cuda:2>cuda:3>cuda:4";
+  const std::vector<Demand> ends{{Place{0}, Place{4}}};
+  const TransferPlan plan = Planner(chain(50)).plan(ends)[0];
+  CHECK_TEXT(has_path(plan, longest) && plan.rate >= 60, text_of(plan));
+  PlannerOptions few;
+  few.relays = 2;
+  CHECK(Planner(chain(50), few).plan(ends)[0].rate < 35);
+  // A path that brings less than 3 % is not taken.
+  int taken = 0;
+  for (const double nvlink : {10.2, 10.5, 12.0, 15.0}) {
+    const TransferPlan longer = Planner(chain(nvlink)).plan(ends)[0];
+    const double without = Planner(chain(nvlink), few).plan(ends)[0].rate;
+    CHECK_TEXT(has_path(longer, longest) ? longer.rate > 1.02 * without : longer.rate == without,
+               text_of(longer) + " or " + std::to_string(without));
+    taken += has_path(longer, longest);
+  }
+  CHECK_TEXT(taken == 2, std::to_string(taken));
+}
+
+// Between GPUs the second path takes two PCIe links. From host memory it takes one, and NVLink.
+TEST(what_relays_must_bring) {
+  const auto two = [](double host, double own) {
+    return machine(2,
+                   {{"m0", "s0", host}, {"s0", "g0", own}, {"s0", "g1", own}, {"g0", "g1", 100}});
+  };
+  const Place host{-1, 0}, g0{0}, g1{1};
+  CHECK(Planner(two(108, 100)).plan({{host, g0}})[0].paths.size() == 2);
+  const TransferPlan little = Planner(two(104, 100)).plan({{host, g0}})[0];
+  CHECK(little.paths.size() == 1 && mentions(little, "cpu>cuda:1>cuda:0", "under 5 %"));
+  const TransferPlan between = Planner(two(100, 8)).plan({{g0, g1}})[0];
+  CHECK(between.paths.size() == 1 && mentions(between, "cuda:0>cpu>cuda:1", "under 15 %"));
+  CHECK(Planner(two(100, 16)).plan({{g0, g1}})[0].paths.size() == 2);
+}
+
+// Three switches with two GPUs each. A copy into each of the GPUs of the second switch would gain
+// under 5 % by relays. But all six copies are done when the slowest is.
+TEST(the_slowest_of_several_keeps_its_relays) {
+  const Topology switches = machine(6, {{"m0", "s0", 400},
+                                        {"s0", "u0", 36},
+                                        {"s0", "u1", 39.4},
+                                        {"s0", "u2", 48},
+                                        {"u0", "g0", 40},
+                                        {"u0", "g1", 40},
+                                        {"u1", "g2", 40},
+                                        {"u1", "g3", 40},
+                                        {"u2", "g4", 48},
+                                        {"u2", "g5", 48},
+                                        {"g0", "N", 200},
+                                        {"g1", "N", 200},
+                                        {"g2", "N", 200},
+                                        {"g3", "N", 200},
+                                        {"g4", "N", 200},
+                                        {"g5", "N", 200}});
+  std::vector<Demand> demands;
+  for (int gpu = 0; gpu < 6; ++gpu) demands.push_back({Place{-1, 0}, Place{gpu}});
+  const Planner::Plans plans = Planner(switches).plan(demands);
+  check_sound(switches, demands, plans);
+  CHECK(std::abs(plans[2].plain - 19.7) < 0.01 && plans[2].rate < 1.05 * plans[2].plain);
+  for (const TransferPlan& plan : plans) CHECK_TEXT(plan.rate > 20.3, text_of(plan));
+}
+
+// Two paths meet on the PCIe link into GPU 2. With equally many copies each would get half of it,
+// and the direct path, which has no other, would be late.
+TEST(copies_at_once_follow_the_plan) {
+  const Topology mesh = machine(4, {{"m0", "s0", 100},
+                                    {"s0", "u0", 13.4},
+                                    {"u0", "g0", 20},
+                                    {"s0", "u1", 22},
+                                    {"u1", "g1", 21},
+                                    {"u1", "g2", 15},
+                                    {"u1", "g3", 16},
+                                    {"g0", "g1", 45},
+                                    {"g2", "g3", 58}});
+  const Planner::Plans plans = Planner(mesh).plan({{Place{0}, Place{2}}});
+  CHECK_TEXT(reached(mesh, plans, true) < 0.95 && reached(mesh, plans, false) > 0.98,
+             text_of(plans[0]));
 }
 
 TEST(check_weights_and_ends) {

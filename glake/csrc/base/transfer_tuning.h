@@ -25,10 +25,14 @@ struct TransferTuning {
   static constexpr double kLeastGain = 1.03;
   // ns that one copy with its events costs, where the platforms file does not say: a guess.
   static constexpr double kCopyNs = 8000;
-  // Relays must bring this many times the rate of the plain copy. One path has at most
-  // kRelaysInARow relay GPUs, and the plan of one copy has at most kPathsOfOne paths. Guesses.
-  static constexpr double kRelayGain = 1.15;
-  static constexpr int kRelaysInARow = 2, kPathsOfOne = 16;
+  // Relays must bring this many times the rate of the plain copy: kHostGain if host memory is an
+  // end of it, kRelayGain between GPUs, where a path over host memory takes PCIe links of both. One
+  // path has at most kRelaysInARow relay GPUs. It has more than kFewRelays only if these bring
+  // kLongGain times the rate of a plan without them, because each hop makes the start and the end
+  // of a copy longer. The plan of one copy has at most kPathsOfOne paths. Guesses.
+  static constexpr double kRelayGain = 1.15, kHostGain = 1.05, kLongGain = 1.03;
+  static constexpr int kRelaysInARow = 3, kPathsOfOne = 16;
+  static constexpr size_t kFewRelays = 2;
   // GB/s of a link that no file describes: a guess.
   static constexpr double kUnknownRate = 20;
   // Other processes are told of copies from this size on, and plan with them in mind: a guess.
@@ -179,6 +183,11 @@ struct TransferTuning {
   // another. More copies would share the hop and end together, and the next hop would stand idle
   // until then.
   static constexpr size_t kFlows = 2;
+  // A path may have up to kMostAtOnce instead, if by that the slowest copy has kBalanced times its
+  // rate. Other numbers of copies are tried at most kBalances times. Guesses.
+  static constexpr size_t kMostAtOnce = 6;
+  static constexpr int kBalances = 4;
+  static constexpr double kBalanced = 1.01;
   // The most enqueued transfers under way at once, and the most pipelines of them. A pipeline may
   // keep 48 MiB on each of its relays. Guesses.
   static constexpr size_t kMostUnderWay = 1024, kMostPipelines = 256;

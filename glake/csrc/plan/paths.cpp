@@ -44,7 +44,8 @@ class Finder {
     if (way.size() > 1 && reaches(at, dst_)) add(joined(way, dst_));
     if (!src_.host() && !dst_.host() && !staged) {  // between GPUs, once through host memory
       for (int node = 0; node < topology_.sockets(); ++node) {
-        over_relays(joined(way, Place{-1, node}), relays);
+        const Place next{-1, node};
+        if (!has_shortcut(way, next)) over_relays(joined(way, next), relays);
       }
     }
     if (relays == most_) return;
@@ -52,8 +53,32 @@ class Finder {
       const Place next{gpu, kSpread};
       if (next == src_ || next == dst_ || !reaches(at, next)) continue;
       if (std::find(way.begin(), way.end(), next) != way.end()) continue;
+      if (has_shortcut(way, next)) continue;
       over_relays(joined(way, next), relays + 1);
     }
+  }
+
+  // Whether the way could leave out some of its last places on its way to `next`, and would put no
+  // more load on any limit. Then any path that goes on from there is dominated.
+  bool has_shortcut(const std::vector<Place>& way, const Place& next) {
+    std::map<int, double> loads;
+    const auto pass = [&](const Place& from, const Place& to) {
+      for (const Load& load : step(from, to).loads) loads[load.edge] += load.share;
+    };
+    pass(way.back(), next);
+    for (size_t i = way.size() - 1; i-- > 0;) {
+      pass(way[i], way[i + 1]);
+      if (!reaches(way[i], next)) continue;
+      const Step& direct = step(way[i], next);
+      const auto fits = [&](const Load& load) {
+        const auto found = loads.find(load.edge);
+        return found != loads.end() && found->second >= load.share - 1e-9;
+      };
+      if (!direct.route.empty() && std::all_of(direct.loads.begin(), direct.loads.end(), fits)) {
+        return true;
+      }
+    }
+    return false;
   }
 
   static std::vector<Place> joined(std::vector<Place> way, const Place& next) {
@@ -86,11 +111,13 @@ class Finder {
     const auto found = steps_.find(key);
     if (found != steps_.end()) return found->second;
     Step made{plain_route(topology_, from, to), {}};
+    std::map<int, double> loads;
     for (const Load& load : made.route) {
       for (const Load& limit : topology_.limits_of(load.edge)) {
-        made.loads.push_back({limit.edge, load.share * limit.share});
+        loads[limit.edge] += load.share * limit.share;
       }
     }
+    for (const auto& [limit, load] : loads) made.loads.push_back({limit, load});
     return steps_.emplace(key, std::move(made)).first->second;
   }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/transfer_tuning.h"
 #include "plan/topology.h"
 
 namespace glake::transfer {
@@ -45,11 +46,13 @@ struct Path {
   std::string name;  // "cpu>cuda:2>cuda:0"
 };
 
-// `rate` is the path's rate in the plan. The path is paced, because copies on a link share it
-// equally, and a thin path would take more than planned.
+// `rate` is the path's rate in the plan. Copies on a link share it equally, so a path with more
+// copies gets more. `at_once` is how many copies should flow over each hop at once, so that the
+// path gets about its rate. (Where threads carry the chunks, they pace the paths.)
 struct PlannedPath {
   Path path;
   Rate rate = 0;
+  size_t at_once = TransferTuning::kFlows;
 };
 
 // A path that was not taken, and why, in words.
@@ -63,9 +66,11 @@ struct Demand {
   Place src, dst;
   double weight = 1;
   uint32_t relays = kAllGpus;  // a bit for each GPU that may relay for it
+  bool few_relays = false;     // no path may have more than kFewRelays
 
   bool operator==(const Demand& other) const {
-    return src == other.src && dst == other.dst && weight == other.weight && relays == other.relays;
+    return src == other.src && dst == other.dst && weight == other.weight &&
+           relays == other.relays && few_relays == other.few_relays;
   }
 };
 

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "base/numbers.h"
 #include "base/transfer_tuning.h"
+#include "plan/balance.h"
 
 namespace glake::transfer {
 namespace {
@@ -25,6 +27,7 @@ std::string key_of(const std::vector<Demand>& demands) {
     key.append(reinterpret_cast<const char*>(places), sizeof places);
     key.append(reinterpret_cast<const char*>(&demand.weight), sizeof demand.weight);
     key.append(reinterpret_cast<const char*>(&demand.relays), sizeof demand.relays);
+    key.push_back(demand.few_relays ? 1 : 0);
   }
   return key;
 }
@@ -169,7 +172,7 @@ std::string Planner::closed(const Candidate& candidate, const Demand& demand) co
 }
 
 std::vector<Party> Planner::parties(const std::vector<Demand>& demands,
-                                    const std::vector<bool>& direct_only) const {
+                                    const std::vector<bool>& direct_only, size_t relays) const {
   std::vector<Party> parties(demands.size());
   for (size_t d = 0; d < demands.size(); ++d) {
     const Demand& demand = demands[d];
@@ -178,33 +181,85 @@ std::vector<Party> Planner::parties(const std::vector<Demand>& demands,
         host.host() && host.node == kStriped && demand.src.host() != demand.dst.host();
     parties[d].weight = demand.weight;
     parties[d].parts = striped ? topology_.sockets() : 1;
+    const size_t most = demand.few_relays ? TransferTuning::kFewRelays : relays;
     for (const Candidate& candidate : candidates(demand).paths) {
-      if (direct_only[d] && !candidate.direct) continue;
+      if ((direct_only[d] && !candidate.direct) || candidate.relays.size() > most) continue;
       if (closed(candidate, demand).empty()) parties[d].paths.push_back(&candidate);
     }
   }
   return parties;
 }
 
-Planner::Plans Planner::make(const std::vector<Demand>& demands) const {
-  const std::vector<Rate> plain = plain_rates(demands);
+double Planner::least_gain(const Demand& demand) const {
+  return demand.src.host() || demand.dst.host() ? options_.host_gain : options_.relay_gain;
+}
+
+// Demands that begin together are done when the slowest is done. Returns the rate that the slowest
+// has for each unit of weight, or 0 if that gains too little over plain copies.
+Rate Planner::pace_of(const std::vector<Demand>& demands, const std::vector<Party>& parties,
+                      const std::vector<Rate>& plain) const {
+  Rate pace = std::numeric_limits<Rate>::infinity(), least = pace;
+  for (size_t d = 0; d < parties.size(); ++d) {
+    pace = std::min(pace, parties[d].total / demands[d].weight);
+    least = std::min(least, least_gain(demands[d]) * plain[d] / demands[d].weight);
+  }
+  return pace >= least ? pace : 0;
+}
+
+// A demand that gains too little by relays has the direct path only. `too_little` says of each why.
+std::vector<Party> Planner::shares(const std::vector<Demand>& demands,
+                                   const std::vector<Rate>& plain, size_t relays,
+                                   std::vector<std::string>* too_little) const {
   std::vector<bool> direct_only(demands.size(), false);
-  std::vector<std::string> too_little(demands.size());
+  too_little->assign(demands.size(), "");
   std::vector<Party> shared;
   for (bool again = true; again;) {
     again = false;
-    shared = parties(demands, direct_only);
+    shared = parties(demands, direct_only, relays);
     fill(topology_, &shared);
+    const Rate pace = pace_of(demands, shared, plain);
     for (size_t d = 0; d < demands.size(); ++d) {
-      if (direct_only[d] || shared[d].total >= options_.relay_gain * plain[d]) continue;
+      const double gain = least_gain(demands[d]);
+      if (direct_only[d] || shared[d].total >= gain * plain[d]) continue;
+      if (plain[d] < pace * demands[d].weight) continue;  // alone it would be the slowest
       direct_only[d] = true;
       // If the other paths carried nothing, nothing changes.
       for (size_t p = 0; p < shared[d].paths.size(); ++p) {
         if (!shared[d].paths[p]->direct && shared[d].rates[p] > 0) again = true;
       }
-      too_little[d] = "all paths together carry " + shown(shared[d].total) +
-                      " GB/s, a plain copy " + shown(plain[d]) + ": gain under " +
-                      std::to_string(std::lround((options_.relay_gain - 1) * 100)) + " %";
+      (*too_little)[d] = "all paths together carry " + shown(shared[d].total) +
+                         " GB/s, a plain copy " + shown(plain[d]) + ": gain under " +
+                         std::to_string(std::lround((gain - 1) * 100)) + " %";
+    }
+  }
+  return shared;
+}
+
+// Whether any of these demands has a path over more than a few relays.
+bool Planner::has_long_paths(const std::vector<Demand>& demands) const {
+  return std::any_of(demands.begin(), demands.end(), [&](const Demand& demand) {
+    if (demand.few_relays) return false;
+    const std::vector<Candidate>& paths = candidates(demand).paths;
+    return std::any_of(paths.begin(), paths.end(), [](const Candidate& path) {
+      return path.relays.size() > TransferTuning::kFewRelays;
+    });
+  });
+}
+
+Planner::Plans Planner::make(const std::vector<Demand>& demands) const {
+  const std::vector<Rate> plain = plain_rates(demands);
+  std::vector<std::string> too_little;
+  std::vector<Party> shared = shares(demands, plain, TransferTuning::kFewRelays, &too_little);
+  if (has_long_paths(demands)) {
+    std::vector<std::string> reasons;
+    std::vector<Party> longer = shares(demands, plain, SIZE_MAX, &reasons);
+    bool gains = false;
+    for (size_t d = 0; d < demands.size(); ++d) {
+      gains = gains || longer[d].total > TransferTuning::kLongGain * shared[d].total;
+    }
+    if (gains) {
+      shared = std::move(longer);
+      too_little = std::move(reasons);
     }
   }
   if (keep_fattest(static_cast<size_t>(options_.paths), &shared)) fill(topology_, &shared);
@@ -220,6 +275,7 @@ Planner::Plans Planner::make(const std::vector<Demand>& demands) const {
     }
     plan.refusals = refusals(shared, d, demands[d], too_little[d]);
   }
+  balance(topology_, &plans);
   return plans;
 }
 

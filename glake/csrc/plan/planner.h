@@ -22,7 +22,7 @@
 namespace glake::transfer {
 
 struct PlannerOptions {
-  double relay_gain = TransferTuning::kRelayGain;
+  double relay_gain = TransferTuning::kRelayGain, host_gain = TransferTuning::kHostGain;
   int relays = TransferTuning::kRelaysInARow;
   int paths = TransferTuning::kPathsOfOne;
 };
@@ -71,11 +71,19 @@ class Planner {
   void check(const Place& place) const;
   Plans make(const std::vector<Demand>& demands) const;
   std::vector<Rate> plain_rates(const std::vector<Demand>& demands) const;
+  // How many times its plain rate the paths of the demand must bring.
+  double least_gain(const Demand& demand) const;
+  Rate pace_of(const std::vector<Demand>& demands, const std::vector<Party>& parties,
+               const std::vector<Rate>& plain) const;
   // The reason why the candidate cannot be used; empty: it can.
   std::string closed(const Candidate& candidate, const Demand& demand) const;
   void refresh();  // under the lock: recomputes topology_
+  // The demands' shares by paths of at most so many relays.
+  std::vector<Party> shares(const std::vector<Demand>& demands, const std::vector<Rate>& plain,
+                            size_t relays, std::vector<std::string>* too_little) const;
+  bool has_long_paths(const std::vector<Demand>& demands) const;
   std::vector<Party> parties(const std::vector<Demand>& demands,
-                             const std::vector<bool>& direct_only) const;
+                             const std::vector<bool>& direct_only, size_t relays) const;
   std::vector<Refusal> refusals(const std::vector<Party>& parties, size_t number,
                                 const Demand& demand, const std::string& too_little) const;
   std::string why_not(const Candidate& candidate, const std::vector<Party>& parties) const;

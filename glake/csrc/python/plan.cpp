@@ -3,6 +3,7 @@
 // chunks.
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -162,8 +163,11 @@ void bind_graph(py::module_& module) {
 void bind_planner(py::module_& module) {
   py::class_<Planner>(module, "TransferPlanner", "Paths and rates; see csrc/plan/planner.h.")
       .def(py::init([](const Topology& graph, double relay_gain, int relays) {
-             return std::make_unique<Planner>(
-                 graph, PlannerOptions{relay_gain, relays, TransferTuning::kPathsOfOne});
+             PlannerOptions options;
+             options.relay_gain = relay_gain;
+             options.host_gain = std::min(options.host_gain, relay_gain);
+             options.relays = relays;
+             return std::make_unique<Planner>(graph, options);
            }),
            py::arg("graph"), py::arg("relay_gain") = PlannerOptions{}.relay_gain,
            py::arg("relays") = PlannerOptions{}.relays)

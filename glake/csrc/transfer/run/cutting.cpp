@@ -15,14 +15,9 @@
 namespace glake::transfer {
 namespace {
 
-constexpr auto kFlows = TransferTuning::kFlows;
 constexpr auto kLeast = static_cast<double>(TransferTuning::kLeastChunk);
-// Lengths are rounded up, and still have to fit the largest buffer.
-constexpr auto kLongest = 0.97 * static_cast<double>(TransferTuning::kLongestChunk);
+constexpr double kFits = 0.97;  // lengths are rounded up, and still have to fit the largest buffer
 constexpr double kSliver = 0.15;  // a shorter rest is not worth a chunk; a guess
-// The first chunk is so many times as long as the second, so that two copies on a hop do not end
-// together. A guess.
-constexpr double kFirst = 0.5;
 // Hops whose paces differ by less are equally fast: less than one step of rounded().
 constexpr double kSamePace = 1.02;
 
@@ -47,16 +42,27 @@ Slopes gains_of(const std::vector<Rate>& paces) {
   return gains;
 }
 
-// The lengths of `count` chunks which together have `bytes` bytes. None: they would be too long.
-std::optional<std::vector<double>> lengths_of(double bytes, size_t count, const Slopes& slopes) {
+// The first chunks are shorter, so that those that flow at once do not end together: the first of
+// two has half of its length.
+double first_part(size_t chunk, size_t flows) {
+  return std::min(static_cast<double>(chunk + 1) / static_cast<double>(flows), 1.0);
+}
+
+// The lengths of `count` chunks which together have `bytes` bytes. None: one would be longer than
+// `longest`.
+std::optional<std::vector<double>> lengths_of(double bytes, size_t count, const Slopes& slopes,
+                                              size_t flows, double longest) {
   const size_t peak = slopes.rise > 1 ? (slopes.fall > 1 ? count / 2 : count - 1) : 0;
   std::vector<double> parts(count, 1);
   for (size_t i = peak; i > 0; --i) parts[i - 1] = parts[i] / slopes.rise;
   for (size_t i = peak + 1; i < count; ++i) parts[i] = parts[i - 1] / slopes.fall;
-  std::vector<double> most(count, kLongest);
+  std::vector<double> most(count, longest);
   if (count > 1) {
-    parts[0] = std::min(parts[0], kFirst * parts[1]);
-    most[0] *= kFirst;
+    const size_t first = std::min(count, flows) - 1;
+    for (size_t i = first; i-- > 0;) {
+      parts[i] = std::min(parts[i], first_part(i, flows) * parts[first]);
+      most[i] *= first_part(i, flows);
+    }
   }
   if (std::accumulate(most.begin(), most.end(), 0.0) < bytes) return {};
   // What is cut off of those that are too long is given to the others.
@@ -90,6 +96,7 @@ class Search {
         bytes_(bytes),
         gains_(gains_of(terms.paces)),
         may_join_(may_join(path, terms)),
+        longest_(kFits * static_cast<double>(longest_chunk(terms.flows))),
         most_(std::max(std::round(std::min(terms.most, most_chunks(bytes))), 1.0)) {
     for (const Hop& hop : path.hops) {
       const bool pieces = terms.by_engines && terms.piece > 0;
@@ -110,7 +117,7 @@ class Search {
     double end = 0;
     for (const double length : best.lengths) cut.ends.push_back((end += length) / bytes_);
     cut.joined = best.joined;
-    cut.longest = static_cast<double>(TransferTuning::kLongestChunk);
+    cut.longest = static_cast<double>(longest_chunk(terms_.flows));
     const Rate slowest = *std::min_element(terms_.paces.begin(), terms_.paces.end());
     cut.delay_ns = std::max(best.ns - bytes_ / slowest, 0.0);
     return cut;
@@ -137,7 +144,10 @@ class Search {
   // Tries ever larger numbers of chunks.
   Found find() const {
     Found best;
-    const double least = bytes_ <= kLongest ? 1 : std::ceil(bytes_ / kLongest + 1 - kFirst);
+    const double least =
+        bytes_ <= longest_
+            ? 1
+            : std::ceil(bytes_ / longest_ + (static_cast<double>(terms_.flows) - 1) / 2);
     auto count = static_cast<size_t>(least);
     for (int rises = 0; rises < kRises;) {
       if (static_cast<double>(count) > most_ && !best.lengths.empty()) break;
@@ -159,7 +169,8 @@ class Search {
     for (const double power : {0.0, 0.25, 0.5, 1.0}) {
       const Slopes slopes = slopes_of(count, power);
       if (power != 0 && slopes.rise * slopes.fall <= 1.01) break;
-      const std::optional<std::vector<double>> lengths = lengths_of(bytes_, count, slopes);
+      const std::optional<std::vector<double>> lengths =
+          lengths_of(bytes_, count, slopes, terms_.flows, longest_);
       if (!lengths.has_value()) break;
       for (const bool joined : {false, true}) {
         if (joined && !may_join_) continue;
@@ -174,7 +185,8 @@ class Search {
   // true cost may be even higher.
   Found race(const std::vector<double>& lengths, bool joined, const Found& best) const {
     const auto count = static_cast<double>(lengths.size());
-    const size_t buffers = buffers_for(*std::max_element(lengths.begin(), lengths.end()));
+    const size_t buffers =
+        buffers_for(*std::max_element(lengths.begin(), lengths.end()), terms_.flows);
     double calls = chunk_calls_ns(path_, count, buffers, joined);
     const auto hops = static_cast<double>(std::count(singly_.begin(), singly_.end(), 1));
     for (const double length : lengths) {
@@ -183,6 +195,7 @@ class Search {
     PipelineTerms terms;
     terms.paces = terms_.paces;
     terms.joined = joined;
+    terms.flows = terms_.flows;
     terms.buffers = buffers;
     terms.start_ns = static_cast<double>(terms_.copy_ns);
     terms.singly = singly_;
@@ -214,6 +227,7 @@ class Search {
   const double bytes_;
   const Slopes gains_;
   const bool may_join_;
+  const double longest_;
   const double most_;
   std::vector<char> singly_;  // for each hop: its copies are pieces
 };
@@ -226,7 +240,7 @@ class KnownCuts {
     CutTerms meant = terms;
     const double most = std::min(Search::most_chunks(bytes), terms.most);
     Key key{static_cast<int>(terms.copy_ns), Search::may_join(path, terms) ? 1 : 0,
-            terms.by_engines ? 1 : 0};
+            terms.by_engines ? 1 : 0, static_cast<int>(terms.flows)};
     const auto round = [&](double value, double* to) {
       key.push_back(rounded(value));
       *to = value > 0 ? round_number(key.back()) : 0;
@@ -258,23 +272,29 @@ class KnownCuts {
   std::map<Key, CutPtr> known_;
 };
 
-CutPtr direct_cut(double bytes, uint64_t copy_ns) {
+CutPtr direct_cut(double bytes, size_t flows, uint64_t copy_ns) {
   Cutting::Cut cut;
-  constexpr double kChunks = kFirst + static_cast<double>(kFlows);
-  cut.ends = {1};
-  if (bytes >= kFlows * kLeast) {
-    for (size_t i = kFlows; i-- > 0;) {
-      cut.ends.insert(cut.ends.begin(), (kFirst + static_cast<double>(i)) / kChunks);
-    }
+  const auto all = static_cast<double>(flows);
+  // With two flows a third chunk hides the start of the others.
+  const bool short_first = flows == 2;
+  const double chunks = short_first ? 2.5 : all;
+  if (bytes >= all * kLeast) {
+    for (double end = short_first ? 0.5 : 1; end < chunks; ++end) cut.ends.push_back(end / chunks);
   }
+  cut.ends.push_back(1);
   cut.delay_ns = static_cast<double>(copy_ns);
   return std::make_shared<const Cutting::Cut>(std::move(cut));
+}
+
+// While the first hop fills so many, the second empties as many less one.
+size_t least_buffers(size_t flows) {
+  return std::max(2 * flows - 1, TransferTuning::kLeastBuffers);
 }
 
 // Never destroyed, because threads may still copy while the process ends.
 CutPtr cut_of(const Path& path, const CutTerms& terms, double bytes) {
   static auto* const known = new KnownCuts;
-  if (path.hops.size() == 1) return direct_cut(bytes, terms.copy_ns);
+  if (path.hops.size() == 1) return direct_cut(bytes, terms.flows, terms.copy_ns);
   return known->of(path, terms, bytes);
 }
 
@@ -292,11 +312,18 @@ double chunk_calls_ns(const Path& path, double chunks, size_t buffers, bool join
 
 // It is enough for the first hop to go on while the second is late for a while. The sizes of
 // buffers are powers of two.
-size_t buffers_for(double longest) {
+size_t buffers_for(double longest, size_t flows) {
   Bytes bytes = TransferTuning::kLeastChunk;
   while (static_cast<double>(bytes) < longest) bytes *= 2;
-  return std::clamp<size_t>(TransferTuning::kBuffered / bytes, TransferTuning::kLeastBuffers,
-                            TransferTuning::kMostBuffers);
+  const size_t least = least_buffers(flows);
+  return std::clamp<size_t>(TransferTuning::kBuffered / bytes, least,
+                            std::max(TransferTuning::kMostBuffers, least));
+}
+
+Bytes longest_chunk(size_t flows) {
+  Bytes bytes = TransferTuning::kLongestChunk;
+  while (least_buffers(flows) * bytes > TransferTuning::kBuffered) bytes /= 2;
+  return bytes;
 }
 
 Cutting::Cutting(const Path& path, const CutTerms& terms, double bytes)

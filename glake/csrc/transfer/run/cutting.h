@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/transfer_tuning.h"
 #include "base/types.h"
 #include "plan/plan.h"
 
@@ -11,9 +12,10 @@ namespace glake::transfer {
 
 // What the chunks of a path depend on.
 struct CutTerms {
-  std::vector<Rate> paces;  // how fast each hop is while the copy's other paths flow
-  double most = 1;          // how many chunks there may be
-  double blocked = 1;       // the weight of a ns of the caller's time against one of the copy's
+  std::vector<Rate> paces;                // how fast each hop is while the copy's other paths flow
+  size_t flows = TransferTuning::kFlows;  // how many of its copies flow at once on each hop
+  double most = 1;                        // how many chunks there may be
+  double blocked = 1;  // the weight of a ns of the caller's time against one of the copy's
   // Whether copy engines copy the pieces of a chunk, each by a copy of its own; else kernels do.
   bool by_engines = true;
   double piece = 0;      // bytes of a piece; 0: each chunk is in one piece
@@ -24,8 +26,11 @@ struct CutTerms {
 
 // The time of the calls for so many chunks. `joined`: the first two hops share their streams.
 double chunk_calls_ns(const Path& path, double chunks, size_t buffers, bool joined);
-// How many buffers there are between two hops, for chunks of at most so many bytes.
-size_t buffers_for(double longest);
+// How many buffers there are between two hops, for chunks of at most so many bytes of which so many
+// flow at once.
+size_t buffers_for(double longest, size_t flows);
+// The longest chunk of a relayed path over which so many chunks flow at once.
+Bytes longest_chunk(size_t flows);
 
 // A direct path has a few chunks, which flow side by side to the end. For a relayed path, a model
 // of its hops (pipeline_race.h) says how many chunks are best, how long each of them is, and

@@ -76,8 +76,14 @@ std::optional<Division> evened(const TransferPlan& plan, const Division& divisio
   return next;
 }
 
-void DivisionTrials::cut(size_t i, DecisionPtr decision) {
-  (trial_.empty() ? best_ : trial_)[i] = std::move(decision);
+void DivisionTrials::cut(size_t i, DecisionPtr decision, bool keep) {
+  DecisionPtr& known = (trial_.empty() ? best_ : trial_)[i];
+  if (!keep) {
+    auto uncut = std::make_shared<Decision>(*known);
+    uncut->calls_ns = decision->calls_ns;
+    decision = std::move(uncut);
+  }
+  known = std::move(decision);
 }
 
 void DivisionTrials::saw(std::vector<DivisionTimes> times, uint64_t ns) {

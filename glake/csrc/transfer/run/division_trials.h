@@ -50,8 +50,9 @@ class DivisionTrials {
   // The best that is known of it.
   const DecisionPtr& best(size_t i) const { return best_[i]; }
   void decide(size_t i, DecisionPtr decision) { best_[i] = std::move(decision); }
-  // The same as next(i), cut into chunks.
-  void cut(size_t i, DecisionPtr decision);
+  // The same as next(i), cut into chunks. `keep`: its chunks are those of each copy like it, and
+  // are kept. If not, only the time of its calls is.
+  void cut(size_t i, DecisionPtr decision, bool keep);
   // All copies went as next() says, and took these times. Until the last of them was done, it took
   // `ns`. The times of a plain copy have no paths.
   void saw(std::vector<DivisionTimes> times, uint64_t ns);

@@ -38,7 +38,7 @@ void EnqueuedTransfer::enqueue(PlanPtr plan, const std::vector<PathShare>& share
     for (const Range& range : share.chunks) most = std::max(most, range.bytes());
     path->planned = share.chunks.size();
     path->timed = timed && path->planned >= TransferTuning::kLeastTimed ? 1 : 0;
-    open_path(path, {share.joined, share.buffers, most});
+    open_path(path, {share.joined, share.at_once, share.buffers, most});
   }
   expect_ok(tools_.pipelines.timer(device, &begun_));
   expect_ok(tools_.pipelines.timer(device, &ended_));
@@ -75,10 +75,11 @@ void EnqueuedTransfer::open_path(Carried* path, const Pipeline::Use& use) {
   try {
     tools_.devices.prepare(path->path->path);
     path->around.resize(path->path->path.hops.size());
+    path->ended.resize(use.flows);
     PipelinePtr line = line_for(path->path->path, use);
     const Status s = make_timers(path);
     if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "an event: " + tools_.driver.describe(s));
-    path->buffers = use.buffers;
+    path->use = use;
     path->line = std::move(line);
   } catch (const Error& e) {
     close_path(path, e.what());
@@ -195,9 +196,9 @@ Status EnqueuedTransfer::submit_hop(Carried* path, size_t hop, Range range, Chun
   const size_t chunk_number = path->tried;
   const bool last = hop + 1 == line.steps.size();
   const int device = line.steps[hop].device;
-  const StreamHandle stream = line.steps[hop].streams[chunk_number % TransferTuning::kFlows];
+  const StreamHandle stream = line.steps[hop].streams[chunk_number % path->use.flows];
   const auto buffer = [&](size_t behind) {
-    const size_t buffers = line.buffers_behind(behind, path->buffers);
+    const size_t buffers = line.buffers_behind(behind, path->use);
     return &line.between[behind].buffers[chunk_number % buffers];
   };
   Pipeline::Buffer* const from = hop == 0 ? nullptr : buffer(hop - 1);
@@ -207,10 +208,10 @@ Status EnqueuedTransfer::submit_hop(Carried* path, size_t hop, Range range, Chun
   Status s;
   if (comes) {
     s = driver.wait_stream(device, stream, from->filled);
-  } else if (hop == 0 && chunk_number < TransferTuning::kFlows) {
+  } else if (hop == 0 && chunk_number < path->use.flows) {
     s = driver.wait_stream(device, stream, begun_);
   }
-  if (s.ok() && leaves && chunk_number >= path->buffers) {
+  if (s.ok() && leaves && chunk_number >= path->use.buffers) {
     s = driver.wait_stream(device, stream, to->emptied);
   }
   if (!s.ok()) return s;
@@ -234,7 +235,7 @@ Status EnqueuedTransfer::submit_hop(Carried* path, size_t hop, Range range, Chun
   }
   if (kernel.table || kernel.bounce) path->kernels.push_back(std::move(kernel));
   if (s.ok() && leaves) s = driver.record(device, to->filled, stream);
-  const bool filled_again = chunk_number + path->buffers < path->planned;
+  const bool filled_again = chunk_number + path->use.buffers < path->planned;
   if (s.ok() && comes && filled_again) s = driver.record(device, from->emptied, stream);
   return s;
 }
@@ -279,7 +280,7 @@ Status EnqueuedTransfer::gather_ends(Carried* path) {
   const Pipeline::Step& last = path->line->steps.back();
   Driver& driver = tools_.driver;
   Status s;
-  for (size_t i = std::min(path->tried, TransferTuning::kFlows); s.ok() && i-- > 0;) {
+  for (size_t i = std::min(path->tried, path->use.flows); s.ok() && i-- > 0;) {
     s = driver.record(last.device, path->ended[i], last.streams[i]);
     if (s.ok() && i != 0) s = driver.wait_stream(last.device, last.streams[0], path->ended[i]);
   }
@@ -365,7 +366,7 @@ void EnqueuedTransfer::time_hops(Carried* path) {
     uint64_t ns = 0;
     if (!tools_.driver.elapsed_ns(around[0], around[1], &ns).ok()) return;
     if (ns < 2 * tools_.copy_ns) return;  // most of it is the copy's start
-    rates.push_back(static_cast<double>(TransferTuning::kFlows * path->timed) /
+    rates.push_back(static_cast<double>(path->use.flows * path->timed) /
                     static_cast<double>(ns - tools_.copy_ns));
   }
   path->hop_rates = std::move(rates);

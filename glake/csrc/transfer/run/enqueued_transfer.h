@@ -31,7 +31,7 @@ class EnqueuedTransfer {
   struct Carried {
     const PlannedPath* path = nullptr;   // a path of the plan, or the direct one
     PipelinePtr line;                    // null: it is not open
-    size_t buffers = 0;                  // how many chunks may be between two hops
+    Pipeline::Use use;                   // what it takes of the line
     size_t tried = 0;                    // chunks that were submitted, wholly or in part
     std::vector<KernelBuffers> kernels;  // what its kernel launches use
     Bytes bytes = 0;
@@ -42,7 +42,7 @@ class EnqueuedTransfer {
     std::vector<Range> left;  // chunks it has not taken; the last one is next
     // Timers, of the pool: behind the last hop's copies in each stream, and before and behind one
     // copy of each hop.
-    std::array<EventId, TransferTuning::kFlows> ended{};
+    std::vector<EventId> ended;
     std::vector<std::array<EventId, 2>> around;
     bool ends = false;            // whether the first of `ended` is behind all of its copies
     bool unsure = false;          // a call for its copies was refused, and so was the wait for them

@@ -1,7 +1,6 @@
 #include "transfer/run/pipeline_race.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 
 #include "base/transfer_tuning.h"
@@ -10,14 +9,16 @@ namespace glake::transfer {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr size_t kFlows = TransferTuning::kFlows;
 
 class Race {
  public:
   Race(const PipelineTerms& terms, const std::vector<double>& chunks)
-      : terms_(terms), chunks_(chunks), hops_(terms.paces.size()) {
+      : terms_(terms),
+        flows_(terms.flows),
+        chunks_(chunks),
+        hops_(terms.paces.size(), Hop(terms.flows)) {
     for (Hop& hop : hops_) {
-      for (size_t stream = 0; stream < kFlows; ++stream) hop[stream].chunk = stream;
+      for (size_t stream = 0; stream < flows_; ++stream) hop[stream].chunk = stream;
     }
   }
 
@@ -34,16 +35,16 @@ class Race {
     State state = State::kWaits;
     double left = 0;
   };
-  using Hop = std::array<Stream, kFlows>;
+  using Hop = std::vector<Stream>;
 
-  bool over(size_t hop, size_t chunk) const { return hops_[hop][chunk % kFlows].chunk > chunk; }
+  bool over(size_t hop, size_t chunk) const { return hops_[hop][chunk % flows_].chunk > chunk; }
 
   // Whether what the copy of this chunk waits for is over: the chunk's copy before it; of the hops
   // that share streams, the chunk that the stream had before; and the copy that empties its buffer.
   bool may_begin(size_t hop, size_t chunk) const {
     if (hop != 0 ? !over(hop - 1, chunk) : called_at(chunk) > now_) return false;
     if (hop + 1 == hops_.size()) return true;
-    if (terms_.joined && hop == 0) return chunk < kFlows || over(1, chunk - kFlows);
+    if (terms_.joined && hop == 0) return chunk < flows_ || over(1, chunk - flows_);
     return chunk < terms_.buffers || over(hop + 1, chunk - terms_.buffers);
   }
 
@@ -109,12 +110,13 @@ class Race {
       return;
     }
     stream->state = State::kWaits;
-    stream->chunk += kFlows;
+    stream->chunk += flows_;
   }
 
   static constexpr double kRest = 1e-3;  // bytes or ns that only rounding has left
 
   const PipelineTerms& terms_;
+  const size_t flows_;
   const std::vector<double>& chunks_;
   std::vector<Hop> hops_;
   std::vector<Stream*> ended_;

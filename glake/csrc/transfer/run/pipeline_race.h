@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "base/transfer_tuning.h"
 #include "base/types.h"
 #include "plan/plan.h"
 
@@ -10,9 +11,10 @@ namespace glake::transfer {
 
 // What chunks meet on their way.
 struct PipelineTerms {
-  std::vector<Rate> paces;  // how fast each hop is
-  bool joined = false;      // the first two hops share their streams (Pipeline)
-  size_t buffers = 1;       // how many chunks may be between two hops
+  std::vector<Rate> paces;                // how fast each hop is
+  bool joined = false;                    // the first two hops share their streams (Pipeline)
+  size_t flows = TransferTuning::kFlows;  // how many streams each hop has
+  size_t buffers = 1;                     // how many chunks may be between two hops
   // What the start of a copy costs. On a hop that is `singly` a chunk is as many copies as it has
   // pieces.
   double start_ns = 0;
@@ -23,8 +25,8 @@ struct PipelineTerms {
 
 // How many pieces a chunk has, on average.
 double pieces_of(double chunk, double piece);
-// After how many ns the last chunk has landed. Each hop has kFlows streams, which the chunks use in
-// turn, and the copies that flow on a hop have equal parts of its rate. `chunks`: their bytes.
+// After how many ns the last chunk has landed. The chunks use the streams of a hop in turn, and the
+// copies that flow on a hop have equal parts of its rate. `chunks`: their bytes.
 double pipeline_ns(const PipelineTerms& terms, const std::vector<double>& chunks);
 
 }  // namespace glake::transfer

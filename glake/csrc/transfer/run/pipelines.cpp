@@ -51,8 +51,6 @@ PipelinePtr PipelinePool::take(const Path& path, const Pipeline::Use& use) {
     line->between.resize(path.hops.size() - 1);
     line->joined = use.joined;
   }
-  const Status s = make_streams(line.get());
-  if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "a stream for a path: " + driver_.describe(s));
   for (size_t hop = 0; hop < line->between.size(); ++hop) {
     line->between[hop].place = path.hops[hop].to;
   }
@@ -77,9 +75,11 @@ Pipeline PipelinePool::spare(const Key& key) {
 }
 
 void PipelinePool::widen(Pipeline* line, const Pipeline::Use& use) {
+  const Status made = make_streams(line, use.flows);
+  if (!made.ok()) throw Error(GLAKE_DRIVER_ERROR, "a stream for a path: " + driver_.describe(made));
   for (size_t hop = 0; hop < line->between.size(); ++hop) {
     Pipeline::Between& room = line->between[hop];
-    const size_t wanted = line->buffers_behind(hop, use.buffers);
+    const size_t wanted = line->buffers_behind(hop, use);
     if (room.lent >= wanted) continue;
     if (room.buffers.size() < wanted) room.buffers.resize(wanted);
     std::vector<Slot> slots = slots_.lend_several(room.place, use.bytes, wanted - room.lent);
@@ -95,18 +95,20 @@ void PipelinePool::widen(Pipeline* line, const Pipeline::Use& use) {
 }
 
 // Makes those streams that the pipeline does not have yet.
-Status PipelinePool::make_streams(Pipeline* line) {
+Status PipelinePool::make_streams(Pipeline* line, size_t count) {
   for (size_t hop = 0; hop < line->steps.size(); ++hop) {
     Pipeline::Step& step = line->steps[hop];
     if (line->follows_in_stream(hop)) {
       step.streams = line->steps[hop - 1].streams;
       continue;
     }
-    if (step.streams.back() != 0) continue;
+    if (step.streams.size() >= count) continue;
     DeviceScope scope(driver_, step.device);
     Status s = scope.status();
-    for (StreamHandle& stream : step.streams) {
-      if (s.ok() && stream == 0) s = driver_.create_stream(&stream);
+    while (s.ok() && step.streams.size() < count) {
+      StreamHandle stream = 0;
+      s = driver_.create_stream(&stream);
+      if (s.ok()) step.streams.push_back(stream);
     }
     if (!s.ok()) return s;
   }
@@ -130,7 +132,7 @@ void PipelinePool::give(Pipeline line) {
     room.lent = 0;
   }
   const Key key = key_of(line);
-  const bool whole = !line.steps.empty() && line.steps.back().streams.back() != 0;
+  const bool whole = !line.steps.empty() && !line.steps.back().streams.empty();
   const bool gone = !whole && destroy(&line).ok();
   std::lock_guard<std::mutex> guard(mutex_);
   --lent_;
@@ -160,15 +162,11 @@ void PipelinePool::keep_timer(int device, EventId event) {
 
 // What the driver refuses to take back stays in the pipeline.
 Status PipelinePool::destroy(Pipeline* line) {
-  if (line->joined) line->steps[1].streams = {};
+  if (line->joined) line->steps[1].streams.clear();
   for (Pipeline::Step& step : line->steps) {
-    for (StreamHandle& stream : step.streams) {
-      const StreamHandle old = std::exchange(stream, 0);
-      if (old == 0) continue;
-      const Status s = driver_.destroy_stream(old);
-      if (s.ok()) continue;
-      stream = old;
-      return s;
+    for (; !step.streams.empty(); step.streams.pop_back()) {
+      const Status s = driver_.destroy_stream(step.streams.back());
+      if (!s.ok()) return s;
     }
   }
   Status s;

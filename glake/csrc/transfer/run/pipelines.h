@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -20,7 +19,7 @@ struct Pipeline {
   // The streams of one hop. Each chunk goes through one of them.
   struct Step {
     int device = -1;
-    std::array<StreamHandle, TransferTuning::kFlows> streams{};
+    std::vector<StreamHandle> streams;
   };
   // A buffer between two hops. A chunk is in it from `filled`, an event of the hop before, until
   // `emptied`, an event of the hop behind. If one stream has both hops, there are no events: its
@@ -40,18 +39,19 @@ struct Pipeline {
   std::vector<Between> between;  // one for each hop but the last
   bool joined = false;           // the second hop has the streams of the first one
 
-  // What a transfer needs of a pipeline. It has at most so many buffers behind each hop, and each
-  // of them has so many bytes.
+  // What a transfer needs of a pipeline. So many chunks flow over each hop at once. There are at
+  // most so many buffers behind each hop, and each of them has so many bytes.
   struct Use {
     bool joined = false;
+    size_t flows = TransferTuning::kFlows;
     size_t buffers = 1;
     Bytes bytes = 0;
   };
   bool follows_in_stream(size_t hop) const { return joined && hop == 1; }
-  // How many buffers are behind the hop. Where the next hop is in the same stream, there is one for
-  // each stream.
-  size_t buffers_behind(size_t hop, size_t most) const {
-    return follows_in_stream(hop + 1) ? std::min(most, TransferTuning::kFlows) : most;
+  // How many of the buffers behind the hop are used. Where the next hop is in the same stream,
+  // there is one for each stream.
+  size_t buffers_behind(size_t hop, const Use& use) const {
+    return follows_in_stream(hop + 1) ? std::min(use.buffers, use.flows) : use.buffers;
   }
   // Whether its streams and buffers are where this path's hops need them.
   bool on_way(const Path& path) const;
@@ -71,8 +71,8 @@ class PipelinePool {
 
   // A pipeline for this path. Throws Error.
   PipelinePtr take(const Path& path, const Pipeline::Use& use);
-  // Lends it more buffers between two hops if it has too few. Transfers that were enqueued before
-  // do not mind. Throws Error.
+  // Gives it more streams, and more buffers between two hops, if it has too few. Transfers that
+  // were enqueued before do not mind. Throws Error.
   void widen(Pipeline* line, const Pipeline::Use& use);
   // How many pipelines transfers hold.
   size_t lent();
@@ -89,7 +89,7 @@ class PipelinePool {
   static Key key_of(const Pipeline& line);
   Pipeline spare(const Key& key);
   void give(Pipeline line);
-  Status make_streams(Pipeline* line);
+  Status make_streams(Pipeline* line, size_t count);
   Status make_events(Pipeline* line, size_t hop, Pipeline::Buffer* buffer);
   Status destroy(Pipeline* line);
 

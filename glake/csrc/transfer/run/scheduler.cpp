@@ -21,6 +21,11 @@ uint32_t gpus_of(const Path& path) {
   return gpus;
 }
 
+size_t relays_of(const Path& path) {
+  return static_cast<size_t>(std::count_if(path.hops.begin(), path.hops.end() - 1,
+                                           [](const Hop& hop) { return !hop.to.host(); }));
+}
+
 Decision decision_of(PlanPtr plan, Shares shares) {
   Decision decision;
   for (const PathShare& share : shares.paths) decision.gpus |= gpus_of(share.path->path);
@@ -87,10 +92,12 @@ PlanPtr Scheduler::plain_plan(const Demand& demand, Rate rate) {
   return plain;
 }
 
-PlanPtr Scheduler::plan_alone(const Request& request) {
+PlanPtr Scheduler::plan_alone(const Request& request, bool few_relays) {
   if (planner_ == nullptr) return direct_plan(request.src, request.dst);
   std::lock_guard<std::mutex> guard(mutex_);
-  PlanPtr plan = planner_->find_last({request.demand()});
+  Demand demand = request.demand();
+  demand.few_relays = few_relays;
+  PlanPtr plan = planner_->find_last({demand});
   if (plan->paths.empty()) return direct_plan(request.src, request.dst);
   leave_thin_paths(&plan);
   return plan;
@@ -112,6 +119,12 @@ bool Scheduler::pays_beside(const Request& request, std::vector<Demand> running)
 std::vector<PlanPtr> Scheduler::plans_beside(const Request& request, std::vector<Demand> running) {
   std::vector<PlanPtr> plans{plan_alone(request)};
   if (planner_ == nullptr) return plans;
+  const auto is_long = [](const PlannedPath& path) {
+    return relays_of(path.path) > TransferTuning::kFewRelays;
+  };
+  if (std::any_of(plans[0]->paths.begin(), plans[0]->paths.end(), is_long)) {
+    plans.push_back(plan_alone(request, true));
+  }
   add_enqueued(&running, {request.stream_key()});
   if (running.empty()) return plans;
   running.push_back(request.demand());
@@ -348,7 +361,7 @@ Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
     if (trials != nullptr) trials->decide(number, chosen.decision);
   } else if (const DecisionPtr made = cut_again(request, *chosen.decision, whole)) {
     chosen.decision = made;
-    if (whole && !proven) trials->cut(number, made);
+    if (!proven) trials->cut(number, made, whole);
   }
   if (chosen.decision->plan == nullptr && outlook.timed && whole) {
     FlowForecast::Flow flow = direct_flow(request, 0);

@@ -51,8 +51,8 @@ class Scheduler {
                                 : static_cast<uint64_t>(TransferTuning::kCopyNs);
   }
 
-  // The plan of a copy that runs alone.
-  PlanPtr plan_alone(const Request& request);
+  // The plan of a copy that runs alone. `few_relays`: as in Demand.
+  PlanPtr plan_alone(const Request& request, bool few_relays = false);
   // The plan with the direct path only. It is used without a topology, and where the topology has
   // no path between the two places.
   PlanPtr direct_plan(const Place& src, const Place& dst);
@@ -68,8 +68,8 @@ class Scheduler {
   // even over one path. `batches`: the driver copies several blocks in one call.
   bool kernels_pay(const Request& request, const TransferPlan& plan, bool batches) const;
   // Plans for a copy that begins beside `running` and beside all copies that the driver has
-  // already. The first plan is as if it ran alone. The second is as if all copies began now. The
-  // third uses only relays that no other copy passes.
+  // already: as if it ran alone, first by any paths and then by those of few hops, which a short
+  // copy may pass sooner; as if all copies began now; and by relays that no other copy passes.
   std::vector<PlanPtr> plans_beside(const Request& request, std::vector<Demand> running);
   // Which way a request that begins beside `running` should go. `burst` is what is known of the
   // request's burst.

@@ -91,12 +91,13 @@ Cutting cutting_of(const PlannedPath& path, double bytes, CutTerms terms,
   return {path.path, terms, bytes};
 }
 
-FlowForecast::Flow flow_of(const PlannedPath& path, double delay_ns, const FlowForecast& forecast) {
+FlowForecast::Flow flow_of(const PlannedPath& path, size_t copies, double delay_ns,
+                           const FlowForecast& forecast) {
   FlowForecast::Flow flow;
   flow.route = forecast.route_of(path.path);
   flow.rate = path.rate;
   flow.delay_ns = delay_ns;
-  flow.copies = TransferTuning::kFlows;
+  flow.copies = static_cast<double>(copies);
   return flow;
 }
 
@@ -147,14 +148,14 @@ class Dealing {
   // begin too late for even one chunk is left out, next time too.
   void deal(Division* division) {
     do {
-      division->flows = empty_flows(division->most);
+      division->flows = empty_flows(*division);
       division->end_ns = fill(&division->flows);
     } while (leave_slivers(division->flows));
   }
 
  private:
   // What is known of the flows before they have bytes: how late each one begins.
-  std::vector<FlowForecast::Flow> empty_flows(const std::vector<double>& most) const {
+  std::vector<FlowForecast::Flow> empty_flows(const Division& division) const {
     std::vector<FlowForecast::Flow> flows(plan_.paths.size());
     std::map<int, double> calls;  // ns of calls so far, by worker GPU
     for (const Stock& stock : stocks_) {
@@ -164,10 +165,11 @@ class Dealing {
         const PlannedPath& path = plan_.paths[i];
         const double part = static_cast<double>(stock.bytes) * path.rate / rate;
         CutTerms terms = terms_;
-        terms.most = most[i];
+        terms.most = division.most[i];
+        terms.flows = division.at_once[i];
         const Cutting cutting = cutting_of(path, part, std::move(terms), loads_, forecast_);
         double& before = calls[path.path.worker];
-        flows[i] = flow_of(path, cutting.delay_ns() + before, forecast_);
+        flows[i] = flow_of(path, division.at_once[i], cutting.delay_ns() + before, forecast_);
         before += 2 * TransferTuning::kCallNs + TransferTuning::kPathNs;
       }
     }
@@ -210,21 +212,33 @@ class Dealing {
   std::vector<Stock> stocks_;
 };
 
+// Divides a copy whose paths have so many copies at once.
+Division divided(const Request& request, const TransferPlan& plan, const Deal& how,
+                 std::vector<size_t> at_once, uint64_t copy_ns, uint64_t now,
+                 FlowForecast* forecast) {
+  Division division{how, {}, std::move(at_once), std::vector<double>(plan.paths.size(), kMany)};
+  Dealing dealing(request, plan, how, copy_ns, now, forecast);
+  // The number of chunks depends on the end, and the end on the length of chunks.
+  dealing.deal(&division);
+  division.most = most_chunks(plan, division.end_ns);
+  dealing.deal(&division);
+  return division;
+}
+
 size_t buffers_of(const PathShare& share) {
   Bytes most = 0;
   for (const Range& chunk : share.chunks) most = std::max(most, chunk.bytes());
-  return std::min(buffers_for(static_cast<double>(most)), share.chunks.size());
+  return std::min(buffers_for(static_cast<double>(most), share.at_once), share.chunks.size());
 }
 
 // Takes about `wanted` bytes from the stock's first range. If other ranges follow, this one is cut
 // into equal parts. Otherwise its remainder would be a short chunk among others. At most `most`
-// bytes are taken.
-Range take(const Request& request, Stock* stock, Bytes wanted, Bytes most) {
+// bytes are taken. A chunk that is not longer than `longest` does not become longer than that.
+Range take(const Request& request, Stock* stock, Bytes wanted, Bytes most, Bytes longest) {
   Range& front = stock->ranges.front();
   const auto whole = static_cast<double>(front.bytes());
   double parts = std::max(std::round(whole / static_cast<double>(wanted)), 1.0);
-  constexpr Bytes kLongest = TransferTuning::kLongestChunk;
-  if (wanted <= kLongest) parts = std::max(parts, std::ceil(whole / static_cast<double>(kLongest)));
+  if (wanted <= longest) parts = std::max(parts, std::ceil(whole / static_cast<double>(longest)));
   Bytes part = round_up(static_cast<Bytes>(whole / parts), 4 * kKiB);
   if (stock->ranges.size() == 1 || part > most) part = round_up(wanted, 4 * kKiB);
   const Range taken{front.begin, request.parts.chunk_end(front.begin, part, front.end)};
@@ -289,14 +303,15 @@ Request by_socket(Request request) {
 
 Shares share_out(const Request& request, const TransferPlan& plan, const Deal& how,
                  uint64_t copy_ns, uint64_t now, FlowForecast* forecast) {
-  Division division{how, {}, std::vector<double>(plan.paths.size(), kMany)};
-  Dealing dealing(request, plan, how, copy_ns, now, forecast);
-  // The number of chunks depends on the end, and the end on the length of chunks.
-  dealing.deal(&division);
-  division.most = most_chunks(plan, division.end_ns);
-  dealing.deal(&division);
-  return cut(request, plan, std::make_shared<const Division>(std::move(division)), copy_ns,
-             *forecast);
+  std::vector<size_t> at_once;
+  for (const PlannedPath& path : plan.paths) at_once.push_back(path.at_once);
+  Division best = divided(request, plan, how, at_once, copy_ns, now, forecast);
+  const std::vector<size_t> usual(plan.paths.size(), TransferTuning::kFlows);
+  if (at_once != usual) {
+    Division other = divided(request, plan, how, usual, copy_ns, now, forecast);
+    if (other.end_ns < best.end_ns) best = std::move(other);
+  }
+  return cut(request, plan, std::make_shared<const Division>(std::move(best)), copy_ns, *forecast);
 }
 
 Shares cut(const Request& request, const TransferPlan& plan, const DivisionPtr& division,
@@ -322,13 +337,15 @@ Shares cut(const Request& request, const TransferPlan& plan, const DivisionPtr& 
       terms.most = division->most[i];
       terms.times = division->chunks;
       terms.apart = division->apart;
+      terms.flows = share.at_once = division->at_once[i];
       const Cutting cutting =
           cutting_of(*share.path, static_cast<double>(left), std::move(terms), loads, forecast);
       share.joined = cutting.joined();
       const Bytes over = left / TransferTuning::kOverPart;
       for (Bytes done = 0; left != 0 && stock.bytes != 0;) {
         const Bytes wanted = cutting.next(done, left, stock.ranges.front().bytes());
-        const Range chunk = take(request, &stock, wanted, left + over);
+        const Range chunk =
+            take(request, &stock, wanted, left + over, longest_chunk(share.at_once));
         share.chunks.push_back(chunk);
         done += chunk.bytes();
         left -= std::min(left, chunk.bytes());
@@ -361,9 +378,9 @@ std::vector<FlowForecast::Flow> flows_of(const Expected& copy, uint64_t copy_ns,
     terms.blocked = TransferTuning::kBlocked;
     terms.copy_ns = copy_ns;
     const Cutting cutting = cutting_of(path, bytes / copies, std::move(terms), loads, forecast);
-    flows.push_back(flow_of(path, copies * cutting.delay_ns(), forecast));
+    const bool plain = copy.plan->paths.size() == 1 && !relayed(path);
+    flows.push_back(flow_of(path, plain ? 1 : path.at_once, copies * cutting.delay_ns(), forecast));
     flows.back().bytes = bytes;
-    if (copy.plan->paths.size() == 1 && !relayed(path)) flows.back().copies = 1;
   }
   return flows;
 }
@@ -375,8 +392,8 @@ double Outlook::calls_weigh() const {
 
 double plain_end_ns(const Request& request, const PlannedPath& direct, uint64_t copy_ns,
                     uint64_t now, FlowForecast* forecast) {
-  std::vector<FlowForecast::Flow> flows{flow_of(direct, static_cast<double>(copy_ns), *forecast)};
-  flows[0].copies = 1;
+  std::vector<FlowForecast::Flow> flows{
+      flow_of(direct, 1, static_cast<double>(copy_ns), *forecast)};
   return forecast->share(now, {{static_cast<double>(request.parts.total()), {0}}}, &flows,
                          request.stream_key());
 }

@@ -17,10 +17,11 @@ namespace glake::transfer {
 Request by_socket(Request request);
 
 struct PathShare {
-  const PlannedPath* path;    // a path of the plan
-  std::vector<Range> chunks;  // in order
-  size_t buffers = 1;         // chunks between two hops, at most
-  bool joined = false;        // its first two hops share streams (Pipeline)
+  const PlannedPath* path;                  // a path of the plan
+  std::vector<Range> chunks;                // in order
+  size_t at_once = TransferTuning::kFlows;  // chunks that flow at once over each hop
+  size_t buffers = 1;                       // chunks between two hops, at most
+  bool joined = false;                      // its first two hops share streams (Pipeline)
   Bytes bytes() const;
 };
 
@@ -36,6 +37,7 @@ struct Deal {
 struct Division {
   Deal how;
   std::vector<FlowForecast::Flow> flows;  // one for each path of the plan
+  std::vector<size_t> at_once;            // of each path: how many of its copies flow at once
   std::vector<double> most;               // how many chunks each path may have
   double chunks = 1;                      // times as many chunks as else
   bool apart = false;                     // no hops share their streams
