@@ -45,6 +45,7 @@ LockSide lock_side(Symbol symbol) {
     case Symbol::k_cuMemcpyAsync:
     case Symbol::k_cuMemcpyPeerAsync:
     case Symbol::k_cuMemcpy2DAsync:
+    case Symbol::k_cuMemcpy3DPeerAsync:
     case Symbol::k_cuMemcpyBatchAsync:
     case Symbol::k_cuMemsetD8:
     case Symbol::k_cuMemsetD16:

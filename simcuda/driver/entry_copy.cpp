@@ -62,25 +62,36 @@ bool end_of(CUmemorytype type, const void* host, CUdeviceptr device, size_t x, s
   return true;
 }
 
-CUresult copy_2d(Symbol symbol, CUstream stream, const CUDA_MEMCPY2D* given, bool wait) {
-  if (given == nullptr) return fail(CUDA_ERROR_INVALID_VALUE, "cuMemcpy2D: no parameters");
-  const size_t dst_pitch = given->dstPitch != 0 ? given->dstPitch : given->WidthInBytes;
-  const size_t src_pitch = given->srcPitch != 0 ? given->srcPitch : given->WidthInBytes;
+// Rows at equal distances. `Given`: the parameters of a 2D copy, or of a 3D copy with one layer.
+template <class Given>
+CUresult copy_rows(Symbol symbol, CUstream stream, const Given& given, bool peer, bool wait) {
+  const size_t dst_pitch = given.dstPitch != 0 ? given.dstPitch : given.WidthInBytes;
+  const size_t src_pitch = given.srcPitch != 0 ? given.srcPitch : given.WidthInBytes;
   Request request;
-  request.bytes = given->WidthInBytes;
-  request.rows = given->Height;
+  request.bytes = given.WidthInBytes;
+  request.rows = given.Height;
+  request.peer = peer;
   request.wait = wait;
-  if (!end_of(given->dstMemoryType, given->dstHost, given->dstDevice, given->dstXInBytes,
-              given->dstY, dst_pitch, &request.dst) ||
-      !end_of(given->srcMemoryType, given->srcHost, given->srcDevice, given->srcXInBytes,
-              given->srcY, src_pitch, &request.src)) {
-    return fail(CUDA_ERROR_NOT_SUPPORTED, "cuMemcpy2D: simcuda has no arrays");
+  if (!end_of(given.dstMemoryType, given.dstHost, given.dstDevice, given.dstXInBytes, given.dstY,
+              dst_pitch, &request.dst) ||
+      !end_of(given.srcMemoryType, given.srcHost, given.srcDevice, given.srcXInBytes, given.srcY,
+              src_pitch, &request.src)) {
+    return fail(CUDA_ERROR_NOT_SUPPORTED, "a copy of rows: simcuda has no arrays");
   }
-  if (dst_pitch < given->dstXInBytes + given->WidthInBytes ||
-      src_pitch < given->srcXInBytes + given->WidthInBytes) {
-    return fail(CUDA_ERROR_INVALID_VALUE, "cuMemcpy2D: a row is wider than its pitch");
+  if (dst_pitch < given.dstXInBytes + given.WidthInBytes ||
+      src_pitch < given.srcXInBytes + given.WidthInBytes) {
+    return fail(CUDA_ERROR_INVALID_VALUE, "a copy of rows: a row is wider than its pitch");
+  }
+  // CU_DEVICE_ATTRIBUTE_MAX_PITCH
+  if (dst_pitch > INT32_MAX || src_pitch > INT32_MAX) {
+    return fail(CUDA_ERROR_INVALID_VALUE, "a copy of rows: a pitch is above 2 GiB");
   }
   return run(symbol, stream, request);
+}
+
+CUresult copy_2d(Symbol symbol, CUstream stream, const CUDA_MEMCPY2D* given, bool wait) {
+  if (given == nullptr) return fail(CUDA_ERROR_INVALID_VALUE, "cuMemcpy2D: no parameters");
+  return copy_rows(symbol, stream, *given, false, wait);
 }
 
 }  // namespace
@@ -143,6 +154,14 @@ CUresult cuMemcpy2D(const CUDA_MEMCPY2D* given) {
 
 CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D* given, CUstream stream) {
   return copy_2d(CALL(cuMemcpy2DAsync), stream, given, false);
+}
+
+CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* given, CUstream stream) {
+  if (given == nullptr) return fail(CUDA_ERROR_INVALID_VALUE, "cuMemcpy3DPeer: no parameters");
+  if (given->Depth != 1 || given->dstZ != 0 || given->srcZ != 0) {
+    return fail(CUDA_ERROR_NOT_SUPPORTED, "cuMemcpy3DPeer: simcuda copies one layer");
+  }
+  return copy_rows(CALL(cuMemcpy3DPeerAsync), stream, *given, true, false);
 }
 
 // Memsets of device memory are asynchronous to the host in either form.

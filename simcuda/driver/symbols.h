@@ -117,6 +117,7 @@
   X(cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, 3020, 2.6, 0)                                       \
   X(cuMemcpy2D, cuMemcpy2D_v2, 3020, 0, 0)                                                       \
   X(cuMemcpy2DAsync, cuMemcpy2DAsync_v2, 3020, 2.6, 0)                                           \
+  X(cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync, 4000, 2.6, 0)                                      \
   X(cuMemcpyBatchAsync, cuMemcpyBatchAsync, 12080, 2.6, 0.2)                                     \
   X(cuMemsetD8, cuMemsetD8_v2, 3020, 0, 0)                                                       \
   X(cuMemsetD16, cuMemsetD16_v2, 3020, 0, 0)                                                     \

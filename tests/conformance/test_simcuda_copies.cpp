@@ -104,7 +104,13 @@ void check_driver_copies(const char* schedule) {
   GOOD(driver->copy(memory.at, host.address(), kGranule, stream));
   GOOD(driver->copy_peer(other.at, 1, memory.at, 0, kGranule, stream));
   GOOD(driver->copy_peer(memory.at, 0, other.at, 1, 4096, stream));
-  GOOD(driver->copy_2d(back.address(), 8192, memory.at, 4096, 4096, 4, stream));
+  GOOD(driver->copy_rows({back.address(), memory.at, 8192, 4096, 4096, 4}, stream));
+  TRUE(driver->has_rows());
+  GOOD(driver->copy_peer_rows({other.at + 65536, memory.at, 16384, 8192, 4096, 3}, 1, 0, stream));
+  GOOD(driver->copy(back.address() + 131072, other.at + 65536, 3 * 16384, stream));
+  TRUE(!driver->copy_peer_rows({other.at, memory.at, 4095, 4096, 4096, 2}, 1, 0, stream).ok());
+  const glake::Bytes far = glake::Driver::kMostPitch + 1;
+  TRUE(!driver->copy_rows({back.address(), memory.at, 4096, far, 4096, 2}, stream).ok());
   glake::Address dsts[] = {back.address() + 4096, back.address() + 12288};
   glake::Address srcs[] = {memory.at, memory.at + 4096};
   glake::Bytes sizes[] = {4096, 100};
@@ -125,6 +131,10 @@ void check_driver_copies(const char* schedule) {
   TRUE(idle && called == 5);
   TRUE(std::memcmp(back.bytes() + 8192 * 3, host.bytes() + 4096 * 3, 4096) == 0);
   TRUE(std::memcmp(back.bytes() + 4096, host.bytes(), 4096) == 0);
+  for (size_t row = 0; row < 3; ++row) {
+    const auto* const arrived = back.bytes() + 131072 + row * 16384;
+    TRUE(std::memcmp(arrived, host.bytes() + row * 8192, 4096) == 0);
+  }
   TRUE(std::memcmp(back.bytes() + 12288, host.bytes() + 4096, 100) == 0);
   GOOD(driver->destroy_stream(stream));
   GOOD(driver->destroy_event(event));

@@ -9,6 +9,7 @@
 
 #include "base/transfer_tuning.h"
 #include "harness.h"
+#include "transfer/buffers/parts.h"
 #include "transfer/run/pipeline_race.h"
 
 namespace {
@@ -115,10 +116,11 @@ TEST(pieces_start_one_by_one) {
   PipelineTerms terms = terms_of({50, 50});
   terms.singly = {0, 1};
   terms.piece = kByte / 4;
-  const double pieces = pieces_of(kByte, terms.piece);
+  const double pieces = copies_of(kByte, terms.piece, false);
   CHECK(pieces > 4 && pieces < 5);
   CHECK(near(pipeline_ns(terms, {kByte}), (1 + pieces) * kStart + 2 * kByte / 50));
-  CHECK(pieces_of(kByte, 0) == 1 && pieces_of(1, kByte) == 1);
+  CHECK(copies_of(kByte, 0, false) == 1 && copies_of(1, kByte, false) == 1);
+  CHECK(copies_of(kByte, kByte / 8, true) < 2 && copies_of(kByte, kByte / 8, false) > 8);
 }
 
 // Behind a slow hop lengths fall, and before one they rise, so that less is left to do when the
@@ -253,6 +255,25 @@ TEST(more_at_once_need_more_buffers) {
   const double ideal = 50 * kByte / 20;
   CHECK_TEXT(ns(9) < 1.3 * ideal && ns(5) > 1.6 * ideal,
              std::to_string(ns(9) / ideal) + ", " + std::to_string(ns(5) / ideal));
+}
+
+// Stripes of one socket of two, 4 MiB each, and the shorter last one.
+TEST(chunks_end_where_parts_end) {
+  std::vector<Part> stripes;
+  for (glake::Address at = 0; at < 20; ++at) {
+    stripes.push_back({1000 + at * 8 * kMiB, 500 + at * 8 * kMiB, at == 19 ? kMiB : 4 * kMiB});
+  }
+  const Parts parts(stripes);
+  CHECK(parts.regular());
+  CHECK(parts.part_end_near(0, 9 * kMiB, 16 * kMiB) == 8 * kMiB);
+  CHECK(parts.part_end_near(0, 11 * kMiB, 16 * kMiB) == 12 * kMiB);
+  CHECK(parts.part_end_near(0, 11 * kMiB, 11 * kMiB) == 8 * kMiB);  // 12 MiB would be too long
+  CHECK(parts.part_end_near(0, 12 * kMiB, 16 * kMiB) == 12 * kMiB);
+  CHECK(parts.part_end_near(kMiB, 3 * kMiB, 16 * kMiB) == 3 * kMiB);  // a third is 0.7 MiB
+  CHECK(parts.part_end_near(0, 2 * kMiB, 16 * kMiB) == 2 * kMiB);
+  CHECK(parts.part_end_near(70 * kMiB, 76 * kMiB + 9, 16 * kMiB) == 76 * kMiB);
+  for (size_t i = 0; i < stripes.size(); ++i) stripes[i].src += i * i * kMiB;
+  CHECK(!Parts(stripes).regular() && !Parts({stripes[0], stripes[1]}).regular());
 }
 
 TEST(a_direct_path_has_few_chunks) {

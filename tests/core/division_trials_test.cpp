@@ -61,9 +61,9 @@ TEST(paths_that_end_late_carry_less) {
   const Two two;
   const auto next = evened(*two.plan, *two.division, two.times(*two.division, 1000, 2000), 1);
   CHECK(next.has_value());
-  CHECK(about(mib(*next, 0), 133.33) && about(mib(*next, 1), 66.67));
+  CHECK(about(mib(next->division, 0), 133.33) && about(mib(next->division, 1), 66.67));
   const auto half = evened(*two.plan, *two.division, two.times(*two.division, 1000, 2000), 0.5);
-  CHECK(about(mib(*half, 0), 116.67) && about(mib(*half, 1), 83.33));
+  CHECK(about(mib(half->division, 0), 116.67) && about(mib(half->division, 1), 83.33));
   CHECK(!evened(*two.plan, *two.division, two.times(*two.division, 1000, 1005), 1).has_value());
 }
 
@@ -75,7 +75,7 @@ TEST(the_delay_of_a_path_is_left_out) {
   division.flows[1].delay_ns = 1000;
   const auto next = evened(*two.plan, division, two.times(division, 2000, 3000), 1);
   // Both carry 1 MiB in 20 ns. They end together where the second has 50 MiB less.
-  CHECK(about(mib(*next, 0), 125) && about(mib(*next, 1), 75));
+  CHECK(about(mib(next->division, 0), 125) && about(mib(next->division, 1), 75));
 }
 
 TEST(bytes_of_one_socket_are_not_moved_to_another) {
@@ -88,7 +88,7 @@ TEST(a_path_of_next_to_nothing_is_left_out) {
   test::running() = "sliver";
   const Two two(0, 100, 1);
   const auto next = evened(*two.plan, *two.division, two.times(*two.division, 1000, 9000), 1);
-  CHECK(next->flows[1].bytes == 0);
+  CHECK(next->division.flows[1].bytes == 0);
 }
 
 TEST(a_copy_that_went_another_way_shows_nothing) {
@@ -170,6 +170,27 @@ TEST(more_or_fewer_chunks_are_tried) {
   }
   CHECK(about(trials.next(0)->division->chunks, 0.49));
   CHECK(least < 0.4);  // fewer were tried
+}
+
+// With fewer chunks the second path would be faster. The first is as slow as ever, so nothing is
+// gained until it carries less.
+TEST(what_chunks_are_worth_shows_when_paths_end_together) {
+  test::running() = "chunks, evened";
+  const Two two;
+  DivisionTrials trials(1);
+  trials.decide(0, two.decision());
+  uint64_t ns = 0;
+  for (int i = 0; i < 20; ++i) {
+    const Division& division = *trials.next(0)->division;
+    const double slow = 10, fast = division.chunks < 1 ? 6 : 10;  // ns for 1 MiB
+    const auto times = two.times(division, static_cast<uint64_t>(slow * mib(division, 0)),
+                                 static_cast<uint64_t>(fast * mib(division, 1)));
+    ns = times.ns;
+    trials.saw({times}, ns);
+  }
+  CHECK_TEXT(about(static_cast<double>(ns), 750), std::to_string(ns));
+  const Division& settled = *trials.next(0)->division;
+  CHECK(settled.chunks < 1 && about(mib(settled, 0), 75) && about(mib(settled, 1), 125));
 }
 
 // Each round with more chunks takes a little less time, but its calls take the caller much more.

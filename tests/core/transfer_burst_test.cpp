@@ -384,12 +384,17 @@ TEST(links_that_are_shared_are_not_taken_for_slow) {
 }
 
 // A chunk consists of several stripes of one socket. Each byte is where it belongs, and no kernel
-// copies it.
+// copies it. Between GPUs one driver copy has several stripes. A driver that lacks such copies gets
+// one for each stripe.
 TEST(stripes_of_one_socket_travel_together) {
   constexpr size_t kBytes = 48 * kMiB + 12345;
-  for (const int host_is : {0, 1}) {
+  for (const auto& [host_is, rows] :
+       std::vector<std::pair<int, bool>>{{0, true}, {1, true}, {0, false}}) {
     test::running() = host_is == 0 ? "to the GPU" : "to the host";
     Node node("dgx_a100", {{"memory", "256MiB"}});
+    if (!rows) CHECK(simcuda_fail("cuMemcpy3DPeerAsync", 1, CUDA_ERROR_NOT_SUPPORTED, -1) == 0);
+    const int64_t singly = simcuda_calls("cuMemcpyPeerAsync"),
+                  in_rows = simcuda_calls("cuMemcpy3DPeerAsync");
     test::Buffer device(0, kBytes), host(test::kPinned, kBytes);
     for (size_t at = 0, turn = 0; at < kBytes; at += kMiB, ++turn) {
       void* piece = host.data() + at;
@@ -407,6 +412,10 @@ TEST(stripes_of_one_socket_travel_together) {
     CHECK_TEXT(result.find("cpu:1") != std::string::npos, result);  // planned by socket
     CHECK(to.holds(11, 0, kBytes, 0));
     CHECK(simcuda_calls("cuLaunchKernel") == launches);
+    const int64_t others = simcuda_calls("cuMemcpyPeerAsync") - singly;
+    CHECK(simcuda_calls("cuMemcpy3DPeerAsync") > in_rows);
+    CHECK_TEXT(rows ? others < 20 : others > 30, std::to_string(others));
+    CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
     test::end_stream(stream);
   }
 }

@@ -8,6 +8,17 @@ namespace {
 
 Status absent() { return glake::status(CUDA_ERROR_NOT_SUPPORTED); }
 
+template <class Shape>
+void fill_in(const Driver::Rows& rows, Shape* shape) {
+  shape->dstMemoryType = shape->srcMemoryType = CU_MEMORYTYPE_UNIFIED;
+  shape->dstDevice = rows.dst;
+  shape->dstPitch = rows.dst_pitch;
+  shape->srcDevice = rows.src;
+  shape->srcPitch = rows.src_pitch;
+  shape->WidthInBytes = rows.width;
+  shape->Height = rows.count;
+}
+
 }  // namespace
 
 Status Driver::create_stream(StreamHandle* stream) {
@@ -45,29 +56,39 @@ Status Driver::copy(Address dst, Address src, Bytes bytes, StreamHandle stream) 
   return status(table_->cuMemcpyAsync(dst, src, bytes, stream_of(stream)));
 }
 
+void* Driver::context_of(int device) {
+  std::lock_guard<std::mutex> guard(attach_mutex_);
+  return contexts_[static_cast<size_t>(device)];
+}
+
 Status Driver::copy_peer(Address dst, int dst_device, Address src, int src_device, Bytes bytes,
                          StreamHandle stream) {
   if (table_->cuMemcpyPeerAsync == nullptr) return absent();
-  auto context = [&](int device) {
-    std::lock_guard<std::mutex> guard(attach_mutex_);
-    return static_cast<CUcontext>(contexts_[static_cast<size_t>(device)]);
-  };
-  return status(table_->cuMemcpyPeerAsync(dst, context(dst_device), src, context(src_device), bytes,
+  return status(table_->cuMemcpyPeerAsync(dst, static_cast<CUcontext>(context_of(dst_device)), src,
+                                          static_cast<CUcontext>(context_of(src_device)), bytes,
                                           stream_of(stream)));
 }
 
-Status Driver::copy_2d(Address dst, Bytes dst_pitch, Address src, Bytes src_pitch, Bytes width,
-                       Bytes rows, StreamHandle stream) {
+Status Driver::copy_rows(const Rows& rows, StreamHandle stream) {
   if (table_->cuMemcpy2DAsync == nullptr) return absent();
   CUDA_MEMCPY2D shape{};
-  shape.dstMemoryType = shape.srcMemoryType = CU_MEMORYTYPE_UNIFIED;
-  shape.dstDevice = dst;
-  shape.dstPitch = dst_pitch;
-  shape.srcDevice = src;
-  shape.srcPitch = src_pitch;
-  shape.WidthInBytes = width;
-  shape.Height = rows;
+  fill_in(rows, &shape);
   return status(table_->cuMemcpy2DAsync(&shape, stream_of(stream)));
+}
+
+Status Driver::copy_peer_rows(const Rows& rows, int dst_device, int src_device,
+                              StreamHandle stream) {
+  if (table_->cuMemcpy3DPeerAsync == nullptr) return absent();
+  CUDA_MEMCPY3D_PEER shape{};
+  fill_in(rows, &shape);
+  shape.Depth = 1;
+  shape.dstContext = static_cast<CUcontext>(context_of(dst_device));
+  shape.srcContext = static_cast<CUcontext>(context_of(src_device));
+  return status(table_->cuMemcpy3DPeerAsync(&shape, stream_of(stream)));
+}
+
+bool Driver::has_rows() const {
+  return table_->cuMemcpy2DAsync != nullptr && table_->cuMemcpy3DPeerAsync != nullptr;
 }
 
 Status Driver::copy_batch(Address* dsts, Address* srcs, Bytes* sizes, size_t count,
@@ -178,12 +199,7 @@ Status Driver::enable_peer(int device, int peer) {
   if (table_->cuCtxEnablePeerAccess == nullptr) return absent();
   DeviceScope scope(*this, device);
   if (!scope.status().ok()) return scope.status();
-  CUcontext other = nullptr;
-  {
-    std::lock_guard<std::mutex> guard(attach_mutex_);
-    other = static_cast<CUcontext>(contexts_[static_cast<size_t>(peer)]);
-  }
-  CUresult r = table_->cuCtxEnablePeerAccess(other, 0);
+  CUresult r = table_->cuCtxEnablePeerAccess(static_cast<CUcontext>(context_of(peer)), 0);
   return status(r == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? CUDA_SUCCESS : r);
 }
 

@@ -214,8 +214,16 @@ class Driver {
   Status copy(Address dst, Address src, Bytes bytes, StreamHandle stream);
   Status copy_peer(Address dst, int dst_device, Address src, int src_device, Bytes bytes,
                    StreamHandle stream);
-  Status copy_2d(Address dst, Bytes dst_pitch, Address src, Bytes src_pitch, Bytes width,
-                 Bytes rows, StreamHandle stream);
+  // Rows of equal length at equal distances: of host memory and a device's, or from one device to
+  // another. No distance is above kMostPitch.
+  struct Rows {
+    Address dst = 0, src = 0;
+    Bytes dst_pitch = 0, src_pitch = 0, width = 0, count = 0;
+  };
+  static constexpr Bytes kMostPitch = INT32_MAX;  // of any device
+  Status copy_rows(const Rows& rows, StreamHandle stream);
+  Status copy_peer_rows(const Rows& rows, int dst_device, int src_device, StreamHandle stream);
+  bool has_rows() const;
   // The copies have no order among themselves. The stream must not be the legacy one. The lists are
   // only read.
   Status copy_batch(Address* dsts, Address* srcs, Bytes* sizes, size_t count, StreamHandle stream);
@@ -298,6 +306,7 @@ class Driver {
   std::unique_ptr<driver::Table> table_;
   std::string path_;
   int device_count_ = 0;
+  void* context_of(int device);
   std::mutex attach_mutex_;  // guards changes of contexts_ and attached_
   std::vector<void*> contexts_;
   std::vector<int> attached_;                       // how many times each context is retained

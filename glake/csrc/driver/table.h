@@ -70,6 +70,7 @@
   X(cuMemcpyAsync, "cuMemcpyAsync", 4000, false)                                         \
   X(cuMemcpyPeerAsync, "cuMemcpyPeerAsync", 4000, false)                                 \
   X(cuMemcpy2DAsync, "cuMemcpy2DAsync_v2", 3020, false)                                  \
+  X(cuMemcpy3DPeerAsync, "cuMemcpy3DPeerAsync", 4000, false)                             \
   X(cuMemHostRegister, "cuMemHostRegister_v2", 6050, false)                              \
   X(cuMemHostUnregister, "cuMemHostUnregister", 4000, false)                             \
   X(cuMemHostGetDevicePointer, "cuMemHostGetDevicePointer_v2", 3020, false)              \

@@ -51,4 +51,24 @@ Bytes Parts::chunk_end(Bytes begin, Bytes wanted, Bytes most) const {
   return end;
 }
 
+Bytes Parts::part_end_near(Bytes begin, Bytes end, Bytes longest) const {
+  const size_t part = part_at(end - 1);
+  const Bytes before = starts_[part], after = before + parts_[part].bytes;
+  const Bytes most = (end - begin) / 3;
+  const bool later = after - end <= most && after - begin <= longest;
+  const bool sooner = before > begin && end - before <= most;
+  if (later && sooner) return after - end <= end - before ? after : before;
+  return later ? after : sooner ? before : end;
+}
+
+bool Parts::regular() const {
+  size_t regular = 0;
+  for (size_t i = 2; i < parts_.size(); ++i) {
+    const Part &part = parts_[i], &last = parts_[i - 1], &other = parts_[i - 2];
+    regular += part.bytes == last.bytes && part.dst - last.dst == last.dst - other.dst &&
+               part.src - last.src == last.src - other.src;
+  }
+  return 2 * regular > parts_.size();
+}
+
 }  // namespace glake::transfer

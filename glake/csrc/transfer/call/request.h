@@ -47,6 +47,7 @@ struct Request {
   StreamHandle also_stream = 0;
   std::vector<Stripe> stripes;  // of the host end, if it is kStriped
   bool by_socket = false;       // its parts are stripes of one range, which copy engines carry
+  bool in_rows = false;         // many of these lie at equal distances: one driver copy has several
 };
 
 // Small copies with named ends are not checked, unless the request wants that (kChecked,

@@ -41,17 +41,61 @@ Status ChunkCopier::copy(const ChunkHop& chunk, KernelBuffers* buffers, Bytes* e
     if (s.ok() || *unsure) *enqueued = bytes;
     if (!s.not_supported()) return s;
   }
-  for (const Piece& piece : pieces_) {
-    Status s = copy_one(chunk, piece.dst, piece.src, piece.bytes);
+  for (size_t i = 0; i < pieces_.size();) {
+    const Piece& piece = pieces_[i];
+    size_t count = chunk.request.in_rows ? row_count(i) : 1;
+    Status s = count > 1 ? copy_rows(chunk, i, count) : driver_.unsupported();
+    if (s.not_supported()) {
+      count = 1;
+      s = copy_one(chunk, piece.dst, piece.src, piece.bytes);
+    }
     if (!s.ok()) return s;
-    *enqueued += piece.bytes;
+    *enqueued += count * piece.bytes;
+    i += count;
   }
   return {};
 }
 
+// How many pieces from `first` on are equally long and lie at equal distances at both ends.
+size_t ChunkCopier::row_count(size_t first) const {
+  const Piece& from = pieces_[first];
+  if (first + 1 == pieces_.size()) return 1;
+  const Bytes dst = pieces_[first + 1].dst - from.dst, src = pieces_[first + 1].src - from.src;
+  const auto fits = [&](Bytes pitch) { return pitch >= from.bytes && pitch <= Driver::kMostPitch; };
+  if (!fits(dst) || !fits(src)) return 1;
+  size_t count = 1;
+  for (; first + count < pieces_.size(); ++count) {
+    const Piece &piece = pieces_[first + count], &last = pieces_[first + count - 1];
+    if (piece.bytes != from.bytes || piece.dst - last.dst != dst || piece.src - last.src != src) {
+      break;
+    }
+  }
+  return count;
+}
+
+Status ChunkCopier::copy_rows(const ChunkHop& chunk, size_t first, size_t count) {
+  const Piece &piece = pieces_[first], &next = pieces_[first + 1];
+  Driver::Rows rows;
+  rows.dst = piece.dst;
+  rows.src = piece.src;
+  rows.dst_pitch = next.dst - piece.dst;
+  rows.src_pitch = next.src - piece.src;
+  rows.width = piece.bytes;
+  rows.count = count;
+  const Hop& hop = chunk.hop;
+  return by_driver_between_gpus(hop)
+             ? driver_.copy_peer_rows(rows, hop.to.gpu, hop.from.gpu, chunk.stream)
+             : driver_.copy_rows(rows, chunk.stream);
+}
+
+// Whether the driver has both GPUs of the hop, so that it can name their contexts.
+bool ChunkCopier::by_driver_between_gpus(const Hop& hop) const {
+  return between_gpus(hop) && std::max(hop.from.gpu, hop.to.gpu) < devices_.count();
+}
+
 Status ChunkCopier::copy_one(const ChunkHop& chunk, Address dst, Address src, Bytes bytes) {
   const Hop& hop = chunk.hop;
-  return between_gpus(hop) && std::max(hop.from.gpu, hop.to.gpu) < devices_.count()
+  return by_driver_between_gpus(hop)
              ? driver_.copy_peer(dst, hop.to.gpu, src, hop.from.gpu, bytes, chunk.stream)
              : driver_.copy(dst, src, bytes, chunk.stream);
 }

@@ -51,6 +51,9 @@ class ChunkCopier {
   Status copy_by_kernel(const ChunkHop& chunk, KernelBuffers* buffers, bool* unsure);
   bool kernel_reaches(const ChunkHop& chunk);
   bool side_by_side(bool at_source) const;
+  bool by_driver_between_gpus(const Hop& hop) const;
+  size_t row_count(size_t first) const;
+  Status copy_rows(const ChunkHop& chunk, size_t first, size_t count);
 
   Driver& driver_;
   Devices& devices_;

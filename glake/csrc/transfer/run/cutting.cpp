@@ -190,7 +190,8 @@ class Search {
     double calls = chunk_calls_ns(path_, count, buffers, joined);
     const auto hops = static_cast<double>(std::count(singly_.begin(), singly_.end(), 1));
     for (const double length : lengths) {
-      calls += hops * (pieces_of(length, terms_.piece) - 1) * TransferTuning::kCallNs;
+      calls +=
+          hops * (copies_of(length, terms_.piece, terms_.in_rows) - 1) * TransferTuning::kCallNs;
     }
     PipelineTerms terms;
     terms.paces = terms_.paces;
@@ -200,6 +201,7 @@ class Search {
     terms.start_ns = static_cast<double>(terms_.copy_ns);
     terms.singly = singly_;
     terms.piece = terms_.piece;
+    terms.in_rows = terms_.in_rows;
     // In a queue all calls are made before the copy begins. Otherwise its first chunks flow while
     // the others are called. The cut must be good in both cases.
     double ns = pipeline_ns(terms, lengths);
@@ -240,7 +242,7 @@ class KnownCuts {
     CutTerms meant = terms;
     const double most = std::min(Search::most_chunks(bytes), terms.most);
     Key key{static_cast<int>(terms.copy_ns), Search::may_join(path, terms) ? 1 : 0,
-            terms.by_engines ? 1 : 0, static_cast<int>(terms.flows)};
+            terms.by_engines ? 1 : 0, static_cast<int>(terms.flows), terms.in_rows ? 1 : 0};
     const auto round = [&](double value, double* to) {
       key.push_back(rounded(value));
       *to = value > 0 ? round_number(key.back()) : 0;

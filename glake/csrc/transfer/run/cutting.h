@@ -19,6 +19,7 @@ struct CutTerms {
   // Whether copy engines copy the pieces of a chunk, each by a copy of its own; else kernels do.
   bool by_engines = true;
   double piece = 0;      // bytes of a piece; 0: each chunk is in one piece
+  bool in_rows = false;  // one copy may have many pieces
   uint64_t copy_ns = 0;  // what the start of a copy costs
   bool apart = false;    // no hops share their streams
   double times = 1;      // so many times as many chunks as seem best

@@ -32,8 +32,8 @@ bool may_be_joined(const Decision& decision) {
 
 }  // namespace
 
-std::optional<Division> evened(const TransferPlan& plan, const Division& division,
-                               const DivisionTimes& times, double step) {
+std::optional<Evened> evened(const TransferPlan& plan, const Division& division,
+                             const DivisionTimes& times, double step) {
   struct Stock {
     double bytes = 0, rate = 0, owed = 0;
     uint64_t first = UINT64_MAX, last = 0;
@@ -59,7 +59,7 @@ std::optional<Division> evened(const TransferPlan& plan, const Division& divisio
     stock.first = std::min(stock.first, time.ns);
     stock.last = std::max(stock.last, time.ns);
   }
-  Division next = division;
+  Evened next{division};
   bool uneven = false;
   for (size_t i = 0; i < paces.size(); ++i) {
     const Pace& pace = paces[i];
@@ -68,7 +68,9 @@ std::optional<Division> evened(const TransferPlan& plan, const Division& divisio
     const double end = (stock.bytes + stock.owed) / stock.rate;
     const double bytes = pace.rate * std::max(end - pace.delay, 0.0);
     const double moved = pace.bytes + step * (bytes - pace.bytes);
-    next.flows[i].bytes = moved < static_cast<double>(TransferTuning::kLeastChunk) / 2 ? 0 : moved;
+    next.end_ns = std::max(next.end_ns, end);
+    next.division.flows[i].bytes =
+        moved < static_cast<double>(TransferTuning::kLeastChunk) / 2 ? 0 : moved;
     uneven = uneven || static_cast<double>(stock.last - stock.first) >
                            TransferTuning::kEven * static_cast<double>(times.ns);
   }
@@ -90,9 +92,11 @@ void DivisionTrials::saw(std::vector<DivisionTimes> times, uint64_t ns) {
   const double spent = cost(ns);
   bool better = least_ns_ == 0 || spent < least_cost_;
   if (!trial_.empty()) {
+    if (!better && of_chunks_ && !evened_ && even_trial(times, ns)) return;
+    evened_ = false;
     if (better) accept();
     if (!better && of_chunks_) chunk_moves_.pop_back();
-    if (!of_chunks_) step_ = better ? 1 : step_ / 2;
+    if (better || !of_chunks_) step_ = better ? 1 : step_ / 2;
   } else if (least_ns_ != 0) {
     // The links may have become slower meanwhile.
     const bool late =
@@ -129,12 +133,15 @@ void DivisionTrials::accept() {
 
 void DivisionTrials::restart() {
   tries_ = late_ = 0;
+  evened_ = false;
   step_ = 1;
   const size_t count = best_.size(), half = count / 2;
   chunk_moves_ = {{TransferTuning::kMoreChunks, 0, count},
                   {TransferTuning::kFewerChunks, 0, count}};
-  // The calls of the first copies hold up the others, so these begin late.
+  // The calls of the first copies hold up the others, so these begin late. But if the first copies
+  // have too few chunks, they end late themselves.
   if (half != 0) {
+    chunk_moves_.push_back({TransferTuning::kMoreChunks, 0, half});
     chunk_moves_.push_back({TransferTuning::kMoreChunks, half, count});
     chunk_moves_.push_back({TransferTuning::kFewerChunks, 0, half});
   }
@@ -159,14 +166,40 @@ bool DivisionTrials::try_evened() {
   bool uneven = false;
   for (size_t i = 0; i < trial.size(); ++i) {
     if (best_times_[i].paths.empty()) continue;
-    std::optional<Division> next =
+    std::optional<Evened> next =
         evened(*best_[i]->plan, *best_[i]->division, best_times_[i], step_);
     if (!next) continue;
-    trial[i] = uncut(*best_[i], std::move(*next));
+    trial[i] = uncut(*best_[i], std::move(next->division));
     uneven = true;
   }
   if (uneven) trial_ = std::move(trial);
   return uneven;
+}
+
+// Other numbers of chunks change how fast some paths are, but not the direct one, which may end as
+// late as before. What they are worth shows once all paths end together again. False: by what the
+// paths took, that would not be sooner than the best.
+bool DivisionTrials::even_trial(const std::vector<DivisionTimes>& times, uint64_t ns) {
+  if (tries_ == TransferTuning::kTrials) return false;
+  std::vector<DecisionPtr> trial = trial_;
+  double saved = 0;  // by the copy that ends last
+  uint64_t last = 0;
+  for (size_t i = 0; i < trial.size(); ++i) {
+    std::optional<Evened> next;
+    if (!times[i].paths.empty()) {
+      next = evened(*trial[i]->plan, *trial[i]->division, times[i], 1);
+    }
+    if (times[i].ns >= last) {
+      last = times[i].ns;
+      saved = next ? static_cast<double>(last) - next->end_ns : 0;
+    }
+    if (next) trial[i] = uncut(*trial[i], std::move(next->division));
+  }
+  const double end = static_cast<double>(ns) - saved;
+  if (end > (1 - TransferTuning::kEven) * static_cast<double>(least_ns_)) return false;
+  trial_ = std::move(trial);
+  ++tries_;
+  return evened_ = true;
 }
 
 // False: nothing would change, or the calls would take too much of the copies' time.

@@ -37,8 +37,12 @@ struct DivisionTimes {
 
 // The division under which paths that are as fast as they were would end together. `step`: which
 // part of that change is made. Nothing: they nearly did end together.
-std::optional<Division> evened(const TransferPlan& plan, const Division& division,
-                               const DivisionTimes& times, double step);
+struct Evened {
+  Division division;
+  double end_ns = 0;  // when all paths would then end, if the whole change were made
+};
+std::optional<Evened> evened(const TransferPlan& plan, const Division& division,
+                             const DivisionTimes& times, double step);
 
 // The trials of copies that are made together: one copy, or a burst.
 class DivisionTrials {
@@ -63,6 +67,7 @@ class DivisionTrials {
   void restart();
   void begin_trial();
   bool try_evened();
+  bool even_trial(const std::vector<DivisionTimes>& times, uint64_t ns);
   // So many times as many chunks for the copies from `from` until `until`. `apart`: no hops share
   // their streams.
   struct ChunkMove {
@@ -79,6 +84,7 @@ class DivisionTrials {
   double step_ = 1;                     // of the next evening
   std::vector<ChunkMove> chunk_moves_;  // to be tried; the last one is next
   bool of_chunks_ = false;              // whether the trial is one of them
+  bool evened_ = false;                 // whether it was evened since
   int tries_ = 0, late_ = 0;
 };
 

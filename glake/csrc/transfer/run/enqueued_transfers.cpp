@@ -28,7 +28,8 @@ bool EnqueuedTransfers::has_room() {
 uint64_t EnqueuedTransfers::begin(const Request& request, const std::vector<PlanPtr>& plans,
                                   const Outlook& outlook, bool possible) {
   PlanPtr direct = scheduler_.direct_plan(request.src, request.dst);
-  auto transfer = std::make_shared<EnqueuedTransfer>(tools_, by_socket(request), std::move(direct));
+  auto transfer = std::make_shared<EnqueuedTransfer>(
+      tools_, by_socket(request, tools_.driver.has_rows()), std::move(direct));
   const void* const key = transfer.get();
   try {
     const Scheduler::Chosen chosen =

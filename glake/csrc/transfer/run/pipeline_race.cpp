@@ -8,6 +8,7 @@
 namespace glake::transfer {
 namespace {
 
+constexpr double kInRows = 1.5;  // copies of a chunk of many pieces, on average; a guess
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 class Race {
@@ -66,7 +67,9 @@ class Race {
   double called_at(size_t chunk) const { return static_cast<double>(chunk) * terms_.calls_ns; }
 
   double copies_of(size_t hop, size_t chunk) const {
-    return terms_.singly[hop] != 0 ? pieces_of(chunks_[chunk], terms_.piece) : 1;
+    return terms_.singly[hop] != 0
+               ? transfer::copies_of(chunks_[chunk], terms_.piece, terms_.in_rows)
+               : 1;
   }
 
   Rate rate_of(size_t hop) const {
@@ -125,9 +128,12 @@ class Race {
 
 }  // namespace
 
-// The ends of a chunk need not be those of pieces.
-double pieces_of(double chunk, double piece) {
-  return piece > 0 ? std::max(chunk / piece + 0.75, 1.0) : 1;
+// The ends of a chunk need not be those of pieces. Where a copy may have many pieces, most chunks
+// consist of whole ones, and are one copy.
+double copies_of(double chunk, double piece, bool in_rows) {
+  if (piece <= 0) return 1;
+  const double pieces = std::max(chunk / piece + 0.75, 1.0);
+  return in_rows ? std::min(pieces, kInRows) : pieces;
 }
 
 double pipeline_ns(const PipelineTerms& terms, const std::vector<double>& chunks) {

@@ -19,12 +19,13 @@ struct PipelineTerms {
   // pieces.
   double start_ns = 0;
   std::vector<char> singly;
-  double piece = 0;     // bytes; 0: each chunk is in one piece
-  double calls_ns = 0;  // the time of the calls for one chunk; 0: they have been made
+  double piece = 0;      // bytes; 0: each chunk is in one piece
+  bool in_rows = false;  // one copy may have many pieces
+  double calls_ns = 0;   // the time of the calls for one chunk; 0: they have been made
 };
 
-// How many pieces a chunk has, on average.
-double pieces_of(double chunk, double piece);
+// How many copies a chunk takes on a hop that is `singly`, on average.
+double copies_of(double chunk, double piece, bool in_rows);
 // After how many ns the last chunk has landed. The chunks use the streams of a hop in turn, and the
 // copies that flow on a hop have equal parts of its rate. `chunks`: their bytes.
 double pipeline_ns(const PipelineTerms& terms, const std::vector<double>& chunks);

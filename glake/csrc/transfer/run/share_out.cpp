@@ -81,6 +81,7 @@ CutTerms terms_of(const Request& request, const Deal& how, uint64_t copy_ns) {
   terms.by_engines = parts == 1 || request.by_socket;
   if (pieces > 1) {
     terms.piece = static_cast<double>(request.parts.total()) / static_cast<double>(pieces);
+    terms.in_rows = request.in_rows;
   }
   return terms;
 }
@@ -241,7 +242,10 @@ Range take(const Request& request, Stock* stock, Bytes wanted, Bytes most, Bytes
   if (wanted <= longest) parts = std::max(parts, std::ceil(whole / static_cast<double>(longest)));
   Bytes part = round_up(static_cast<Bytes>(whole / parts), 4 * kKiB);
   if (stock->ranges.size() == 1 || part > most) part = round_up(wanted, 4 * kKiB);
-  const Range taken{front.begin, request.parts.chunk_end(front.begin, part, front.end)};
+  Range taken{front.begin, request.parts.chunk_end(front.begin, part, front.end)};
+  if (request.in_rows && part <= most && taken.end < front.end) {
+    taken.end = request.parts.part_end_near(taken.begin, taken.end, longest);
+  }
   front.begin = taken.end;
   if (front.begin == front.end) stock->ranges.pop_front();
   stock->bytes -= taken.bytes();
@@ -275,7 +279,7 @@ Bytes PathShare::bytes() const {
   return sum;
 }
 
-Request by_socket(Request request) {
+Request by_socket(Request request, bool rows) {
   if (request.stripes.empty()) return request;
   std::map<int, std::vector<Range>> of_socket;
   Bytes begin = 0;
@@ -297,6 +301,7 @@ Request by_socket(Request request) {
   }
   request.by_socket = request.parts.count() == 1;
   request.parts = Parts(parts);
+  request.in_rows = rows && request.by_socket && request.parts.regular();
   request.stripes = std::move(stripes);
   return request;
 }

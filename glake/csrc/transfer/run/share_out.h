@@ -13,8 +13,8 @@
 namespace glake::transfer {
 
 // Returns the same copy with the bytes of each socket's host memory one after another. Then a chunk
-// may consist of several stripes.
-Request by_socket(Request request);
+// may consist of several stripes. `rows`: a driver copy can have several.
+Request by_socket(Request request, bool rows);
 
 struct PathShare {
   const PlannedPath* path;                  // a path of the plan
