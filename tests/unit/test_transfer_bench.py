@@ -23,6 +23,7 @@ from glake.platform_file import load_platforms, preset_file
 from glake.platforms import file_text
 from glake.transfer import baselines
 from glake.transfer.bench import run as bench
+from glake.transfer.bench import tables
 from glake.transfer.bench.cases import cases
 from glake.transfer.bench.goals import gains_from, missed
 from glake.transfer.bench.machines import machines
@@ -477,6 +478,19 @@ def test_a_forecast_that_is_wrong_about_plain_copies_is_given_up(tmp_path: Path)
         assert row["achieved"] >= 0.98 * row["plain"]
         if row["host"] == "local":
             assert row["achieved"] >= 0.85 * min(row["bound"], row["fair_bound"])
+
+
+def test_the_table_counts_what_reaches_its_goal() -> None:
+    def row(size: int, **given: Any) -> dict[str, Any]:
+        return {"size": size, "gain": True, "missed": [], **given}
+
+    late = [{"of": "fair_bound", "is": 0.91, "goal": 0.92}, {"of": "plain", "is": 1, "goal": 2}]
+    rows = [row(256 * MIB), row(256 * MIB, missed=late), row(256 * MIB, gain=False)]
+    rows += [row(64 * MIB), row(1 << 30, missed=late[1:])]
+    assert tables._reached(rows).endswith(
+        "bound: 1 of 2 at 256MiB, the worst at 0.91 of it; 1 of 1 at 1GiB."
+    )
+    assert tables._reached([row(64 * MIB)]) == ""
 
 
 @pytest.mark.parametrize(("number", "transfer"), [(6, "p2p:0>2"), (38, "p2p:0>3")])

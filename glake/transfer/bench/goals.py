@@ -9,10 +9,10 @@ from typing import Any
 from glake.platforms import Platform
 
 _KIB, _MIB = 1 << 10, 1 << 20
-# Times the rate of a plain copy. If relays gain less, they are refused, and plain copies are the
-# goal.
+# Times the rate of a plain copy. Where the bound is less, plain copies are the goal.
 RELAY_GAIN = 1.15
 PLAIN = 0.98  # the part of a plain copy's rate that every row should reach
+GOALS_FROM = 256 * _MIB  # bytes from which a row with gain should reach a part of the bound
 _GAIN = 1.02  # times the rate of a plain copy: less counts as no gain
 _ROUNDING = 1e-4  # the rounding of printed figures
 _COHERENT = 130  # GB/s: a faster host link is NVLink to the CPU
@@ -47,7 +47,7 @@ def part_of_bound(row: Mapping[str, Any], platform: Platform) -> Part | None:
 
     Equal copies that begin together cannot exceed `fair_bound`, whatever the largest sum is.
     """
-    if not row["gain"] or row["size"] < 256 * _MIB:
+    if not row["gain"] or row["size"] < GOALS_FROM:
         return None
     of = "bound"
     if "fair_bound" in row and row["fair_bound"] < row["bound"]:

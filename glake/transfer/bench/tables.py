@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from glake.transfer.bench.goals import PLAIN, below_plain
+from glake.transfer.bench.goals import GOALS_FROM, PLAIN, below_plain
 from glake.units import exact_size
 
 Row = dict[str, Any]
@@ -41,11 +41,28 @@ def show(rows: Sequence[Row], console: Console) -> None:
         "that any paths could carry; plain: one driver copy, equal shares: GLake's split, both "
         "simulated alike. p2p:0>1: from cuda:0 to cuda:1. host is where host memory is. "
         "docs/transfer-bench.md\n"
-        f"*: below a goal; {count} of {len(rows)} rows are.{_first_times(rows)}",
+        f"*: below a goal; {count} of {len(rows)} rows are.{_reached(rows)}{_first_times(rows)}",
         style="dim",
         highlight=False,
         markup=False,
     )
+
+
+def _reached(rows: Sequence[Row]) -> str:
+    """Says how many rows with a gain reach their part of the bound, by size."""
+    said = []
+    gains = [row for row in rows if row["gain"] and row["size"] >= GOALS_FROM]
+    for size in sorted({row["size"] for row in gains}):
+        of_size = [row for row in gains if row["size"] == size]
+        missed = [
+            each["is"] for row in of_size for each in row["missed"] if each["of"].endswith("bound")
+        ]
+        worst = f", the worst at {min(missed):.2f} of it" if missed else ""
+        reached = len(of_size) - len(missed)
+        said.append(f"{reached} of {len(of_size)} at {exact_size(size)}{worst}")
+    if not said:
+        return ""
+    return f" Of the rows with a gain, so many reach their part of the bound: {'; '.join(said)}."
 
 
 def _first_times(rows: Sequence[Row]) -> str:
