@@ -235,7 +235,9 @@ TEST(several_at_once_do_not_fall_into_step) {
     const std::vector<double> chunks = chunks_of(cutting, bytes);
     const double longest = *std::max_element(chunks.begin(), chunks.end());
     CHECK(longest <= static_cast<double>(longest_chunk(flows)));
-    CHECK(buffers_for(longest, flows) * longest_chunk(flows) <= 2 * TransferTuning::kBuffered);
+    Bytes size = TransferTuning::kLeastChunk;
+    while (static_cast<double>(size) < longest) size *= 2;
+    CHECK(buffers_for(longest, flows) * size <= TransferTuning::kBuffered);
     for (size_t i = 0; i + 1 < flows; ++i) {
       const double part = static_cast<double>(i + 1) / static_cast<double>(flows);
       CHECK_TEXT(chunks[i] < 1.05 * part * chunks[flows - 1], std::to_string(flows));

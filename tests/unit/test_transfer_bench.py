@@ -518,6 +518,15 @@ def test_all_bytes_arrive_however_many_copies_flow_at_once(tmp_path: Path) -> No
     assert min(chunks.values()) > 3
 
 
+def test_a_stream_that_threads_share_takes_over_other_pipelines(tmp_path: Path) -> None:
+    """Each copy has another size, and so other streams and buffers than the one before it."""
+    file = tmp_path / "platform.json"
+    file.write_text(file_text(machines(1, first=38)))
+    machine = {"GLAKE_DRIVER": "sim:made-38", "GLAKE_SIM_PLATFORMS": str(file)}
+    program = PROGRAM.with_name("threads_share_a_stream.py")
+    assert output(program, "0", "3", "3", "20", **machine) == "all arrived []\n"
+
+
 def test_a_queue_on_fast_links(tmp_path: Path) -> None:
     """A path here carries more than was planned, because copies share a link equally. Another path
     is behind for it, and its link was taken for a slow one: 0.65 of the bound the first time. The

@@ -153,13 +153,15 @@ struct TransferTuning {
   // What a caller's time costs, as a part of a copy's time. kBlocked counts if no later copy waits
   // until this one is enqueued, kBlockedUnknown if one may wait. Guesses.
   static constexpr double kBlocked = 0.1, kBlockedUnknown = 1;
-  static constexpr Bytes kLongestChunk = 16 * kMiB;  // on a relayed path
+  // On a relayed path. With more copies at once it is shorter (cutting.h).
+  static constexpr Bytes kLongestChunk = 16 * kMiB;
   // So that no short chunk is left of a range, a path may carry a kOverPart-th more than its part.
   static constexpr Bytes kOverPart = 64;
   // A relay buffer serves if it is at most this many times as large as the smallest that would. So
   // none is made where chunks are a little shorter than the last time. A guess.
   static constexpr Bytes kLarger = 2;
-  // The buffers that a relay has for one transfer, and about how many bytes they have together.
+  // The buffers that a relay has for one transfer, and about how many bytes they have together. A
+  // path that has more than two copies at once may have more of them, but not more bytes.
   static constexpr size_t kLeastBuffers = 3, kMostBuffers = 6;
   static constexpr Bytes kBuffered = kLeastBuffers * kLongestChunk;
   // ns of an asynchronous copy's call: published for an A10, as in simcuda/driver/symbols.h.
@@ -189,7 +191,8 @@ struct TransferTuning {
   static constexpr int kBalances = 4;
   static constexpr double kBalanced = 1.01;
   // The most enqueued transfers under way at once, and the most pipelines of them. A pipeline may
-  // keep 48 MiB on each of its relays. Guesses.
+  // keep 48 MiB on each of its relays, and 80 MiB if transfers with few and with many copies at
+  // once took turns. Guesses.
   static constexpr size_t kMostUnderWay = 1024, kMostPipelines = 256;
 
   // Chunks of copies whose chunks are submitted one after the other, by threads of the engine.

@@ -254,10 +254,13 @@ Planner::Plans Planner::make(const std::vector<Demand>& demands) const {
     std::vector<std::string> reasons;
     std::vector<Party> longer = shares(demands, plain, SIZE_MAX, &reasons);
     bool gains = false;
+    Rate before = std::numeric_limits<Rate>::infinity(), after = before;  // of the slowest
     for (size_t d = 0; d < demands.size(); ++d) {
       gains = gains || longer[d].total > TransferTuning::kLongGain * shared[d].total;
+      before = std::min(before, shared[d].total / demands[d].weight);
+      after = std::min(after, longer[d].total / demands[d].weight);
     }
-    if (gains) {
+    if (gains && after >= (1 - TransferTuning::kOtherLoss) * before) {
       shared = std::move(longer);
       too_little = std::move(reasons);
     }

@@ -29,7 +29,7 @@ class RemoteLink {
   ~RemoteLink();  // every lent piece must have been given back
 
   // Gets a buffer on the GPU that has the number `there` at the service. `near`: a GPU of this
-  // process reaches it. If not, the buffer is for the first of two relays, and this process can
+  // process reaches it. If not, the buffer is for a relay before the last, and this process can
   // name its bytes, but not access them. Throws Error.
   void open(int gpu, int there, bool near);
   bool has(int gpu);

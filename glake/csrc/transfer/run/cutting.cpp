@@ -169,6 +169,8 @@ class Search {
     for (const double power : {0.0, 0.25, 0.5, 1.0}) {
       const Slopes slopes = slopes_of(count, power);
       if (power != 0 && slopes.rise * slopes.fall <= 1.01) break;
+      // With more streams a race takes longer.
+      if (terms_.flows > TransferTuning::kFlows && power != 0 && power != 0.5) continue;
       const std::optional<std::vector<double>> lengths =
           lengths_of(bytes_, count, slopes, terms_.flows, longest_);
       if (!lengths.has_value()) break;

@@ -75,11 +75,16 @@ void EnqueuedTransfer::open_path(Carried* path, const Pipeline::Use& use) {
   try {
     tools_.devices.prepare(path->path->path);
     path->around.resize(path->path->path.hops.size());
-    path->ended.resize(use.flows);
     PipelinePtr line = line_for(path->path->path, use);
+    path->use = use;
+    path->steps = line->steps;
+    for (Pipeline::Step& step : path->steps) {
+      path->use.flows = std::min(path->use.flows, step.streams.size());
+    }
+    for (Pipeline::Step& step : path->steps) step.streams.resize(path->use.flows);
+    path->ended.resize(path->use.flows);
     const Status s = make_timers(path);
     if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "an event: " + tools_.driver.describe(s));
-    path->use = use;
     path->line = std::move(line);
   } catch (const Error& e) {
     close_path(path, e.what());
@@ -175,7 +180,7 @@ void EnqueuedTransfer::submit_here(const std::vector<Carried*>& paths) {
 // hop go on. They write what any other path's copy would write.
 bool EnqueuedTransfer::submit(Carried* path, Range range, ChunkCopier* copier) {
   if (path->closed) return false;
-  const size_t hops = path->line->steps.size();
+  const size_t hops = path->steps.size();
   for (size_t hop = 0; hop < hops; ++hop) {
     const Status s = submit_hop(path, hop, range, copier);
     if (s.ok()) continue;
@@ -194,9 +199,9 @@ Status EnqueuedTransfer::submit_hop(Carried* path, size_t hop, Range range, Chun
   Driver& driver = tools_.driver;
   Pipeline& line = *path->line;
   const size_t chunk_number = path->tried;
-  const bool last = hop + 1 == line.steps.size();
-  const int device = line.steps[hop].device;
-  const StreamHandle stream = line.steps[hop].streams[chunk_number % path->use.flows];
+  const bool last = hop + 1 == path->steps.size();
+  const int device = path->steps[hop].device;
+  const StreamHandle stream = path->steps[hop].streams[chunk_number % path->use.flows];
   const auto buffer = [&](size_t behind) {
     const size_t buffers = line.buffers_behind(behind, path->use);
     return &line.between[behind].buffers[chunk_number % buffers];
@@ -277,7 +282,7 @@ void EnqueuedTransfer::gather(Carried* path, ChunkCopier* copier) {
 // Makes the first stream of the last hop wait for all others. So that stream's event is behind all
 // of the copies.
 Status EnqueuedTransfer::gather_ends(Carried* path) {
-  const Pipeline::Step& last = path->line->steps.back();
+  const Pipeline::Step& last = path->steps.back();
   Driver& driver = tools_.driver;
   Status s;
   for (size_t i = std::min(path->tried, path->use.flows); s.ok() && i-- > 0;) {
@@ -293,7 +298,7 @@ void EnqueuedTransfer::join() {
   ChunkCopier copier(driver, tools_.devices, tools_.slots, tools_.kernel, tools_.copy_ns);
   for (const auto& path : paths_) {
     if (!path->ends) continue;
-    const Pipeline::Step& end = path->line->steps.back();
+    const Pipeline::Step& end = path->steps.back();
     const Status s = driver.wait_stream(request.stream_device, request.stream, path->ended.front());
     if (s.ok() || copier.quiesce(end.device, end.streams.front())) continue;
     path->unsure = true;
@@ -305,8 +310,7 @@ void EnqueuedTransfer::join() {
 
 template <class Visit>
 void EnqueuedTransfer::each_stream(const Carried& path, Visit&& visit) {
-  if (path.line == nullptr) return;
-  for (const Pipeline::Step& step : path.line->steps) {
+  for (const Pipeline::Step& step : path.steps) {
     for (const StreamHandle stream : step.streams) visit(step.device, stream);
   }
 }

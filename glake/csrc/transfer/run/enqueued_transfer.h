@@ -4,6 +4,7 @@
 // price is that nothing can be changed later.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -32,6 +33,7 @@ class EnqueuedTransfer {
     const PlannedPath* path = nullptr;   // a path of the plan, or the direct one
     PipelinePtr line;                    // null: it is not open
     Pipeline::Use use;                   // what it takes of the line
+    std::vector<Pipeline::Step> steps;   // its streams: the next transfer may give the line more
     size_t tried = 0;                    // chunks that were submitted, wholly or in part
     std::vector<KernelBuffers> kernels;  // what its kernel launches use
     Bytes bytes = 0;

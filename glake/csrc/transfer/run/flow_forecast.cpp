@@ -265,7 +265,7 @@ void FlowForecast::add_sums(Queue* queue, Copy* copy) {
       const bool taken =
           std::find(copy->routes.begin(), copy->routes.end(), i) != copy->routes.end();
       const Flow& sum = queue->sums[i];
-      if (!taken && sum.copies == flow.copies && sum.route == flow.route) found = i;
+      if (!taken && sum.route == flow.route) found = i;
     }
     if (found == queue->sums.size()) {
       queue->sums.push_back(flow);

@@ -76,7 +76,10 @@ Pipeline PipelinePool::spare(const Key& key) {
 
 void PipelinePool::widen(Pipeline* line, const Pipeline::Use& use) {
   const Status made = make_streams(line, use.flows);
-  if (!made.ok()) throw Error(GLAKE_DRIVER_ERROR, "a stream for a path: " + driver_.describe(made));
+  const auto none = [](const Pipeline::Step& step) { return step.streams.empty(); };
+  if (std::any_of(line->steps.begin(), line->steps.end(), none)) {
+    throw Error(GLAKE_DRIVER_ERROR, "a stream for a path: " + driver_.describe(made));
+  }
   for (size_t hop = 0; hop < line->between.size(); ++hop) {
     Pipeline::Between& room = line->between[hop];
     const size_t wanted = line->buffers_behind(hop, use);
@@ -94,8 +97,10 @@ void PipelinePool::widen(Pipeline* line, const Pipeline::Use& use) {
   }
 }
 
-// Makes those streams that the pipeline does not have yet.
+// Makes those streams that the pipeline does not have yet. Returns the first refusal. A hop may
+// have fewer streams then.
 Status PipelinePool::make_streams(Pipeline* line, size_t count) {
+  Status first;
   for (size_t hop = 0; hop < line->steps.size(); ++hop) {
     Pipeline::Step& step = line->steps[hop];
     if (line->follows_in_stream(hop)) {
@@ -110,9 +115,9 @@ Status PipelinePool::make_streams(Pipeline* line, size_t count) {
       s = driver_.create_stream(&stream);
       if (s.ok()) step.streams.push_back(stream);
     }
-    if (!s.ok()) return s;
+    if (first.ok()) first = s;
   }
-  return {};
+  return first;
 }
 
 Status PipelinePool::make_events(Pipeline* line, size_t hop, Pipeline::Buffer* buffer) {

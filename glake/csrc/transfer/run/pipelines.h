@@ -72,7 +72,8 @@ class PipelinePool {
   // A pipeline for this path. Throws Error.
   PipelinePtr take(const Path& path, const Pipeline::Use& use);
   // Gives it more streams, and more buffers between two hops, if it has too few. Transfers that
-  // were enqueued before do not mind. Throws Error.
+  // were enqueued before know their own. If the driver refuses some streams, it does with those
+  // that it has. Throws Error.
   void widen(Pipeline* line, const Pipeline::Use& use);
   // How many pipelines transfers hold.
   size_t lent();

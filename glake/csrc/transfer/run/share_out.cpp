@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/transfer_tuning.h"
+#include "plan/estimate.h"
 #include "transfer/run/cutting.h"
 #include "transfer/run/path_run.h"
 #include "transfer/run/pipelines.h"
@@ -213,17 +214,12 @@ class Dealing {
   std::vector<Stock> stocks_;
 };
 
-// Divides a copy whose paths have so many copies at once.
-Division divided(const Request& request, const TransferPlan& plan, const Deal& how,
-                 std::vector<size_t> at_once, uint64_t copy_ns, uint64_t now,
-                 FlowForecast* forecast) {
-  Division division{how, {}, std::move(at_once), std::vector<double>(plan.paths.size(), kMany)};
-  Dealing dealing(request, plan, how, copy_ns, now, forecast);
-  // The number of chunks depends on the end, and the end on the length of chunks.
-  dealing.deal(&division);
-  division.most = most_chunks(plan, division.end_ns);
-  dealing.deal(&division);
-  return division;
+// How many copies of the path flow at once. A short copy has the usual number: it has not the
+// chunks for more, and each number of copies makes the search for cuts longer.
+size_t copies_at_once(const TransferPlan& plan, const PlannedPath& path, Bytes bytes,
+                      uint64_t copy_ns) {
+  const bool few = expected_ns(plan, bytes, copy_ns) < TransferTuning::kWorthAsking;
+  return few ? TransferTuning::kFlows : path.at_once;
 }
 
 size_t buffers_of(const PathShare& share) {
@@ -308,15 +304,17 @@ Request by_socket(Request request, bool rows) {
 
 Shares share_out(const Request& request, const TransferPlan& plan, const Deal& how,
                  uint64_t copy_ns, uint64_t now, FlowForecast* forecast) {
-  std::vector<size_t> at_once;
-  for (const PlannedPath& path : plan.paths) at_once.push_back(path.at_once);
-  Division best = divided(request, plan, how, at_once, copy_ns, now, forecast);
-  const std::vector<size_t> usual(plan.paths.size(), TransferTuning::kFlows);
-  if (at_once != usual) {
-    Division other = divided(request, plan, how, usual, copy_ns, now, forecast);
-    if (other.end_ns < best.end_ns) best = std::move(other);
+  Division division{how, {}, {}, std::vector<double>(plan.paths.size(), kMany)};
+  for (const PlannedPath& path : plan.paths) {
+    division.at_once.push_back(copies_at_once(plan, path, request.parts.total(), copy_ns));
   }
-  return cut(request, plan, std::make_shared<const Division>(std::move(best)), copy_ns, *forecast);
+  Dealing dealing(request, plan, how, copy_ns, now, forecast);
+  // The number of chunks depends on the end, and the end on the length of chunks.
+  dealing.deal(&division);
+  division.most = most_chunks(plan, division.end_ns);
+  dealing.deal(&division);
+  return cut(request, plan, std::make_shared<const Division>(std::move(division)), copy_ns,
+             *forecast);
 }
 
 Shares cut(const Request& request, const TransferPlan& plan, const DivisionPtr& division,
@@ -384,7 +382,9 @@ std::vector<FlowForecast::Flow> flows_of(const Expected& copy, uint64_t copy_ns,
     terms.copy_ns = copy_ns;
     const Cutting cutting = cutting_of(path, bytes / copies, std::move(terms), loads, forecast);
     const bool plain = copy.plan->paths.size() == 1 && !relayed(path);
-    flows.push_back(flow_of(path, plain ? 1 : path.at_once, copies * cutting.delay_ns(), forecast));
+    const auto each = static_cast<Bytes>(static_cast<double>(copy.bytes) / copies);
+    const size_t at_once = plain ? 1 : copies_at_once(*copy.plan, path, each, copy_ns);
+    flows.push_back(flow_of(path, at_once, copies * cutting.delay_ns(), forecast));
     flows.back().bytes = bytes;
   }
   return flows;
