@@ -107,7 +107,8 @@ void check_driver_copies(const char* schedule) {
   GOOD(driver->copy_rows({back.address(), memory.at, 8192, 4096, 4096, 4}, stream));
   TRUE(driver->has_rows());
   GOOD(driver->copy_peer_rows({other.at + 65536, memory.at, 16384, 8192, 4096, 3}, 1, 0, stream));
-  GOOD(driver->copy(back.address() + 131072, other.at + 65536, 3 * 16384, stream));
+  GOOD(driver->copy_peer(memory.at + kGranule / 2, 0, other.at + 65536, 1, 3 * 16384, stream));
+  GOOD(driver->copy(back.address() + 131072, memory.at + kGranule / 2, 3 * 16384, stream));
   TRUE(!driver->copy_peer_rows({other.at, memory.at, 4095, 4096, 4096, 2}, 1, 0, stream).ok());
   const glake::Bytes far = glake::Driver::kMostPitch + 1;
   TRUE(!driver->copy_rows({back.address(), memory.at, 4096, far, 4096, 2}, stream).ok());
