@@ -271,7 +271,9 @@ TEST(chunks_end_where_parts_end) {
   CHECK(parts.part_end_near(0, 11 * kMiB, 16 * kMiB) == 12 * kMiB);
   CHECK(parts.part_end_near(0, 11 * kMiB, 11 * kMiB) == 8 * kMiB);  // 12 MiB would be too long
   CHECK(parts.part_end_near(0, 12 * kMiB, 16 * kMiB) == 12 * kMiB);
-  CHECK(parts.part_end_near(kMiB, 3 * kMiB, 16 * kMiB) == 3 * kMiB);  // a third is 0.7 MiB
+  CHECK(parts.part_end_near(kMiB, 3 * kMiB, 16 * kMiB) == 3 * kMiB);
+  CHECK(parts.part_end_near(2 * kMiB, 7 * kMiB, 16 * kMiB) == 7 * kMiB);  // under 6 MiB
+  CHECK(parts.part_end_near(2 * kMiB, 9 * kMiB, 16 * kMiB) == 8 * kMiB);
   CHECK(parts.part_end_near(0, 2 * kMiB, 16 * kMiB) == 2 * kMiB);
   CHECK(parts.part_end_near(70 * kMiB, 76 * kMiB + 9, 16 * kMiB) == 76 * kMiB);
   for (size_t i = 0; i < stripes.size(); ++i) stripes[i].src += i * i * kMiB;

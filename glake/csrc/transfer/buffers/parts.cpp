@@ -54,7 +54,8 @@ Bytes Parts::chunk_end(Bytes begin, Bytes wanted, Bytes most) const {
 Bytes Parts::part_end_near(Bytes begin, Bytes end, Bytes longest) const {
   const size_t part = part_at(end - 1);
   const Bytes before = starts_[part], after = before + parts_[part].bytes;
-  const Bytes most = (end - begin) / 3;
+  if (2 * (end - begin) < 3 * parts_[part].bytes) return end;
+  const Bytes most = (end - begin) / 4;
   const bool later = after - end <= most && after - begin <= longest;
   const bool sooner = before > begin && end - before <= most;
   if (later && sooner) return after - end <= end - before ? after : before;

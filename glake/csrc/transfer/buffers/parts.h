@@ -39,8 +39,9 @@ class Parts {
   // The end of a chunk of about `wanted` bytes from `begin` on. The end is at most `most`. A part
   // stays whole if that changes the chunk little. The number of parts in a chunk is bounded.
   Bytes chunk_end(Bytes begin, Bytes wanted, Bytes most) const;
-  // The end of the part that is nearest to `end`, if the chunk changes by at most a third of its
-  // bytes and has at most `longest`; else `end`.
+  // The end of the part that is nearest to `end`, if the chunk changes by at most a quarter of its
+  // bytes and has at most `longest`; else `end`. Chunks that are not longer than a part and a half
+  // stay as they are: their lengths were chosen, and few parts are saved.
   Bytes part_end_near(Bytes begin, Bytes end, Bytes longest) const;
   // Whether most parts are as long as the one before and lie as far behind it as that one behind
   // its own.
