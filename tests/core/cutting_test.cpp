@@ -269,7 +269,7 @@ TEST(chunks_end_where_parts_end) {
   CHECK(parts.regular());
   CHECK(parts.part_end_near(0, 9 * kMiB, 16 * kMiB) == 8 * kMiB);
   CHECK(parts.part_end_near(0, 11 * kMiB, 16 * kMiB) == 12 * kMiB);
-  CHECK(parts.part_end_near(0, 11 * kMiB, 11 * kMiB) == 8 * kMiB);  // 12 MiB would be too long
+  CHECK(parts.part_end_near(0, 10 * kMiB, 11 * kMiB) == 8 * kMiB);  // 12 MiB would be too long
   CHECK(parts.part_end_near(0, 12 * kMiB, 16 * kMiB) == 12 * kMiB);
   CHECK(parts.part_end_near(kMiB, 3 * kMiB, 16 * kMiB) == 3 * kMiB);
   CHECK(parts.part_end_near(2 * kMiB, 7 * kMiB, 16 * kMiB) == 7 * kMiB);  // under 6 MiB
