@@ -29,7 +29,7 @@ std::vector<Flow> flows_of(const FlowForecast& forecast, const Place& src, const
   std::vector<Flow> flows;
   const TransferPlan plan = planner.plan({{src, dst}})[0];
   for (const PlannedPath& path : plan.paths) {
-    flows.push_back({forecast.route_of(path.path), path.rate, 2, 0, 0});
+    flows.push_back({route_of(path.path), path.rate, 2, 0, 0});
   }
   return flows;
 }

@@ -277,13 +277,9 @@ double reached(const Topology& topology, const Planner::Plans& plans, bool usual
   size_t count = 0;
   for (const TransferPlan& plan : plans) {
     for (const PlannedPath& path : plan.paths) {
-      glake::topology::Route route;
-      for (const Hop& hop : path.path.hops) {
-        route.insert(route.end(), hop.route.begin(), hop.route.end());
-      }
       const bool plain = plan.paths.size() == 1 && path.path.hops.size() == 1;
       CHECK(path.at_once >= 1 && path.at_once <= 6 && (!plain || path.at_once == 1));
-      fair.add(route, static_cast<double>(usual && !plain ? 2 : path.at_once));
+      fair.add(route_of(path.path), static_cast<double>(usual && !plain ? 2 : path.at_once));
       ++count;
     }
   }

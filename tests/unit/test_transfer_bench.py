@@ -513,7 +513,8 @@ def test_all_bytes_arrive_however_many_copies_flow_at_once(tmp_path: Path) -> No
     file = tmp_path / "platform.json"
     file.write_text(file_text(machines(1, first=38)))
     machine = {"GLAKE_DRIVER": "sim:made-38", "GLAKE_SIM_PLATFORMS": str(file)}
-    chunks = json.loads(output(PROGRAM, "0", "3", str(48 << 20), "6", **machine))
+    size = 96 << 20  # over a millisecond: a shorter copy has two at once on each hop
+    chunks = json.loads(output(PROGRAM, "0", "3", str(size), "4", **machine))
     assert set(chunks) >= {"cuda:0>cuda:1>cuda:3", "cuda:0>cuda:2>cuda:3", "cuda:0>cuda:5>cuda:3"}
     assert min(chunks.values()) > 3
 

@@ -68,11 +68,7 @@ class Balance {
     size_t i = 0;
     for (const TransferPlan& plan : plans_) {
       for (const PlannedPath& path : plan.paths) {
-        topology::Route route;
-        for (const Hop& hop : path.path.hops) {
-          route.insert(route.end(), hop.route.begin(), hop.route.end());
-        }
-        fair.add(route, static_cast<double>(at_once[i++]));
+        fair.add(route_of(path.path), static_cast<double>(at_once[i++]));
       }
     }
     Outcome outcome{std::move(at_once), fair.rates(std::vector<char>(i, 1)),

@@ -46,6 +46,13 @@ struct Path {
   std::string name;  // "cpu>cuda:2>cuda:0"
 };
 
+// The edges of all hops.
+inline topology::Route route_of(const Path& path) {
+  topology::Route route;
+  for (const Hop& hop : path.hops) route.insert(route.end(), hop.route.begin(), hop.route.end());
+  return route;
+}
+
 // `rate` is the path's rate in the plan. Copies on a link share it equally, so a path with more
 // copies gets more. `at_once` is how many copies should flow over each hop at once, so that the
 // path gets about its rate. (Where threads carry the chunks, they pace the paths.)

@@ -2,7 +2,8 @@
 
     threads_share_a_stream.py SRC DST THREADS COPIES
 
-Each copy has a size of its own, so that it needs other streams and buffers than the one before it.
+Each copy has a size of its own, so that it needs other buffers than the one before it. Long ones
+(a millisecond and more) also need other streams.
 """
 
 import sys
@@ -15,7 +16,7 @@ from glake import transfer as t
 from glake.transfer.bench.machine import Machine
 
 src, dst, threads, copies = map(int, sys.argv[1:])
-MOST = 24 << 20
+MOST = 112 << 20
 _C.malloc(1, src)  # opens the driver
 stream = Machine([[0]], MOST).stream(src, "shared")
 wrong: list[str] = []

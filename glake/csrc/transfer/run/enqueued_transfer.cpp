@@ -77,14 +77,14 @@ void EnqueuedTransfer::open_path(Carried* path, const Pipeline::Use& use) {
     path->around.resize(path->path->path.hops.size());
     PipelinePtr line = line_for(path->path->path, use);
     path->use = use;
-    path->steps = line->steps;
-    for (Pipeline::Step& step : path->steps) {
+    for (const Pipeline::Step& step : line->steps) {
       path->use.flows = std::min(path->use.flows, step.streams.size());
     }
-    for (Pipeline::Step& step : path->steps) step.streams.resize(path->use.flows);
     path->ended.resize(path->use.flows);
     const Status s = make_timers(path);
     if (!s.ok()) throw Error(GLAKE_DRIVER_ERROR, "an event: " + tools_.driver.describe(s));
+    path->steps = line->steps;
+    for (Pipeline::Step& step : path->steps) step.streams.resize(path->use.flows);
     path->line = std::move(line);
   } catch (const Error& e) {
     close_path(path, e.what());
@@ -410,6 +410,7 @@ void EnqueuedTransfer::finish(const Outcome& outcome) {
     }
     keep_timers(&path);
     path.kernels.clear();
+    path.steps.clear();
     path.line = nullptr;
   }
   spare_.clear();

@@ -20,12 +20,6 @@ bool FlowForecast::set_parts(std::vector<double> parts) {
   return true;
 }
 
-topology::Route FlowForecast::route_of(const Path& path) const {
-  topology::Route route;
-  for (const Hop& hop : path.hops) route.insert(route.end(), hop.route.begin(), hop.route.end());
-  return route;
-}
-
 Rate FlowForecast::alone(const Hop& hop) const {
   Rate rate = kNever;
   for (const topology::Load& load : hop.route) {

@@ -28,8 +28,7 @@ class FlowForecast {
   // Sets the part of each limit of the topology that this process may use; empty: all of every
   // limit. True if the parts have changed.
   bool set_parts(std::vector<double> parts);
-  // The route of a path, and how fast each of its hops would be alone.
-  topology::Route route_of(const Path& path) const;
+  // How fast the hop would be alone.
   Rate alone(const Hop& hop) const;
   // What a plan's paths take of each limit of the topology, at their planned rates.
   std::vector<double> loads(const TransferPlan& plan) const;

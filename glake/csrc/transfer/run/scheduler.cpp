@@ -310,7 +310,7 @@ bool Scheduler::kernels_pay(const Request& request, const TransferPlan& plan, bo
 // A plain copy in the form that the forecast takes. `rate`: where nothing is known of the links.
 FlowForecast::Flow Scheduler::direct_flow(const Request& request, Rate rate) {
   FlowForecast::Flow flow;
-  flow.route = under_way_.forecast().route_of(direct_plan(request.src, request.dst)->paths[0].path);
+  flow.route = route_of(direct_plan(request.src, request.dst)->paths[0].path);
   flow.rate = rate;
   flow.delay_ns = static_cast<double>(copy_ns());
   flow.bytes = static_cast<double>(request.parts.total());

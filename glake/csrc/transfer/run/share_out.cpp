@@ -96,7 +96,7 @@ Cutting cutting_of(const PlannedPath& path, double bytes, CutTerms terms,
 FlowForecast::Flow flow_of(const PlannedPath& path, size_t copies, double delay_ns,
                            const FlowForecast& forecast) {
   FlowForecast::Flow flow;
-  flow.route = forecast.route_of(path.path);
+  flow.route = route_of(path.path);
   flow.rate = path.rate;
   flow.delay_ns = delay_ns;
   flow.copies = static_cast<double>(copies);
@@ -216,8 +216,8 @@ class Dealing {
 
 // How many copies of the path flow at once. A short copy has the usual number: it has not the
 // chunks for more, and each number of copies makes the search for cuts longer.
-size_t copies_at_once(const TransferPlan& plan, const PlannedPath& path, Bytes bytes,
-                      uint64_t copy_ns) {
+size_t at_once_of(const TransferPlan& plan, const PlannedPath& path, Bytes bytes,
+                  uint64_t copy_ns) {
   const bool few = expected_ns(plan, bytes, copy_ns) < TransferTuning::kWorthAsking;
   return few ? TransferTuning::kFlows : path.at_once;
 }
@@ -306,7 +306,7 @@ Shares share_out(const Request& request, const TransferPlan& plan, const Deal& h
                  uint64_t copy_ns, uint64_t now, FlowForecast* forecast) {
   Division division{how, {}, {}, std::vector<double>(plan.paths.size(), kMany)};
   for (const PlannedPath& path : plan.paths) {
-    division.at_once.push_back(copies_at_once(plan, path, request.parts.total(), copy_ns));
+    division.at_once.push_back(at_once_of(plan, path, request.parts.total(), copy_ns));
   }
   Dealing dealing(request, plan, how, copy_ns, now, forecast);
   // The number of chunks depends on the end, and the end on the length of chunks.
@@ -383,7 +383,7 @@ std::vector<FlowForecast::Flow> flows_of(const Expected& copy, uint64_t copy_ns,
     const Cutting cutting = cutting_of(path, bytes / copies, std::move(terms), loads, forecast);
     const bool plain = copy.plan->paths.size() == 1 && !relayed(path);
     const auto each = static_cast<Bytes>(static_cast<double>(copy.bytes) / copies);
-    const size_t at_once = plain ? 1 : copies_at_once(*copy.plan, path, each, copy_ns);
+    const size_t at_once = plain ? 1 : at_once_of(*copy.plan, path, each, copy_ns);
     flows.push_back(flow_of(path, at_once, copies * cutting.delay_ns(), forecast));
     flows.back().bytes = bytes;
   }
