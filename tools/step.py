@@ -1,10 +1,12 @@
 """Runs one step of the Makefile. Its output goes to a log, and a line says what runs and how long.
 
 Usage: step.py LOG WHAT COMMAND [ARGUMENT...]. The exit status is that of the command. If it is not
-0, the end of the log is shown. On a terminal the line counts the seconds. Elsewhere it is printed
-again every half minute, with the last line of the log.
+0, the end of the log is shown. If it is, the warnings of a C++ compiler are shown, as CI refuses
+them. On a terminal the line counts the seconds. Elsewhere it is printed again every half minute,
+with the last line of the log.
 """
 
+import re
 import subprocess
 import sys
 import time
@@ -12,6 +14,7 @@ from pathlib import Path
 
 _SHOWN = 40  # how many of the log's last lines are shown if a step fails
 _WIDTH = 60  # characters of the log's last line that are shown
+_WARNING = re.compile(r": warning: .*\[-W")  # of a C++ compiler
 _TERMINAL, _ELSEWHERE = 1.0, 30.0  # seconds between two updates of the line
 
 
@@ -47,8 +50,11 @@ def run(log: Path, what: str, command: list[str]) -> int:
             raise
     took = f"{time.monotonic() - started:.0f} s"
     print(f"{chr(13)}{chr(27)}[K-- {what}: {took}" if counts else f"   {what}: {took}", flush=True)
-    if status != 0:
-        tail = log.read_text(errors="replace").splitlines()[-_SHOWN:]
+    lines = log.read_text(errors="replace").splitlines()
+    if status == 0:
+        print("".join(f"   {line}\n" for line in lines if _WARNING.search(line)), end="")
+    else:
+        tail = lines[-_SHOWN:]
         print("\n".join([*tail, f"{what} failed with status {status}: all of it is in {log}"]))
     return status
 

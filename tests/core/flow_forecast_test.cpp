@@ -24,7 +24,7 @@ const Topology& board() {
   return topology;
 }
 
-std::vector<Flow> flows_of(const FlowForecast& forecast, const Place& src, const Place& dst) {
+std::vector<Flow> flows_of(const Place& src, const Place& dst) {
   Planner planner(board());
   std::vector<Flow> flows;
   const TransferPlan plan = planner.plan({{src, dst}})[0];
@@ -54,7 +54,7 @@ TEST(alone) {
   for (const bool into : {true, false}) {
     FlowForecast forecast(&board());
     const Place host{-1, 0}, gpu{0};
-    std::vector<Flow> flows = flows_of(forecast, into ? host : gpu, into ? gpu : host);
+    std::vector<Flow> flows = flows_of(into ? host : gpu, into ? gpu : host);
     CHECK(flows.size() == 4);
     const double ns = forecast.share(0, {all_of(flows, kBytes)}, &flows);
     for (const Flow& flow : flows) CHECK(near(flow.bytes, kBytes / 4));
@@ -68,7 +68,7 @@ TEST(alone) {
 TEST(beside_another) {
   test::running() = "beside another";
   FlowForecast forecast(&board());
-  std::vector<Flow> flows = flows_of(forecast, Place{-1, 0}, Place{0});
+  std::vector<Flow> flows = flows_of(Place{-1, 0}, Place{0});
   Flow other{board().host_to_device(0, 1), 55, 2, 0, kBytes / 8};
   forecast.add(0, &forecast, {other});
   forecast.share(0, {all_of(flows, kBytes)}, &flows);
@@ -93,7 +93,7 @@ TEST(beside_another) {
 TEST(delays_and_pools) {
   test::running() = "delays and stocks";
   FlowForecast forecast(&board());
-  std::vector<Flow> flows = flows_of(forecast, Place{-1, kStriped}, Place{0});
+  std::vector<Flow> flows = flows_of(Place{-1, kStriped}, Place{0});
   CHECK(flows.size() == 8);
   std::vector<FlowForecast::Stock> stocks(2);
   for (size_t i = 0; i < flows.size(); ++i) stocks[i % 2].paths.push_back(i);
@@ -189,7 +189,7 @@ TEST(parts) {
   test::running() = "parts";
   FlowForecast forecast(&board());
   forecast.set_parts(std::vector<double>(board().limits().size(), 0.5));
-  std::vector<Flow> flows = flows_of(forecast, Place{-1, 0}, Place{0});
+  std::vector<Flow> flows = flows_of(Place{-1, 0}, Place{0});
   const double ns = forecast.share(0, {all_of(flows, kBytes)}, &flows);
   CHECK(near(kBytes / ns, 221 / 2.0));
 }

@@ -28,6 +28,12 @@ def test_a_step_is_one_line_before_and_one_after(tmp_path: Path) -> None:
     assert log.read_text() == "words\n"
 
 
+def test_a_step_shows_what_the_compiler_warned_of(tmp_path: Path) -> None:
+    warning = "a.cpp:97:48: warning: unused parameter 'b' [-Wunused-parameter]"
+    done = run(tmp_path / "a.log", "printf", "%s\n", "words", warning, "warning: no files matching")
+    assert done.returncode == 0 and done.stdout.splitlines()[2:] == [f"   {warning}"]
+
+
 def test_a_step_that_fails_shows_the_end_of_its_log(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     done = run(log, sys.executable, str(PROGRAMS / "fails_loudly.py"))

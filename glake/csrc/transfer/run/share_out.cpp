@@ -93,8 +93,7 @@ Cutting cutting_of(const PlannedPath& path, double bytes, CutTerms terms,
   return {path.path, terms, bytes};
 }
 
-FlowForecast::Flow flow_of(const PlannedPath& path, size_t copies, double delay_ns,
-                           const FlowForecast& forecast) {
+FlowForecast::Flow flow_of(const PlannedPath& path, size_t copies, double delay_ns) {
   FlowForecast::Flow flow;
   flow.route = route_of(path.path);
   flow.rate = path.rate;
@@ -171,7 +170,7 @@ class Dealing {
         terms.flows = division.at_once[i];
         const Cutting cutting = cutting_of(path, part, std::move(terms), loads_, forecast_);
         double& before = calls[path.path.worker];
-        flows[i] = flow_of(path, division.at_once[i], cutting.delay_ns() + before, forecast_);
+        flows[i] = flow_of(path, division.at_once[i], cutting.delay_ns() + before);
         before += 2 * TransferTuning::kCallNs + TransferTuning::kPathNs;
       }
     }
@@ -384,7 +383,7 @@ std::vector<FlowForecast::Flow> flows_of(const Expected& copy, uint64_t copy_ns,
     const bool plain = copy.plan->paths.size() == 1 && !relayed(path);
     const auto each = static_cast<Bytes>(static_cast<double>(copy.bytes) / copies);
     const size_t at_once = plain ? 1 : at_once_of(*copy.plan, path, each, copy_ns);
-    flows.push_back(flow_of(path, at_once, copies * cutting.delay_ns(), forecast));
+    flows.push_back(flow_of(path, at_once, copies * cutting.delay_ns()));
     flows.back().bytes = bytes;
   }
   return flows;
@@ -397,8 +396,7 @@ double Outlook::calls_weigh() const {
 
 double plain_end_ns(const Request& request, const PlannedPath& direct, uint64_t copy_ns,
                     uint64_t now, FlowForecast* forecast) {
-  std::vector<FlowForecast::Flow> flows{
-      flow_of(direct, 1, static_cast<double>(copy_ns), *forecast)};
+  std::vector<FlowForecast::Flow> flows{flow_of(direct, 1, static_cast<double>(copy_ns))};
   return forecast->share(now, {{static_cast<double>(request.parts.total()), {0}}}, &flows,
                          request.stream_key());
 }
