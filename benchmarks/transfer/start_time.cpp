@@ -3,6 +3,8 @@
 #include <cuda.h>
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <memory>
 #include <sstream>
@@ -17,6 +19,7 @@ namespace {
 
 constexpr size_t kSizes[] = {1, 16, 256};  // MiB
 constexpr int kAgain = 24;                 // copies after the first, in each round
+constexpr int kNew = 12;                   // copies of new sizes after them
 
 void expect(bool good, const std::string& what) {
   char text[512] = "";
@@ -170,6 +173,13 @@ Took once(const Machine& machine, Kind kind, size_t bytes, unsigned flags) {
   return took;
 }
 
+// Sizes from half of `bytes` to all of it. None comes again in a program's run.
+size_t new_size(size_t bytes) {
+  static double part = 0;
+  part = std::fmod(part + 0.6180339887, 1.0);
+  return static_cast<size_t>((0.5 + part / 2) * static_cast<double>(bytes)) / 4096 * 4096;
+}
+
 double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2),
                    values.end());
@@ -188,6 +198,12 @@ void measure(const Machine& machine, Kind kind, size_t bytes, unsigned flags,
   }
   report->add(label, subject, "again_us", median(starts));
   report->add(label, subject, "call_us", median(calls));
+  std::vector<double> fresh;
+  for (int i = 0; i < kNew; ++i) {
+    fresh.push_back(once(machine, kind, new_size(bytes), flags).start_us);
+  }
+  report->add(label, subject, "new_us", median(fresh));
+  report->add(label, subject, "new_worst_us", *std::max_element(fresh.begin(), fresh.end()));
   Machine::close();
 }
 

@@ -24,10 +24,13 @@ PATTERN = Pattern(
     metrics=(
         Metric("first_us", "first us", "", 1),
         Metric("again_us", "again us", "", 1),
+        Metric("new_us", "new size us", "", 1),
+        Metric("new_worst_us", "new size, worst us", "", 1),
         Metric("call_us", "again: call returns, us", "", 1),
     ),
     note="first: of an engine that has just been opened. again: each copy is waited for before "
-    "the next. all h2d: one into each GPU, begun by one thread; the mean of its copies. Contains "
+    "the next. new size: copies of sizes that were not seen before, which come after those. "
+    "all h2d: one into each GPU, begun by one thread; the mean of its copies. Contains "
     "the simulated driver's own time.",
     subjects={
         "glake": "the transfer engine, copies in a stream's order",

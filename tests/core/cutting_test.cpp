@@ -112,6 +112,24 @@ TEST(chunks_wait_for_their_calls) {
   CHECK(near(pipeline_ns(terms, {kByte, kByte}), terms.calls_ns + kStart + kByte / 50));
 }
 
+// The race says no sooner than is true that it takes longer than the best one.
+TEST(a_race_that_is_lost_ends_early) {
+  for (const bool joined : {false, true}) {
+    const std::vector<double> chunks{3 * kByte, 2 * kByte, 4 * kByte, kByte};
+    PipelineTerms terms = terms_of({20, 30, 50}, joined);
+    for (const double each : {0.0, 5e4}) {
+      terms.calls_ns = each;
+      const double whole = pipeline_ns(terms, chunks);
+      for (const double most : {0.0, 0.3 * whole, 0.999 * whole}) {
+        const double said = pipeline_ns(terms, chunks, most);
+        CHECK_TEXT(said > most && said <= whole, std::to_string(said));
+      }
+      CHECK(pipeline_ns(terms, chunks, 0.3 * whole) < 0.9 * whole);
+      CHECK(near(pipeline_ns(terms, chunks, whole), whole));
+    }
+  }
+}
+
 TEST(pieces_start_one_by_one) {
   PipelineTerms terms = terms_of({50, 50});
   terms.singly = {0, 1};

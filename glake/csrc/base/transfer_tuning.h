@@ -67,6 +67,8 @@ struct TransferTuning {
   static constexpr double kThinShare = 0.05;
   // The most decisions kept, which is enough for both directions of each of 16 GPUs.
   static constexpr size_t kMostDecisions = 32;
+  // A copy of a size that is at most so many times as long or as short is divided alike at first.
+  static constexpr double kNearSize = 1.09;
   // A copy that is made again and again: its division is improved in at most kTrials copies, until
   // its paths end within kEven of its time. After a trial that took longer, the next one moves half
   // as many bytes, but not less than kLeastStep of what would make the ends even. At most
@@ -109,6 +111,9 @@ struct TransferTuning {
   // Copies that flow at the same time.
   // If copies share links, a forecast may promise this many times too much: a guess.
   static constexpr double kUnsure = 1.05;
+  // A copy that nothing follows has fewer chunks than seem best only where that is forecast to gain
+  // this much: forecasts see too little of what hops lose between chunks.
+  static constexpr double kFewerChunksGain = 1.02;
   // If a copy takes at least this many ns, several ways to deal it out are compared. Each takes
   // some 20 us of the caller's time, which no simulated clock shows. A guess.
   static constexpr double kWorthAsking = 1'000'000;

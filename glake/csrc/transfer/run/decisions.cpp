@@ -6,32 +6,69 @@
 #include "base/transfer_tuning.h"
 
 namespace glake::transfer {
-bool Decisions::Question::operator==(const Question& other) const {
+namespace {
+
+// The same decision for a copy of another size, which is yet to be cut.
+DecisionPtr for_other_size(const Decision& known) {
+  auto decision = std::make_shared<Decision>();
+  decision->plan = known.plan;
+  decision->calls_ns = known.calls_ns;
+  if (known.division != nullptr) {
+    decision->division = std::make_shared<const Division>(*known.division);
+  }
+  return decision;
+}
+
+}  // namespace
+
+bool Decisions::Question::like(const Question& other) const {
   const auto same = [](const Expected& a, const Expected& b) {
     return a.plan == b.plan && a.bytes == b.bytes && a.copies == b.copies;
   };
-  return bytes == other.bytes && known == other.known && possible == other.possible &&
-         plans == other.plans &&
+  return known == other.known && possible == other.possible && plans == other.plans &&
          std::equal(next.begin(), next.end(), other.next.begin(), other.next.end(), same);
 }
 
 DivisionTrials& Decisions::of(Question question) {
-  for (auto& [other, trials] : kept_) {
-    if (other == question) return trials;
+  for (Kept& kept : kept_) {
+    if (kept.question == question) return kept.trials;
   }
+  Kept begun = begin(std::move(question));
   if (kept_.size() < TransferTuning::kMostDecisions) {
-    return kept_.emplace_back(std::move(question), DivisionTrials(1)).second;
+    return kept_.emplace_back(std::move(begun)).trials;
   }
-  auto& oldest = kept_[oldest_];
-  oldest = {std::move(question), DivisionTrials(1)};
+  Kept& oldest = kept_[oldest_];
   oldest_ = (oldest_ + 1) % TransferTuning::kMostDecisions;
-  return oldest.second;
+  oldest = std::move(begun);
+  return oldest.trials;
+}
+
+// Takes the decision of the nearest size. A size that is near to one that was itself near to the
+// one that was decided for is not near.
+Decisions::Kept Decisions::begin(Question question) const {
+  const auto apart = [&](Bytes bytes) {
+    const auto a = static_cast<double>(bytes), b = static_cast<double>(question.bytes);
+    return std::max(a, b) / std::max(std::min(a, b), 1.0);
+  };
+  const Kept* nearest = nullptr;
+  for (const Kept& kept : kept_) {
+    const bool good = kept.trials.best(0) != nullptr && kept.question.like(question) &&
+                      apart(kept.decided_for) <= TransferTuning::kNearSize;
+    if (!good) continue;
+    if (nearest == nullptr || apart(kept.question.bytes) < apart(nearest->question.bytes)) {
+      nearest = &kept;
+    }
+  }
+  Kept begun{std::move(question), DivisionTrials(1), 0};
+  begun.decided_for = nearest != nullptr ? nearest->decided_for : begun.question.bytes;
+  if (nearest != nullptr) begun.trials.decide(0, for_other_size(*nearest->trials.best(0)));
+  return begun;
 }
 
 void Decisions::saw(const DivisionPtr& division, const DivisionTimes& times) {
-  for (auto& [question, trials] : kept_) {
-    const DecisionPtr& next = trials.next(0);
-    if (next != nullptr && next->division == division) return trials.saw({times}, times.ns);
+  for (Kept& kept : kept_) {
+    const DecisionPtr& next = kept.trials.next(0);
+    if (next != nullptr && next->division == division) return kept.trials.saw({times}, times.ns);
   }
 }
 

@@ -1,11 +1,10 @@
 // Keeps what was decided for copies that began while nothing else ran. A copy that is the same in
-// all that the decision depends on goes the same way. To decide again would take tens of
-// microseconds of its caller's time. What each path of such a copy took corrects the division of
-// the next one (division_trials.h).
+// all that the decision depends on goes the same way, and so does the first one of a size that is
+// near: to decide again would take up to a millisecond of its caller's time. What each path of such
+// a copy took corrects the division of the next one of the same size (division_trials.h).
 #pragma once
 
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "transfer/run/division_trials.h"
@@ -22,10 +21,12 @@ class Decisions {
     std::vector<PlanPtr> plans;
     std::vector<Expected> next;
     bool known = false, possible = false;  // as in Outlook; whether a plain copy is possible
-    bool operator==(const Question& other) const;
+    bool operator==(const Question& other) const { return bytes == other.bytes && like(other); }
+    bool like(const Question& other) const;  // but for the size
   };
 
-  // What is kept of the one copy that it asks about. If nothing is, what is decided now is kept
+  // What is kept of the one copy that it asks about. If nothing is, it begins with what is kept of
+  // a copy that differs a little in size. If there is none either, what is decided now is kept
   // there. Valid until the next call.
   DivisionTrials& of(Question question);
   // A copy that was divided this way ran alone, and took these times.
@@ -33,7 +34,14 @@ class Decisions {
   void forget() { kept_.clear(); }
 
  private:
-  std::vector<std::pair<Question, DivisionTrials>> kept_;
+  struct Kept {
+    Question question;
+    DivisionTrials trials;
+    Bytes decided_for;  // the size of the copy of which something was decided first
+  };
+  Kept begin(Question question) const;
+
+  std::vector<Kept> kept_;
   size_t oldest_ = 0;
 };
 

@@ -1,6 +1,7 @@
 // Computes when the chunks of a path have gone over all of its hops.
 #pragma once
 
+#include <limits>
 #include <vector>
 
 #include "base/transfer_tuning.h"
@@ -27,7 +28,9 @@ struct PipelineTerms {
 // How many copies a chunk takes on a hop that is `singly`, on average.
 double copies_of(double chunk, double piece, bool in_rows);
 // After how many ns the last chunk has landed. The chunks use the streams of a hop in turn, and the
-// copies that flow on a hop have equal parts of its rate. `chunks`: their bytes.
-double pipeline_ns(const PipelineTerms& terms, const std::vector<double>& chunks);
+// copies that flow on a hop have equal parts of its rate. `chunks`: their bytes. Where it is sure
+// to be more than `most`, it returns early, with any number above that.
+double pipeline_ns(const PipelineTerms& terms, const std::vector<double>& chunks,
+                   double most = std::numeric_limits<double>::infinity());
 
 }  // namespace glake::transfer

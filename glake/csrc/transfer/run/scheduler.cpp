@@ -414,7 +414,10 @@ DecisionPtr Scheduler::decide(const Request& request, const std::vector<PlanPtr>
         const double busiest = under_way_.forecast().busiest(shares.flows, request.stream_key());
         shares.end_ns = std::max({shares.end_ns, busiest, shares.calls_ns});
         const double cost = shares.end_ns + outlook.calls_weigh() * shares.calls_ns;
-        const double doubt = by_rate && !thorough ? TransferTuning::kUnsure : 1;
+        const bool fewer = outlook.known && followers != next.size();
+        const double doubt = by_rate && !thorough ? TransferTuning::kUnsure
+                             : fewer              ? TransferTuning::kFewerChunksGain
+                                                  : 1;
         if (!best.paths.empty() && doubt * cost >= least) continue;
         best = std::move(shares);
         least = cost;

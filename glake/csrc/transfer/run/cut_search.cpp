@@ -1,0 +1,322 @@
+#include "transfer/run/cut_search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "transfer/run/chunk_copier.h"
+#include "transfer/run/pipeline_race.h"
+
+namespace glake::transfer {
+namespace {
+
+constexpr auto kLeast = static_cast<double>(TransferTuning::kLeastChunk);
+constexpr double kMost = 64;  // chunks
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+constexpr double kFits = 0.95;  // bytes are rounded by 4.5 per cent, and chunks must fit the buffer
+// Hops whose paces differ by less are equally fast: less than one step of KnownCuts' rounding.
+constexpr double kSamePace = 1.02;
+
+// How the lengths of chunks change: each is so many times as long as the one before it up to the
+// longest, and so many times shorter behind it.
+struct Slopes {
+  double rise = 1, fall = 1;
+};
+
+// By how much the hops in front of the slow ones and those behind them are faster than these; 1
+// where there is none.
+Slopes gains_of(const std::vector<Rate>& paces) {
+  const Rate slowest = *std::min_element(paces.begin(), paces.end());
+  const auto slow = [&](Rate pace) { return pace < kSamePace * slowest; };
+  const auto first = std::find_if(paces.begin(), paces.end(), slow);
+  const auto last = std::find_if(paces.rbegin(), paces.rend(), slow).base();
+  Slopes gains;
+  if (first != paces.begin()) gains.rise = *std::min_element(paces.begin(), first) / slowest;
+  if (last != paces.end()) gains.fall = *std::min_element(last, paces.end()) / slowest;
+  return gains;
+}
+
+// The first chunks are shorter, so that those that flow at once do not end together: the first of
+// two has half of its length.
+double first_part(size_t chunk, size_t flows) {
+  return std::min(static_cast<double>(chunk + 1) / static_cast<double>(flows), 1.0);
+}
+
+// The lengths of `count` chunks which together have `bytes` bytes. None: one would be longer than
+// `longest`.
+std::optional<std::vector<double>> lengths_of(double bytes, size_t count, const Slopes& slopes,
+                                              size_t flows, double longest) {
+  const size_t peak = slopes.rise > 1 ? (slopes.fall > 1 ? count / 2 : count - 1) : 0;
+  std::vector<double> parts(count, 1);
+  for (size_t i = peak; i > 0; --i) parts[i - 1] = parts[i] / slopes.rise;
+  for (size_t i = peak + 1; i < count; ++i) parts[i] = parts[i - 1] / slopes.fall;
+  std::vector<double> most(count, longest);
+  if (count > 1) {
+    const size_t first = std::min(count, flows) - 1;
+    for (size_t i = first; i-- > 0;) {
+      parts[i] = std::min(parts[i], first_part(i, flows) * parts[first]);
+      most[i] *= first_part(i, flows);
+    }
+  }
+  if (std::accumulate(most.begin(), most.end(), 0.0) < bytes) return {};
+  // What is cut off of those that are too long is given to the others.
+  double left = bytes, sum = std::accumulate(parts.begin(), parts.end(), 0.0);
+  for (bool again = true; again;) {
+    again = false;
+    for (size_t i = 0; i < count; ++i) {
+      if (parts[i] <= 0 || parts[i] * left <= most[i] * sum) continue;
+      left -= most[i];
+      sum -= parts[i];
+      parts[i] = 0;
+      again = true;
+    }
+  }
+  for (size_t i = 0; i < count; ++i) parts[i] = parts[i] > 0 ? parts[i] * left / sum : most[i];
+  return parts;
+}
+
+// While the first hop fills so many, the second empties as many less one.
+size_t least_buffers(size_t flows) {
+  return std::max(2 * flows - 1, TransferTuning::kLeastBuffers);
+}
+
+// What the lengths of chunks are like, for a number of them. `power`: how much of what the faster
+// hops gain makes chunks longer or shorter than their neighbours.
+struct Shape {
+  double power = 0;
+  bool joined = false;
+};
+constexpr double kPowers[] = {0, 0.25, 0.5, 1};
+
+// The constants of the search are guesses.
+class Search {
+ public:
+  Search(const Path& path, const CutTerms& terms, double bytes)
+      : path_(path),
+        terms_(terms),
+        bytes_(bytes),
+        slowest_(*std::min_element(terms.paces.begin(), terms.paces.end())),
+        gains_(gains_of(terms.paces)),
+        may_join_(may_join(path, terms)),
+        longest_(kFits * static_cast<double>(longest_chunk(terms.flows))),
+        most_(std::max(std::round(std::min(terms.most, most_chunks(bytes))), 1.0)) {
+    for (const Hop& hop : path.hops) {
+      const bool pieces = terms.by_engines && terms.piece > 0;
+      singly_.push_back(pieces && !hop.from.host() && !hop.to.host() ? 1 : 0);
+    }
+  }
+
+  Cut run() const {
+    Found best = find();
+    if (terms_.times != 1) {
+      const double wanted = static_cast<double>(best.lengths.size()) * terms_.times;
+      const double most = 2 * bytes_ / kLeast;
+      const auto count = static_cast<size_t>(std::max(std::round(std::min(wanted, most)), 1.0));
+      Found other = of_count(count, false, {});
+      if (may_join_) {
+        Found joined = of_count(count, true, {});
+        if (joined.beats(other)) other = std::move(joined);
+      }
+      if (other.possible()) best = std::move(other);
+    }
+    Cut cut;
+    double end = 0;
+    for (const double length : best.lengths) cut.ends.push_back((end += length) / bytes_);
+    cut.joined = best.shape.joined;
+    cut.longest = static_cast<double>(longest_chunk(terms_.flows));
+    cut.delay_ns = std::max(best.ns - bytes_ / slowest_, 0.0);
+    return cut;
+  }
+
+ private:
+  struct Found {
+    Shape shape;
+    std::vector<double> lengths;  // empty: none are possible
+    double ns = 0, cost = 0;
+    bool possible() const { return !lengths.empty(); }
+    bool beats(const Found& other) const {
+      return possible() && (!other.possible() || cost < other.cost);
+    }
+  };
+  static constexpr double kLadder = 1.2;  // from one number of chunks to the next
+  static constexpr int kRises = 5;  // so many numbers in a row cost more: no better one follows
+  static constexpr double kSteepest = 2;
+
+  // The numbers of chunks that are tried.
+  std::vector<size_t> ladder() const {
+    const double least =
+        bytes_ <= longest_
+            ? 1
+            : std::ceil(bytes_ / longest_ + (static_cast<double>(terms_.flows) - 1) / 2);
+    std::vector<size_t> counts{static_cast<size_t>(least)};
+    for (;;) {
+      const size_t last = counts.back();
+      const size_t next =
+          std::max(last + 1, static_cast<size_t>(static_cast<double>(last) * kLadder));
+      if (static_cast<double>(next) > most_) return counts;
+      counts.push_back(next);
+    }
+  }
+
+  // About how many chunks are best: each one has its calls and its start, and the hops behind the
+  // slowest one are late by one chunk each.
+  double likely_count(bool joined) const {
+    const double hops = static_cast<double>(terms_.paces.size());
+    const double each = terms_.blocked * chunk_calls_ns(path_, 1, 1, joined) +
+                        static_cast<double>(terms_.copy_ns) / static_cast<double>(terms_.flows);
+    return std::sqrt((hops - 1) * bytes_ / slowest_ / std::max(each, 1.0));
+  }
+
+  // Hops that share their streams and those that do not may be best with very unlike numbers.
+  Found find() const {
+    const std::vector<size_t> counts = ladder();
+    Found best = climb(counts, false);
+    if (!may_join_) return best;
+    Found joined = climb(counts, true);
+    return joined.beats(best) ? joined : best;
+  }
+
+  // What a cut costs falls with the number of chunks and then rises. So it starts where the least
+  // cost is likely, and goes down and up from there.
+  Found climb(std::vector<size_t> counts, bool joined) const {
+    const double likely = likely_count(joined);
+    size_t from = 0;
+    while (from + 1 < counts.size() && static_cast<double>(counts[from + 1]) <= likely) ++from;
+    Found best = of_count(counts[from], joined, {});
+    // There may be no lengths for the least numbers.
+    while (!best.possible()) {
+      if (++from == counts.size()) counts.push_back(counts.back() + 1);
+      best = of_count(counts[from], joined, {});
+    }
+    for (const bool up : {false, true}) {
+      int rises = 0;
+      for (size_t i = from; rises < kRises && (up ? ++i < counts.size() : i-- > 0);) {
+        Found found = of_count(counts[i], joined, best);
+        ++rises;
+        if (!found.beats(best)) continue;
+        best = std::move(found);
+        rises = 0;
+      }
+    }
+    return best;
+  }
+
+  // The best lengths of so many chunks. None, if they do not beat `best`.
+  Found of_count(size_t count, bool joined, Found best) const {
+    bool any = false;
+    for (const double power : kPowers) {
+      const Slopes slopes = slopes_of(count, power);
+      if (power != 0 && slopes.rise * slopes.fall <= 1.01) break;  // like the one before
+      // With more streams a race takes longer.
+      if (terms_.flows > TransferTuning::kFlows && power != 0 && power != 0.5) continue;
+      Found found = of_shape(count, {power, joined}, best);
+      if (!found.beats(best)) continue;
+      best = std::move(found);
+      any = true;
+    }
+    return any ? best : Found{};
+  }
+
+  Found of_shape(size_t count, const Shape& shape, const Found& best) const {
+    std::optional<std::vector<double>> lengths =
+        lengths_of(bytes_, count, slopes_of(count, shape.power), terms_.flows, longest_);
+    return lengths ? race(std::move(*lengths), shape, best) : Found{};
+  }
+
+  // What these lengths cost. If that is more than the best ones do, it may be even more.
+  Found race(std::vector<double> lengths, const Shape& shape, const Found& best) const {
+    const auto count = static_cast<double>(lengths.size());
+    const size_t buffers =
+        buffers_for(*std::max_element(lengths.begin(), lengths.end()), terms_.flows);
+    double calls = chunk_calls_ns(path_, count, buffers, shape.joined);
+    const auto hops = static_cast<double>(std::count(singly_.begin(), singly_.end(), 1));
+    for (const double length : lengths) {
+      calls +=
+          hops * (copies_of(length, terms_.piece, terms_.in_rows) - 1) * TransferTuning::kCallNs;
+    }
+    PipelineTerms terms;
+    terms.paces = terms_.paces;
+    terms.joined = shape.joined;
+    terms.flows = terms_.flows;
+    terms.buffers = buffers;
+    terms.start_ns = static_cast<double>(terms_.copy_ns);
+    terms.singly = singly_;
+    terms.piece = terms_.piece;
+    terms.in_rows = terms_.in_rows;
+    const double most = best.possible() ? best.cost - terms_.blocked * calls : kNoLimit;
+    // In a queue all calls are made before the copy begins. Otherwise its first chunks flow while
+    // the others are called. The cut must be good in both cases.
+    double ns = bytes_ / slowest_;
+    for (const double each : {0.0, calls / count}) {
+      terms.calls_ns = each;
+      if (ns < most) ns = std::max(ns, pipeline_ns(terms, lengths, most));
+    }
+    return {shape, std::move(lengths), ns, ns + terms_.blocked * calls};
+  }
+
+  // Not so steep that a chunk would be too short.
+  Slopes slopes_of(size_t count, double power) const {
+    const auto chunks = static_cast<double>(count);
+    // Where lengths fall from the first to the last, the longest has about twice the mean.
+    const double longest = std::max(4 * bytes_ / chunks / kLeast, 1.0);
+    const double steepest = std::pow(longest, 1 / std::max(chunks - 1, 1.0));
+    const auto slope = [&](double gain) {
+      return std::min({std::pow(gain, power), kSteepest, steepest});
+    };
+    return {slope(gains_.rise), slope(gains_.fall)};
+  }
+
+  const Path& path_;
+  const CutTerms& terms_;
+  const double bytes_;
+  const Rate slowest_;
+  const Slopes gains_;
+  const bool may_join_;
+  const double longest_;
+  const double most_;
+  std::vector<char> singly_;  // for each hop: its copies are pieces
+};
+
+}  // namespace
+
+bool may_join(const Path& path, const CutTerms& terms) {
+  return terms.by_engines && !terms.apart &&
+         ChunkHop::device_of(path.hops[0]) == ChunkHop::device_of(path.hops[1]);
+}
+
+double most_chunks(double bytes) { return std::min(kMost, 2 * bytes / kLeast); }
+
+Cut best_cut(const Path& path, const CutTerms& terms, double bytes) {
+  return Search(path, terms, bytes).run();
+}
+
+// Each chunk waits until its buffer was filled, and a chunk that is not among the first also waits
+// until its buffer was emptied. Each of these waits has an event that is recorded.
+double chunk_calls_ns(const Path& path, double chunks, size_t buffers, bool joined) {
+  const auto hops = static_cast<double>(path.hops.size());
+  const double apart = hops - (joined ? 2 : 1);
+  const double again = std::max(chunks - static_cast<double>(buffers), 0.0);
+  return hops * TransferTuning::kCallNs * chunks +
+         2 * apart * TransferTuning::kEventNs * (chunks + again);
+}
+
+// It is enough for the first hop to go on while the second is late for a while. The sizes of
+// buffers are powers of two.
+size_t buffers_for(double longest, size_t flows) {
+  Bytes bytes = TransferTuning::kLeastChunk;
+  while (static_cast<double>(bytes) < longest) bytes *= 2;
+  const size_t least = least_buffers(flows);
+  return std::clamp<size_t>(TransferTuning::kBuffered / bytes, least,
+                            std::max(TransferTuning::kMostBuffers, least));
+}
+
+Bytes longest_chunk(size_t flows) {
+  Bytes bytes = TransferTuning::kLongestChunk;
+  while (least_buffers(flows) * bytes > TransferTuning::kBuffered) bytes /= 2;
+  return bytes;
+}
+
+}  // namespace glake::transfer
