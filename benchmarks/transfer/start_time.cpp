@@ -177,7 +177,7 @@ Took once(const Machine& machine, Kind kind, size_t bytes, unsigned flags) {
 size_t new_size(size_t bytes) {
   static double part = 0;
   part = std::fmod(part + 0.6180339887, 1.0);
-  return static_cast<size_t>((0.5 + part / 2) * static_cast<double>(bytes)) / 4096 * 4096;
+  return static_cast<size_t>((0.5 + part / 2) * static_cast<double>(bytes)) / 256 * 256;
 }
 
 double median(std::vector<double> values) {

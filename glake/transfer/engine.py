@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -250,16 +250,20 @@ class Engine:
 
         Raises:
             InvalidArgument: no pairs, or what copy() refuses.
-            GlakeError: what copy() raises.
+            GlakeError: what copy() raises. The text names the pair, or its two places.
         """
-        given = [(dst, memory_of(dst, write=True), memory_of(src)) for dst, src in _pairs(pairs)]
+        given: list[tuple[Any, ArrayMemory, ArrayMemory]] = []
+        for dst, src in _pairs(pairs):
+            with _naming_pair(len(given)):
+                given.append((dst, memory_of(dst, write=True), memory_of(src)))
         groups: dict[tuple[Any, ...], list[strided.Parts]] = {}
         keep: list[Any] = []
         any_made = False
-        for _, to, of in given:
-            to, of, parts, made = _planned(to, of)
+        for number, (_, to, of) in enumerate(given):
+            with _naming_pair(number):
+                to, of, parts, made = _planned(to, of)
+                streams = tuple(_ordering(stream, to, of, made))
             any_made = any_made or made
-            streams = tuple(_ordering(stream, to, of, made))
             keep.append(_owners(to, of))
             if parts.count:
                 places = (self._place(to), self._place(of), _checks(to, of))
@@ -422,6 +426,16 @@ def _pairs(given: Any) -> list[tuple[Any, Any]]:
                 f"copy_batch: number {number} is no (dst, src) pair of two arrays, but {what}"
             )
     return pairs
+
+
+@contextlib.contextmanager
+def _naming_pair(number: int) -> Iterator[None]:
+    """Says in the text of an error which pair of a batch it is about."""
+    try:
+        yield
+    except GlakeError as error:
+        error.args = (f"copy_batch: number {number}: {error}",)
+        raise
 
 
 def _checks(to: ArrayMemory, of: ArrayMemory) -> int:

@@ -10,6 +10,7 @@
 #include "base/transfer_tuning.h"
 #include "harness.h"
 #include "transfer/buffers/parts.h"
+#include "transfer/run/cut_search.h"
 #include "transfer/run/pipeline_race.h"
 
 namespace {

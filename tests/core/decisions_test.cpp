@@ -54,9 +54,11 @@ TEST(the_last_few_are_kept) {
     return decisions.of(question(static_cast<glake::Bytes>(1000 * std::pow(1.2, i)), plan));
   };
   for (int i = 1; i <= 100; ++i) of(i).decide(0, std::make_shared<const Decision>());
-  // What is asked about anew takes the place of what was asked about first.
+  // What is asked about anew takes the place of what was not asked about for longest.
   for (int i = 69; i <= 100; ++i) CHECK(of(i).next(0) != nullptr);
   for (int i = 1; i <= 68; ++i) CHECK(of(i).next(0) == nullptr);
+  of(1).decide(0, std::make_shared<const Decision>());
+  for (int i = 2; i <= 68; ++i) CHECK(of(1).next(0) != nullptr && of(i).next(0) == nullptr);
 }
 
 // A copy of a new size begins with what was decided for one that is nearly as long, but is improved
@@ -88,9 +90,15 @@ TEST(a_near_size_is_divided_alike) {
   CHECK(of(92).next(0) != nullptr && of(111).next(0) == nullptr && of(89).next(0) == nullptr);
   of(111).decide(0, decided(5));
   CHECK(of(110.5).next(0)->division->at_once[0] == 5 && of(108).next(0) == near);
-  DivisionTimes times{9, {}};
-  decisions.saw(near->division, times);
-  CHECK(of(100).next(0) == known);
+  decisions.saw(near->division, {9, {}});
+  CHECK(of(100).next(0) == known && of(100).tries() == 0);
+  // Of several near sizes it takes the one that was improved most, not the nearest.
+  of(104);
+  decisions.saw(known->division, {9, {}});
+  decisions.saw(of(100).next(0)->division, {8, {}});
+  const double learnt = of(100).best(0)->division->chunks;
+  CHECK(of(100).tries() == 2 && learnt != 1 && of(104).next(0)->division->chunks == 1);
+  CHECK(of(103).next(0)->division->chunks == learnt);
 }
 
 // The names of the paths. Their bytes change from copy to copy, while the engine learns.

@@ -233,6 +233,7 @@ TEST(requests_that_begin_together) {
   both[1].size += 8;
   both[1].dst_device = 99;
   begins_nothing(GLAKE_INVALID_DEVICE);
+  CHECK_TEXT(test::last_error().find("cpu to cuda:99: ") != std::string::npos, test::last_error());
   both[1].dst_device = 1;
   both[1].ordered = both[1].also_ordered = 1;
   both[1].stream_device = 1;

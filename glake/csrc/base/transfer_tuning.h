@@ -67,7 +67,8 @@ struct TransferTuning {
   static constexpr double kThinShare = 0.05;
   // The most decisions kept, which is enough for both directions of each of 16 GPUs.
   static constexpr size_t kMostDecisions = 32;
-  // A copy of a size that is at most so many times as long or as short is divided alike at first.
+  // A copy of a size that is at most so many times as long or as short is divided alike at first. A
+  // guess.
   static constexpr double kNearSize = 1.09;
   // A copy that is made again and again: its division is improved in at most kTrials copies, until
   // its paths end within kEven of its time. After a trial that took longer, the next one moves half
@@ -78,6 +79,8 @@ struct TransferTuning {
   // A trial has more chunks only if its calls take at most kCallsPart of the copy's time.
   static constexpr double kCallsPart = 0.3;
   static constexpr double kMoreChunks = 1.4, kFewerChunks = 0.7;
+  // Trials after trials, which noise may decide, change the number of chunks by this much at most.
+  static constexpr double kMostChunkFactor = 3;
   static constexpr double kEven = 0.01, kLeastStep = 0.3, kMostDelay = 0.5, kDrift = 1.1;
   // The plain copies of at most kTimings bursts are timed. That takes calls of some kTimingNs for
   // each copy. Where they would be over kTimingPart of the burst's time, none is timed. Guesses.
@@ -111,8 +114,8 @@ struct TransferTuning {
   // Copies that flow at the same time.
   // If copies share links, a forecast may promise this many times too much: a guess.
   static constexpr double kUnsure = 1.05;
-  // A copy that nothing follows has fewer chunks than seem best only where that is forecast to gain
-  // this much: forecasts see too little of what hops lose between chunks.
+  // If it is known what follows a copy, it has fewer chunks than seem best only where that is
+  // forecast to gain this much: forecasts see too little of what hops lose between chunks. A guess.
   static constexpr double kFewerChunksGain = 1.02;
   // If a copy takes at least this many ns, several ways to deal it out are compared. Each takes
   // some 20 us of the caller's time, which no simulated clock shows. A guess.
@@ -158,7 +161,7 @@ struct TransferTuning {
   // What a caller's time costs, as a part of a copy's time. kBlocked counts if no later copy waits
   // until this one is enqueued, kBlockedUnknown if one may wait. Guesses.
   static constexpr double kBlocked = 0.1, kBlockedUnknown = 1;
-  // On a relayed path. With more copies at once it is shorter (cutting.h).
+  // On a relayed path. With more copies at once it is shorter (cut_search.h).
   static constexpr Bytes kLongestChunk = 16 * kMiB;
   // So that no short chunk is left of a range, a path may carry a kOverPart-th more than its part.
   static constexpr Bytes kOverPart = 64;

@@ -29,6 +29,10 @@ std::unique_ptr<topology::Topology> parsed(const std::string& platform, const st
   }
 }
 
+std::string end_text(int device) {
+  return device >= 0 ? device_text(device) : device == GLAKE_HOST ? "cpu" : "memory";
+}
+
 }  // namespace
 
 Engine::Engine(Driver& driver, std::unique_ptr<Allocator> allocator, const std::string& platform,
@@ -97,13 +101,24 @@ void Engine::stream_wait(uint64_t id, int device, StreamHandle stream) {
 uint64_t Engine::begin(const glake_copy_request& given) { return begin(checked(given)); }
 
 void Engine::begin_all(const std::vector<glake_copy_request>& given, uint64_t* ids) {
+  // Says in the text of an error which of the copies it is about.
+  const auto naming = [&](int dst, int src, auto&& step) {
+    try {
+      return step();
+    } catch (const Error& e) {
+      if (given.size() < 2) throw;
+      throw Error(e.code(), end_text(src) + " to " + end_text(dst) + ": " + e.what());
+    }
+  };
   std::vector<Request> requests;
-  for (const glake_copy_request& one : given) requests.push_back(checked(one));
+  for (const glake_copy_request& one : given) {
+    requests.push_back(naming(one.dst_device, one.src_device, [&] { return checked(one); }));
+  }
   const bool announced = announce(&requests);
   try {
     for (Request& request : requests) {
       if (ending_) throw Error(GLAKE_TRANSFER_CLOSED, "the transfer engine was closed");
-      *ids++ = begin(std::move(request));
+      *ids++ = naming(request.dst.gpu, request.src.gpu, [&] { return begin(std::move(request)); });
     }
   } catch (...) {
     if (announced) bursts_.end();

@@ -216,7 +216,7 @@ def test_raw_memory_is_looked_into_at_any_size() -> None:
     for address, device in [(12345678, 0), (12345678, -1), (block.address + (1 << 40), 0)]:
         refused("no memory|never given out", t.Raw(address, size, device), block)
         refused("no memory|never given out", block, t.Raw(address, size, device))
-        with pytest.raises(errors.InvalidPointer):
+        with pytest.raises(errors.InvalidPointer, match="^(cpu|cuda:0) to cuda:0: "):
             t.copy_batch([(other, block), (block, t.Raw(address, size, device))])
     for address, said, match in [
         (data.ctypes.data, 0, "host memory, not memory of cuda:0"),
@@ -247,6 +247,10 @@ def test_destinations_of_a_batch_differ() -> None:
     block, data = Device((512,)), numbers(1024)
     with pytest.raises(errors.InvalidArgument, match="two destinations overlap"):
         t.copy_batch([(block, data[:512]), (block, data[512:])])
+    with pytest.raises(errors.InvalidArgument, match="^copy_batch: number 1: .*513"):
+        t.copy_batch([(block, data[:512]), (block, data[:513])])
+    with pytest.raises(errors.InvalidArgument, match="^copy_batch: number 1: "):
+        t.copy_batch([(block, data[:512]), (None, data[:512])])
 
 
 def test_items_are_named_as_numpy_names_them() -> None:

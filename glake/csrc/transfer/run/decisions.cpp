@@ -30,38 +30,40 @@ bool Decisions::Question::like(const Question& other) const {
 }
 
 DivisionTrials& Decisions::of(Question question) {
+  ++asked_;
   for (Kept& kept : kept_) {
-    if (kept.question == question) return kept.trials;
+    if (!(kept.question == question)) continue;
+    kept.asked = asked_;
+    return kept.trials;
   }
   Kept begun = begin(std::move(question));
   if (kept_.size() < TransferTuning::kMostDecisions) {
     return kept_.emplace_back(std::move(begun)).trials;
   }
-  Kept& oldest = kept_[oldest_];
-  oldest_ = (oldest_ + 1) % TransferTuning::kMostDecisions;
-  oldest = std::move(begun);
-  return oldest.trials;
+  const auto before = [](const Kept& a, const Kept& b) { return a.asked < b.asked; };
+  return (*std::min_element(kept_.begin(), kept_.end(), before) = std::move(begun)).trials;
 }
 
-// Takes the decision of the nearest size. A size that is near to one that was itself near to the
-// one that was decided for is not near.
+// Takes the decision that was improved most of those that were first made for a near size; of
+// several, that of the nearest size.
 Decisions::Kept Decisions::begin(Question question) const {
   const auto apart = [&](Bytes bytes) {
     const auto a = static_cast<double>(bytes), b = static_cast<double>(question.bytes);
     return std::max(a, b) / std::max(std::min(a, b), 1.0);
   };
-  const Kept* nearest = nullptr;
+  const auto rank = [&](const Kept& kept) {
+    return std::pair(-kept.trials.tries(), apart(kept.question.bytes));
+  };
+  const Kept* known = nullptr;
   for (const Kept& kept : kept_) {
     const bool good = kept.trials.best(0) != nullptr && kept.question.like(question) &&
                       apart(kept.decided_for) <= TransferTuning::kNearSize;
     if (!good) continue;
-    if (nearest == nullptr || apart(kept.question.bytes) < apart(nearest->question.bytes)) {
-      nearest = &kept;
-    }
+    if (known == nullptr || rank(kept) < rank(*known)) known = &kept;
   }
-  Kept begun{std::move(question), DivisionTrials(1), 0};
-  begun.decided_for = nearest != nullptr ? nearest->decided_for : begun.question.bytes;
-  if (nearest != nullptr) begun.trials.decide(0, for_other_size(*nearest->trials.best(0)));
+  Kept begun{std::move(question), DivisionTrials(1), 0, asked_};
+  begun.decided_for = known != nullptr ? known->decided_for : begun.question.bytes;
+  if (known != nullptr) begun.trials.decide(0, for_other_size(*known->trials.best(0)));
   return begun;
 }
 

@@ -1,9 +1,11 @@
 // Keeps what was decided for copies that began while nothing else ran. A copy that is the same in
 // all that the decision depends on goes the same way, and so does the first one of a size that is
-// near: to decide again would take up to a millisecond of its caller's time. What each path of such
-// a copy took corrects the division of the next one of the same size (division_trials.h).
+// near, for as long as such sizes keep coming: to decide again would take up to some milliseconds
+// of its caller's time. What each path of such a copy took corrects the division of the next one of
+// the same size (division_trials.h).
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -38,11 +40,12 @@ class Decisions {
     Question question;
     DivisionTrials trials;
     Bytes decided_for;  // the size of the copy of which something was decided first
+    uint64_t asked;     // the number of the last question about it
   };
   Kept begin(Question question) const;
 
-  std::vector<Kept> kept_;
-  size_t oldest_ = 0;
+  std::vector<Kept> kept_;  // if full, the one that was not asked about for longest goes
+  uint64_t asked_ = 0;      // questions
 };
 
 }  // namespace glake::transfer

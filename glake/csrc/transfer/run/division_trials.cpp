@@ -211,6 +211,8 @@ bool DivisionTrials::try_chunks(const ChunkMove& move) {
     const Decision& known = *best_[i];
     if (move.times > 1 && move.times * known.calls_ns > most) return false;
     if (known.plan == nullptr) continue;
+    const double chunks = move.times * known.division->chunks;
+    if (std::max(chunks, 1 / chunks) > TransferTuning::kMostChunkFactor) return false;
     changed = changed || move.times != 1 || (move.apart && may_be_joined(known));
     trial[i] = uncut(known, *known.division, move.times, move.apart);
   }

@@ -54,6 +54,8 @@ class DivisionTrials {
   // The best that is known of it.
   const DecisionPtr& best(size_t i) const { return best_[i]; }
   void decide(size_t i, DecisionPtr decision) { best_[i] = std::move(decision); }
+  // How many trials were made.
+  int tries() const { return tries_; }
   // The same as next(i), cut into chunks. `keep`: its chunks are those of each copy like it, and
   // are kept. If not, only the time of its calls is.
   void cut(size_t i, DecisionPtr decision, bool keep);

@@ -28,8 +28,8 @@ struct PipelineTerms {
 // How many copies a chunk takes on a hop that is `singly`, on average.
 double copies_of(double chunk, double piece, bool in_rows);
 // After how many ns the last chunk has landed. The chunks use the streams of a hop in turn, and the
-// copies that flow on a hop have equal parts of its rate. `chunks`: their bytes. Where it is sure
-// to be more than `most`, it returns early, with any number above that.
+// copies that flow on a hop have equal parts of its rate. `chunks`: their bytes. Once it is
+// sure to be more than `most`, it returns early, with less than is true, but more than `most`.
 double pipeline_ns(const PipelineTerms& terms, const std::vector<double>& chunks,
                    double most = std::numeric_limits<double>::infinity());
 

@@ -400,7 +400,7 @@ DecisionPtr Scheduler::decide(const Request& request, const std::vector<PlanPtr>
   }
   Shares best;
   PlanPtr taken;
-  double least = 0;
+  double least = 0, least_doubted = 0;
   const bool thorough =
       expected_ns(*plans.front(), request.parts.total(), copy_ns()) >= TransferTuning::kWorthAsking;
   const bool sockets = !request.stripes.empty();
@@ -418,9 +418,10 @@ DecisionPtr Scheduler::decide(const Request& request, const std::vector<PlanPtr>
         const double doubt = by_rate && !thorough ? TransferTuning::kUnsure
                              : fewer              ? TransferTuning::kFewerChunksGain
                                                   : 1;
-        if (!best.paths.empty() && doubt * cost >= least) continue;
+        if (!best.paths.empty() && doubt * cost >= least_doubted) continue;
         best = std::move(shares);
         least = cost;
+        least_doubted = doubt * cost;
         taken = plan;
       }
     }

@@ -9,6 +9,7 @@
 
 #include "base/transfer_tuning.h"
 #include "plan/estimate.h"
+#include "transfer/run/cut_search.h"
 #include "transfer/run/cutting.h"
 #include "transfer/run/path_run.h"
 #include "transfer/run/pipelines.h"
@@ -120,7 +121,7 @@ void deal_by_rate(const TransferPlan& plan, const FlowForecast::Stock& stock,
 }
 
 // The most chunks that each path may have, so that its calls are over long before the copy is.
-std::vector<double> most_chunks(const TransferPlan& plan, double end_ns) {
+std::vector<double> most_by_calls(const TransferPlan& plan, double end_ns) {
   std::map<int, double> of_worker;  // paths whose chunks one thread enqueues
   for (const PlannedPath& path : plan.paths) ++of_worker[path.path.worker];
   std::vector<double> most;
@@ -310,7 +311,7 @@ Shares share_out(const Request& request, const TransferPlan& plan, const Deal& h
   Dealing dealing(request, plan, how, copy_ns, now, forecast);
   // The number of chunks depends on the end, and the end on the length of chunks.
   dealing.deal(&division);
-  division.most = most_chunks(plan, division.end_ns);
+  division.most = most_by_calls(plan, division.end_ns);
   dealing.deal(&division);
   return cut(request, plan, std::make_shared<const Division>(std::move(division)), copy_ns,
              *forecast);
