@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -253,16 +253,22 @@ class Engine:
             GlakeError: what copy() raises. The text names the pair, or its two places.
         """
         given: list[tuple[Any, ArrayMemory, ArrayMemory]] = []
-        for dst, src in _pairs(pairs):
-            with _naming_pair(len(given)):
+        for number, (dst, src) in enumerate(_pairs(pairs)):
+            try:
                 given.append((dst, memory_of(dst, write=True), memory_of(src)))
+            except GlakeError as error:
+                _name_pair(error, number)
+                raise
         groups: dict[tuple[Any, ...], list[strided.Parts]] = {}
         keep: list[Any] = []
         any_made = False
         for number, (_, to, of) in enumerate(given):
-            with _naming_pair(number):
+            try:
                 to, of, parts, made = _planned(to, of)
                 streams = tuple(_ordering(stream, to, of, made))
+            except GlakeError as error:
+                _name_pair(error, number)
+                raise
             any_made = any_made or made
             keep.append(_owners(to, of))
             if parts.count:
@@ -428,14 +434,9 @@ def _pairs(given: Any) -> list[tuple[Any, Any]]:
     return pairs
 
 
-@contextlib.contextmanager
-def _naming_pair(number: int) -> Iterator[None]:
-    """Says in the text of an error which pair of a batch it is about."""
-    try:
-        yield
-    except GlakeError as error:
-        error.args = (f"copy_batch: number {number}: {error}",)
-        raise
+def _name_pair(error: GlakeError, number: int) -> None:
+    """Makes the error's text say which pair of a batch it is about."""
+    error.args = (f"copy_batch: number {number}: {error}",)
 
 
 def _checks(to: ArrayMemory, of: ArrayMemory) -> int:
