@@ -269,29 +269,32 @@ Place random_place(test::Dice& dice, const Topology& topology, bool host) {
   return {-1, static_cast<int>(dice(0, static_cast<uint64_t>(topology.sockets() + 1))) + kStriped};
 }
 
-// The smallest part of its planned rate that a copy reaches if all plans are carried out with so
-// many copies of each path at once, which share links equally.
+// The part of their planned rates that all paths reach if all plans are carried out with so many
+// copies of each path at once, which share links equally: each path carries what is planned for it
+// in one second, and the others have its links when it is done. In steps of a 1000th of a second.
 double reached(const Topology& topology, const Planner::Plans& plans, bool usual) {
   const std::vector<double> all_of_each_limit;
   glake::topology::FairRates fair(topology, all_of_each_limit);
-  size_t count = 0;
+  std::vector<double> left;
   for (const TransferPlan& plan : plans) {
     for (const PlannedPath& path : plan.paths) {
       const bool plain = plan.paths.size() == 1 && path.path.hops.size() == 1;
       CHECK(path.at_once >= 1 && path.at_once <= 6 && (!plain || path.at_once == 1));
       fair.add(route_of(path.path), static_cast<double>(usual && !plain ? 2 : path.at_once));
-      ++count;
+      left.push_back(path.rate);
     }
   }
-  const std::vector<double> rates = fair.rates(std::vector<char>(count, 1));
-  double least = 1e9;
-  size_t i = 0;
-  for (const TransferPlan& plan : plans) {
-    double sum = 0;
-    for (size_t p = 0; p < plan.paths.size(); ++p) sum += rates[i++];
-    if (plan.rate > 0) least = std::min(least, sum / plan.rate);
+  std::vector<char> open(left.size(), 1);
+  int steps = 0;
+  while (std::count(open.begin(), open.end(), 1) != 0 && steps < 10'000) {
+    const std::vector<double>& rates = fair.rates(open);
+    for (size_t i = 0; i < left.size(); ++i) {
+      left[i] -= rates[i] / 1000;
+      if (left[i] <= 0) open[i] = 0;
+    }
+    ++steps;
   }
-  return least;
+  return 1000.0 / steps;
 }
 
 void play_machine(uint64_t seed) {
@@ -311,7 +314,7 @@ void play_machine(uint64_t seed) {
     }
     const Planner::Plans plans = planner.plan(demands);
     check_sound(learnt, demands, plans);
-    CHECK(reached(learnt, plans, false) >= 0.999 * reached(learnt, plans, true));
+    CHECK(reached(learnt, plans, false) >= 0.98 * reached(learnt, plans, true));
     double least = 1e9, least_plain = 1e9;
     for (const TransferPlan& plan : plans) {
       least = std::min(least, plan.rate);
@@ -400,10 +403,13 @@ struct Edge {
   const char *from, *to;
   double rate;
 };
-Topology machine(int gpus, const std::vector<Edge>& edges) {
+// Each socket has as many of the GPUs as the others.
+Topology machine(int gpus, const std::vector<Edge>& edges, int sockets = 1) {
   std::ostringstream text;
   text << "{\"gpus\": " << gpus << ", \"sockets\": [[";
-  for (int gpu = 0; gpu < gpus; ++gpu) text << (gpu == 0 ? "" : ", ") << gpu;
+  for (int gpu = 0; gpu < gpus; ++gpu) {
+    text << (gpu == 0 ? "" : gpu % (gpus / sockets) == 0 ? "], [" : ", ") << gpu;
+  }
   text << "]], \"edges\": [";
   for (const Edge& edge : edges) {
     text << (&edge == edges.data() ? "[\"" : ", [\"") << edge.from << "\", \"" << edge.to << "\", "
@@ -506,8 +512,41 @@ TEST(copies_at_once_follow_the_plan) {
                                     {"g0", "g1", 45},
                                     {"g2", "g3", 58}});
   const Planner::Plans plans = Planner(mesh).plan({{Place{0}, Place{2}}});
-  CHECK_TEXT(reached(mesh, plans, true) < 0.95 && reached(mesh, plans, false) > 0.98,
-             text_of(plans[0]));
+  const double usual = reached(mesh, plans, true), balanced = reached(mesh, plans, false);
+  CHECK_TEXT(usual < 0.92 && balanced > 0.96,
+             std::to_string(usual) + ", " + std::to_string(balanced) + text_of(plans[0]));
+}
+
+// A switch box with host memory on both sockets. The relays share GPU 0's link, and GPU 1 needs the
+// most of it: with GPU 0 it serves the first socket, and three GPUs serve the second. What these
+// leave of GPU 0's link when they are done is of no use to GPU 1.
+TEST(sockets_end_together) {
+  std::vector<Edge> edges{{"m0", "s0", 100}, {"m1", "s1", 100}, {"s0", "s1", 5},  {"s0", "g0", 24},
+                          {"s0", "g1", 22},  {"s0", "g2", 1},   {"s1", "g3", 16}, {"s1", "g4", 16},
+                          {"s1", "g5", 18},  {"g0", "N", 68}};
+  for (const char* gpu : {"g1", "g2", "g3", "g4", "g5"}) edges.push_back({gpu, "N", 100});
+  const Topology box = machine(6, edges, 2);
+  const Planner::Plans plans = Planner(box).plan({{Place{0}, Place{-1, kStriped}}});
+  const double usual = reached(box, plans, true), balanced = reached(box, plans, false);
+  CHECK_TEXT(usual < 0.95 && balanced > 0.97,
+             std::to_string(usual) + ", " + std::to_string(balanced) + text_of(plans[0]));
+}
+
+// Here the path that would get too much ends early, and leaves its links to one that can fill them.
+// More copies at once gain nothing, and would need more chunks.
+TEST(links_that_are_left_to_others_need_no_more_copies) {
+  const Topology box = machine(2,
+                               {{"m0", "s0", 900},
+                                {"m1", "s1", 900},
+                                {"s0", "s1", 360},
+                                {"s0", "g0", 250},
+                                {"s1", "g1", 340},
+                                {"g0", "N", 2000},
+                                {"g1", "N", 2000}},
+                               2);
+  const Planner::Plans plans = Planner(box).plan({{Place{0}, Place{-1, kStriped}}});
+  CHECK(plans[0].paths.size() > 2);
+  for (const PlannedPath& path : plans[0].paths) CHECK_TEXT(path.at_once == 2, text_of(plans[0]));
 }
 
 TEST(check_weights_and_ends) {

@@ -88,8 +88,10 @@ struct TransferTuning {
   static constexpr uint64_t kTimingNs = 10'000;
   static constexpr double kTimingPart = 0.1;
   // A way of planning a burst is tried once if it is forecast to take less than this many times
-  // what the burst took. A guess.
+  // what the burst took. If other copies came between, it is tried again, kWayTries times in all.
+  // Guesses.
   static constexpr double kWorthTrying = 1.3;
+  static constexpr int kWayTries = 3;
   static constexpr size_t kPlainRemembered = 64;    // the most plain copies under way remembered
   static constexpr uint64_t kForget = 200'000'000;  // ns until a slow edge is tried at full speed
 
@@ -193,11 +195,12 @@ struct TransferTuning {
   // another. More copies would share the hop and end together, and the next hop would stand idle
   // until then.
   static constexpr size_t kFlows = 2;
-  // A path may have up to kMostAtOnce instead, if by that the slowest copy has kBalanced times its
-  // rate. Other numbers of copies are tried at most kBalances times. Guesses.
+  // A path may have up to kMostAtOnce instead, if by that all paths together take at most a
+  // kBalanced-th of the time: more copies at once need more chunks. Other numbers of copies are
+  // tried while each trial saves a kNearer-th, at first at most kBalances times. Guesses.
   static constexpr size_t kMostAtOnce = 6;
   static constexpr int kBalances = 4;
-  static constexpr double kBalanced = 1.01;
+  static constexpr double kBalanced = 1.03, kNearer = 1.01;
   // The most enqueued transfers under way at once, and the most pipelines of them. A pipeline may
   // keep 48 MiB on each of its relays, and 80 MiB if transfers with few and with many copies at
   // once took turns. Guesses.
