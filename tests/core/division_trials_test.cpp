@@ -265,6 +265,31 @@ TEST(a_burst_is_tried_as_a_whole) {
   CHECK(trials.next(0)->division == first && trials.next(2)->division == last);
 }
 
+// More chunks at once of the first copy would need more calls, which hold up the second one.
+TEST(the_first_copies_may_have_fewer_chunks_at_once) {
+  test::running() = "fewer at once";
+  const Two two;
+  Division many = *two.division;
+  many.at_once = {5, 4};
+  Decision wide = *two.decision();
+  wide.division = std::make_shared<const Division>(many);
+  DivisionTrials trials(2);
+  for (size_t i = 0; i < 2; ++i) trials.decide(i, std::make_shared<const Decision>(wide));
+  const auto few = [&](size_t i) {
+    return trials.next(i)->division->at_once == std::vector<size_t>{2, 2};
+  };
+  int tried = 0;
+  for (int i = 0; i < 15; ++i) {
+    CHECK(!few(1));
+    tried += few(0);
+    const uint64_t ns = few(0) ? 900 : 1000;
+    std::vector<DivisionTimes> times;
+    for (size_t k = 0; k < 2; ++k) times.push_back(two.times(*trials.next(k)->division, ns, ns));
+    trials.saw(std::move(times), ns);
+  }
+  CHECK(tried > 1 && few(0) && trials.next(0)->division->chunks == 1);
+}
+
 std::vector<Bursts::Copy> pair() {
   return {{{Place{-1, 0}, Place{0}}, kMiB}, {{Place{-1, 0}, Place{1}}, kMiB}};
 }
@@ -284,6 +309,25 @@ TEST(a_copy_that_does_not_begin_is_left_out) {
   CHECK(burst.trials_of_next(0, true) != nullptr);
   burst.plan_next(copies[1], 1, 1);
   CHECK(burst.trials_of_next(0, true) == nullptr);
+}
+
+// A short first copy is done before the second one begins. That does not spoil the burst, but
+// another copy beside it does.
+TEST(a_copy_that_is_done_early_is_no_other_copy) {
+  test::running() = "done early";
+  const Two two;
+  const std::vector<Bursts::Copy> copies = pair();
+  const auto trials = std::make_shared<BurstTrials>(copies);
+  LiveBurst burst(trials), disturbed(trials);
+  for (LiveBurst* one : {&burst, &disturbed}) {
+    one->plan_next(copies[0], 0, 0);
+    CHECK(one->trials_of_next(0, true) != nullptr);
+    one->begin(two.decision(), 0, 0);
+    one->saw(0, 0, two.times(*two.division, 10, 10));
+    one->plan_next(copies[1], 1, 0);
+  }
+  CHECK(burst.trials_of_next(0, true) != nullptr);
+  CHECK(disturbed.trials_of_next(1, true) == nullptr);
 }
 
 TEST(a_copy_with_other_relays_is_another_copy) {
@@ -315,6 +359,20 @@ TEST(another_way_of_planning_is_tried_once) {
   for (int i = 0; i < 3; ++i) burst(&trials, BurstWay::kApart, 905);
   // The links have become slower: all ways are tried again.
   for (int i = 0; i < 3; ++i) burst(&trials, BurstWay::kApart, 2000);
+  CHECK(trials.next() == BurstWay::kUnknown);
+}
+
+// Other copies come between each time, so nothing is learnt of the other way.
+TEST(a_way_is_not_tried_for_ever) {
+  test::running() = "tried for ever";
+  BurstTrials trials(pair());
+  trials.expect(BurstWay::kJoint, 1000, 1100, 5000);
+  trials.chose(BurstWay::kJoint);
+  burst(&trials, BurstWay::kUnknown, 1050);
+  for (int i = 0; i < 3; ++i) {
+    CHECK(trials.next() == BurstWay::kApart);
+    trials.wants_time(BurstWay::kApart);
+  }
   CHECK(trials.next() == BurstWay::kUnknown);
 }
 

@@ -23,7 +23,10 @@ void BurstTrials::forget(uint64_t version) {
   late_ = timings_ = 0;
   plain_ = false;
   plain_ns_ = 0;
-  for (Trial& one : trials_) one = {0, 0, false, std::make_shared<DivisionTrials>(copies_.size())};
+  for (Trial& one : trials_) {
+    one = {};
+    one.divisions = std::make_shared<DivisionTrials>(copies_.size());
+  }
 }
 
 BurstWay BurstTrials::next() const {
@@ -33,18 +36,19 @@ BurstWay BurstTrials::next() const {
   if (plain_ns_ > 0) least = std::min(least, plain_ns_);
   for (const BurstWay way : {BurstWay::kJoint, BurstWay::kApart}) {
     const Trial& one = trials_[static_cast<size_t>(way)];
-    const bool open = one.least == 0 && one.differs && one.expected > 0;
+    const bool tried = one.least != 0 || one.begun == TransferTuning::kWayTries;
+    const bool open = !tried && one.differs && one.expected > 0;
     if (open && one.expected < TransferTuning::kWorthTrying * least) return way;
   }
   return fastest();
 }
 
-// Of the ways that took some time, and plain copies.
+// Of the ways that took some time, and plain copies, which the others must beat clearly.
 BurstWay BurstTrials::fastest() const {
   auto best = BurstWay::kPlain;
   const auto least_of = [&](BurstWay way) { return trials_[static_cast<size_t>(way)].least; };
-  double least = least_of(best);
-  if (least == 0) least = plain_ns_ > 0 ? plain_ns_ / TransferTuning::kLeastGain : kNever;
+  const double plain = least_of(best) > 0 ? least_of(best) : plain_ns_;
+  double least = plain > 0 ? plain / TransferTuning::kLeastGain : kNever;
   for (const BurstWay way : {BurstWay::kUnknown, BurstWay::kApart, BurstWay::kJoint}) {
     if (least_of(way) <= 0 || least_of(way) >= least) continue;
     best = way;
@@ -67,7 +71,9 @@ void BurstTrials::chose(BurstWay way) {
 }
 
 bool BurstTrials::wants_time(BurstWay way) {
-  return trial(way).least == 0 && timings_++ < TransferTuning::kTimings;
+  Trial& one = trial(way);
+  one.begun = std::min(one.begun + 1, TransferTuning::kWayTries);
+  return one.least == 0 && timings_++ < TransferTuning::kTimings;
 }
 
 bool BurstTrials::times_plain() const {

@@ -53,6 +53,7 @@ class BurstTrials {
   struct Trial {
     double expected = 0, least = 0;  // ns; 0: not known
     bool differs = false;            // the forecast chose another way for some copy
+    int begun = 0;                   // how many bursts went this way, up to kWayTries
     std::shared_ptr<DivisionTrials> divisions;
   };
   BurstWay fastest() const;

@@ -138,12 +138,14 @@ void DivisionTrials::restart() {
   const size_t count = best_.size(), half = count / 2;
   chunk_moves_ = {{TransferTuning::kMoreChunks, 0, count},
                   {TransferTuning::kFewerChunks, 0, count}};
-  // The calls of the first copies hold up the others, so these begin late. But if the first copies
-  // have too few chunks, they end late themselves.
+  // The calls of the first copies hold up the others, so these begin late. The more chunks of a
+  // path flow at once, the more there must be. But if the first copies have too few chunks, they
+  // end late themselves.
   if (half != 0) {
     chunk_moves_.push_back({TransferTuning::kMoreChunks, 0, half});
     chunk_moves_.push_back({TransferTuning::kMoreChunks, half, count});
     chunk_moves_.push_back({TransferTuning::kFewerChunks, 0, half});
+    chunk_moves_.push_back({1, 0, half, false, true});
   }
   // On a link that other copies fill too, hops that share their streams have the smaller part: for
   // some of the time they have one copy there, and not two.
@@ -213,8 +215,12 @@ bool DivisionTrials::try_chunks(const ChunkMove& move) {
     if (known.plan == nullptr) continue;
     const double chunks = move.times * known.division->chunks;
     if (std::max(chunks, 1 / chunks) > TransferTuning::kMostChunkFactor) return false;
-    changed = changed || move.times != 1 || (move.apart && may_be_joined(known));
-    trial[i] = uncut(known, *known.division, move.times, move.apart);
+    Division division = *known.division;
+    std::vector<size_t>& at_once = division.at_once;
+    if (move.few) std::fill(at_once.begin(), at_once.end(), TransferTuning::kFlows);
+    changed = changed || move.times != 1 || at_once != known.division->at_once ||
+              (move.apart && may_be_joined(known));
+    trial[i] = uncut(known, std::move(division), move.times, move.apart);
   }
   if (changed) trial_ = std::move(trial);
   return changed;

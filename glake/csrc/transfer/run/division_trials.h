@@ -71,11 +71,11 @@ class DivisionTrials {
   bool try_evened();
   bool even_trial(const std::vector<DivisionTimes>& times, uint64_t ns);
   // So many times as many chunks for the copies from `from` until `until`. `apart`: no hops share
-  // their streams.
+  // their streams. `few`: kFlows chunks of a path flow at once, whatever its plan says.
   struct ChunkMove {
     double times;
     size_t from, until;
-    bool apart = false;
+    bool apart = false, few = false;
   };
   bool try_chunks(const ChunkMove& move);
 

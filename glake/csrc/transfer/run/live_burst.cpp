@@ -52,7 +52,8 @@ bool LiveBurst::plan_queues(std::vector<Expected>* queues) const {
 
 DivisionTrials* LiveBurst::trials_of_next(size_t others, bool one_range) {
   // The division of copies that run one after the other is improved as if they were alone.
-  spoilt_ = spoilt_ || (queued_ ? begun_ == 0 && others != 0 : !one_range || others != begun_);
+  const size_t own = begun_ - done_;
+  spoilt_ = spoilt_ || (queued_ ? begun_ == 0 && others != 0 : !one_range || others != own);
   if (queued_) return nullptr;
   return trials_ != nullptr && !spoilt_ ? &trials_->divisions(way_) : nullptr;
 }
