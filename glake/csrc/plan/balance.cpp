@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "base/transfer_tuning.h"
@@ -10,7 +11,9 @@
 namespace glake::transfer {
 namespace {
 
+constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr Rate kSlowest = 1e-9;  // GB/s
+constexpr double kTogether = 1.01;
 
 // How many copies each path of all plans has at once, and what comes of it.
 struct Outcome {
@@ -32,12 +35,12 @@ class Balance {
   }
 
   Outcome find() const {
-    const Outcome common = of(usual());
+    const Outcome common = of(usual(), 0);
     Outcome best = common;
     for (int round = 0; round < TransferTuning::kBalances; ++round) {
-      Outcome next;
-      for (const double scale : {1.0, 1.5, 2.0}) take_better(of(about(best, scale)), &next);
-      if (!take_better(std::move(next), &best)) break;
+      const Outcome from = best;
+      for (const double scale : {1.0, 1.5, 2.0}) take_better(about(from, scale), &best);
+      if (best.reached == from.reached) break;
     }
     while (improve(&best)) {
     }
@@ -50,7 +53,8 @@ class Balance {
     bool plain;  // the whole copy is one driver copy, whatever it would need
   };
 
-  static bool take_better(Outcome tried, Outcome* best) {
+  bool take_better(std::vector<size_t> at_once, Outcome* best) const {
+    Outcome tried = of(std::move(at_once), TransferTuning::kNearer * best->reached);
     if (tried.reached <= TransferTuning::kNearer * best->reached) return false;
     *best = std::move(tried);
     return true;
@@ -64,34 +68,37 @@ class Balance {
     return at_once;
   }
 
-  Outcome of(std::vector<size_t> at_once) const {
+  // Each path carries what it should in a unit of time. Once it ends, others have its links. Paths
+  // that end at nearly the same time do so together. If less than `worth` is sure to be reached, it
+  // returns early, with nothing reached.
+  Outcome of(std::vector<size_t> at_once, double worth) const {
     const std::vector<double> parts;
     topology::FairRates fair(topology_, parts);
+    std::vector<double> left;
     for (size_t i = 0; i < members_.size(); ++i) {
       fair.add(route_of(members_[i].path->path), static_cast<double>(at_once[i]));
+      left.push_back(members_[i].path->rate);
     }
     std::vector<char> open(members_.size(), 1);
     Outcome outcome{std::move(at_once), fair.rates(open)};
-    // Each path carries what it should in a unit of time. Once it ends, others have its links.
-    std::vector<double> left;
-    for (const Member& member : members_) left.push_back(member.path->rate);
     double time = 0;
-    for (size_t going = members_.size(); going != 0; --going) {
+    while (std::find(open.begin(), open.end(), 1) != open.end()) {
       const std::vector<Rate>& rates = fair.rates(open);
-      size_t first = members_.size();
-      double passed = 0;
+      const auto end = [&](size_t i) { return left[i] / std::max(rates[i], kSlowest); };
+      double passed = kNever;
       for (size_t i = 0; i < members_.size(); ++i) {
-        const double end = left[i] / std::max(rates[i], kSlowest);
-        if (open[i] == 0 || (first != members_.size() && end >= passed)) continue;
-        first = i;
-        passed = end;
+        if (open[i] != 0) passed = std::min(passed, kTogether * end(i));
       }
-      for (size_t i = 0; i < members_.size(); ++i) {
-        left[i] = std::max(left[i] - rates[i] * passed, 0.0);
-      }
-      open[first] = 0;
       time += passed;
-      outcome.last = first;
+      if (time * worth > 1) return outcome;
+      for (size_t i = 0; i < members_.size(); ++i) {
+        if (open[i] == 0) continue;
+        if (end(i) <= passed) {
+          open[i] = 0;
+          outcome.last = i;
+        }
+        left[i] -= rates[i] * passed;
+      }
     }
     if (time > 0) outcome.reached = 1 / time;
     return outcome;
@@ -119,7 +126,7 @@ class Balance {
     if (members_[best->last].plain || ++at_once[best->last] > TransferTuning::kMostAtOnce) {
       return false;
     }
-    return take_better(of(std::move(at_once)), best);
+    return take_better(std::move(at_once), best);
   }
 
   const topology::Topology& topology_;
