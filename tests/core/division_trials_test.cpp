@@ -265,29 +265,64 @@ TEST(a_burst_is_tried_as_a_whole) {
   CHECK(trials.next(0)->division == first && trials.next(2)->division == last);
 }
 
+// Copies over a direct path and a relayed one. Plays trials, in which a copy takes what `ns` says.
+// Returns how many had other numbers of chunks at once than before.
+template <class Ns>
+int play_at_once(DivisionTrials* trials, size_t copies, Ns ns) {
+  const Two two;
+  TransferPlan plan = *two.plan;
+  plan.paths[1].path.hops.push_back({Place{0}, Place{1}, {}});
+  Decision wide = *two.decision();
+  wide.plan = std::make_shared<const TransferPlan>(plan);
+  Division many = *two.division;
+  many.at_once = {3, 5};
+  wide.division = std::make_shared<const Division>(many);
+  for (size_t i = 0; i < copies; ++i) trials->decide(i, std::make_shared<const Decision>(wide));
+  int tried = 0;
+  for (int i = 0; i < 15; ++i) {
+    std::vector<DivisionTimes> times;
+    uint64_t all = 0;
+    for (size_t k = 0; k < copies; ++k) {
+      const Division& division = *trials->next(k)->division;
+      const uint64_t took = ns(k, division);
+      times.push_back(two.times(division, took, took));
+      for (size_t p = 0; p < 2; ++p) times[k].paths[p].path = &wide.plan->paths[p];
+      all = std::max(all, took);
+    }
+    tried += trials->next(0)->division->at_once != many.at_once;
+    trials->saw(std::move(times), all);
+  }
+  return tried;
+}
+
 // More chunks at once of the first copy would need more calls, which hold up the second one.
 TEST(the_first_copies_may_have_fewer_chunks_at_once) {
   test::running() = "fewer at once";
-  const Two two;
-  Division many = *two.division;
-  many.at_once = {5, 4};
-  Decision wide = *two.decision();
-  wide.division = std::make_shared<const Division>(many);
   DivisionTrials trials(2);
-  for (size_t i = 0; i < 2; ++i) trials.decide(i, std::make_shared<const Decision>(wide));
-  const auto few = [&](size_t i) {
-    return trials.next(i)->division->at_once == std::vector<size_t>{2, 2};
-  };
-  int tried = 0;
-  for (int i = 0; i < 15; ++i) {
-    CHECK(!few(1));
-    tried += few(0);
-    const uint64_t ns = few(0) ? 900 : 1000;
-    std::vector<DivisionTimes> times;
-    for (size_t k = 0; k < 2; ++k) times.push_back(two.times(*trials.next(k)->division, ns, ns));
-    trials.saw(std::move(times), ns);
+  bool second = false;
+  const int tried = play_at_once(&trials, 2, [&](size_t copy, const Division& division) {
+    const bool few = division.at_once[1] == 2;
+    second = second || (copy == 1 && few);
+    return copy == 0 && few ? 1000 : trials.next(0)->division->at_once[1] == 2 ? 900 : 1100;
+  });
+  CHECK(tried > 1 && !second && trials.next(0)->division->chunks == 1);
+  CHECK(trials.next(0)->division->at_once == (std::vector<size_t>{3, 2}));
+}
+
+// With more copies at once the direct path has its part of a link that a relayed path crosses in
+// bursts. What does not help does not stay.
+TEST(a_direct_path_may_have_more_copies_at_once) {
+  test::running() = "more at once";
+  for (const bool helps : {true, false}) {
+    DivisionTrials trials(1);
+    const int tried = play_at_once(&trials, 1, [&](size_t, const Division& division) {
+      return (division.at_once[0] > 3) == helps ? 900 : 1000;
+    });
+    CHECK(tried > 0 && (tried < 4 || helps));
+    const std::vector<size_t>& at_once = trials.best(0)->division->at_once;
+    CHECK(at_once == (std::vector<size_t>{helps ? 6u : 3u, 5}));
+    CHECK(!helps || trials.best(0)->division->flows[0].copies == 6);
   }
-  CHECK(tried > 1 && few(0) && trials.next(0)->division->chunks == 1);
 }
 
 std::vector<Bursts::Copy> pair() {

@@ -21,6 +21,17 @@ DecisionPtr uncut(const Decision& like, Division division, double times_chunks =
   return decision;
 }
 
+// So many chunks of each relayed path, and of each direct one beside others, flow at once. 0: as
+// before.
+void set_at_once(const TransferPlan& plan, size_t relayed, size_t direct, Division* division) {
+  for (size_t i = 0; i < division->at_once.size(); ++i) {
+    const size_t wanted = plan.paths[i].path.hops.size() > 1 ? relayed : direct;
+    if (wanted == 0 || plan.paths.size() == 1) continue;
+    division->at_once[i] = wanted;
+    division->flows[i].copies = static_cast<double>(wanted);
+  }
+}
+
 // Whether hops of the copy share streams, as far as is known: a copy of striped memory is cut anew
 // each time, and its cut is not kept.
 bool may_be_joined(const Decision& decision) {
@@ -138,18 +149,21 @@ void DivisionTrials::restart() {
   const size_t count = best_.size(), half = count / 2;
   chunk_moves_ = {{TransferTuning::kMoreChunks, 0, count},
                   {TransferTuning::kFewerChunks, 0, count}};
-  // The calls of the first copies hold up the others, so these begin late. The more chunks of a
-  // path flow at once, the more there must be. But if the first copies have too few chunks, they
-  // end late themselves.
+  // The calls of the first copies hold up the others, so these begin late. But if the first copies
+  // have too few chunks, they end late themselves.
   if (half != 0) {
     chunk_moves_.push_back({TransferTuning::kMoreChunks, 0, half});
     chunk_moves_.push_back({TransferTuning::kMoreChunks, half, count});
     chunk_moves_.push_back({TransferTuning::kFewerChunks, 0, half});
-    chunk_moves_.push_back({1, 0, half, false, true});
   }
+  // The more chunks of a path flow at once, the more there must be.
+  chunk_moves_.push_back({1, 0, std::max<size_t>(half, 1), false, TransferTuning::kFlows});
   // On a link that other copies fill too, hops that share their streams have the smaller part: for
   // some of the time they have one copy there, and not two.
   chunk_moves_.push_back({1, 0, count, true});
+  // A relayed path comes over its fast hops in bursts, with more than its part of a link. What a
+  // direct path loses by this it does not get back, unless it has more copies there at once.
+  chunk_moves_.push_back({1, 0, count, false, 0, TransferTuning::kMostAtOnce});
 }
 
 void DivisionTrials::begin_trial() {
@@ -216,9 +230,8 @@ bool DivisionTrials::try_chunks(const ChunkMove& move) {
     const double chunks = move.times * known.division->chunks;
     if (std::max(chunks, 1 / chunks) > TransferTuning::kMostChunkFactor) return false;
     Division division = *known.division;
-    std::vector<size_t>& at_once = division.at_once;
-    if (move.few) std::fill(at_once.begin(), at_once.end(), TransferTuning::kFlows);
-    changed = changed || move.times != 1 || at_once != known.division->at_once ||
+    set_at_once(*known.plan, move.relayed, move.direct, &division);
+    changed = changed || move.times != 1 || division.at_once != known.division->at_once ||
               (move.apart && may_be_joined(known));
     trial[i] = uncut(known, std::move(division), move.times, move.apart);
   }

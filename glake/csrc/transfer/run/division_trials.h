@@ -71,11 +71,12 @@ class DivisionTrials {
   bool try_evened();
   bool even_trial(const std::vector<DivisionTimes>& times, uint64_t ns);
   // So many times as many chunks for the copies from `from` until `until`. `apart`: no hops share
-  // their streams. `few`: kFlows chunks of a path flow at once, whatever its plan says.
+  // their streams. `relayed`, `direct`: so many chunks of such a path flow at once; 0: as before.
   struct ChunkMove {
     double times;
     size_t from, until;
-    bool apart = false, few = false;
+    bool apart = false;
+    size_t relayed = 0, direct = 0;
   };
   bool try_chunks(const ChunkMove& move);
 
