@@ -287,6 +287,24 @@ TEST(streams_that_take_turns_keep_what_was_fastest) {
   CHECK(32 * kBytes >= 0.92 * 49 * last);
 }
 
+// The calls for the first copy hold up the second, unless one call begins both: then their chunks
+// are enqueued in turns.
+TEST(a_batch_is_enqueued_side_by_side) {
+  test::running() = "side by side";
+  Node node("hgx_h800", kPolled);
+  constexpr size_t kBytes = 256 * kMiB;
+  const double bound = 442;  // GB/s
+  Loop loop(2, kBytes);
+  int relayed = 0;
+  double apart = 0, together = 0;
+  for (int round = 0; round < 16; ++round) apart = 2.0 * kBytes / loop.all(0, &relayed);
+  for (int round = 0; round < 16; ++round) {
+    together = 2.0 * kBytes / loop.run_at_once({0, 1}, &relayed);
+  }
+  std::printf("2 GPUs load 256 MiB: %.0f of %.0f GB/s, by one call %.0f\n", apart, bound, together);
+  CHECK(relayed == 2 && together >= 0.93 * bound && together >= 1.03 * apart);
+}
+
 // A burst's copies were plain the last times. If one of them may not be plain, it is not.
 TEST(a_kept_decision_is_not_taken_where_it_is_refused) {
   test::running() = "refused";

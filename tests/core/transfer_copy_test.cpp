@@ -207,6 +207,45 @@ TEST(refusals) {
   CHECK(test::number_in(test::transfer_stats(), "running") == 0);
 }
 
+// The copies of one call are enqueued side by side, but for those that streams put in an order: the
+// second one has what the first one brought. The legacy stream comes before and behind all others.
+TEST(a_batch_keeps_the_order_of_streams) {
+  test::running() = "order in a batch";
+  Node node("dgx_a100", {{"memory", "256MiB"}});
+  constexpr size_t kBytes = 32 * kMiB;
+  test::CurrentContext context(0);
+  CUstream own, blocking;
+  CU(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
+  CU(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+  Buffer src(kPinned, kBytes), dst(kPinned, kBytes), middle(0, kBytes), other(1, kBytes);
+  src.fill(5);
+  struct Order {
+    CUstream first, second;
+    unsigned second_flags;
+  };
+  for (const Order& order :
+       {Order{own, own, GLAKE_COPY_RELAYED}, Order{own, own, GLAKE_COPY_DIRECT},
+        Order{nullptr, blocking, GLAKE_COPY_RELAYED},
+        Order{blocking, nullptr, GLAKE_COPY_RELAYED}}) {
+    dst.fill(1);
+    middle.fill(2);
+    other.fill(3);
+    Call brings(middle, 0, src, 0, kBytes), takes(dst, 0, middle, 0, kBytes);
+    Call beside(other, 0, src, 0, kBytes);
+    brings.on(order.first, 0).flags(GLAKE_COPY_RELAYED);
+    takes.on(order.second, 0).flags(order.second_flags);
+    beside.on(nullptr, 1).flags(GLAKE_COPY_RELAYED);
+    const std::vector<glake_copy_request> all{brings.request, beside.request, takes.request};
+    std::vector<uint64_t> ids(all.size());
+    OK(glake_copy_start_all(all.data(), all.size(), ids.data()));
+    for (const uint64_t id : ids) test::finish(id);
+    CHECK(middle.holds(5, 0, kBytes, 0) && other.holds(5, 0, kBytes, 0));
+    CHECK(dst.holds(5, 0, kBytes, 0));
+  }
+  test::end_stream(own);
+  test::end_stream(blocking);
+}
+
 // A batch with one bad request begins nothing. Otherwise all begin, and what fails later does not
 // undo what was begun.
 TEST(requests_that_begin_together) {

@@ -270,7 +270,7 @@ def test_copies_to_all_gpus_learn_that_they_come_together() -> None:
     )
     (row,) = every(found, transfer="all-h2d", host="local")
     assert row["first"] < 0.9 * row["plain"] and row["achieved"] >= 0.98 * row["plain"]
-    assert row["first_batch"] >= 0.98 * row["plain"]
+    assert min(row["first_batch"], row["batch"]) >= 0.98 * row["plain"]
     assert not row["relayed"] and row["core_per_path"] < 0.05
     (lone,) = every(found, transfer="h2d", host="local")
     assert lone["relayed"] and lone["achieved"] > 2 * lone["plain"]

@@ -98,7 +98,7 @@ void Engine::stream_wait(uint64_t id, int device, StreamHandle stream) {
   copy(id)->make_stream_wait(device, stream);
 }
 
-uint64_t Engine::begin(const glake_copy_request& given) { return begin(checked(given)); }
+uint64_t Engine::begin(const glake_copy_request& given) { return begin(checked(given), nullptr); }
 
 void Engine::begin_all(const std::vector<glake_copy_request>& given, uint64_t* ids) {
   // Says in the text of an error which of the copies it is about.
@@ -115,16 +115,23 @@ void Engine::begin_all(const std::vector<glake_copy_request>& given, uint64_t* i
     requests.push_back(naming(one.dst_device, one.src_device, [&] { return checked(one); }));
   }
   const bool announced = announce(&requests);
+  Batch batch;
+  const auto end = [&] {
+    enqueued_.enqueue(&batch);
+    if (announced) bursts_.end();
+  };
   try {
     for (Request& request : requests) {
       if (ending_) throw Error(GLAKE_TRANSFER_CLOSED, "the transfer engine was closed");
-      *ids++ = naming(request.dst.gpu, request.src.gpu, [&] { return begin(std::move(request)); });
+      if (request.also_ordered || batch.has(request.stream_key())) enqueued_.enqueue(&batch);
+      *ids++ = naming(request.dst.gpu, request.src.gpu,
+                      [&] { return begin(std::move(request), announced ? &batch : nullptr); });
     }
   } catch (...) {
-    if (announced) bursts_.end();
+    end();
     throw;
   }
-  if (announced) bursts_.end();
+  end();
 }
 
 Request Engine::checked(const glake_copy_request& given) {
@@ -152,7 +159,7 @@ bool Engine::announce(std::vector<Request>* requests) {
   return copies.size() > 1 && bursts_.announce(copies);
 }
 
-uint64_t Engine::begin(Request request) {
+uint64_t Engine::begin(Request request, Batch* batch) {
   if (!request.ordered) {
     const Parts parts = request.parts;
     const uint64_t id = start(std::move(request));
@@ -161,7 +168,7 @@ uint64_t Engine::begin(Request request) {
   }
   const bool same =
       request.also_stream == request.stream && request.also_device == request.stream_device;
-  if (!request.also_ordered || same) return start(std::move(request));
+  if (!request.also_ordered || same) return start(std::move(request), batch);
   return begin_joined(std::move(request));
 }
 
@@ -210,7 +217,7 @@ bool Engine::always_plain(const Request& request) {
   return plainly && plain_.possible(request);
 }
 
-uint64_t Engine::start(Request request) {
+uint64_t Engine::start(Request request, Batch* batch) {
   const bool wanted = (request.flags & (kRelayed | kChecksum)) != 0;
   const bool local = request.local();
   if (local && (request.flags & kChecksum) != 0) {
@@ -232,12 +239,12 @@ uint64_t Engine::start(Request request) {
         GLAKE_COPY_REFUSED,
         "the stream is being captured: a graph can hold one plain copy, no relays, no checksums");
   }
-  return start_planned(std::move(request), possible);
+  return start_planned(std::move(request), possible, batch);
 }
 
 // Plans the copy, and begins it: as a plain copy, enqueued, or carried by threads. The copies that
 // followed a copy like this one the last time are expected to follow it again (bursts.h).
-uint64_t Engine::start_planned(Request request, bool possible) {
+uint64_t Engine::start_planned(Request request, bool possible, Batch* batch) {
   const bool in_order = request.ordered && enqueue_;
   const Bytes bytes = request.parts.total();
   const bool wanted = (request.flags & (kRelayed | kChecksum)) != 0;
@@ -281,7 +288,8 @@ uint64_t Engine::start_planned(Request request, bool possible) {
     } else if (apart) {
       plans = scheduler_.plans_beside(request, runner_.demands());
     }
-    id = start_ordered(std::move(request), std::move(plans), outlook, possible, room);
+    outlook.side_by_side = batch != nullptr;
+    id = start_ordered(std::move(request), std::move(plans), outlook, possible, room, batch);
   } else {
     id = start_held(std::move(request), *plan, possible);
   }
@@ -304,7 +312,7 @@ uint64_t Engine::start_held(Request request, const TransferPlan& plan, bool poss
 // between the copies, so the caller waits for such a transfer. A stream that is held until a thread
 // is done could wait for ever (simcuda/driver/driver_lock.h).
 uint64_t Engine::start_ordered(Request request, std::vector<PlanPtr> plans, Outlook outlook,
-                               bool possible, bool room) {
+                               bool possible, bool room, Batch* batch) {
   // The caller also waits if relays of other processes take part, which cannot be chained to this
   // process's streams.
   const bool waits =
@@ -320,7 +328,7 @@ uint64_t Engine::start_ordered(Request request, std::vector<PlanPtr> plans, Outl
     // kernel_pays() knows how long many blocks take as plain copies.
     const bool either = possible && (request.flags & kRelayed) == 0 && request.parts.count() == 1;
     const Rate rate = plans.front()->plain;
-    const uint64_t id = enqueued_.begin(request, plans, outlook, either);
+    const uint64_t id = enqueued_.begin(request, plans, outlook, either, batch);
     if (id != 0) return id;
     const uint64_t made = plain(request, false, rate);
     scheduler_.note_plain(request, rate, outlook);

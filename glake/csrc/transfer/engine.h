@@ -44,9 +44,9 @@ class Engine {
   // Begins a copy and returns its id. The copy has a place in the order of one stream, of two, or
   // of none. Throws Error.
   uint64_t begin(const glake_copy_request& request);
-  // Begins several copies. They are planned together if all of them are enqueued. Sets their ids,
-  // one after the other. Throws Error: none begins if a request is bad. If a copy cannot begin,
-  // those before it go on.
+  // Begins several copies. If all of them are enqueued, they are planned together, and those that
+  // no stream puts in an order are enqueued side by side. Sets their ids, one after the other.
+  // Throws Error: none begins if a request is bad. If a copy cannot begin, those before it go on.
   void begin_all(const std::vector<glake_copy_request>& requests, uint64_t* ids);
   AnyCopy copy(uint64_t id);  // throws Error
   // Says that the calling thread has begun all copies that belong together. It waits for a copy
@@ -90,14 +90,16 @@ class Engine {
 
  private:
   Request checked(const glake_copy_request& given);
-  uint64_t begin(Request request);
+  // `batch`: it may begin later, with the other copies there.
+  using Batch = EnqueuedTransfers::Batch;
+  uint64_t begin(Request request, Batch* batch);
   uint64_t begin_joined(Request request);
   bool always_plain(const Request& request);
   bool announce(std::vector<Request>* requests);
-  uint64_t start(Request request);
-  uint64_t start_planned(Request request, bool possible);
+  uint64_t start(Request request, Batch* batch = nullptr);
+  uint64_t start_planned(Request request, bool possible, Batch* batch);
   uint64_t start_ordered(Request request, std::vector<PlanPtr> plans, Outlook outlook,
-                         bool possible, bool room);
+                         bool possible, bool room, Batch* batch);
   uint64_t start_here(Request request, Rate plain);
   uint64_t start_held(Request request, const TransferPlan& plan, bool possible);
   uint64_t plain(const Request& request, bool captured, Rate rate = 0, const char* why = nullptr);

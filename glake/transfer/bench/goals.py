@@ -41,9 +41,11 @@ def below_plain(row: Mapping[str, Any], label: str = "achieved") -> bool:
     return bool(row[label] < PLAIN * (1 - _ROUNDING) * row["plain"])
 
 
-def part_of_bound(row: Mapping[str, Any], platform: Platform) -> Part | None:
-    """The part of the bound that a row reaches. None if there is nothing to gain, or if the copy is
-    too short for a goal.
+def part_of_bound(
+    row: Mapping[str, Any], platform: Platform, label: str = "achieved"
+) -> Part | None:
+    """The part of the bound that this rate of a row reaches. None if there is nothing to gain, or
+    if the copy is too short for a goal.
 
     Equal copies that begin together cannot exceed `fair_bound`, whatever the largest sum is.
     """
@@ -53,7 +55,7 @@ def part_of_bound(row: Mapping[str, Any], platform: Platform) -> Part | None:
     if "fair_bound" in row and row["fair_bound"] < row["bound"]:
         of = "fair_bound"
     goals = _FAST_GOALS if _link_rate(row["transfer"], platform) >= _FAST else _GOALS
-    return Part(row["achieved"] / row[of], goals[row["size"] >= 1 << 30], of)
+    return Part(row[label] / row[of], goals[row["size"] >= 1 << 30], of)
 
 
 def missed(row: Mapping[str, Any], platform: Platform) -> list[dict[str, Any]]:

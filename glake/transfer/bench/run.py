@@ -20,7 +20,7 @@ from glake.platform_file import load_platforms
 from glake.platforms import Platform, file_text
 from glake.transfer import bounds
 from glake.transfer.bench.cases import cases
-from glake.transfer.bench.goals import missed
+from glake.transfer.bench.goals import missed, part_of_bound
 from glake.transfer.bench.machines import machines
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -255,7 +255,10 @@ class _Child:
                         "order": self._settings["COPY_ORDER"],
                     }
                     row = {**told["row"], **own}
-                    rows.append({**row, "missed": missed(row, self._platform)})
+                    row["missed"] = missed(row, self._platform)
+                    if "batch" in row and (part := part_of_bound(row, self._platform, "batch")):
+                        row["batch_reached"] = part.reached
+                    rows.append(row)
                 if "text" in told:
                     error = told["text"]
                 progress(self._name, len(rows), total)

@@ -59,10 +59,22 @@ def _reached(rows: Sequence[Row]) -> str:
         ]
         worst = f", the worst at {min(missed):.2f} of it" if missed else ""
         reached = len(of_size) - len(missed)
-        said.append(f"{reached} of {len(of_size)} at {exact_size(size)}{worst}")
+        said.append(
+            f"{reached} of {len(of_size)} at {exact_size(size)}{worst}{_by_one_call(of_size)}"
+        )
     if not said:
         return ""
     return f" Of the rows with a gain, so many reach their part of the bound: {'; '.join(said)}."
+
+
+def _by_one_call(rows: Sequence[Row]) -> str:
+    """Says how many rows of several copies reach it, one by one and if one call begins them."""
+    several = [row for row in rows if "batch_reached" in row]
+    if not several:
+        return ""
+    alone = sum(not any(each["of"].endswith("bound") for each in row["missed"]) for row in several)
+    batch = sum(row["batch_reached"] for row in several)
+    return f" ({alone} of {len(several)} of several copies, {batch} if one call begins them)"
 
 
 def _first_times(rows: Sequence[Row]) -> str:

@@ -20,7 +20,7 @@ EnqueuedTransfer::~EnqueuedTransfer() {
   }
 }
 
-void EnqueuedTransfer::enqueue(PlanPtr plan, const std::vector<PathShare>& shares, bool timed,
+void EnqueuedTransfer::prepare(PlanPtr plan, const std::vector<PathShare>& shares, bool timed,
                                Before before) {
   plan_ = std::move(plan);
   Driver& driver = tools_.driver;
@@ -43,25 +43,33 @@ void EnqueuedTransfer::enqueue(PlanPtr plan, const std::vector<PathShare>& share
   expect_ok(tools_.pipelines.timer(device, &begun_));
   expect_ok(tools_.pipelines.timer(device, &ended_));
   expect_ok(driver.record(device, begun_, request.stream));
-  std::map<int, std::vector<Carried*>> of_worker;
-  size_t copies = 0;
   for (size_t i = 0; i < shares.size(); ++i) {
-    Carried* const path = paths_[i].get();
-    path->left.assign(shares[i].chunks.rbegin(), shares[i].chunks.rend());
-    copies += path->left.size() * path->path->path.hops.size();
-    of_worker[path->path->path.worker].push_back(path);
+    paths_[i]->left.assign(shares[i].chunks.rbegin(), shares[i].chunks.rend());
+  }
+}
+
+void EnqueuedTransfer::enqueue(const std::vector<EnqueuedTransfer*>& transfers) {
+  std::map<int, std::vector<Own>> of_worker;
+  size_t copies = 0;
+  for (EnqueuedTransfer* transfer : transfers) {
+    for (const auto& path : transfer->paths_) {
+      copies += path->left.size() * path->path->path.hops.size();
+      of_worker[path->path->path.worker].push_back({transfer, path.get()});
+    }
   }
   std::vector<PathThreads::Task> tasks;
   for (const auto& [worker, paths] : of_worker) {
-    tasks.push_back({worker, [this, paths = paths] { submit_here(paths); }});
+    tasks.push_back({worker, [paths = paths] { submit_here(paths); }});
   }
   if (copies > TransferTuning::kAlone && tasks.size() > 1) {
-    tools_.threads.run(tasks);
+    transfers.front()->tools_.threads.run(tasks);
   } else {
     for (const PathThreads::Task& task : tasks) task.run();
   }
-  submit_left();
-  join();
+  for (EnqueuedTransfer* transfer : transfers) {
+    transfer->submit_left();
+    transfer->join();
+  }
 }
 
 EnqueuedTransfer::Carried* EnqueuedTransfer::add_path(const PlannedPath& path) {
@@ -157,23 +165,24 @@ void EnqueuedTransfer::close_path(Carried* path, const std::string& why) {
 
 // Runs on the thread of these paths, or on the caller's. All paths begin early, because the next
 // chunk is always one of the path that has the largest part of its chunks left.
-void EnqueuedTransfer::submit_here(const std::vector<Carried*>& paths) {
-  ChunkCopier copier(tools_.driver, tools_.devices, tools_.slots, tools_.kernel, tools_.copy_ns);
-  const auto left = [](const Carried* path) {
-    const auto all = static_cast<double>(path->left.size() + path->chunks);
-    return path->closed ? 0 : static_cast<double>(path->left.size()) / std::max(all, 1.0);
+void EnqueuedTransfer::submit_here(const std::vector<Own>& paths) {
+  const Tools& tools = paths.front().transfer->tools_;
+  ChunkCopier copier(tools.driver, tools.devices, tools.slots, tools.kernel, tools.copy_ns);
+  const auto left = [](const Own& one) {
+    const auto all = static_cast<double>(one.path->left.size() + one.path->chunks);
+    return one.path->closed ? 0 : static_cast<double>(one.path->left.size()) / std::max(all, 1.0);
   };
-  const auto less = [&](const Carried* a, const Carried* b) { return left(a) < left(b); };
+  const auto less = [&](const Own& a, const Own& b) { return left(a) < left(b); };
   for (;;) {
-    Carried* const path = *std::max_element(paths.begin(), paths.end(), less);
-    if (left(path) <= 0) break;
+    const auto& [transfer, path] = *std::max_element(paths.begin(), paths.end(), less);
+    if (left({transfer, path}) <= 0) break;
     try {
-      if (submit(path, path->left.back(), &copier)) path->left.pop_back();
+      if (transfer->submit(path, path->left.back(), &copier)) path->left.pop_back();
     } catch (const std::exception& e) {
-      close_path(path, e.what());
+      transfer->close_path(path, e.what());
     }
   }
-  for (Carried* path : paths) gather(path, &copier);
+  for (const Own& one : paths) one.transfer->gather(one.path, &copier);
 }
 
 // False: the chunk was not submitted, and the path is closed. Copies that were enqueued on its last
@@ -259,7 +268,7 @@ void EnqueuedTransfer::submit_left() {
   Carried* path = open != paths_.end() ? open->get() : add_path(direct_->paths[0]);
   if (path->line == nullptr && !path->closed) open_path(path, {});
   path->left.assign(left.rbegin(), left.rend());
-  submit_here({path});
+  submit_here({{this, path}});
   if (path->left.empty()) return;
   path->left.clear();
   error_ = "no path is left: " + path->path->path.name + ": " + path->why;

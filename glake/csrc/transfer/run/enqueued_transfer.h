@@ -66,9 +66,12 @@ class EnqueuedTransfer {
     EventId ended = 0;  // 0: there is none
     std::vector<PipelinePtr> lines;
   };
-  // Enqueues the whole transfer. `timed`: the speed of the hops is measured. Throws Error if
-  // nothing was enqueued. error() tells of later refusals.
-  void enqueue(PlanPtr plan, const std::vector<PathShare>& shares, bool timed, Before before);
+  // Makes all that the transfer needs. `timed`: the speed of the hops is measured. Throws Error if
+  // it cannot begin.
+  void prepare(PlanPtr plan, const std::vector<PathShare>& shares, bool timed, Before before);
+  // Enqueues prepared transfers, none of them in the stream of another. The chunks of all of them
+  // take turns, so the calls for one do not hold up the others. error() tells of refusals.
+  static void enqueue(const std::vector<EnqueuedTransfer*>& transfers);
   // What the next transfer in the stream may take over.
   Before for_next() const;
   // The event that is recorded on the caller's stream behind the transfer.
@@ -108,7 +111,11 @@ class EnqueuedTransfer {
   Status make_timers(Carried* path);
   void keep_timers(Carried* path);
   void close_path(Carried* path, const std::string& why);
-  void submit_here(const std::vector<Carried*>& paths);
+  struct Own {
+    EnqueuedTransfer* transfer;
+    Carried* path;
+  };
+  static void submit_here(const std::vector<Own>& paths);
   bool submit(Carried* path, Range range, ChunkCopier* copier);
   Status submit_hop(Carried* path, size_t hop, Range range, ChunkCopier* copier);
   void submit_left();

@@ -26,7 +26,7 @@ bool EnqueuedTransfers::has_room() {
 }
 
 uint64_t EnqueuedTransfers::begin(const Request& request, const std::vector<PlanPtr>& plans,
-                                  const Outlook& outlook, bool possible) {
+                                  const Outlook& outlook, bool possible, Batch* batch) {
   PlanPtr direct = scheduler_.direct_plan(request.src, request.dst);
   auto transfer = std::make_shared<EnqueuedTransfer>(
       tools_, by_socket(request, tools_.driver.has_rows()), std::move(direct));
@@ -38,7 +38,7 @@ uint64_t EnqueuedTransfers::begin(const Request& request, const std::vector<Plan
     if (decision.plan == nullptr) return 0;
     EnqueuedTransfer::Before before;
     const Ptr last = follow(transfer, &before);  // keeps `before` valid
-    transfer->enqueue(decision.plan, decision.shares, chosen.alone, std::move(before));
+    transfer->prepare(decision.plan, decision.shares, chosen.alone, std::move(before));
   } catch (...) {
     scheduler_.forget_enqueued(key, {});
     std::lock_guard<std::mutex> guard(mutex_);
@@ -46,13 +46,35 @@ uint64_t EnqueuedTransfers::begin(const Request& request, const std::vector<Plan
     throw;
   }
   const uint64_t id = enqueued_id(next_number.fetch_add(1));
+  Batch alone;
+  (batch != nullptr ? batch : &alone)->prepared_.emplace_back(id, std::move(transfer));
+  if (batch == nullptr) enqueue(&alone);
+  return id;
+}
+
+bool EnqueuedTransfers::Batch::has(const StreamKey& stream) const {
+  constexpr StreamHandle kLegacy = 0;
+  return std::any_of(prepared_.begin(), prepared_.end(), [&](const auto& one) {
+    const StreamKey own = one.second->request.stream_key();
+    if (own.device != stream.device) return false;
+    return own.stream == stream.stream || own.stream == kLegacy || stream.stream == kLegacy;
+  });
+}
+
+void EnqueuedTransfers::enqueue(Batch* batch) {
+  if (batch->prepared_.empty()) return;
+  std::vector<EnqueuedTransfer*> transfers;
+  for (const auto& [id, transfer] : batch->prepared_) transfers.push_back(transfer.get());
+  EnqueuedTransfer::enqueue(transfers);
   {
     std::lock_guard<std::mutex> guard(mutex_);
-    known_.emplace(id, transfer);
-    open_[request.stream_key()].push_back(transfer);
+    for (const auto& [id, transfer] : batch->prepared_) {
+      known_.emplace(id, transfer);
+      open_[transfer->request.stream_key()].push_back(transfer);
+    }
   }
+  batch->prepared_.clear();
   runner_.show_demands();
-  return id;
 }
 
 // Makes the transfer the last one of its stream. Returns the one that was the last, and says what

@@ -29,10 +29,23 @@ class EnqueuedTransfers {
 
   // Whether one more may be under way. Those of one stream mostly share streams and relay buffers.
   bool has_room();
+  // Transfers of one call that are prepared, and not enqueued yet. Nobody else knows of them.
+  class Batch {
+   public:
+    // Whether work that is now enqueued in the stream would come before a transfer that should be
+    // before it. The driver's legacy stream is in order with all others of its device.
+    bool has(const StreamKey& stream) const;
+
+   private:
+    friend class EnqueuedTransfers;
+    std::vector<std::pair<uint64_t, Ptr>> prepared_;  // by id
+  };
   // Begins a transfer by one of these plans, and returns its id. 0: a plain copy is `possible` and
-  // does better. Throws Error when nothing was enqueued.
+  // does better. With `batch` it begins with the others there, in enqueue(). Throws Error when
+  // nothing was enqueued.
   uint64_t begin(const Request& request, const std::vector<PlanPtr>& plans, const Outlook& outlook,
-                 bool possible);
+                 bool possible, Batch* batch);
+  void enqueue(Batch* batch);
   Ptr find(uint64_t id);  // throws Error
   int wait(const Ptr& transfer, uint64_t timeout_ns, std::string* text);
   bool done(const Ptr& transfer);

@@ -404,17 +404,18 @@ DecisionPtr Scheduler::decide(const Request& request, const std::vector<PlanPtr>
   const bool thorough =
       expected_ns(*plans.front(), request.parts.total(), copy_ns()) >= TransferTuning::kWorthAsking;
   const bool sockets = !request.stripes.empty();
+  const size_t waiting = outlook.followers();
   for (const PlanPtr& plan : plans) {
     for (const bool by_rate : {false, true}) {
-      for (const size_t followers : {next.size(), next.size() + 1}) {
-        if (!thorough && (followers != next.size() || (by_rate && !sockets))) continue;
+      for (const size_t followers : {waiting, waiting + 1}) {
+        if (!thorough && (followers != waiting || (by_rate && !sockets))) continue;
         const Deal how{by_rate, followers};
         Shares shares =
             transfer::share_out(request, *plan, how, copy_ns(), now, &under_way_.forecast());
         const double busiest = under_way_.forecast().busiest(shares.flows, request.stream_key());
         shares.end_ns = std::max({shares.end_ns, busiest, shares.calls_ns});
         const double cost = shares.end_ns + outlook.calls_weigh() * shares.calls_ns;
-        const bool fewer = outlook.known && followers != next.size();
+        const bool fewer = outlook.known && followers != waiting;
         const double doubt = by_rate && !thorough ? TransferTuning::kUnsure
                              : fewer              ? TransferTuning::kFewerChunksGain
                                                   : 1;

@@ -391,7 +391,7 @@ std::vector<FlowForecast::Flow> flows_of(const Expected& copy, uint64_t copy_ns,
 }
 
 double Outlook::calls_weigh() const {
-  return known ? TransferTuning::kBlocked + static_cast<double>(next.size())
+  return known ? TransferTuning::kBlocked + static_cast<double>(followers())
                : TransferTuning::kBlockedUnknown;
 }
 

@@ -74,17 +74,20 @@ struct Expected {
 // What is known, when a copy begins, of the copies that the same thread will begin right after it.
 struct Outlook {
   BurstWay way = BurstWay::kApart;
-  bool known = false;     // `next` is complete; if false, other copies may follow
-  bool followed = false;  // some copy follows for certain
-  bool chosen = false;    // the forecast has just chosen `way`
-  bool timed = false;     // if it is a plain copy, it is to be timed (burst_trials.h)
-  PlanPtr plan;           // this copy's plan; null if `way` is kApart
+  bool known = false;         // `next` is complete; if false, other copies may follow
+  bool followed = false;      // some copy follows for certain
+  bool chosen = false;        // the forecast has just chosen `way`
+  bool timed = false;         // if it is a plain copy, it is to be timed (burst_trials.h)
+  bool side_by_side = false;  // its chunks are enqueued in turns with those of the next copies
+  PlanPtr plan;               // this copy's plan; null if `way` is kApart
   // The copies that follow in other streams; empty if `way` is kApart.
   std::vector<Expected> next;
   std::shared_ptr<LiveBurst> live;  // the burst that the copy belongs to; null: none is known
   // The weight of a nanosecond of the caller's time. A nanosecond of the copy's own time has the
   // weight 1.
   double calls_weigh() const;
+  // How many copies wait for its calls, as far as is known.
+  size_t followers() const { return side_by_side ? 0 : next.size(); }
 };
 std::vector<FlowForecast::Flow> flows_of(const Expected& copy, uint64_t copy_ns,
                                          const FlowForecast& forecast);
