@@ -365,6 +365,20 @@ TEST(a_copy_that_is_done_early_is_no_other_copy) {
   CHECK(disturbed.trials_of_next(1, true) == nullptr);
 }
 
+// A plain copy of the burst may still flow, or not. Nobody sees it end.
+TEST(a_plain_copy_is_no_other_copy) {
+  test::running() = "plain copy";
+  const auto trials = std::make_shared<BurstTrials>(pair());
+  for (const size_t others : {0, 1, 2}) {
+    LiveBurst burst(trials);
+    burst.plan_next(trials->copies()[0], 0, 0);
+    burst.trials_of_next(0, true);
+    burst.begin_plain(0, 0);
+    burst.plan_next(trials->copies()[1], 1, 0);
+    CHECK((burst.trials_of_next(others, true) != nullptr) == (others < 2));
+  }
+}
+
 TEST(a_copy_with_other_relays_is_another_copy) {
   test::running() = "relays";
   std::vector<Bursts::Copy> copies = pair();

@@ -87,9 +87,8 @@ struct TransferTuning {
   static constexpr int kTimings = 6;
   static constexpr uint64_t kTimingNs = 10'000;
   static constexpr double kTimingPart = 0.1;
-  // A way of planning a burst is tried once if it is forecast to take less than this many times
-  // what the burst took. If other copies came between, it is tried again, kWayTries times in all.
-  // Guesses.
+  // A way of planning a burst is tried if it is forecast to take less than this many times what the
+  // burst took: once, or up to kWayTries times while nothing is learnt of it. Guesses.
   static constexpr double kWorthTrying = 1.3;
   static constexpr int kWayTries = 3;
   static constexpr size_t kPlainRemembered = 64;    // the most plain copies under way remembered

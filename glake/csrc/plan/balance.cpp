@@ -91,11 +91,13 @@ class Balance {
       }
       time += passed;
       if (time * worth > 1) return outcome;
+      double latest = 0;
       for (size_t i = 0; i < members_.size(); ++i) {
         if (open[i] == 0) continue;
         if (end(i) <= passed) {
           open[i] = 0;
-          outcome.last = i;
+          if (end(i) >= latest) outcome.last = i;
+          latest = std::max(latest, end(i));
         }
         left[i] -= rates[i] * passed;
       }

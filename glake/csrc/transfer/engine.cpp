@@ -116,14 +116,21 @@ void Engine::begin_all(const std::vector<glake_copy_request>& given, uint64_t* i
   }
   const bool announced = announce(&requests);
   Batch batch;
+  // Whether the prepared copies must be enqueued before this one begins. A plain copy of host
+  // memory may hold up the caller, if the memory is pageable.
+  const auto comes_behind = [&](const Request& request) {
+    const bool host = request.src.host() || request.dst.host();
+    return request.also_ordered || batch.precedes(request.stream_key()) ||
+           (host && always_plain(request));
+  };
   const auto end = [&] {
-    enqueued_.enqueue(&batch);
     if (announced) bursts_.end();
+    enqueued_.enqueue(&batch);
   };
   try {
     for (Request& request : requests) {
       if (ending_) throw Error(GLAKE_TRANSFER_CLOSED, "the transfer engine was closed");
-      if (request.also_ordered || batch.has(request.stream_key())) enqueued_.enqueue(&batch);
+      if (comes_behind(request)) enqueued_.enqueue(&batch);
       *ids++ = naming(request.dst.gpu, request.src.gpu,
                       [&] { return begin(std::move(request), announced ? &batch : nullptr); });
     }
@@ -262,7 +269,11 @@ uint64_t Engine::start_planned(Request request, bool possible, Batch* batch) {
     burst = bursts_.begin({request.demand(), bytes, request.stream_key()}, driver_.now_ns());
   // has_room() also finds the copies that are done, so that they do not count as running beside
   // this one.
-  const bool room = in_order && enqueued_.has_room();
+  bool room = in_order && enqueued_.has_room();
+  if (in_order && !room && batch != nullptr) {
+    enqueued_.enqueue(batch);
+    room = enqueued_.has_room();
+  }
   Outlook outlook;
   if (in_order && scheduler_.knows_links()) {
     outlook = scheduler_.look_ahead(request, runner_.demands(), burst);

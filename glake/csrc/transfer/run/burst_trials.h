@@ -1,6 +1,6 @@
 // Finds out how a burst is done soonest, by what it took the last times. The forecast chooses the
-// way of planning first. Then the ways that it thinks nearly as good are tried once each. For each
-// way the division of its copies is improved (division_trials.h).
+// way of planning first. Then the ways that it thinks nearly as good are tried, once each if
+// nothing disturbs it. For each way the division of its copies is improved (division_trials.h).
 #pragma once
 
 #include <array>

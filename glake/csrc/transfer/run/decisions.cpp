@@ -25,7 +25,8 @@ bool Decisions::Question::like(const Question& other) const {
   const auto same = [](const Expected& a, const Expected& b) {
     return a.plan == b.plan && a.bytes == b.bytes && a.copies == b.copies;
   };
-  return known == other.known && possible == other.possible && plans == other.plans &&
+  return known == other.known && possible == other.possible && side_by_side == other.side_by_side &&
+         plans == other.plans &&
          std::equal(next.begin(), next.end(), other.next.begin(), other.next.end(), same);
 }
 

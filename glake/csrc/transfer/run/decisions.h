@@ -23,6 +23,7 @@ class Decisions {
     std::vector<PlanPtr> plans;
     std::vector<Expected> next;
     bool known = false, possible = false;  // as in Outlook; whether a plain copy is possible
+    bool side_by_side = false;             // as in Outlook
     bool operator==(const Question& other) const { return bytes == other.bytes && like(other); }
     bool like(const Question& other) const;  // but for the size
   };

@@ -26,7 +26,7 @@ DecisionPtr uncut(const Decision& like, Division division, double times_chunks =
 void set_at_once(const TransferPlan& plan, size_t relayed, size_t direct, Division* division) {
   for (size_t i = 0; i < division->at_once.size(); ++i) {
     const size_t wanted = plan.paths[i].path.hops.size() > 1 ? relayed : direct;
-    if (wanted == 0 || plan.paths.size() == 1) continue;
+    if (wanted == 0 || plan.paths.size() == 1 || division->flows[i].bytes <= 0) continue;
     division->at_once[i] = wanted;
     division->flows[i].copies = static_cast<double>(wanted);
   }

@@ -40,9 +40,7 @@ uint64_t EnqueuedTransfers::begin(const Request& request, const std::vector<Plan
     const Ptr last = follow(transfer, &before);  // keeps `before` valid
     transfer->prepare(decision.plan, decision.shares, chosen.alone, std::move(before));
   } catch (...) {
-    scheduler_.forget_enqueued(key, {});
-    std::lock_guard<std::mutex> guard(mutex_);
-    forget_last(transfer);
+    forget(transfer);
     throw;
   }
   const uint64_t id = enqueued_id(next_number.fetch_add(1));
@@ -52,7 +50,7 @@ uint64_t EnqueuedTransfers::begin(const Request& request, const std::vector<Plan
   return id;
 }
 
-bool EnqueuedTransfers::Batch::has(const StreamKey& stream) const {
+bool EnqueuedTransfers::Batch::precedes(const StreamKey& stream) const {
   constexpr StreamHandle kLegacy = 0;
   return std::any_of(prepared_.begin(), prepared_.end(), [&](const auto& one) {
     const StreamKey own = one.second->request.stream_key();
@@ -62,23 +60,33 @@ bool EnqueuedTransfers::Batch::has(const StreamKey& stream) const {
 }
 
 void EnqueuedTransfers::enqueue(Batch* batch) {
-  if (batch->prepared_.empty()) return;
-  std::vector<EnqueuedTransfer*> transfers;
-  for (const auto& [id, transfer] : batch->prepared_) transfers.push_back(transfer.get());
-  EnqueuedTransfer::enqueue(transfers);
-  {
+  const auto prepared = std::exchange(batch->prepared_, {});
+  if (prepared.empty()) return;
+  try {
+    std::vector<EnqueuedTransfer*> transfers;
+    for (const auto& [id, transfer] : prepared) transfers.push_back(transfer.get());
+    EnqueuedTransfer::enqueue(transfers);
     std::lock_guard<std::mutex> guard(mutex_);
-    for (const auto& [id, transfer] : batch->prepared_) {
+    for (const auto& [id, transfer] : prepared) {
       known_.emplace(id, transfer);
       open_[transfer->request.stream_key()].push_back(transfer);
     }
+  } catch (...) {
+    for (const auto& [id, transfer] : prepared) forget(transfer);
+    throw;
   }
-  batch->prepared_.clear();
   runner_.show_demands();
 }
 
+// The transfer does not begin.
+void EnqueuedTransfers::forget(const Ptr& transfer) {
+  scheduler_.forget_enqueued(transfer.get(), {});
+  std::lock_guard<std::mutex> guard(mutex_);
+  forget_last(transfer);
+}
+
 // Makes the transfer the last one of its stream. Returns the one that was the last, and says what
-// may be taken over from it. That is nothing if another thread is still enqueueing it.
+// may be taken over from it. That is nothing if it is not enqueued yet.
 EnqueuedTransfers::Ptr EnqueuedTransfers::follow(const Ptr& transfer,
                                                  EnqueuedTransfer::Before* before) {
   const StreamKey stream = transfer->request.stream_key();

@@ -32,9 +32,9 @@ class EnqueuedTransfers {
   // Transfers of one call that are prepared, and not enqueued yet. Nobody else knows of them.
   class Batch {
    public:
-    // Whether work that is now enqueued in the stream would come before a transfer that should be
-    // before it. The driver's legacy stream is in order with all others of its device.
-    bool has(const StreamKey& stream) const;
+    // Whether one of them must be enqueued before anything else is in this stream. The driver's
+    // legacy stream is in order with all others of its device.
+    bool precedes(const StreamKey& stream) const;
 
    private:
     friend class EnqueuedTransfers;
@@ -66,6 +66,7 @@ class EnqueuedTransfers {
   void look();
   std::vector<Ptr> first_ones();
   Ptr follow(const Ptr& transfer, EnqueuedTransfer::Before* before);
+  void forget(const Ptr& transfer);
   void forget_last(const Ptr& transfer);
   bool await(const Ptr& transfer, uint64_t most_ns);
   bool end_if_done(const Ptr& transfer, Status answer);

@@ -52,8 +52,10 @@ bool LiveBurst::plan_queues(std::vector<Expected>* queues) const {
 
 DivisionTrials* LiveBurst::trials_of_next(size_t others, bool one_range) {
   // The division of copies that run one after the other is improved as if they were alone.
+  // Its own plain copies may be among those under way or not.
   const size_t own = begun_ - done_;
-  spoilt_ = spoilt_ || (queued_ ? begun_ == 0 && others != 0 : !one_range || others != own);
+  const bool only_own = others >= own && others <= own + unseen_;
+  spoilt_ = spoilt_ || (queued_ ? begun_ == 0 && others != 0 : !one_range || !only_own);
   if (queued_) return nullptr;
   return trials_ != nullptr && !spoilt_ ? &trials_->divisions(way_) : nullptr;
 }
@@ -71,6 +73,7 @@ size_t LiveBurst::begin(DecisionPtr decision, uint64_t before, uint64_t now) {
 void LiveBurst::begin_plain(uint64_t before, uint64_t now) {
   begin(std::make_shared<const Decision>(), before, now);
   plain_ = true;
+  ++unseen_;
   ++done_;
 }
 

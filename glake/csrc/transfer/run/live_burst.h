@@ -59,6 +59,7 @@ class LiveBurst {
   BurstWay way_ = BurstWay::kUnknown;
   uint64_t before_ = 0, began_ = 0;  // copies begun before its first one, and when that one began
   size_t begun_ = 0, done_ = 0;      // its copies
+  size_t unseen_ = 0;                // its plain copies, whose end nobody sees
   size_t fixed_ = 0;                 // its plain copies that were timed
   uint64_t ns_ = 0;                  // from the first copy's call until the last one was done
   std::vector<DivisionTimes> times_;

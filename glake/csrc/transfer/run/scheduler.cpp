@@ -350,7 +350,8 @@ Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
   const size_t number = trials != nullptr ? live->begun() : 0;
   bool proven = false;
   if (trials == nullptr && idle && one_range) {
-    trials = &decisions_.of({request.parts.total(), plans, outlook.next, outlook.known, possible});
+    trials = &decisions_.of({request.parts.total(), plans, outlook.next, outlook.known, possible,
+                             outlook.side_by_side});
     // What comes of a trial is not known until its copy is done. Meanwhile no others are made.
     proven = under_way_.tries(stream);
   }
