@@ -43,12 +43,12 @@ BurstWay BurstTrials::next() const {
   return fastest();
 }
 
-// Of the ways that took some time, and plain copies, which the others must beat clearly.
+// Of the ways that took some time, and plain copies.
 BurstWay BurstTrials::fastest() const {
   auto best = BurstWay::kPlain;
   const auto least_of = [&](BurstWay way) { return trials_[static_cast<size_t>(way)].least; };
-  const double plain = least_of(best) > 0 ? least_of(best) : plain_ns_;
-  double least = plain > 0 ? plain / TransferTuning::kLeastGain : kNever;
+  double least = least_of(best);
+  if (least == 0) least = plain_ns_ > 0 ? plain_ns_ / TransferTuning::kLeastGain : kNever;
   for (const BurstWay way : {BurstWay::kUnknown, BurstWay::kApart, BurstWay::kJoint}) {
     if (least_of(way) <= 0 || least_of(way) >= least) continue;
     best = way;
