@@ -467,8 +467,9 @@ class Config:
         "machine that several processes share (default: private)", _SIM,
     )  # fmt: skip
     sim_machine_dir: str | None = _option(
-        "", PATH, "a folder", "where a shared machine's memory is (default: /dev/shm)", _SIM
-    )
+        "", PATH, "a folder", "where a shared machine's memory is (default: /dev/shm)", _SIM,
+        "It is a sparse file of 64 TiB, which tmpfs and XFS hold and ext4 does not.",
+    )  # fmt: skip
     sim_complete_after: int | str = _option(
         "auto", Whole(-1, words=("auto",)), "auto, -1 (never) or a count of ticks",
         "when enqueued work is complete, in phantom mode", _SIM,

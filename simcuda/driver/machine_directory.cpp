@@ -133,8 +133,15 @@ std::string full_text(const std::string& directory) {
 
 CUresult os_error(const std::string& what, const std::string& directory) {
   const int error = errno;
-  return fail(CUDA_ERROR_OPERATING_SYSTEM,
-              what + ": " + strerror(error) + (error == ENOSPC ? full_text(directory) : ""));
+  std::string advice;
+  if (error == ENOSPC) advice = full_text(directory);
+  if (error == EFBIG) {
+    advice = ". A shared simulated machine's memory is a sparse file of 64 TiB, which " +
+             mount_of(directory) +
+             " or a limit (ulimit -f) does not allow. Name a folder of a tmpfs or of XFS "
+             "(GLAKE_SIM_MACHINE_DIR)";
+  }
+  return fail(CUDA_ERROR_OPERATING_SYSTEM, what + ": " + strerror(error) + advice);
 }
 
 MachineDirectory::~MachineDirectory() {

@@ -45,7 +45,8 @@ class MachineDirectory {
 
 // Describes the file system of a shared machine: its size, what is left, and what to do.
 std::string full_text(const std::string& directory);
-// Describes errno's error of `what`, and what to do if the file system of `directory` is full.
+// Describes errno's error of `what`, and what to do if the file system of `directory` is full or
+// does not hold files as large.
 CUresult os_error(const std::string& what, const std::string& directory);
 
 }  // namespace simcuda

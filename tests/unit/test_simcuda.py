@@ -207,6 +207,19 @@ def test_a_full_machine_dir_is_named(tmp_path: Path) -> None:
     assert "/dev/shm" not in said and "--shm-size" not in said
 
 
+def test_a_machine_dir_that_holds_no_such_file_is_named(tmp_path: Path) -> None:
+    """ext4 holds files to 16 TiB. A limit of the process stands for it here."""
+    environment = {**os.environ, "GLAKE_DRIVER": "sim", "GLAKE_SIM_MACHINE": "small-files"}
+    ran = subprocess.run(
+        [sys.executable, PROGRAMS / "small_files.py"],
+        env={**environment, "GLAKE_SIM_MACHINE_DIR": str(tmp_path)},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert ran.returncode == 1
+    for words in ("DriverError", "File too large", "64 TiB", "tmpfs", "GLAKE_SIM_MACHINE_DIR"):
+        assert words in ran.stderr
+
+
 def test_a_tables_prices_of_calls_made(machine: Machine) -> None:
     """One call over four mappings of one page each, and one over one mapping of four pages."""
     prop = (ctypes.c_int * 8)(1, 0, 1, 0)  # pinned, of device 0; the rest is 0

@@ -71,7 +71,8 @@ struct CUevent_st;
  *   machine: a name of letters, digits, _, - and .
  *       machine that several processes share (default: private).
  *   machine_dir: a folder
- *       where a shared machine's memory is (default: /dev/shm).
+ *       where a shared machine's memory is (default: /dev/shm). It is a sparse file of 64 TiB,
+ *       which tmpfs and XFS hold and ext4 does not.
  *   complete_after (default auto, any time): auto, -1 (never) or a count of ticks
  *       when enqueued work is complete, in phantom mode. K: what is enqueued at tick t is complete
  *       at tick t + K. -1: only once the host waits for it. auto: by the schedule.

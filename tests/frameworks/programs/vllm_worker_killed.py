@@ -21,6 +21,7 @@ from vllm_engine import BLOCK, LENGTH, model, offloading
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"  # vllm_engine sets it to 0
 PROMPTS = 4
+OTHERS = ("glake-trainer", "glake-sim-", "glake-nccl-")
 
 
 def made(path: str, folder: Path) -> Any:
@@ -97,10 +98,10 @@ def main() -> None:
     engine = made(path, folder)
     serve(engine)
     shut(engine)
-    # vLLM's own file for its workers stays when one is killed. States of trainers and shared
-    # machines belong to other jobs, because this one makes none.
+    # vLLM's own file for its workers stays when one is killed. States of trainers, shared machines
+    # and communicators belong to other jobs, because this one makes none.
     new = set(os.listdir("/dev/shm")) - before
-    left = {name for name in new if not name.startswith(("glake-trainer", "glake-sim-"))}
+    left = {name for name in new if not name.startswith(OTHERS)}
     told["left"] = sorted(name for name in left if "glake" in name or "simcuda" in name)
     print(json.dumps(told), flush=True)
 
