@@ -265,13 +265,17 @@ TEST(a_burst_is_tried_as_a_whole) {
   CHECK(trials.next(0)->division == first && trials.next(2)->division == last);
 }
 
-// Copies over a direct path and a relayed one. Plays trials, in which a copy takes what `ns` says.
-// Returns how many had other numbers of chunks at once than before.
+using Numbers = std::vector<size_t>;
+
+// Copies over a direct path with 3 chunks at once and a relayed one with 5; the plan calls
+// `nearest` nearest. Plays trials, in which a copy takes what `ns` says. Returns how many had other
+// numbers of chunks at once than before.
 template <class Ns>
-int play_at_once(DivisionTrials* trials, size_t copies, Ns ns) {
+int play_at_once(DivisionTrials* trials, size_t copies, Ns ns, const Numbers& nearest = {3, 5}) {
   const Two two;
   TransferPlan plan = *two.plan;
   plan.paths[1].path.hops.push_back({Place{0}, Place{1}, {}});
+  for (size_t i = 0; i < 2; ++i) plan.paths[i].nearest_at_once = nearest[i];
   Decision wide = *two.decision();
   wide.plan = std::make_shared<const TransferPlan>(plan);
   Division many = *two.division;
@@ -306,7 +310,7 @@ TEST(the_first_copies_may_have_fewer_chunks_at_once) {
     return copy == 0 && few ? 1000 : trials.next(0)->division->at_once[1] == 2 ? 900 : 1100;
   });
   CHECK(tried > 1 && !second && trials.next(0)->division->chunks == 1);
-  CHECK(trials.next(0)->division->at_once == (std::vector<size_t>{3, 2}));
+  CHECK(trials.next(0)->division->at_once == (Numbers{3, 2}));
 }
 
 // With more copies at once the direct path has its part of a link that a relayed path crosses in
@@ -319,9 +323,29 @@ TEST(a_direct_path_may_have_more_copies_at_once) {
       return (division.at_once[0] > 3) == helps ? 900 : 1000;
     });
     CHECK(tried > 0 && (tried < 4 || helps));
-    const std::vector<size_t>& at_once = trials.best(0)->division->at_once;
-    CHECK(at_once == (std::vector<size_t>{helps ? 6u : 3u, 5}));
+    const Numbers& at_once = trials.best(0)->division->at_once;
+    CHECK(at_once == (Numbers{helps ? 6u : 3u, 5}));
     CHECK(!helps || trials.best(0)->division->flows[0].copies == 6);
+  }
+}
+
+// The numbers that the plan calls nearest are tried, in all copies of a burst.
+TEST(numbers_at_once_that_are_nearest_are_tried) {
+  test::running() = "nearest";
+  const Numbers nearest{4, 3}, before{3, 5};
+  for (const bool helps : {true, false}) {
+    DivisionTrials trials(2);
+    play_at_once(
+        &trials, 2,
+        [&](size_t, const Division& division) {
+          return (division.at_once == nearest) == helps ? 900 : 1000;
+        },
+        nearest);
+    for (const size_t copy : {0, 1}) {
+      const Division& kept = *trials.best(copy)->division;
+      CHECK(kept.at_once == (helps ? nearest : before));
+      CHECK(!helps || (kept.flows[0].copies == 4 && kept.flows[1].copies == 3));
+    }
   }
 }
 

@@ -532,6 +532,32 @@ TEST(sockets_end_together) {
              std::to_string(usual) + ", " + std::to_string(balanced) + text_of(plans[0]));
 }
 
+// Two relays serve the first socket and three the second, and all share GPU 0's link, which should
+// serve both sockets alike. The usual numbers of copies share it by relays: the second socket has
+// more. By the model, what ends early leaves so much to the others that this costs next to nothing.
+TEST(some_numbers_are_nearer_to_the_plan) {
+  std::vector<Edge> edges{{"m0", "s0", 400}, {"m1", "s1", 400}, {"s0", "s1", 1}, {"g0", "N", 176}};
+  for (const char* gpu : {"g1", "g2", "g3", "g4", "g5"}) edges.push_back({gpu, "N", 176});
+  for (const char* gpu : {"g0", "g1", "g2"}) edges.push_back({"s0", gpu, 55});
+  for (const char* gpu : {"g3", "g4", "g5"}) edges.push_back({"s1", gpu, 55});
+  const Topology box = machine(6, edges, 2);
+  const TransferPlan plan = Planner(box).plan({{Place{0}, Place{-1, kStriped}}})[0];
+  const auto least = [&](bool nearest) {
+    const std::vector<double> all_of_each_limit;
+    glake::topology::FairRates fair(box, all_of_each_limit);
+    for (const PlannedPath& path : plan.paths) {
+      fair.add(route_of(path.path),
+               static_cast<double>(nearest ? path.nearest_at_once : path.at_once));
+    }
+    const std::vector<double>& rates = fair.rates(std::vector<char>(plan.paths.size(), 1));
+    double part = 1;
+    for (size_t i = 0; i < rates.size(); ++i) part = std::min(part, rates[i] / plan.paths[i].rate);
+    return part;
+  };
+  CHECK_TEXT(plan.paths.size() >= 6 && least(false) < 0.93 && least(true) > 0.96,
+             std::to_string(least(false)) + ", " + std::to_string(least(true)) + text_of(plan));
+}
+
 // Here the path that would get too much ends early, and leaves its links to one that can fill them.
 // More copies at once gain nothing, and would need more chunks.
 TEST(links_that_are_left_to_others_need_no_more_copies) {

@@ -15,11 +15,15 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr Rate kSlowest = 1e-9;  // GB/s
 constexpr double kTogether = 1.01;
 
+// What numbers of copies at once are judged by: the rates until all paths have ended, or only those
+// at the start.
+enum class By { kEnd, kStart };
+
 // How many copies each path of all plans has at once, and what comes of it.
 struct Outcome {
   std::vector<size_t> at_once;
-  std::vector<Rate> rates;  // of each path
-  // How much of their planned rates all paths reach, which the last one to end decides.
+  std::vector<Rate> rates;  // of each path, at the start
+  // How much of its planned rate each path reaches at least, and which path decides that.
   double reached = 0;
   size_t last = 0;
 };
@@ -34,17 +38,14 @@ class Balance {
     }
   }
 
-  Outcome find() const {
-    const Outcome common = of(usual(), 0);
-    Outcome best = common;
-    for (int round = 0; round < TransferTuning::kBalances; ++round) {
-      const Outcome from = best;
-      for (const double scale : {1.0, 1.5, 2.0}) take_better(about(from, scale), &best);
-      if (best.reached == from.reached) break;
-    }
-    while (improve(&best)) {
-    }
-    return best.reached > TransferTuning::kBalanced * common.reached ? best : common;
+  Outcome best() const {
+    const Outcome common = until_end(usual(), 0);
+    Outcome found = search(common, By::kEnd);
+    return found.reached > TransferTuning::kBalanced * common.reached ? found : common;
+  }
+
+  std::vector<size_t> nearest(const Outcome& found) const {
+    return search(at_start(found.at_once), By::kStart).at_once;
   }
 
  private:
@@ -53,9 +54,22 @@ class Balance {
     bool plain;  // the whole copy is one driver copy, whatever it would need
   };
 
-  bool take_better(std::vector<size_t> at_once, Outcome* best) const {
-    Outcome tried = of(std::move(at_once), TransferTuning::kNearer * best->reached);
-    if (tried.reached <= TransferTuning::kNearer * best->reached) return false;
+  Outcome search(Outcome best, By by) const {
+    for (int round = 0; round < TransferTuning::kBalances; ++round) {
+      const Outcome from = best;
+      for (const double scale : {1.0, 1.5, 2.0}) take_better(about(from, scale), by, &best);
+      if (best.reached == from.reached) break;
+    }
+    while (improve(by, &best)) {
+    }
+    return best;
+  }
+
+  bool take_better(std::vector<size_t> at_once, By by, Outcome* best) const {
+    const double worth = TransferTuning::kNearer * best->reached;
+    Outcome tried =
+        by == By::kEnd ? until_end(std::move(at_once), worth) : at_start(std::move(at_once));
+    if (tried.reached <= worth) return false;
     *best = std::move(tried);
     return true;
   }
@@ -68,17 +82,34 @@ class Balance {
     return at_once;
   }
 
+  topology::FairRates flows(const std::vector<size_t>& at_once) const {
+    topology::FairRates fair(topology_, all_of_each_);
+    for (size_t i = 0; i < members_.size(); ++i) {
+      fair.add(route_of(members_[i].path->path), static_cast<double>(at_once[i]));
+    }
+    return fair;
+  }
+
+  Outcome at_start(std::vector<size_t> at_once) const {
+    const std::vector<char> open(members_.size(), 1);
+    std::vector<Rate> rates = flows(at_once).rates(open);
+    Outcome outcome{std::move(at_once), std::move(rates), kNever};
+    for (size_t i = 0; i < members_.size(); ++i) {
+      const double part = outcome.rates[i] / std::max(members_[i].path->rate, kSlowest);
+      if (part >= outcome.reached) continue;
+      outcome.reached = part;
+      outcome.last = i;
+    }
+    return outcome;
+  }
+
   // Each path carries what it should in a unit of time. Once it ends, others have its links. Paths
   // that end at nearly the same time do so together. If less than `worth` is sure to be reached, it
   // returns early, with nothing reached.
-  Outcome of(std::vector<size_t> at_once, double worth) const {
-    const std::vector<double> parts;
-    topology::FairRates fair(topology_, parts);
+  Outcome until_end(std::vector<size_t> at_once, double worth) const {
+    topology::FairRates fair = flows(at_once);
     std::vector<double> left;
-    for (size_t i = 0; i < members_.size(); ++i) {
-      fair.add(route_of(members_[i].path->path), static_cast<double>(at_once[i]));
-      left.push_back(members_[i].path->rate);
-    }
+    for (const Member& member : members_) left.push_back(member.path->rate);
     std::vector<char> open(members_.size(), 1);
     Outcome outcome{std::move(at_once), fair.rates(open)};
     double time = 0;
@@ -122,26 +153,32 @@ class Balance {
 
   // Gives the path that ends last one copy more. Whole numbers leave a path short that one more
   // would serve.
-  bool improve(Outcome* best) const {
+  bool improve(By by, Outcome* best) const {
     if (members_.empty()) return false;
     std::vector<size_t> at_once = best->at_once;
     if (members_[best->last].plain || ++at_once[best->last] > TransferTuning::kMostAtOnce) {
       return false;
     }
-    return take_better(std::move(at_once), best);
+    return take_better(std::move(at_once), by, best);
   }
 
   const topology::Topology& topology_;
-  std::vector<Member> members_;  // the paths of all plans
+  std::vector<Member> members_;            // the paths of all plans
+  const std::vector<double> all_of_each_;  // empty: all of every limit
 };
 
 }  // namespace
 
 void balance(const topology::Topology& topology, std::vector<TransferPlan>* plans) {
-  const Outcome best = Balance(topology, *plans).find();
+  const Balance balance(topology, *plans);
+  const Outcome best = balance.best();
+  const std::vector<size_t> nearest = balance.nearest(best);
   size_t i = 0;
   for (TransferPlan& plan : *plans) {
-    for (PlannedPath& path : plan.paths) path.at_once = best.at_once[i++];
+    for (PlannedPath& path : plan.paths) {
+      path.at_once = best.at_once[i];
+      path.nearest_at_once = nearest[i++];
+    }
   }
 }
 

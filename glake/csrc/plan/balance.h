@@ -9,8 +9,9 @@
 
 namespace glake::transfer {
 
-// Sets `at_once` of each path, so that the copies get about their planned rates if all of these
-// plans are carried out together. A plan with the direct path only is one copy.
+// Sets `at_once` and `nearest_at_once` of each path, so that the copies get about their planned
+// rates if all of these plans are carried out together. A plan with the direct path only is one
+// copy.
 void balance(const topology::Topology& topology, std::vector<TransferPlan>* plans);
 
 }  // namespace glake::transfer

@@ -54,12 +54,14 @@ inline topology::Route route_of(const Path& path) {
 }
 
 // `rate` is the path's rate in the plan. Copies on a link share it equally, so a path with more
-// copies gets more. `at_once` is how many copies should flow over each hop at once, so that the
-// path gets about its rate. (Where threads carry the chunks, they pace the paths.)
+// copies gets more. `at_once` is how many copies should flow over each hop at once, so that all
+// paths end as soon as they can: one that ends early leaves its links to others. By
+// `nearest_at_once` each path has nearly its rate from the start, which is worth a trial where the
+// copy is made again. (Where threads carry the chunks, they pace the paths.)
 struct PlannedPath {
   Path path;
   Rate rate = 0;
-  size_t at_once = TransferTuning::kFlows;
+  size_t at_once = TransferTuning::kFlows, nearest_at_once = TransferTuning::kFlows;
 };
 
 // A path that was not taken, and why, in words.

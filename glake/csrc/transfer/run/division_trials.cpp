@@ -21,11 +21,11 @@ DecisionPtr uncut(const Decision& like, Division division, double times_chunks =
   return decision;
 }
 
-// So many chunks of each relayed path, and of each direct one beside others, flow at once. 0: as
-// before.
-void set_at_once(const TransferPlan& plan, size_t relayed, size_t direct, Division* division) {
+// So many chunks of each path that carries anything beside others flow at once. 0: as before.
+template <class Wanted>
+void set_at_once(const TransferPlan& plan, Division* division, Wanted wanted_of) {
   for (size_t i = 0; i < division->at_once.size(); ++i) {
-    const size_t wanted = plan.paths[i].path.hops.size() > 1 ? relayed : direct;
+    const size_t wanted = wanted_of(plan.paths[i]);
     if (wanted == 0 || plan.paths.size() == 1 || division->flows[i].bytes <= 0) continue;
     division->at_once[i] = wanted;
     division->flows[i].copies = static_cast<double>(wanted);
@@ -147,7 +147,9 @@ void DivisionTrials::restart() {
   evened_ = false;
   step_ = 1;
   const size_t count = best_.size(), half = count / 2;
-  chunk_moves_ = {{TransferTuning::kMoreChunks, 0, count},
+  // Paths of several sockets may share a link and end far apart.
+  chunk_moves_ = {{1, 0, count, false, 0, 0, true},
+                  {TransferTuning::kMoreChunks, 0, count},
                   {TransferTuning::kFewerChunks, 0, count}};
   // The calls of the first copies hold up the others, so these begin late. But if the first copies
   // have too few chunks, they end late themselves.
@@ -230,7 +232,10 @@ bool DivisionTrials::try_chunks(const ChunkMove& move) {
     const double chunks = move.times * known.division->chunks;
     if (std::max(chunks, 1 / chunks) > TransferTuning::kMostChunkFactor) return false;
     Division division = *known.division;
-    set_at_once(*known.plan, move.relayed, move.direct, &division);
+    set_at_once(*known.plan, &division, [&](const PlannedPath& path) {
+      if (move.nearest) return path.nearest_at_once;
+      return path.path.hops.size() > 1 ? move.relayed : move.direct;
+    });
     changed = changed || move.times != 1 || division.at_once != known.division->at_once ||
               (move.apart && may_be_joined(known));
     trial[i] = uncut(known, std::move(division), move.times, move.apart);

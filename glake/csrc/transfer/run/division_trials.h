@@ -72,11 +72,13 @@ class DivisionTrials {
   bool even_trial(const std::vector<DivisionTimes>& times, uint64_t ns);
   // So many times as many chunks for the copies from `from` until `until`. `apart`: no hops share
   // their streams. `relayed`, `direct`: so many chunks of such a path flow at once; 0: as before.
+  // `nearest`: of each path, as many as its plan calls nearest.
   struct ChunkMove {
     double times;
     size_t from, until;
     bool apart = false;
     size_t relayed = 0, direct = 0;
+    bool nearest = false;
   };
   bool try_chunks(const ChunkMove& move);
 

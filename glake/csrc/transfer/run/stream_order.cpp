@@ -47,15 +47,29 @@ bool StreamOrder::place(const TransferPtr& transfer) {
   return true;
 }
 
-// Enqueues stream work in this order: a host function that begins the transfer (none if the stream
-// is idle), the wait for the transfer's end, and an event behind it.
+// Whether no work can be in front of the transfer. A stream waits for the work of the legacy
+// stream, and the legacy stream for that of the others, even if it has none of its own and is
+// called idle.
+Status StreamOrder::nothing_before(int device, StreamHandle stream, bool* nothing) {
+  constexpr StreamHandle kLegacy = 0;
+  *nothing = false;
+  if (stream == kLegacy) return {};
+  bool idle = false, legacy_idle = false;
+  Status s = driver_.stream_idle(device, stream, &idle);
+  if (s.ok() && idle) s = driver_.stream_idle(device, kLegacy, &legacy_idle);
+  *nothing = idle && legacy_idle;
+  return s;
+}
+
+// Enqueues stream work in this order: a host function that begins the transfer (none if nothing is
+// in front of it), the wait for the transfer's end, and an event behind it.
 Status StreamOrder::enqueue(const TransferPtr& transfer, const std::shared_ptr<Arrival>& arrival,
                             EventId passed) {
   const int device = transfer->request.stream_device;
   const StreamHandle stream = transfer->request.stream;
-  bool idle = false;
-  Status s = driver_.stream_idle(device, stream, &idle);
-  if (s.ok() && !idle) {
+  bool at_once = false;
+  Status s = nothing_before(device, stream, &at_once);
+  if (s.ok() && !at_once) {
     auto given = std::make_unique<std::shared_ptr<Arrival>>(arrival);
     transfer->state = State::kWaiting;
     s = driver_.host_function(device, stream, &Arrival::here, given.get());

@@ -40,6 +40,7 @@ class StreamOrder {
   struct Arrival;  // the argument of the driver's callback
 
   void arrived(const TransferPtr& transfer);
+  Status nothing_before(int device, StreamHandle stream, bool* nothing);
   Status enqueue(const TransferPtr& transfer, const std::shared_ptr<Arrival>& arrival,
                  EventId passed);
   void undo(const TransferPtr& transfer, Arrival* arrival, EventId passed);
