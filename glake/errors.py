@@ -1,6 +1,8 @@
 """Every exception that glake raises: one per status of its C interface (glake.h), then
 those of its Python parts."""
 
+from typing import Any
+
 __all__ = [
     "AdapterBuildError",
     "AlreadyEnabled",
@@ -60,9 +62,16 @@ __all__ = [
 
 
 class GlakeError(Exception):
-    """The base of all errors. `status` is its glake_status of glake.h."""
+    """The base of all errors.
+
+    Attributes:
+        status: its glake_status of glake.h.
+        begun: of an error of copy_batch(): the Transfer of copies that had begun by then; else
+            None.
+    """
 
     status = 10
+    begun: Any = None
 
 
 class InvalidArgument(GlakeError, ValueError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ class Buffer:
     """
 
     def __init__(self, nbytes: int, device: int, stream: int, kind: int) -> None:
+        _free_unused()
         self.nbytes, self.device, self.stream = nbytes, device, stream
         self._exports: weakref.WeakSet[_Export] = weakref.WeakSet()
         self._ptr: int | None = None
@@ -57,7 +59,8 @@ class Buffer:
         nothing.
 
         Raises:
-            InvalidPointer: arrays that were made of it through DLPack are alive.
+            InvalidPointer: arrays that were made of it through DLPack are alive, or a copy in no
+                stream's order goes on. The buffer is not freed then.
         """
         if self._ptr is None:
             return
@@ -66,8 +69,13 @@ class Buffer:
                 f"this buffer of {self.nbytes} bytes is held by {len(self._exports)} arrays "
                 "made of it through DLPack: it is freed when they are gone"
             )
+        _free_unused()
         ptr, self._ptr = self._ptr, None
-        _C.free(ptr)
+        try:
+            _C.free(ptr)
+        except GlakeError:
+            self._ptr = ptr
+            raise
 
     def record_stream(self, stream: Stream) -> None:
         """Says that work of this stream uses the block.
@@ -97,8 +105,7 @@ class Buffer:
         ptr = getattr(self, "_ptr", None)
         if ptr is not None and not finalizing():
             self._ptr = None
-            with contextlib.suppress(GlakeError):  # in a forked child, or after a shutdown
-                _C.free(ptr)
+            _let_go(ptr)
 
     def __len__(self) -> int:
         return self.nbytes
@@ -206,6 +213,28 @@ def _allocate(nbytes: int, device: int, stream: int, kind: int) -> int:
     if kind == 0:
         return _C.malloc(nbytes, device, stream)
     return _C.malloc_contiguous(nbytes, device, stream, kind)
+
+
+_in_use: deque[int] = deque()  # blocks of dropped buffers that a copy still used
+
+
+def _let_go(ptr: int) -> None:
+    """Frees the block of a dropped buffer, now or once the copy is done that uses it in no stream's
+    order."""
+    try:
+        _C.free(ptr)
+    except InvalidPointer:
+        with contextlib.suppress(GlakeError):
+            _C.block_info(ptr)  # raises for what is no block any more
+            _in_use.append(ptr)
+    except GlakeError:  # in a forked child, or after a shutdown
+        pass
+
+
+def _free_unused() -> None:
+    for _ in range(len(_in_use)):
+        with contextlib.suppress(IndexError):  # another thread was faster
+            _let_go(_in_use.popleft())
 
 
 def _pair(name: str, value: Any) -> tuple[int, int]:

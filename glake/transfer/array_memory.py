@@ -187,8 +187,10 @@ def _tensor(torch: Any, tensor: Any) -> ArrayMemory:
             "resolve_neg() first"
         )
     try:
-        address = tensor.data_ptr()
+        address, shape = tensor.data_ptr(), tensor.shape
     except RuntimeError as error:  # for fake tensors, and for subclasses that hold other tensors
+        if tensor.is_nested:
+            raise InvalidArgument("a nested tensor has no shape: copy its values()") from None
         raise InvalidArgument(
             f"{type(tensor).__name__} has no memory of its own: {error}"
         ) from None
@@ -196,7 +198,7 @@ def _tensor(torch: Any, tensor: Any) -> ArrayMemory:
     leaf = tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled()
     found = ArrayMemory(
         address,
-        tensor.shape,  # a tuple
+        shape,  # a tuple
         tensor.stride() if item == 1 else tuple([stride * item for stride in tensor.stride()]),
         item,
         tensor.get_device() if on_gpu else ASK,
@@ -234,16 +236,21 @@ def _numpy_array(array: Any) -> ArrayMemory | None:
 
 
 def _interface(thing: Any, name: str, facts: Any, on_gpu: bool) -> ArrayMemory:
-    # This check takes as long as all the others. So arrays of libraries, which have a dtype, are
-    # checked later.
+    # This check takes as long as all the others. So dense arrays of libraries, which have a dtype,
+    # are checked later.
     if not hasattr(thing, "dtype"):
         interfaces.check(thing, name, facts)
     try:
-        return _array(thing, facts, on_gpu)
+        found = _array(thing, facts, on_gpu)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         if not isinstance(error, InvalidArgument):
             interfaces.check(thing, name, facts)
         raise
+    usual = type(found.stream) is int or found.stream is None
+    if not (usual and found._dense and 0 <= found.address < 1 << 63):
+        interfaces.check(thing, name, facts)
+        found.stream = arguments.whole(found.stream)
+    return found
 
 
 def _array(thing: Any, facts: dict[str, Any], on_gpu: bool) -> ArrayMemory:

@@ -241,8 +241,9 @@ class Engine:
     ) -> Transfer:
         """Copies each (dst, src) as copy() does. Pairs between the same places are one transfer.
 
-        The transfers are planned together if streams order them and all host memory is pinned.
-        The pairs have no order among themselves. So none may write what another reads or writes.
+        Pairs of different streams are different transfers. The transfers are planned together if
+        streams order them and all host memory is pinned. The pairs have no order among themselves.
+        So none may write what another reads or writes.
 
         Args:
             pairs: (dst, src) of each copy.
@@ -250,7 +251,9 @@ class Engine:
 
         Raises:
             InvalidArgument: no pairs, or what copy() refuses.
-            GlakeError: what copy() raises. The text names the pair, or its two places.
+            GlakeError: what copy() raises. The text names the pair, or its two places. If the
+                driver refuses one transfer, those before it have begun: `error.begun` is their
+                handle, and their memory must stay until it is done.
         """
         given: list[tuple[Any, ArrayMemory, ArrayMemory]] = []
         for number, (dst, src) in enumerate(_pairs(pairs)):
@@ -260,6 +263,7 @@ class Engine:
                 _name_pair(error, number)
                 raise
         groups: dict[tuple[Any, ...], list[strided.Parts]] = {}
+        checks: dict[tuple[Any, ...], int] = {}  # flags for memory without an owner
         keep: list[Any] = []
         any_made = False
         for number, (_, to, of) in enumerate(given):
@@ -272,24 +276,32 @@ class Engine:
             any_made = any_made or made
             keep.append(_owners(to, of))
             if parts.count:
-                places = (self._place(to), self._place(of), _checks(to, of))
-                groups.setdefault((*places, streams), []).append(parts)
+                group = (self._place(to), self._place(of), streams)
+                groups.setdefault(group, []).append(parts)
+                checks[group] = checks.get(group, 0) | _checks(to, of)
         ids: list[int] = []
         requests: list[_Request] = []
         size = 0
-        for (to_gpu, of_gpu, flags, ordered), several in groups.items():
+        for group, several in groups.items():
+            to_gpu, of_gpu, ordered = group
             parts = strided.joined(several)
-            requests.append((parts.numbers, to_gpu, of_gpu, list(ordered), flags | _TRACKED))
+            requests.append(
+                (parts.numbers, to_gpu, of_gpu, list(ordered), checks[group] | _TRACKED)
+            )
             size += parts.bytes
         self._require_open()
+        ordered_all = all(ordered for *_, ordered in groups)
         try:
             _C.copy_start_all(requests, ids)
-        finally:  # copies that were started keep their memory, even if others failed
-            ordered_all = all(ordered for *_, ordered in groups)
-            transfer = Transfer(ids, size, keep, ordered_all, any_made)
-        for dst, _, _ in given:
-            written(dst)
-        return transfer
+        except BaseException as error:
+            if ids:  # their memory is kept until they are done
+                begun = Transfer(ids, size, keep, ordered_all, any_made)
+                _all_written(given)
+                if isinstance(error, GlakeError):
+                    error.begun = begun
+            raise
+        _all_written(given)
+        return Transfer(ids, size, keep, ordered_all, any_made)
 
     def gather(
         self, dst: Array, blocks: BlockArray, index: BlockIndex = None, stream: CopyStream = None
@@ -471,6 +483,11 @@ def written(dst: Any) -> None:
         sys.modules["torch"].autograd.graph.increment_version(dst)
 
 
+def _all_written(pairs: list[tuple[Any, ArrayMemory, ArrayMemory]]) -> None:
+    for dst, _, _ in pairs:
+        written(dst)
+
+
 def _ordering(
     stream: CopyStream, dst: ArrayMemory, src: ArrayMemory, made: bool = False
 ) -> Streams:
@@ -490,6 +507,10 @@ def _ordering(
         if end.stream is None:
             continue
         gpu = end.device if end.device >= 0 else _C.place_of(end.address)[0]
+        if gpu < 0:
+            raise InvalidArgument(
+                f"{end} at {end.address:#x} names stream {end.stream}, and is no memory of a GPU"
+            )
         if (gpu, end.stream) not in found:
             found.append((gpu, end.stream))
     return found

@@ -201,7 +201,10 @@ class Transfer:
         try:
             for each in self._ids:
                 if not _C.copy_wait(each, _CLOSING_NS):
-                    error = TransferClosed("the engine was closed; this copy goes on in its stream")
+                    error = TransferClosed(
+                        "the engine was closed, or an end of it was tried; this copy goes on in "
+                        "its stream"
+                    )
             self._told = self._results()
         except GlakeError as failure:
             error = failure

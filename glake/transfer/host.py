@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from glake import _C, arguments
 from glake.errors import GlakeError, InvalidArgument
+from glake.transfer import registration
 from glake.transfer.array_memory import ArrayMemory, memory_of
 from glake.transfer.engine import default_engine, open_engine
 from glake.transfer.registration import Registration
@@ -152,6 +153,7 @@ def register_host(array: Array, background: bool = False) -> Registration:
             f"{memory} is memory of cuda:{memory.device}: only host memory can be pinned"
         )
     default_engine()
+    registration.end_failed(memory.address)
     device, known = _C.place_of(memory.address)
     if device >= 0 or known:
         where = f"memory of cuda:{device}" if device >= 0 else "pinned already"

@@ -10,6 +10,7 @@ import functools
 import operator
 from typing import Any
 
+from glake import arguments
 from glake.errors import InvalidArgument
 
 _names: dict[Any, str] = {}  # of dtypes and formats, because asking them takes long
@@ -100,20 +101,20 @@ def _wrong(facts: Any) -> str:
     if strides is not None and not (
         isinstance(strides, tuple | list)
         and len(strides) == len(shape)
-        and _whole_numbers(strides, -1 << 63)
+        and _whole_numbers(strides, -1 << 62, 1 << 62)
     ):
-        return f"its strides are {strides!r}, not {len(shape)} whole numbers, as its shape has"
+        return f"its strides are {strides!r}, not {len(shape)} numbers of bytes, as its shape has"
     stream, typestr = facts.get("stream"), facts["typestr"]
-    if stream is not None and not isinstance(stream, int):
+    if stream is not None and arguments.whole(stream) is None:
         return f"its stream is {stream!r}, neither a number nor None"
     if not isinstance(typestr, str) or not _is_type(typestr):
         return f"its typestr is {typestr!r}, not an item type such as '<f4'"
     return ""
 
 
-def _whole_numbers(given: Any, least: int) -> bool:
+def _whole_numbers(given: Any, least: int, most: int = 1 << 62) -> bool:
     try:
-        return min(map(operator.index, given), default=least) >= least
+        return all(least <= operator.index(one) <= most for one in given)
     except TypeError:
         return False
 

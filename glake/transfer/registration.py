@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from glake import _C
-from glake.errors import BusyTimeout, WrongType
+from glake.errors import BusyTimeout, DriverError, WrongType
 from glake.transfer import handle, timeouts
 from glake.transfer.array_memory import ArrayMemory
 
@@ -52,7 +52,8 @@ class Registration:
 
         Raises:
             BusyTimeout: the memory is not pinned by then. Pinning goes on.
-            DriverError: the driver refuses.
+            DriverError: the driver refuses. The part that was pinned stays so until unregister(),
+                or until the memory is registered again.
             InvalidPointer: it was unregistered.
         """
         handle.require_own(self._family)
@@ -93,6 +94,17 @@ class Registration:
     def __exit__(self, *_: object) -> None:
         """Unpins it."""
         self.unregister()
+
+
+def end_failed(address: int) -> None:
+    """Ends a registration of that memory if it failed in the background: its handle may be gone."""
+    known = _registered.get(address)
+    if known is None:
+        return
+    try:
+        known.done()
+    except DriverError:
+        known.unregister()
 
 
 def forget() -> None:

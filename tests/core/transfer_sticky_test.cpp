@@ -93,6 +93,28 @@ TEST(the_destination_is_lost) {
   ends_without_a_hang(dst);
 }
 
+// The driver is asked about memory in the context of a GPU that the copy uses, also if the caller
+// names none. GPU 0, which was opened first, answers no more.
+TEST(copies_of_other_gpus_name_no_gpu) {
+  open_engine("copies of other GPUs", {});
+  Buffer &dst = buffer(0, 1), &src = buffer(kPinned, 2), &other = buffer(3, 3);
+  test::finish(Call(dst, 0, src, 0, kMiB).start());
+  fails("host", "g0");
+  fails_once(dst, src);
+  for (const size_t bytes : {size_t{1000}, kBytes}) {
+    Call in(other, 0, src, 0, bytes), out(src, 0, other, 0, bytes);
+    for (Call* call : {&in, &out}) {
+      call->request.dst_device = call->request.src_device = GLAKE_ASK;
+      test::finish(call->start());
+    }
+    other.fill(3);
+  }
+  int device = 0, pinned = 0;
+  OK(glake_place_of(other.data(), &device, &pinned));
+  CHECK(device == 3 && pinned == 1);
+  ends_without_a_hang(dst);
+}
+
 // An ordered copy is wholly enqueued in the driver. Its stream reports the error, and so does the
 // copy.
 TEST(an_ordered_copy_is_lost) {

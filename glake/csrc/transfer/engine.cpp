@@ -141,9 +141,25 @@ void Engine::begin_all(const std::vector<glake_copy_request>& given, uint64_t* i
   end();
 }
 
+// A GPU that the copy uses, as far as is known before its memory is looked up; -1: none is.
+int Engine::gpu_of(const glake_copy_request& given) const {
+  for (const int named : {given.dst_device, given.src_device}) {
+    if (named >= 0) return named;
+  }
+  if (given.count != 0 && given.parts != nullptr) {
+    for (const Address at : {given.parts[0].dst, given.parts[0].src}) {
+      const int device = allocator_->owned(at).device;
+      if (device >= 0) return device;
+    }
+  }
+  return given.ordered != 0 ? given.stream_device : -1;
+}
+
+// The driver is asked about the memory in a context of a GPU that the copy uses: that of another
+// GPU may be lost to an error of its work.
 Request Engine::checked(const glake_copy_request& given) {
-  Request request = make_request(driver_, *allocator_, topology_.get(), given,
-                                 devices_.some(given.dst_device, given.src_device));
+  Request request =
+      make_request(driver_, *allocator_, topology_.get(), given, devices_.some(gpu_of(given)));
   if (request.also_ordered) devices_.require(request.also_device, " for the second stream");
   scheduler_.use_gpus(request);
   return request;
@@ -462,6 +478,11 @@ void Engine::place_of(const void* ptr, int* device, int* pinned) {
   if (!owned.paused.empty()) {
     throw Error(GLAKE_REGION_PAUSED, hex(ptr) + " lies in " + owned.paused);
   }
+  if (owned.bytes != 0) {
+    *device = owned.device;
+    *pinned = 1;
+    return;
+  }
   DeviceScope scope(driver_, devices_.some());
   PointerFacts facts;
   Status s = scope.status();
@@ -532,7 +553,10 @@ void Engine::end_all() {
 
 void Engine::close() {
   end_all();
-  ending_ = false;  // nobody is in begin_all() any more; the engine stays open if something fails
+  // Nobody waits or is in begin_all() any more. If something fails, the engine stays open.
+  ending_ = false;
+  tracked_.allow_waits();
+  enqueued_.allow_waits();
   order_.shut();
   tracked_.close(TransferTuning::kHoldUp);
   if (!order_.reap(TransferTuning::kHoldUp)) {

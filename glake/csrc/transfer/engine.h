@@ -89,6 +89,7 @@ class Engine {
   void close();
 
  private:
+  int gpu_of(const glake_copy_request& given) const;
   Request checked(const glake_copy_request& given);
   // `batch`: it may begin later, with the other copies there.
   using Batch = EnqueuedTransfers::Batch;

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory import MIB, Device, numbers
 
+import glake
 from glake import _C, errors, simcuda
 from glake import transfer as t
 from glake.transfer import array_memory
@@ -326,6 +327,34 @@ def test_interfaces_that_are_none_are_told_why() -> None:
     refused("no 'typestr'", told, data)
 
 
+def cuda_array(address: int, size: int, typed: bool = True, **facts: Any) -> Any:
+    """An object with a CUDA array interface. `typed`: it has a dtype too."""
+    known = {"data": (address, False), "shape": (size,), "typestr": "|u1", "version": 3, **facts}
+    values = {"__cuda_array_interface__": known, **({"dtype": np.dtype("u1")} if typed else {})}
+    return type("Other", (), values)()
+
+
+@pytest.mark.parametrize("typed", [True, False])
+def test_interfaces_of_other_libraries(typed: bool) -> None:
+    block, data = Device((1000,)), numbers(1000)
+
+    def other(address: int = block.address, **facts: Any) -> Any:
+        return cuda_array(address, 1000, typed, **facts)
+
+    t.copy(other(stream=np.int64(1)), data).wait()
+    assert (block.get() == data).all()
+    for stream in ("abc", 1.5, True):
+        refused("its stream is", other(stream=stream), data)
+    refused("its strides are", other(strides=(1 << 70,)), data)
+    refused("its data is", other(1 << 70), data)
+    refused("no memory of a GPU", other(data.ctypes.data, stream=1), data.copy())
+
+
+def test_nested_tensors_are_refused() -> None:
+    nested = torch.nested.nested_tensor([torch.zeros(3), torch.zeros(2)])
+    refused("nested", nested, np.zeros(20, np.uint8))
+
+
 def test_what_is_not_contiguous_is_called_so() -> None:
     block, square = Device((16,)), np.zeros((4, 4), np.uint8)
     for loose in (np.asfortranarray(square), square.T, np.zeros((4, 8), np.uint8)[:, ::2]):
@@ -363,6 +392,29 @@ def test_freed_while_it_is_copied() -> None:
     _C.free(address)
 
 
+def test_buffers_freed_while_they_are_copied() -> None:
+    """Neither a refused free() nor a dropped buffer loses the memory."""
+
+    def live() -> int:
+        return int(_C.stats()["allocated_bytes.all.current"])
+
+    before, data = live(), numbers(32 * MIB)
+    buffer = glake.empty("32MiB")
+    handle = t.copy(t.Raw(buffer.ptr, data.size), data, t.UNORDERED)
+    with pytest.raises(errors.InvalidPointer, match="is being copied"):
+        buffer.free()
+    handle.wait()
+    buffer.free()
+    assert live() == before
+    buffer = glake.empty("32MiB")
+    handle = t.copy(t.Raw(buffer.ptr, data.size), data, t.UNORDERED)
+    del buffer
+    assert live() > before
+    handle.wait()
+    glake.empty("1MiB").free()
+    assert live() == before
+
+
 def test_batch_across_places() -> None:
     data = [numbers(n, seed) for seed, n in enumerate([10, 5000, 3 * MIB, 2 * MIB, 0])]
     blocks = [Device(one.shape, gpu=gpu) for gpu, one in zip([0, 1, 1, 2, 0], data, strict=True)]
@@ -377,6 +429,29 @@ def test_batch_across_places() -> None:
     assert t.copy_batch([]).wait().bytes == 0
     with pytest.raises(errors.InvalidArgument):
         t.copy_batch([(blocks[0], data[0]), (blocks[1], data[0])])
+
+
+def test_a_batch_that_fails_half_way_gives_a_handle_of_what_began() -> None:
+    data, back = numbers(MIB), np.zeros(MIB, np.uint8)
+    first, second = Device(data.shape).set(data), Device(data.shape, gpu=1)
+    simcuda.fail("cuMemcpyAsync", 2, 2, 1)
+    small, other = back[:1000], t.Raw(second.address, 1000, 1)
+    with pytest.raises(errors.DriverError) as told:
+        t.copy_batch([(small, t.Raw(first.address, 1000, 0)), (other, data[:1000])], t.UNORDERED)
+    simcuda.fail(None)
+    assert isinstance(told.value.begun, t.Transfer)
+    told.value.begun.wait()
+    assert (small == data[:1000]).all()
+    with pytest.raises(errors.InvalidPointer) as told_before:
+        t.copy_batch([(small, t.Raw(12345, 1000))])
+    assert told_before.value.begun is None
+
+
+def test_overlaps_of_memory_with_and_without_an_owner_are_found() -> None:
+    data, block = numbers(4096), glake.empty(4096)
+    raw = t.Raw(block.ptr, 4096, 0)
+    with pytest.raises(errors.InvalidArgument, match="overlap|twice|written"):
+        t.copy_batch([(raw, data), (block, data.copy())], t.UNORDERED)
 
 
 @st.composite

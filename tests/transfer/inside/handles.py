@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from driver import Stuck
+from driver import Stream, Stuck
 from memory import MIB, Device, numbers
 
 from glake import _C, errors, simcuda
@@ -117,6 +117,23 @@ def test_a_copy_behind_a_stream_that_does_not_come() -> None:
     stream.release()
     small = t.copy(Device((64,)), np.zeros(64, np.uint8), stream=(0, stream.handle))
     small.wait(60)
+
+
+def test_an_engine_that_could_not_close_goes_on() -> None:
+    """A plain copy behind a stream that does not come holds up the end of the engine. Others are
+    waited for as before."""
+    stream = Stuck(0)
+    small = t.copy(Device((64,)), np.zeros(64, np.uint8), stream=(0, stream.handle))
+    with pytest.raises(errors.BusyTimeout, match="close"):
+        t.default_engine().close()
+    assert t.default_engine().is_open
+    block, data = Device((LARGE,), gpu=1), numbers(LARGE)
+    other = Stream(1)
+    t.copy(block, data, stream=(1, other.handle)).wait(60)
+    assert (block.get() == data).all()
+    stream.release()
+    with pytest.raises(errors.TransferClosed, match="goes on in its stream"):
+        small.wait(60)
 
 
 def test_threads() -> None:

@@ -92,6 +92,17 @@ def test_several_pieces_and_a_refusal() -> None:
     t.register_host(data).unregister()
 
 
+def test_a_failed_registration_whose_handle_is_gone_can_be_made_again() -> None:
+    data = np.zeros(300 * MIB, np.uint8)
+    simcuda.fail("cuMemHostRegister", 2, 2, 1)
+    with pytest.raises(errors.DriverError):
+        t.register_host(data, background=True).wait(60)
+    simcuda.fail(None)
+    with t.register_host(data) as pinned, pytest.raises(errors.InvalidArgument, match="already"):
+        t.register_host(data)
+    assert not pinned._open
+
+
 # Which parts of [0, 1) are pinned. A registration in the background begins like the first.
 PARTLY = {
     "front": [(0, 0.5)],
@@ -122,6 +133,26 @@ def test_partly_pinned_memory_is_copied(size: int, pinned: list[tuple[float, flo
         t.copy(block, data, stream=t.UNORDERED).wait()
         t.copy(data, block, stream=t.UNORDERED).wait()
         assert (data == block.get()).all() and data.any()
+
+
+@pytest.mark.parametrize("before", [100, 1000, 4090, 5000, 70_000])
+@pytest.mark.parametrize("behind", [0, 100, 70_000])
+def test_pinned_ranges_begin_and_end_anywhere(before: int, behind: int) -> None:
+    """Ordinary arrays begin within a page. `before`, `behind`: bytes that are not pinned."""
+    size = before + 20_000 + behind
+    memory = np.empty(size + 2 * 4096, np.uint8)
+    data = memory[-memory.ctypes.data % 4096 + 16 + 4096 - before % 4096 :][:size]
+    data[:] = numbers(size)
+    block, back = Device(data.shape), np.zeros_like(data)
+    with t.register_host(data[before : before + 20_000]):
+        for cut in (
+            size,
+            size - behind - 19_990,
+        ):  # the whole, and only the start of what is pinned
+            t.copy(t.Raw(block.address, cut, 0), data[:cut]).wait()
+            t.copy(back[:cut], t.Raw(block.address, cut, 0)).wait()
+            assert (back[:cut] == data[:cut]).all()
+            back[:] = 0
 
 
 def test_the_simulator_refuses_a_copy_of_partly_pinned_memory() -> None:

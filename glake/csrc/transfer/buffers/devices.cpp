@@ -30,9 +30,8 @@ void Devices::open(int device) {
   ready.store(true, std::memory_order_release);
 }
 
-int Devices::some(int first, int second) {
-  for (int named : {first, second}) {
-    if (named < 0 || named >= count_) continue;
+int Devices::some(int named) {
+  if (named >= 0 && named < count_) {
     open(named);
     return named;
   }

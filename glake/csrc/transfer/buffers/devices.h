@@ -28,7 +28,7 @@ class Devices {
   void open(int device);
   // A device with an open context, for asking the driver. It is one that the caller names or uses
   // already, because another context would cost memory on its device.
-  int some(int first = -1, int second = -1);
+  int some(int named = -1);
   // Gives GPU `from` access to all memory of `gpu`. False if the machine does not allow this. Then
   // copies between the two go over the host.
   bool reach(int gpu, int from);

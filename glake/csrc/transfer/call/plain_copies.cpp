@@ -88,31 +88,45 @@ Status PlainCopies::submit_parts(const Request& request, StreamHandle stream) {
 }
 
 // Copies host memory in stretches that are pinned as a whole or not at all, as a driver requires
-// (CUDA Driver API, cuMemcpyAsync). The driver tells where a pinned range ends, but not where the
-// next one begins. So pages are asked about one by one. `refused` is the driver's answer for the
-// whole memory. It is returned if the memory is all of one kind.
+// (CUDA Driver API, cuMemcpyAsync). The driver tells where the pinned range around an address
+// begins and ends, but not where the next one is. So behind memory that is not pinned, the first
+// byte of each page is asked about, and the copy's last byte. (A range that lies between two such
+// bytes is not found, and the driver refuses.) `refused` is the driver's answer for the whole
+// memory. It is returned if the memory is all of one kind.
 Status PlainCopies::submit_stretches(const Request& request, const Part& part, StreamHandle stream,
                                      Status refused) {
-  const auto page = static_cast<Address>(sysconf(_SC_PAGESIZE));
-  const Address begin = request.dst.host() ? part.dst : part.src;
-  const auto pinned_until = [&](Address at, Address* until) {
-    PointerFacts facts;
-    const bool pinned =
-        driver_.pointer_facts(at, &facts).ok() && facts.kind == PointerFacts::Kind::kHost;
-    *until = pinned && facts.size != 0 ? facts.base + facts.size : round_down(at, page) + page;
-    return pinned;
+  struct Pinned {
+    Address begin = 0, end = 0;  // end == 0: the address is not pinned
   };
-  for (Bytes done = 0; done < part.bytes;) {
-    Address until = 0;
-    const bool pinned = pinned_until(begin + done, &until);
-    for (Address next = 0; until < begin + part.bytes; until = next) {
-      if (pinned_until(until, &next) != pinned) break;
+  const auto page = static_cast<Address>(sysconf(_SC_PAGESIZE));
+  const auto next_page = [&](Address at) { return round_down(at, page) + page; };
+  const auto pinned_at = [&](Address at) -> Pinned {
+    PointerFacts facts;
+    const Status s = driver_.pointer_facts(at, &facts);
+    if (!s.ok() || facts.kind != PointerFacts::Kind::kHost) return {};
+    if (facts.size == 0) return {at, next_page(at)};
+    return {facts.base, facts.base + facts.size};
+  };
+  const Address begin = request.dst.host() ? part.dst : part.src, end = begin + part.bytes;
+  for (Address at = begin, until = 0; at < end; at = until) {
+    Pinned found = pinned_at(at);
+    if (found.end != 0) {
+      for (until = found.end; until < end; until = found.end) {
+        found = pinned_at(until);
+        if (found.end == 0) break;
+      }
+    } else {
+      for (until = next_page(at);; until += page) {
+        found = pinned_at(std::min(until, end - 1));
+        if (found.end != 0) until = found.begin;
+        if (found.end != 0 || until >= end) break;
+      }
     }
-    const Bytes stretch = std::min(part.bytes, until - begin) - done;
-    if (stretch == part.bytes) return refused;
-    const Status s = driver_.copy(part.dst + done, part.src + done, stretch, stream);
+    until = std::min(until, end);
+    if (until - at == part.bytes) return refused;
+    const Bytes done = at - begin;
+    const Status s = driver_.copy(part.dst + done, part.src + done, until - at, stream);
     if (!s.ok()) return s;
-    done += stretch;
   }
   return {};
 }

@@ -136,7 +136,6 @@ void TrackedCopies::release(uint64_t id) {
 }
 
 void TrackedCopies::close(uint64_t most_ns) {
-  stopped_ = false;  // nobody waits any more
   for (;;) {
     TrackPtr track;
     {

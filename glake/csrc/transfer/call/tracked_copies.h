@@ -74,6 +74,7 @@ class TrackedCopies {
   void release(uint64_t id);
   // Ends all waits at once. The copies go on.
   void stop_waits() { stopped_ = true; }
+  void allow_waits() { stopped_ = false; }
   // Waits for the copies that have not been released, at most `most_ns` for each. They may still
   // use their callers' memory. Throws Error if a copy takes longer; it may be called again.
   void close(uint64_t most_ns);

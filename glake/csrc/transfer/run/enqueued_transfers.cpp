@@ -258,7 +258,6 @@ size_t EnqueuedTransfers::under_way() {
 }
 
 void EnqueuedTransfers::close(uint64_t most_ns) {
-  stopped_ = false;  // nobody waits any more
   for (;;) {
     Ptr transfer;
     {

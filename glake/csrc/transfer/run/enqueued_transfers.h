@@ -58,6 +58,7 @@ class EnqueuedTransfers {
   size_t under_way();
   // Ends all waits. The copies go on.
   void stop_waits() { stopped_ = true; }
+  void allow_waits() { stopped_ = false; }
   // Waits for all of them, for at most `most_ns` each. Throws Error if one takes longer, and may be
   // called again.
   void close(uint64_t most_ns);
