@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import re
 import resource
 import statistics
 import sys
@@ -30,6 +31,11 @@ _LEAST_BETWEEN = 0.25  # seconds between two reports of a running process
 _MOST_HISTORY = 4096
 _MOST_REFUSALS = 64
 _HOLDERS = 12
+# How torch prints that a library of CUDA's found no memory for itself. NCCL says "out of memory".
+_LIBRARY_REFUSED = re.compile(
+    r"(CUDA|cuDNN|cuFFT|cusolver) error: (CU(BLAS|DNN|SOLVER)_STATUS_ALLOC_FAILED|"
+    r"CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED|CUFFT_ALLOC_FAILED)"
+)
 # The driver calls of an allocator: memory, events and waits. Launches and copies are the job's.
 COUNTED = (
     "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap", "cuMemSetAccess",
@@ -39,6 +45,12 @@ COUNTED = (
     "cuEventSynchronize", "cuStreamWaitEvent", "cuStreamQuery", "cuStreamSynchronize",
     "cuCtxSynchronize", "cuMemAllocAsync", "cuMemAllocFromPoolAsync", "cuMemFreeAsync",
 )  # fmt: skip
+
+
+def library_refused(error: str) -> bool:
+    """Whether this text of an exception says that a library of CUDA's (cuBLAS, cuDNN, cuFFT or
+    cuSOLVER) found no memory for itself."""
+    return _LIBRARY_REFUSED.search(error) is not None
 
 
 def start() -> None:
@@ -87,6 +99,8 @@ class _Watch:
             kind: type[BaseException], error: BaseException, trace: TracebackType | None
         ) -> None:
             self._error = f"{kind.__name__}: {error}"
+            if library_refused(self._error) and _cuda_is_used():
+                self._note_library()
             said(kind, error, trace)
 
         sys.excepthook = hook
@@ -148,6 +162,16 @@ class _Watch:
             found = {"device": device, "requested_bytes": int(requested), "step": self._steps}
             self._refusals.append({**found, "holders": _holders(device)})
         self._write()
+
+    def _note_library(self) -> None:
+        """Notes that a library was refused memory, which PyTorch's observer is not told. Nobody
+        knows how many bytes it asked for: 0 stands for them."""
+        import torch
+
+        device = torch.cuda.current_device()
+        self._refused += 1
+        found = {"device": device, "requested_bytes": 0, "step": self._steps}
+        self._refusals.append({**found, "holders": _holders(device)})
 
     def _leave(self) -> None:
         if os.getpid() != self._pid or not _cuda_is_used():

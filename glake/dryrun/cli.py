@@ -130,9 +130,12 @@ def _show_refusal(run: DryRun, console: Console) -> None:
     if run.oom is None:
         return
     refused = run.oom
+    amount = size(refused.requested_bytes) if refused.requested_bytes else "memory"
+    # A library of CUDA's does not say how much it asked for. The message names its call.
+    called = "" if refused.requested_bytes else f" ({refused.message.partition(chr(10))[0]})"
     console.print(
-        f"\n{run.allocator}: rank {refused.rank} was refused {size(refused.requested_bytes)} on "
-        f"cuda:{refused.device} after {refused.step} steps. It held then:",
+        f"\n{run.allocator}: rank {refused.rank} was refused {amount} on cuda:{refused.device} "
+        f"after {refused.step} steps{escape(called)}. It held then:",
         highlight=False,
     )
     for where, held, blocks in refused.holders:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from glake.dryrun import libraries
-from glake.dryrun.child import VARIABLE
+from glake.dryrun.child import VARIABLE, library_refused
 from glake.dryrun.gpus import Machine
 from glake.dryrun.result import DryRun, Refusal
 from glake.errors import DryRunError
@@ -192,7 +192,7 @@ def _ended_by_memory(report: dict[str, Any]) -> bool:
     """Whether this process of a failed job ended because a request found no memory."""
     error = str(report["error"])
     if error:
-        return "out of memory" in error.lower()
+        return "out of memory" in error.lower() or library_refused(error)
     return bool(report["refused"])
 
 
@@ -200,6 +200,8 @@ def _refusal(reports: list[dict[str, Any]]) -> Refusal:
     ended = [each for each in reports if _ended_by_memory(each)]
     report = min(ended, key=lambda each: each["steps"])
     last = report["refusals"][-1] if report["refusals"] else {}
+    if last.get("requested_bytes") and library_refused(str(report["error"])):
+        last = {}  # a request of the allocator's, after which the job went on
     return Refusal(
         rank=report["rank"],
         device=last.get("device", 0),

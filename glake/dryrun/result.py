@@ -16,7 +16,8 @@ class Refusal:
     Attributes:
         rank: the rank that asked.
         device: the GPU's number.
-        requested_bytes: the bytes requested.
+        requested_bytes: the bytes requested; 0: a library of CUDA's was refused memory for itself,
+            and `message` names its call.
         step: the optimizer steps that were done before it.
         message: the exception's text.
         holders: (the script's line that asked, bytes, blocks) of the live blocks, the most bytes

@@ -172,6 +172,24 @@ def test_out_of_memory_is_a_result_and_names_the_first_rank():
     assert not found.fits and found.refusals == 1
 
 
+@pytest.mark.parametrize(
+    "error",
+    ["RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+     "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasLtMatmul( lt)`",
+     "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+     "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+     "RuntimeError: cuFFT error: CUFFT_ALLOC_FAILED",
+     "_LinAlgError: cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate`"],
+)  # fmt: skip
+def test_a_library_that_finds_no_memory_is_out_of_memory(error):
+    earlier = {"device": 0, "requested_bytes": 64, "step": 1, "holders": [["a.py:3 in f", 9, 1]]}
+    found = gathered(1, report(error=error, refused=1, refusals=[earlier]))
+    assert found.oom == Refusal(0, 0, 0, 2, error)  # not the request that the job lived on from
+    own = {"device": 1, "requested_bytes": 0, "step": 2, "holders": [["a.py:4 in f", 7, 1]]}
+    found = gathered(1, report(error=error, refused=2, refusals=[earlier, own]))
+    assert found.oom == Refusal(0, 1, 0, 2, error, (("a.py:4 in f", 7, 1),))
+
+
 def test_a_refusal_that_the_job_lived_on_from_is_only_counted():
     found = gathered(0, report(refused=2, refusals=[]))
     assert found.fits and found.refusals == 2
@@ -184,6 +202,9 @@ def test_other_failures_are_errors():
         gathered(-9, report())
     with pytest.raises(DryRunError, match="exit code 1"):  # the job went on after the refusal
         gathered(1, report(refused=1, error="ValueError: of its own"))
+    for status in ("CUBLAS_STATUS_NOT_INITIALIZED", "CUBLAS_STATUS_EXECUTION_FAILED"):
+        with pytest.raises(DryRunError, match="exit code 1"):
+            gathered(1, report(error=f"RuntimeError: CUDA error: {status} when calling `f()`"))
     with pytest.raises(DryRunError, match="no process of the job used a GPU"):
         gathered(0)
 

@@ -96,6 +96,23 @@ def test_a_refusal_that_the_script_lives_on_from(dry_run):
     assert row["peak_allocated_bytes"] == 64 * MIB  # the second try takes all
 
 
+def test_a_library_that_finds_no_memory_is_a_result_too(dry_run):
+    """cuBLAS takes a workspace from the driver, so PyTorch's allocator sees no refusal."""
+    script = PROGRAMS / "library_finds_no_memory.py"
+    job = ["--allocator", "native", "--memory", "64MiB", "--outside", 0]
+    row = found(dry_run("--json", *job, script))["native"]
+    assert "CUBLAS_STATUS_ALLOC_FAILED" in row["oom"]["message"] and row["refusals"] == 2
+    assert row["oom"]["requested_bytes"] == 0  # not those of the request before
+    assert {"bytes": 48 * MIB, "blocks": 1} in [
+        {"bytes": each["bytes"], "blocks": each["blocks"]} for each in row["oom"]["holders"]
+    ]
+    code, stdout, stderr = dry_run(*job, "--capacity-search", script)
+    assert code == 0, stderr
+    said = " ".join(stdout.split())
+    assert "out of memory" in said and "smallest GPU" in said
+    assert "was refused memory on cuda:0 after 0 steps" in said and "cublasCreate" in said
+
+
 def test_snapshots_are_kept_and_become_traces(dry_run, real_python, tmp_path):
     job = ["--json", "--allocator", "native,glake", "--out", tmp_path / "out"]
     rows = found(dry_run(*job, PROGRAMS / "train.py", 2))
