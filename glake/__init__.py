@@ -35,6 +35,14 @@ from glake.errors import (
 )
 
 if TYPE_CHECKING:
+    from glake import dryrun as dryrun
+    from glake import integrations as integrations
+    from glake import metrics as metrics
+    from glake import simcuda as simcuda
+    from glake import trace as trace
+    from glake import trainer as trainer
+    from glake import transfer as transfer
+    from glake import typing as typing
     from glake.allocator.buffer import Buffer, empty
     from glake.allocator.debug import check, findings, tag
     from glake.allocator.emulation import covered_share
@@ -85,6 +93,18 @@ _HOME = {
     "close_shared": ("glake.allocator.sharing", "close_shared"),
 }
 
+# Imported when they are first used, so that `import glake` is enough for glake.transfer.copy().
+_MODULES = (
+    "dryrun",
+    "integrations",
+    "metrics",
+    "simcuda",
+    "trace",
+    "trainer",
+    "transfer",
+    "typing",
+)
+
 
 def library_path() -> Path:
     """The path of libglake.so, which has the C interface of glake/glake.h."""
@@ -100,6 +120,8 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         module, attribute = _HOME[name]
         value = getattr(importlib.import_module(module), attribute)
+    elif name in _MODULES:
+        value = importlib.import_module(f"glake.{name}")
     elif name == "__version__":
         # The version of pyproject.toml is compiled in, because installed metadata may be missing.
         value = importlib.import_module("glake._C").version()
@@ -110,7 +132,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME, "__version__"])
+    return sorted([*globals(), *_HOME, *_MODULES, "__version__"])
 
 
 __all__ = [

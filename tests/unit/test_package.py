@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,17 @@ from own_python import output
 
 import glake
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+
+import docs_pages  # noqa: E402
+
 PROGRAMS = Path(__file__).parent / "programs"
 PACKAGE = Path(glake.__file__).parent
 
 
 def test_import_brings_no_torch_and_no_native_code() -> None:
-    assert output(PROGRAMS / "imported.py", "glake", "torch", "numpy", "glake._C").strip() == "[]"
+    others = ["torch", "numpy", "glake._C", *(f"glake.{name}" for name in glake._MODULES)]
+    assert output(PROGRAMS / "imported.py", "glake", *others).strip() == "[]"
 
 
 def test_native_module_opens_no_driver() -> None:
@@ -30,6 +36,13 @@ def test_every_public_name_resolves() -> None:
         assert getattr(glake, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = glake.nothing  # type: ignore[attr-defined]
+
+
+def test_import_alone_is_enough_for_the_documented_modules() -> None:
+    names = [name.removeprefix("glake.") for name in docs_pages.MODULES if name.count(".") == 1]
+    assert {"metrics", "transfer", "integrations", "trace"} <= set(names)
+    words = output(PROGRAMS / "modules_of_glake.py", *names).split()
+    assert words == [f"glake.{name}" for name in names]
 
 
 def test_entry_point_is_registered() -> None:
