@@ -13,7 +13,7 @@ import click
 import glake
 from glake import config, include_path, library_path
 from glake.errors import GlakeError
-from glake.groups import Group
+from glake.groups import Group, of_output
 from glake.info import describe, no_device
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
@@ -45,6 +45,17 @@ class _Group(Group):
 
     def help_rows(self, ctx: click.Context) -> list[tuple[str, str]]:
         return [*super().help_rows(ctx), *((name, text) for name, (_, text) in _LAZY.items())]
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as error:
+            if not of_output(error):
+                raise
+            click.echo(f"Error: cannot write the output: {error.strerror}", err=True)
+            # At exit Python writes what is left in the buffer. That would fail and be told again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

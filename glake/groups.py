@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+
 import click
 
 _WHOLE = 1000  # characters: no first sentence is longer
+# Errors of a write to an open file: its disk is full or broken, or nobody reads the pipe.
+_OF_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
 
 
 class Group(click.Group):
@@ -18,6 +22,12 @@ class Group(click.Group):
         """Lists the commands for `--help`. click calls it."""
         with formatter.section("Commands"):
             formatter.write_dl(sorted(self.help_rows(ctx)))
+
+
+def of_output(error: Exception) -> bool:
+    """Whether a command's output could not be written. The errors of files that options name are
+    others, because they have the file's name."""
+    return isinstance(error, OSError) and error.filename is None and error.errno in _OF_WRITES
 
 
 class BadInput(click.ClickException):

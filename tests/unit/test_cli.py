@@ -190,6 +190,30 @@ def test_run_fails_where_torch_cannot_use_the_driver(tmp_path: Path) -> None:
     assert "glake is off" in allowed.stderr
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "arguments",
+    [["info"], ["info", "--json"], ["--version"], ["trace", "--help"], ["topo"],
+     ["topo", "--plan", "cpu", "cuda:0"], ["topo", "--list"], ["trace", "info", "sample"],
+     ["replay", "sample", "--json"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_an_output_that_cannot_be_written_is_one_line(
+    arguments: list[str], unbuffered: str
+) -> None:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("GLAKE_")}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "glake.cli", *arguments],
+            env=kept | {"GLAKE_DRIVER": "sim", "PYTHONUNBUFFERED": unbuffered},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.stderr == "Error: cannot write the output: No space left on device\n"
+    assert done.returncode == 1
+
+
 def test_groups_list_whole_sentences_and_one_word_stands_for_a_folder() -> None:
     for group in ("trace", "bench"):
         shown = run(group, "--help").stdout.partition("Commands:")[2]

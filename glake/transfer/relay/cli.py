@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from glake.errors import BadMessage, GlakeError, RelayRefused, RelayUnavailable
-from glake.groups import BadInput
+from glake.groups import BadInput, of_output
 from glake.transfer import topology as topologies
 from glake.transfer.relay import directory, starting
 from glake.transfer.relay.directory import Files
@@ -63,6 +63,8 @@ def relayd(
         topology = _topology(preset, path, name, described)
         _serve(topology, idle, relays, by_hand=described is None)
     except (GlakeError, OSError) as error:
+        if of_output(error):
+            raise
         raise BadInput(" ".join(str(error).split("\n"))) from error
 
 

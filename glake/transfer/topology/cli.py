@@ -10,7 +10,7 @@ from rich.console import Console
 
 from glake.config import parse_bytes
 from glake.errors import GlakeError
-from glake.groups import BadInput
+from glake.groups import BadInput, of_output
 from glake.platform_file import load_platforms
 from glake.transfer import topology as topologies
 from glake.transfer.place import HOSTS
@@ -84,6 +84,8 @@ def topo(
         if picture is not None:
             _draw(shown, Path(picture))
     except (GlakeError, OSError) as error:
+        if of_output(error):
+            raise
         raise BadInput(" ".join(str(error).split("\n"))) from error
     if as_json:
         click.echo(shown.text(), nl=False)
