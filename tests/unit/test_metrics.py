@@ -1,5 +1,8 @@
 """glake's metrics, scraped as Prometheus does and collected as OpenTelemetry does."""
 
+import ast
+import builtins
+import re
 import sys
 from pathlib import Path
 
@@ -47,6 +50,17 @@ def test_names_by_the_conventions() -> None:
     assert len(set(names)) == len(names)
     with pytest.raises(ValueError, match="Duplicated"):
         registry.register(Collector())
+
+
+def test_each_example_of_the_docs_imports_what_it_uses() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    examples = re.findall(r"^```python\n(.+?)^```", page, re.DOTALL | re.MULTILINE)
+    assert examples
+    for each in examples:
+        nodes = list(ast.walk(ast.parse(each)))
+        bound = {node.name for node in nodes if isinstance(node, ast.alias)}
+        used = {node.id for node in nodes if isinstance(node, ast.Name)}
+        assert used <= bound | set(vars(builtins)), each
 
 
 def test_a_port_that_cannot_be_had() -> None:
