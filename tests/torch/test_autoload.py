@@ -35,6 +35,7 @@ FAILURES = {
     "bad value": ("GLAKE_POLICY", "smart", "balanced or compact"),
     "basic on the simulator": ("GLAKE_ALLOCATOR", "basic", "GLAKE_ALLOCATOR=1"),
     "no memory to give": ("GLAKE_SIM_PHANTOM", "1", "glake replay"),
+    "unknown option": ("GLAKE_NO_SUCH", "1", "no option GLAKE_NO_SUCH"),
     "unknown mode": ("GLAKE_ALLOCATOR", "maybe", "0, 1 or basic"),
 }
 
