@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import sys
 import threading
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from glake import _C
+from glake.allocator.contexts import reusable
 from glake.arguments import c_string, device_number
 from glake.errors import Corrupted, GlakeError
 
@@ -51,7 +51,7 @@ def findings() -> list[str]:
 _now = threading.local()
 
 
-@contextlib.contextmanager
+@reusable
 def tag(name: str) -> Iterator[None]:
     """Names the blocks that the calling thread allocates inside a `with` or a decorated function.
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from glake import _C
+from glake.allocator.contexts import reusable
 from glake.arguments import c_string, device_number, path, size, text
 from glake.errors import GlakeError, InvalidArgument, InvalidDevice, RegionRefused, WrongType
 from glake.hints import did_you_mean
@@ -60,14 +61,14 @@ class Region:
     saved: int  # in host memory or the file
 
 
-@contextlib.contextmanager
+@reusable
 def region(name: str, budget: int | str | None = None) -> Iterator[None]:
     """A context whose allocations on the calling thread, on any device, go into a region.
 
     Blocks stay in the region until they are freed. Regions nest, and the innermost counts. Each
-    thread has its own. It can be used as a decorator too. Contiguous blocks (glake.contiguous) are
-    refused inside. During a graph's capture or in torch.cuda.use_mem_pool, PyTorch's pool counts
-    instead.
+    thread has its own. The context can be used again, and as a decorator too. Contiguous blocks
+    (glake.contiguous) are refused inside. During a graph's capture or in torch.cuda.use_mem_pool,
+    PyTorch's pool counts instead.
 
     Args:
         name: 1 to 200 bytes without control characters, quotes or backslashes. The same name is the

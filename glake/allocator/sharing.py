@@ -8,9 +8,9 @@ glake.errors.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from glake.allocator.contexts import reusable
 from glake.arguments import address, device_number, text, word
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _KINDS = {"stitched": 0, "vmm": 1, "legacy": 2}
 
 
-@contextmanager
+@reusable
 def contiguous(kind: str = "vmm") -> Iterator[None]:
     """A context in which each block that the calling thread allocates is one driver allocation.
 

@@ -30,6 +30,10 @@ def test_each_thread_has_its_own(passes):
     passes("regions_of_threads.py")
 
 
+def test_a_regions_context_is_used_again(passes):
+    passes("regions_again.py")
+
+
 def test_regions_end_in_the_order_they_began_or_say_so(passes):
     passes("regions_in_order.py")
 

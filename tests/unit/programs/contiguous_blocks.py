@@ -29,7 +29,13 @@ except KeyError:
     pass
 d = _C.malloc(3 << 20)
 assert whole() == 6 << 20
-for ptr in (a, b, c, d):
+again = glake.contiguous()
+with again:
+    e = _C.malloc(3 << 20)
+with again, glake.contiguous("stitched"), again:
+    f = _C.malloc(3 << 20)
+assert whole() == 14 << 20
+for ptr in (a, b, c, d, e, f):
     _C.free(ptr)
 _C.check()
 _C.shutdown()

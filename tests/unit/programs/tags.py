@@ -1,4 +1,4 @@
-"""A tag as a decorator, and one that an exception ends."""
+"""A tag as a decorator, one that an exception ends, and one that is used again."""
 
 import glake
 from glake import _C
@@ -14,8 +14,13 @@ try:
         raise KeyError
 except KeyError:
     pass
+again = glake.tag("again")
+with again:
+    pass
+with again, glake.tag("inner"), again:
+    nested = _C.malloc(700)
 tagged, plain = make(), _C.malloc(700)
 tags = {
     b["address"]: b.get("user_metadata") for s in glake.snapshot()["segments"] for b in s["blocks"]
 }
-assert (tags[tagged], tags[plain]) == ("decorated", None), tags
+assert (tags[tagged], tags[plain], tags[nested]) == ("decorated", None, "again"), tags
