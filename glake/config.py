@@ -47,6 +47,13 @@ class Option:
     more: str = ""
     any_time: bool = False
 
+    def is_switch(self) -> bool:
+        """Whether the option takes the words "true" and "false", and so True and False."""
+        try:
+            return bool(self.parse("true") == self.parse("1"))
+        except ValueError:
+            return False
+
 
 def parse_bytes(text: str, zero: bool = False) -> int:
     """Bytes of "4096", "512MiB" or "1.5GiB". Raises ValueError for anything else, and for less than

@@ -59,7 +59,7 @@ def enable(
         GlakeError: PyTorch is missing, or its build has no CUDA.
     """
     given = {"driver": driver, "policy": policy, "limit": limit, **options}
-    wanted = config.variables({name: _text(value) for name, value in given.items()})
+    wanted = config.variables({name: _text(name, value) for name, value in given.items()})
     _import_torch()
     with _lock:
         if _active is None:
@@ -195,8 +195,13 @@ def _require_same(active: _Active, wanted: dict[str, str]) -> None:
             )
 
 
-def _text(value: Any) -> str | None:
+def _text(name: str, value: Any) -> str | None:
+    """An option's value as text. Raises InvalidOption for True and False where they would count as
+    the numbers 1 and 0."""
     if isinstance(value, bool):
+        option = config.lookup(name)
+        if not option.is_switch():
+            raise InvalidOption(f"{name}={value}: not one of its values; it takes {option.takes}")
         return str(int(value))
     if isinstance(value, float):
         return f"{Decimal(repr(float(value))):f}"  # options do not take a number such as 1e-05
