@@ -177,7 +177,10 @@ def pause(
         raise InvalidArgument('pausing to "disk" needs a folder, and nothing else takes one')
     where = ""
     if folder is not None:
-        where = os.fspath(Path(c_string("a folder", path("a folder", folder))).resolve())
+        named = c_string("a folder", path("a folder", folder))
+        if not named:  # a Path would take it for the current directory
+            raise InvalidArgument('pausing to "disk" needs a folder, and "" names none')
+        where = os.fspath(Path(named).resolve())
     pool = _known(name)
     done: list[int] = []
     given = 0

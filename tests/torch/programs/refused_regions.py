@@ -32,6 +32,7 @@ fails(glake.InvalidArgument, "not to 'tape'", lambda: glake.pause("cache", to="t
 fails(glake.errors.WrongType, "by a string", lambda: glake.pause("cache", to=["host"]))
 fails(glake.errors.WrongType, "path, not an int", lambda: glake.pause("cache", to="disk", folder=3))
 fails(glake.InvalidArgument, "needs a folder", lambda: glake.pause("cache", to="disk"))
+fails(glake.InvalidArgument, "names none", lambda: glake.pause("cache", "disk", ""))
 fails(glake.RegionRefused, "/no/such", lambda: glake.pause("cache", "disk", "/no/such"))
 fails(glake.RegionRefused, "on no device", lambda: glake.resume("cache"))
 glake.pin(kept.data_ptr())
