@@ -70,6 +70,22 @@ def test_a_model_that_cannot_be_is_refused(name, given, words):
         configs.load(name, options.parse(given))
 
 
+def test_a_module_without_its_function_is_told_apart_from_a_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnknownOption, match=r"unknown model 'train' \(did you mean"):
+        plans.check("train", {})
+    (tmp_path / "jobs").mkdir()
+    with pytest.raises(UnknownOption, match="unknown model 'jobs'"):
+        plans.check("jobs", {})
+    for file in ("train.py", "jobs/__init__.py", "jobs/long.py"):
+        (tmp_path / file).touch()
+    for name in ("train", "jobs", "jobs.long", "pytest"):
+        with pytest.raises(UnknownOption, match=f"give MODULE:FUNCTION, such as {name}:make_step"):
+            plans.check(name, {})
+    with pytest.raises(UnknownOption, match="such as train:make_step"):
+        plans.check("train.py", {})
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -7,11 +7,13 @@ the options. Importing this needs neither torch nor transformers.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from typing import Any
 
-from glake.errors import PackageMissing
+from glake.errors import PackageMissing, UnknownOption
 from glake.trace.plans import configs, lengths, options
 from glake.trace.plans.options import OPTIONS, PlanOption, PlanOptions
 
@@ -42,11 +44,30 @@ def is_plan(name: str) -> bool:
     return name == configs.CUSTOM or name in configs.table() or configs.is_path(name)
 
 
+def _is_module(name: str) -> bool:
+    """Whether there is such a module in the current directory, where a recording looks first, or,
+    if its name has no dot, on Python's path. Nothing is imported."""
+    parts = name.split(".")
+    if not all(part.isidentifier() for part in parts):
+        return False
+    place = os.path.join(*parts)
+    if os.path.isfile(f"{place}.py") or os.path.isfile(os.path.join(place, "__init__.py")):
+        return True
+    found = PathFinder.find_spec(name) if len(parts) == 1 else None
+    return found is not None and found.origin is not None  # None: a folder without __init__.py
+
+
 def check(name: str, given: dict[str, str], world: int = 1) -> PlanOptions:
     """Checks a plan's name and options without building anything, before a child is started.
 
     Raises UnknownOption, InvalidOption or PackageMissing. Each says what to do.
     """
+    module = name.removesuffix(".py")
+    if not is_plan(name) and _is_module(module):
+        raise UnknownOption(
+            f"target {name!r} is no ready plan but a module: give MODULE:FUNCTION, such as "
+            f"{module}:make_step"
+        )
     parsed = options.parse(given, world)
     configs.load(name, parsed)
     configs.require("transformers")
