@@ -44,9 +44,12 @@ def main(print_config: bool, list_: bool, **given: Any) -> None:
             for path, kind in experiment.unset():
                 click.echo(f"# {path} = {kind}")
             return
-        from glake.trainer.loop import train
+        from glake.trainer.loop import Interrupted, train
 
-        train(experiment)
+        try:
+            train(experiment)
+        except Interrupted:  # rank 0 has said so
+            sys.exit(130)
     except KeyboardInterrupt:
         print("trainer: interrupted", file=sys.stderr, flush=True)
         sys.exit(130)

@@ -99,6 +99,10 @@ class Outcome:
     resumed: Resumed | None
 
 
+class Interrupted(KeyboardInterrupt):
+    """The user has interrupted a run, which has said where the same command goes on."""
+
+
 def train(config: Experiment.Config) -> Outcome:
     """Trains on this rank. Training begins with the newest whole checkpoint, if there is one.
 
@@ -118,6 +122,7 @@ def train(config: Experiment.Config) -> Outcome:
         NotExported: the export's folder has a model already, or no file can be written there.
         InvalidOption: an option does not take its value.
         WrongType: `config` is no config of an experiment.
+        KeyboardInterrupt: the user has interrupted the run.
     """
     if not isinstance(config, Experiment.Config):
         raise WrongType(f"config is an Experiment.Config, not {config!r}")
@@ -129,11 +134,11 @@ def train(config: Experiment.Config) -> Outcome:
         run = _Run(config, here, ends)
         try:
             return run.train()
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             if here.count > 1:  # after a Control-C at a terminal, torchrun sends it once more
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
             run.log.say(f"interrupted: {run.checkpoint.interrupted()}")
-            raise
+            raise Interrupted from error
 
 
 class _Run:

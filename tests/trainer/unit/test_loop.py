@@ -182,6 +182,20 @@ def test_an_interrupted_run_says_where_the_same_command_goes_on(
     assert again.loss == loop.train(tiny(text, tmp_path / "whole", 5)).loss
 
 
+@pytest.mark.parametrize("at", ["_passes", "__init__"])
+def test_the_command_says_once_that_it_was_interrupted(
+    text: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop._Run, at, interrupted)
+    sets = [f"--set={name}={value}" for name, value in TINY.items()]
+    done = CliRunner().invoke(main, ["--config=gpt-tiny", f"--data={text}", *sets])
+    assert done.exit_code == 130
+    assert done.output.count("trainer: interrupted") == 1, done.output
+
+
 def test_another_models_checkpoint_is_refused(text: Path, tmp_path: Path) -> None:
     loop.train(tiny(text, tmp_path / "run", 2))
     agd = '{"class" = "glake.trainer.optimizers.agd:AGD"}'
