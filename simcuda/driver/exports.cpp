@@ -43,7 +43,7 @@ CUresult Exports::find(int fd, uint32_t* extent) const {
       theirs.st_dev != ours.st_dev) {
     return fail(CUDA_ERROR_INVALID_VALUE,
                 "the descriptor is not an allocation of this simulated machine (processes share "
-                "one by option machine)");
+                "one by option machine: GLAKE_SIM_MACHINE=name)");
   }
   const off_t index = lseek(fd, 0, SEEK_CUR);
   if (index <= 0 || index >= static_cast<off_t>(kMaxExtents)) {

@@ -156,7 +156,8 @@ CUresult Machine::share_links(const Options& options, const Topology& topology,
                               std::unique_ptr<SharedLinks>* links) {
   if (!shared()) {
     return fail(CUDA_ERROR_INVALID_VALUE,
-                "option pace needs a machine that processes share: name it by option machine");
+                "option pace needs a machine that processes share: name it by option machine "
+                "(GLAKE_SIM_MACHINE=name)");
   }
   if (options.threaded() || options.polled()) {
     return fail(CUDA_ERROR_INVALID_VALUE,

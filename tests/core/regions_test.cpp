@@ -376,12 +376,15 @@ TEST(budgets) {
   Fixture f("budgets");
   OK(glake_region_budget(f.weights, 11 * kMiB));
   void* a = get(6 * kMiB, f.weights);
+  void* own = glake_malloc(6 * kMiB, 0, nullptr);
+  CHECK(own != nullptr);
   CHECK(glake_pool_malloc(6 * kMiB, 0, nullptr, f.weights) == nullptr);
   CHECK(glake_last_error(nullptr, 0) == GLAKE_OUT_OF_MEMORY);
   CHECK(says("region \"weights\" on cuda:0 holds 6.00 MiB of its budget of 11.00 MiB") &&
-        says("raise the budget by 2.00 MiB"));
-  void* own = glake_malloc(6 * kMiB, 0, nullptr);
-  CHECK(own != nullptr);
+        says("raise the budget by 2.00 MiB") &&
+        says("region \"weights\" on cuda:0 has idle 0 bytes"));
+  // Memory of others is of no use to it.
+  CHECK(test::last_error().find("besides") == std::string::npos);
   void* b = get(4 * kMiB, f.weights);
   OK(glake_region_budget(f.weights, 12 * kMiB));
   void* c = get(2 * kMiB, f.weights);

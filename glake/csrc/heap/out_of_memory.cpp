@@ -73,9 +73,11 @@ std::string OutOfMemory::idle_text(Granules mine) {
     for (auto& c : device_.caches) cached += c->kept_bytes();
   }
   for (const PendingFree& freed : heap_.pending_frees) waiting += freed.block->size;
-  std::string text = line("idle " + size_text(free) + ": " + size_text(whole) +
-                          " in whole granules" + stitch_text(mine) + ", " +
-                          size_text(free - whole) + " in parts of granules held by live blocks");
+  const bool region = heap_.pool != nullptr && heap_.pool->region != nullptr;
+  const std::string whose = region ? Pause(heap_).text() + " has idle " : "idle ";
+  std::string text = line(whose + size_text(free) + ": " + size_text(whole) + " in whole granules" +
+                          stitch_text(mine) + ", " + size_text(free - whole) +
+                          " in parts of granules held by live blocks");
   if (heap_.rule.captured() && mine.bytes() < whole) {
     text += line(size_text(whole - mine.bytes()) +
                  " of it is kept for CUDA graphs, whose memory serves only the stream it was freed "
@@ -142,7 +144,7 @@ Error OutOfMemory::error(const Request& r, const Asked& asked, HotGuard& hot) {
   text +=
       line("largest fit now " + size_text(callers) + " (" + std::to_string(callers) + " bytes)");
   text += line(advice(needed, missing(r, asked, grow.now), grow, contiguous ? Granules{0} : idle));
-  return Error(GLAKE_OUT_OF_MEMORY, text + pools_text());
+  return Error(GLAKE_OUT_OF_MEMORY, by_budget(needed) ? text : text + pools_text());
 }
 
 // How many granules the request needs beyond `growth`. A cached contiguous block does not count,
@@ -171,6 +173,13 @@ std::string OutOfMemory::raise_text(Bytes by, const char* then) const {
          " (GLAKE_LIMIT=" + mib(device_.memory.limit().bytes() + by) + "MiB)";
 }
 
+// Whether the region's budget refuses the request, and not what the device has. Then memory of
+// others is of no use.
+bool OutOfMemory::by_budget(Bytes needed) const {
+  return heap_.budget_room() < device_.memory.room() &&
+         heap_.budget_room() < Granules::floor(needed) + Granules{1};
+}
+
 // What the user can do to have `needed` bytes, for which `missing` more granules are enough.
 std::string OutOfMemory::advice(Bytes needed, Granules missing, const GrowthRoom& growth,
                                 Granules idle) const {
@@ -183,8 +192,7 @@ std::string OutOfMemory::advice(Bytes needed, Granules missing, const GrowthRoom
            "again.";
   }
   const Bytes short_by = missing.bytes();
-  if (heap_.budget_room() < device_.memory.room() &&
-      heap_.budget_room() < Granules::floor(needed) + Granules{1}) {
+  if (by_budget(needed)) {
     const Bytes budget = heap_.pool->region->budget.load();
     return Pause(heap_).text() + " holds " + size_text(heap_.granules.own().bytes()) +
            " of its budget of " + size_text(budget) + ": raise the budget by " +
@@ -228,6 +236,7 @@ std::string OutOfMemory::advice(Bytes needed, Granules missing, const GrowthRoom
 
 std::string OutOfMemory::pools_text() {
   std::string text, paused;
+  bool may_end = false;
   for (Heap* heap : device_.heaps.started()) {
     Bytes bytes = heap->granules.own().bytes();
     if (const PausedHeap* p = heap->paused()) {
@@ -238,6 +247,7 @@ std::string OutOfMemory::pools_text() {
     if (heap == &heap_ || bytes == 0) continue;
     Bytes idle = heap->small->free_bytes() + heap->large->free_bytes();
     const Pool* pool = heap->pool.get();
+    may_end = may_end || (pool != nullptr && pool->region == nullptr);
     std::string holder = "the device's own memory";
     for (const WholeBlock& w : heap->whole_blocks) idle += w.block->size;
     if (pool != nullptr) {
@@ -249,7 +259,7 @@ std::string OutOfMemory::pools_text() {
     if (pool != nullptr && pool->users != 0) text += ", users " + std::to_string(pool->users);
     text += ')';
   }
-  if (!text.empty()) {
+  if (may_end) {
     text += line("ending graphs and pools that are no longer needed gives theirs back");
   }
   return text + paused;

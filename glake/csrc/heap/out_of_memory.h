@@ -25,6 +25,7 @@ class OutOfMemory {
   std::string driver_text(Bytes driver_free, const GrowthRoom& growth) const;
   std::string idle_text(Granules mine);
   Granules missing(const Request& r, const Asked& asked, Granules growth);
+  bool by_budget(Bytes needed) const;
   std::string advice(Bytes needed, Granules missing, const GrowthRoom& growth, Granules idle) const;
   std::string raise_text(Bytes by, const char* then) const;
 
