@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <map>
 #include <regex>
 #include <sstream>
 
@@ -458,6 +459,28 @@ TEST(three_relays_in_a_row) {
 }
 
 // Between GPUs the second path takes two PCIe links. From host memory it takes one, and NVLink.
+// From GPU 0 to GPU 5 of a DGX-1, four of the six relayed paths begin over GPU 3 or GPU 4. Each of
+// the six has a thread of its own. A path keeps its only relay's thread, unless another path has
+// it.
+TEST(paths_that_share_a_relay_have_threads_of_their_own) {
+  const Topology dgx1v = Topology::parse(platforms_text(), "dgx1v");
+  const TransferPlan plan = Planner(dgx1v).plan({{Place{0}, Place{5}}})[0];
+  std::map<int, size_t> paths, firsts;  // by GPU
+  size_t relayed = 0;
+  for (const PlannedPath& planned : plan.paths) {
+    const std::vector<Hop>& hops = planned.path.hops;
+    if (hops.size() == 1) continue;
+    const int worker = planned.path.worker;
+    const auto passes = [&](const Hop& hop) { return hop.from.gpu == worker; };
+    CHECK(std::any_of(hops.begin(), hops.end(), passes) || hops.back().to.gpu == worker);
+    CHECK(hops.size() != 2 || hops[1].from.gpu == worker);
+    ++paths[worker];
+    ++firsts[hops[1].from.gpu];
+    ++relayed;
+  }
+  CHECK_TEXT(relayed == 6 && paths.size() == 6 && firsts.size() < 6, text_of(plan));
+}
+
 TEST(what_relays_must_bring) {
   const auto two = [](double host, double own) {
     return machine(2,

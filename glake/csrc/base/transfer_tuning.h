@@ -179,8 +179,8 @@ struct TransferTuning {
   // each.
   static constexpr double kEventNs = 1000, kPathNs = 3 * kEventNs;
   // The calls may take this part of the copy's own time, because they go on while the first chunks
-  // flow.
-  static constexpr double kCalls = 0.5;
+  // flow, and those of all threads this part of a core for each path.
+  static constexpr double kCalls = 0.5, kCore = 0.33;
   // One thread enqueues up to this many copies itself, because waking other threads takes longer. A
   // guess: the time of two wake-ups.
   static constexpr size_t kAlone = 6;

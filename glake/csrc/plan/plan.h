@@ -40,8 +40,8 @@ struct Hop {
 // memory.
 struct Path {
   std::vector<Hop> hops;
-  // The GPU whose submitter drives the path: the first relay GPU, or an end if the path has no
-  // relay GPU or goes over host memory.
+  // The GPU whose thread makes the path's driver calls: a relay GPU, or an end if the path has no
+  // relay GPU or those have other paths' calls to make (workers.h).
   int worker = -1;
   std::string name;  // "cpu>cuda:2>cuda:0"
 };

@@ -9,6 +9,7 @@
 #include "base/numbers.h"
 #include "base/transfer_tuning.h"
 #include "plan/balance.h"
+#include "plan/workers.h"
 
 namespace glake::transfer {
 namespace {
@@ -279,6 +280,7 @@ Planner::Plans Planner::make(const std::vector<Demand>& demands) const {
     plan.refusals = refusals(shared, d, demands[d], too_little[d]);
   }
   balance(topology_, &plans);
+  for (TransferPlan& plan : plans) spread_workers(&plan);
   return plans;
 }
 

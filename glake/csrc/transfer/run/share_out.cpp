@@ -120,14 +120,23 @@ void deal_by_rate(const TransferPlan& plan, const FlowForecast::Stock& stock,
   }
 }
 
-// The most chunks that each path may have, so that its calls are over long before the copy is.
+// The most chunks that each path may have: its calls are over long before the copy is, and those of
+// all paths take at most a part of a core for each path.
 std::vector<double> most_by_calls(const TransferPlan& plan, double end_ns) {
   std::map<int, double> of_worker;  // paths whose chunks one thread enqueues
   for (const PlannedPath& path : plan.paths) ++of_worker[path.path.worker];
-  std::vector<double> most;
+  std::vector<double> parts;  // of a core, for each path
+  double cores = 0;           // that all relayed paths take
   for (const PlannedPath& path : plan.paths) {
-    const double calls = chunk_calls_ns(path.path, 1, 0, false) * of_worker[path.path.worker];
-    most.push_back(std::max(end_ns * TransferTuning::kCalls / calls, 1.0));
+    parts.push_back(TransferTuning::kCalls / of_worker[path.path.worker]);
+    if (relayed(path)) cores += parts.back();
+  }
+  const double allowed = TransferTuning::kCore * static_cast<double>(plan.paths.size());
+  const double scale = allowed / std::max(cores, allowed);
+  std::vector<double> most;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const double calls = chunk_calls_ns(plan.paths[i].path, 1, 0, false);
+    most.push_back(std::max(end_ns * scale * parts[i] / calls, 1.0));
   }
   return most;
 }
