@@ -1,7 +1,7 @@
 """Every exception that glake raises: one per status of its C interface (glake.h), then
 those of its Python parts."""
 
-from typing import Any
+import typing
 
 __all__ = [
     "AdapterBuildError",
@@ -71,7 +71,7 @@ class GlakeError(Exception):
     """
 
     status = 10
-    begun: Any = None
+    begun: typing.Any = None
 
 
 class InvalidArgument(GlakeError, ValueError):

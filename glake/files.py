@@ -37,6 +37,10 @@ def write_whole(file: Path, content: str | bytes, mode: int = 0o600) -> None:
         with open(os.open(part, flags, mode), "wb") as stream:
             stream.write(data)
         os.replace(part, file)
+    except OSError as error:
+        if error.filename is None:  # a write does not name its file
+            error.filename = os.fspath(file)
+        raise
     finally:
         part.unlink(missing_ok=True)
 

@@ -25,8 +25,8 @@ class Group(click.Group):
 
 
 def of_output(error: Exception) -> bool:
-    """Whether a command's output could not be written. The errors of files that options name are
-    others, because they have the file's name."""
+    """Whether a command's output could not be written. Errors of files have the file's name:
+    files.write_whole() sees to that."""
     return isinstance(error, OSError) and error.filename is None and error.errno in _OF_WRITES
 
 

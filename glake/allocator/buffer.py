@@ -74,7 +74,8 @@ class Buffer:
         try:
             _C.free(ptr)
         except GlakeError:
-            self._ptr = ptr
+            if _is_block(ptr):
+                self._ptr = ptr
             raise
 
     def record_stream(self, stream: Stream) -> None:
@@ -224,11 +225,19 @@ def _let_go(ptr: int) -> None:
     try:
         _C.free(ptr)
     except InvalidPointer:
-        with contextlib.suppress(GlakeError):
-            _C.block_info(ptr)  # raises for what is no block any more
+        if _is_block(ptr):
             _in_use.append(ptr)
     except GlakeError:  # in a forked child, or after a shutdown
         pass
+
+
+def _is_block(ptr: int) -> bool:
+    """Whether a block still begins there. If it was freed by other means, another one may soon."""
+    try:
+        _C.block_info(ptr)
+    except GlakeError:
+        return False
+    return True
 
 
 def _free_unused() -> None:

@@ -30,10 +30,15 @@ class Reusable(contextlib.ContextDecorator):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
-        mine = [each for each in self._open if each[0] == threading.get_ident()]
-        opened = (mine or self._open)[-1]  # another thread's: the context itself refuses that
-        self._open.remove(opened)
-        return opened[1].__exit__(kind, error, trace)
+        opened = list(self._open)  # other threads change it meanwhile
+        mine = [each for each in opened if each[0] == threading.get_ident()]
+        last = (mine or opened)[-1]  # another thread's: the context itself refuses that
+        self._open.remove(last)
+        return last[1].__exit__(kind, error, trace)
+
+    def _recreate_cm(self) -> Reusable:
+        """Each call of a decorated function has its own, as contextlib's own decorators do."""
+        return Reusable(self._make)
 
 
 def reusable(function: Callable[P, Iterator[None]]) -> Callable[P, Reusable]:

@@ -104,7 +104,8 @@ class Interrupted(KeyboardInterrupt):
 
 
 def train(config: Experiment.Config) -> Outcome:
-    """Trains on this rank. Training begins with the newest whole checkpoint, if there is one.
+    """Trains on this rank. Training begins with the newest whole checkpoint, if there is one. A
+    user's Control-C is a KeyboardInterrupt, after the run has said how it can go on.
 
     Every rank of a torchrun job calls this function, or one process alone.
 
@@ -122,7 +123,6 @@ def train(config: Experiment.Config) -> Outcome:
         NotExported: the export's folder has a model already, or no file can be written there.
         InvalidOption: an option does not take its value.
         WrongType: `config` is no config of an experiment.
-        KeyboardInterrupt: the user has interrupted the run.
     """
     if not isinstance(config, Experiment.Config):
         raise WrongType(f"config is an Experiment.Config, not {config!r}")

@@ -236,8 +236,8 @@ def _numpy_array(array: Any) -> ArrayMemory | None:
 
 
 def _interface(thing: Any, name: str, facts: Any, on_gpu: bool) -> ArrayMemory:
-    # This check takes as long as all the others. So dense arrays of libraries, which have a dtype,
-    # are checked later.
+    # This check takes as long as all the others. So arrays of libraries, which have a dtype, are
+    # checked only where something is unusual.
     if not hasattr(thing, "dtype"):
         interfaces.check(thing, name, facts)
     try:
@@ -246,8 +246,8 @@ def _interface(thing: Any, name: str, facts: Any, on_gpu: bool) -> ArrayMemory:
         if not isinstance(error, InvalidArgument):
             interfaces.check(thing, name, facts)
         raise
-    usual = type(found.stream) is int or found.stream is None
-    if not (usual and found._dense and 0 <= found.address < 1 << 63):
+    known = type(found.address) is int and (found.stream is None or type(found.stream) is int)
+    if not (known and found._dense and 0 <= found.address < 1 << 63):
         interfaces.check(thing, name, facts)
         found.stream = arguments.whole(found.stream)
     return found

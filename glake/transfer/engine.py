@@ -300,8 +300,9 @@ class Engine:
                 if isinstance(error, GlakeError):
                     error.begun = begun
             raise
+        transfer = Transfer(ids, size, keep, ordered_all, any_made)
         _all_written(given)
-        return Transfer(ids, size, keep, ordered_all, any_made)
+        return transfer
 
     def gather(
         self, dst: Array, blocks: BlockArray, index: BlockIndex = None, stream: CopyStream = None

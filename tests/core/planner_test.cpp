@@ -458,10 +458,8 @@ TEST(three_relays_in_a_row) {
   CHECK_TEXT(taken == 2, std::to_string(taken));
 }
 
-// Between GPUs the second path takes two PCIe links. From host memory it takes one, and NVLink.
 // From GPU 0 to GPU 5 of a DGX-1, four of the six relayed paths begin over GPU 3 or GPU 4. Each of
-// the six has a thread of its own. A path keeps its only relay's thread, unless another path has
-// it.
+// the six has a thread of its own, and a path with one relay has that relay's.
 TEST(paths_that_share_a_relay_have_threads_of_their_own) {
   const Topology dgx1v = Topology::parse(platforms_text(), "dgx1v");
   const TransferPlan plan = Planner(dgx1v).plan({{Place{0}, Place{5}}})[0];
@@ -481,6 +479,7 @@ TEST(paths_that_share_a_relay_have_threads_of_their_own) {
   CHECK_TEXT(relayed == 6 && paths.size() == 6 && firsts.size() < 6, text_of(plan));
 }
 
+// Between GPUs the second path takes two PCIe links. From host memory it takes one, and NVLink.
 TEST(what_relays_must_bring) {
   const auto two = [](double host, double own) {
     return machine(2,

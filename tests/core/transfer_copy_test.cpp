@@ -249,6 +249,29 @@ TEST(a_batch_keeps_the_order_of_streams) {
   test::end_stream(blocking);
 }
 
+// A blocking stream is captured while a copy in another stream begins. The capture goes on.
+TEST(copies_do_not_end_the_capture_of_another_stream) {
+  test::running() = "another stream's capture";
+  Node node("dgx_a100", {{"memory", "128MiB"}});
+  test::CurrentContext context(0);
+  CUstream own, blocking;
+  CU(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
+  CU(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+  constexpr size_t kBytes = 48 * kMiB;
+  Buffer src(kPinned, kBytes), dst(0, kBytes);
+  for (const uint64_t seed : {5, 6}) {
+    src.fill(seed);
+    CU(cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
+    test::finish(Call(dst, 0, src, 0, kBytes).on(own, 0).flags(GLAKE_COPY_RELAYED).start());
+    CUgraph graph = nullptr;
+    CU(cuStreamEndCapture(blocking, &graph));
+    CU(cuGraphDestroy(graph));
+    CHECK(dst.holds(seed, 0, kBytes, 0));
+  }
+  test::end_stream(own);
+  test::end_stream(blocking);
+}
+
 // A batch with one bad request begins nothing. Otherwise all begin, and what fails later does not
 // undo what was begun.
 TEST(requests_that_begin_together) {

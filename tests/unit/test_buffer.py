@@ -86,6 +86,20 @@ def test_another_stream_waits_and_is_recorded() -> None:
         assert _C.stats()["glake.driver_calls.wait"] == calls["glake.driver_calls.wait"] + 1
 
 
+def test_a_block_that_was_freed_by_other_means_is_not_freed_again() -> None:
+    buffer = glake.empty("3MiB")
+    address = buffer.ptr
+    _C.free(address)
+    with pytest.raises(errors.InvalidPointer):
+        buffer.free()
+    other = glake.empty("3MiB")
+    assert other.ptr == address
+    buffer.free()
+    del buffer
+    assert live() == 3 * MIB
+    other.free()
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

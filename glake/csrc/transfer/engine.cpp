@@ -1,6 +1,7 @@
 #include "transfer/engine.h"
 
 #include <algorithm>
+#include <exception>
 
 #include "base/transfer_tuning.h"
 #include "driver/device_scope.h"
@@ -123,22 +124,28 @@ void Engine::begin_all(const std::vector<glake_copy_request>& given, uint64_t* i
     return request.also_ordered || batch.precedes(request.stream_key()) ||
            (host && always_plain(request));
   };
-  const auto end = [&] {
-    if (announced) bursts_.end();
-    enqueued_.enqueue(&batch);
+  std::exception_ptr failed;
+  const auto tried = [&](auto&& step) {
+    try {
+      step();
+    } catch (...) {
+      if (failed == nullptr) failed = std::current_exception();
+    }
   };
-  try {
+  uint64_t* const first = ids;
+  tried([&] {
     for (Request& request : requests) {
       if (ending_) throw Error(GLAKE_TRANSFER_CLOSED, "the transfer engine was closed");
       if (comes_behind(request)) enqueued_.enqueue(&batch);
       *ids++ = naming(request.dst.gpu, request.src.gpu,
                       [&] { return begin(std::move(request), announced ? &batch : nullptr); });
     }
-  } catch (...) {
-    end();
-    throw;
-  }
-  end();
+  });
+  if (announced) bursts_.end();
+  tried([&] { enqueued_.enqueue(&batch); });
+  if (failed == nullptr) return;
+  std::replace_if(first, ids, [&](uint64_t id) { return batch.lost(id); }, 0);
+  std::rethrow_exception(failed);
 }
 
 // A GPU that the copy uses, as far as is known before its memory is looked up; -1: none is.

@@ -501,7 +501,7 @@ GLAKE_API uint64_t glake_copy_start(const glake_copy_request* request);
  * streams order all of them, and none is of pageable memory or has a checksum, they are planned
  * together, so that none takes links that another one needs more. Those in different streams are
  * then enqueued side by side. If a request is refused by its check, none starts. If one cannot
- * start later, those before it go on, and the ids from it on are 0. */
+ * start later, those before it go on. The ids of all that did not start are 0. */
 GLAKE_API int glake_copy_start_all(const glake_copy_request* requests, size_t count, uint64_t* ids);
 /* GLAKE_OK: it is done. GLAKE_BUSY_TIMEOUT: not yet. GLAKE_COPY_FAILED and GLAKE_COPY_CANCELLED say
  * what state the destination is in. A plain copy that is not tracked is waited for with its stream.

@@ -346,7 +346,8 @@ def test_interfaces_of_other_libraries(typed: bool) -> None:
     for stream in ("abc", 1.5, True):
         refused("its stream is", other(stream=stream), data)
     refused("its strides are", other(strides=(1 << 70,)), data)
-    refused("its data is", other(1 << 70), data)
+    for address in (1 << 70, "abc", -1):
+        refused("its data is", other(address), data)
     refused("no memory of a GPU", other(data.ctypes.data, stream=1), data.copy())
 
 

@@ -118,7 +118,8 @@ Status PlainCopies::submit_stretches(const Request& request, const Part& part, S
     } else {
       for (until = next_page(at);; until += page) {
         found = pinned_at(std::min(until, end - 1));
-        if (found.end != 0) until = found.begin;
+        // Memory that was pinned meanwhile may be pinned from before `at` on.
+        if (found.end != 0) until = found.begin > at ? found.begin : next_page(at);
         if (found.end != 0 || until >= end) break;
       }
     }

@@ -147,9 +147,10 @@ void DivisionTrials::restart() {
   evened_ = false;
   step_ = 1;
   const size_t count = best_.size(), half = count / 2;
-  // Paths of several sockets may share a link and end far apart.
-  chunk_moves_ = {{1, 0, count, false, 0, 0, true},
-                  {TransferTuning::kMoreChunks, 0, count},
+  // Paths of several sockets may share a link and end far apart. Copies that come together are
+  // balanced by when they end, and other trials gain them more: this one comes last.
+  const ChunkMove nearest{1, 0, count, false, 0, 0, true};
+  chunk_moves_ = {{TransferTuning::kMoreChunks, 0, count},
                   {TransferTuning::kFewerChunks, 0, count}};
   // The calls of the first copies hold up the others, so these begin late. But if the first copies
   // have too few chunks, they end late themselves.
@@ -166,6 +167,7 @@ void DivisionTrials::restart() {
   // A relayed path comes over its fast hops in bursts, with more than its part of a link. What a
   // direct path loses by this it does not get back, unless it has more copies there at once.
   chunk_moves_.push_back({1, 0, count, false, 0, TransferTuning::kMostAtOnce});
+  chunk_moves_.insert(half == 0 ? chunk_moves_.end() : chunk_moves_.begin(), nearest);
 }
 
 void DivisionTrials::begin_trial() {

@@ -72,7 +72,10 @@ void EnqueuedTransfers::enqueue(Batch* batch) {
       open_[transfer->request.stream_key()].push_back(transfer);
     }
   } catch (...) {
-    for (const auto& [id, transfer] : prepared) forget(transfer);
+    for (const auto& [id, transfer] : prepared) {
+      batch->lost_.push_back(id);
+      forget(transfer);
+    }
     throw;
   }
   runner_.show_demands();

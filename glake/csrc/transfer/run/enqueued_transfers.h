@@ -2,6 +2,7 @@
 // their callers have released them.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <map>
@@ -35,10 +36,13 @@ class EnqueuedTransfers {
     // Whether one of them must be enqueued before anything else is in this stream. The driver's
     // legacy stream is in order with all others of its device.
     bool precedes(const StreamKey& stream) const;
+    // Whether a transfer got this id, and could not be enqueued then.
+    bool lost(uint64_t id) const { return std::count(lost_.begin(), lost_.end(), id) != 0; }
 
    private:
     friend class EnqueuedTransfers;
     std::vector<std::pair<uint64_t, Ptr>> prepared_;  // by id
+    std::vector<uint64_t> lost_;
   };
   // Begins a transfer by one of these plans, and returns its id. 0: a plain copy is `possible` and
   // does better. With `batch` it begins with the others there, in enqueue(). Throws Error when

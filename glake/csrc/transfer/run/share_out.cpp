@@ -121,7 +121,7 @@ void deal_by_rate(const TransferPlan& plan, const FlowForecast::Stock& stock,
 }
 
 // The most chunks that each path may have: its calls are over long before the copy is, and those of
-// all paths take at most a part of a core for each path.
+// all relayed paths take at most a part of a core for each path. (A direct path has few.)
 std::vector<double> most_by_calls(const TransferPlan& plan, double end_ns) {
   std::map<int, double> of_worker;  // paths whose chunks one thread enqueues
   for (const PlannedPath& path : plan.paths) ++of_worker[path.path.worker];

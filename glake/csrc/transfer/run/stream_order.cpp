@@ -54,11 +54,14 @@ Status StreamOrder::nothing_before(int device, StreamHandle stream, bool* nothin
   constexpr StreamHandle kLegacy = 0;
   *nothing = false;
   if (stream == kLegacy) return {};
-  bool idle = false, legacy_idle = false;
-  Status s = driver_.stream_idle(device, stream, &idle);
-  if (s.ok() && idle) s = driver_.stream_idle(device, kLegacy, &legacy_idle);
-  *nothing = idle && legacy_idle;
-  return s;
+  bool idle = false, legacy_idle = false, captured = false;
+  const Status s = driver_.stream_idle(device, stream, &idle);
+  if (!s.ok() || !idle) return s;
+  // A question whether the legacy stream is idle would end the capture of another stream. This one
+  // does not, and is refused then (CUDA Driver API, cuStreamIsCapturing).
+  if (!driver_.is_capturing(device, kLegacy, &captured).ok() || captured) return {};
+  *nothing = driver_.stream_idle(device, kLegacy, &legacy_idle).ok() && legacy_idle;
+  return {};
 }
 
 // Enqueues stream work in this order: a host function that begins the transfer (none if nothing is
