@@ -136,6 +136,17 @@ def test_an_engine_that_could_not_close_goes_on() -> None:
         small.wait(60)
 
 
+def test_a_question_that_finds_no_memory_says_nothing_of_the_copy() -> None:
+    stream, block, data = Stream(0), Device((48 * MIB,)), t.pinned(48 * MIB, np.uint8)
+    data[:] = numbers(data.size)
+    simcuda.fail("cuStreamQuery", 2, 1, 1000)
+    try:
+        t.copy(block, data, stream=(0, stream.handle)).wait(60)
+    finally:
+        simcuda.fail(None)
+    assert (block.get() == data).all()
+
+
 def test_threads() -> None:
     failures: list[BaseException] = []
 

@@ -365,7 +365,7 @@ std::string EnqueuedTransfer::failure_of(Carried* path) {
   bool idle = true;
   const Status s = ask(path, &idle);
   if (!path->failed.empty()) return path->failed;
-  if (!s.ok()) return tools_.driver.describe(s);
+  if (!s.ok() && !s.out_of_memory()) return tools_.driver.describe(s);
   if (!path->unsure) return "";
   return (path->why.empty() ? "an event was refused" : path->why) +
          "; the driver refused to wait, so the stream did not wait for its copies";

@@ -100,13 +100,13 @@ void StreamOrder::undo(const TransferPtr& transfer, Arrival* arrival, EventId pa
   retire(transfer);
 }
 
+// It may come before place() has listed the arrival, which place() does only while the transfer
+// waits. So the transfer begins first.
 void StreamOrder::arrived(const TransferPtr& transfer) {
-  {
-    const RunState::Lock lock = state_.lock();
-    auto mine = [&](const auto& arrival) { return arrival->transfer == transfer; };
-    arrivals_.erase(std::remove_if(arrivals_.begin(), arrivals_.end(), mine), arrivals_.end());
-  }
   runner_.begin(transfer);
+  const RunState::Lock lock = state_.lock();
+  auto mine = [&](const auto& arrival) { return arrival->transfer == transfer; };
+  arrivals_.erase(std::remove_if(arrivals_.begin(), arrivals_.end(), mine), arrivals_.end());
 }
 
 void StreamOrder::make_stream_wait(const TransferPtr& transfer, int device, StreamHandle stream) {
