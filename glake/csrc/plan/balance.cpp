@@ -38,12 +38,14 @@ class Balance {
     }
   }
 
+  // The numbers by which all paths end soonest. They are the usual ones, unless others gain much.
   Outcome best() const {
     const Outcome common = until_end(usual(), 0);
     Outcome found = search(common, By::kEnd);
     return found.reached > TransferTuning::kBalanced * common.reached ? found : common;
   }
 
+  // Numbers like these, by which each path has nearly its planned rate from the start.
   std::vector<size_t> nearest(const Outcome& found) const {
     return search(at_start(found.at_once), By::kStart).at_once;
   }
