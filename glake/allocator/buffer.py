@@ -74,7 +74,7 @@ class Buffer:
         try:
             _C.free(ptr)
         except GlakeError:
-            if _is_block(ptr):
+            if is_block(ptr):
                 self._ptr = ptr
             raise
 
@@ -225,17 +225,17 @@ def _let_go(ptr: int) -> None:
     try:
         _C.free(ptr)
     except InvalidPointer:
-        if _is_block(ptr):
+        if is_block(ptr):
             _in_use.append(ptr)
     except GlakeError:  # in a forked child, or after a shutdown
         pass
 
 
-def _is_block(ptr: int) -> bool:
+def is_block(ptr: int) -> bool:
     """Whether a block still begins there. If it was freed by other means, another one may soon."""
     try:
         _C.block_info(ptr)
-    except GlakeError:
+    except InvalidPointer:
         return False
     return True
 

@@ -26,8 +26,9 @@ from typing import Any
 import glake
 from glake import _C, simcuda, units
 from glake.allocator import adapter_build
+from glake.allocator.buffer import is_block
 from glake.config import Config
-from glake.errors import GlakeError, InvalidOption, InvalidPointer
+from glake.errors import GlakeError, InvalidOption
 
 GRANULE = 2 << 20
 ADDRESSES = 5  # addresses that the core reserves for each byte of a device (Heap::reserve)
@@ -156,20 +157,12 @@ def coverage() -> Coverage:
             address, size = storage.data_ptr(), storage.nbytes()
         except (RuntimeError, NotImplementedError):  # no storage: sparse, fake or wrapped
             continue
-        if size > 0 and not _is_block(address):
+        if size > 0 and not is_block(address):
             outside[address] = max(size, outside.get(address, 0))
     inside = 0
     if counters().state == "glake":
         inside = int(_C.stats(0)["requested_bytes.all.current"])
     return Coverage(inside, sum(outside.values()))
-
-
-def _is_block(address: int) -> bool:
-    try:
-        _C.block_info(address)
-    except InvalidPointer:
-        return False
-    return True
 
 
 def covered_share() -> float:

@@ -7,10 +7,11 @@ import torch
 
 import glake
 from glake.allocator import emulation
+from glake.allocator.buffer import is_block
 
 
 def inside(tensor):
-    return emulation._is_block(tensor.untyped_storage().data_ptr())
+    return is_block(tensor.untyped_storage().data_ptr())
 
 
 inner = torch.ones(1 << 18)
