@@ -4,12 +4,14 @@
 //
 // Prints JSON (measure.h). Cases of the rows of cuMem*: "each" is one call for each handle, "at
 // once" is one call over `handles` of them, "next to" is one handle beside others that are mapped
-// already, "busy" is a call while a kernel runs on other memory of the same range. report.py and
-// tools/calibrate.py read the rows.
+// already, "busy" is a call while a kernel runs on other memory of the same range. "by threads" is
+// of several threads at once. report.py and tools/calibrate.py read the rows.
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "measure.h"
@@ -139,6 +141,63 @@ void mapping_by_threads(int threads) {
   const std::string what = sizes(kBytes, kCount) + ", " + pair("threads", threads);
   rows.add("cuMemMap, cuMemSetAccess", "by threads", what, access);
   rows.add("cuMemUnmap", "by threads", what, unmap);
+}
+
+// Shows whether threads that enqueue small copies in one context wait for each other, each with a
+// stream of its own. `us` is for one copy and the record of an event, over the number of threads:
+// half of that with one thread if two do not wait, as much if they do.
+void enqueueing_by_threads(int threads) {
+  constexpr int kCount = 64;
+  struct Mine {
+    CUstream stream = nullptr;
+    CUevent event = nullptr;
+    CUdeviceptr to = 0;
+    void* from = nullptr;
+  };
+  CUcontext context = nullptr;
+  OK(cu.cuCtxGetCurrent(&context));
+  std::vector<Mine> all(static_cast<size_t>(threads));
+  for (Mine& one : all) {
+    OK(cu.cuStreamCreate(&one.stream, CU_STREAM_NON_BLOCKING));
+    OK(cu.cuEventCreate(&one.event, CU_EVENT_DISABLE_TIMING));
+    OK(cu.cuMemAlloc(&one.to, 4096));
+    OK(cu.cuMemHostAlloc(&one.from, 4096, 0));
+  }
+  std::vector<double> us;
+  for (int time = 0; time < 30 && !late(); ++time) {
+    std::atomic<int> ready{0};
+    std::vector<std::pair<double, double>> spans(all.size());
+    std::vector<std::thread> running;
+    for (size_t i = 0; i < all.size(); ++i) {
+      running.emplace_back([&, i] {
+        const Mine& one = all[i];
+        OK(cu.cuCtxSetCurrent(context));
+        ++ready;
+        while (ready != threads) std::this_thread::yield();
+        spans[i].first = now_us();
+        for (int k = 0; k < kCount; ++k) {
+          OK(cu.cuMemcpyHtoDAsync(one.to, one.from, 4096, one.stream));
+          OK(cu.cuEventRecord(one.event, one.stream));
+        }
+        spans[i].second = now_us();
+        OK(cu.cuStreamSynchronize(one.stream));
+      });
+    }
+    for (std::thread& one : running) one.join();
+    double begin = spans[0].first, end = spans[0].second;
+    for (const auto& [from, to] : spans) {
+      begin = std::min(begin, from);
+      end = std::max(end, to);
+    }
+    if (time >= 3) us.push_back((end - begin) / (kCount * threads));  // the first ones warm up
+  }
+  for (Mine& one : all) {
+    OK(cu.cuMemFreeHost(one.from));
+    OK(cu.cuMemFree(one.to));
+    OK(cu.cuEventDestroy(one.event));
+    OK(cu.cuStreamDestroy(one.stream));
+  }
+  rows.add("cuMemcpyHtoDAsync, cuEventRecord", "by threads", pair("threads", threads), us);
 }
 
 // Enqueues enough work that it still runs when the calls below return.
@@ -278,6 +337,7 @@ int main(int argc, char** argv) {
     if ((others + 1) * 2 * kMiB <= memory) next_to_others(others, 50);
   }
   for (const int threads : {1, 2, 4, 8}) mapping_by_threads(threads);
+  for (const int threads : {1, 2, 4, 8}) enqueueing_by_threads(threads);
   beside_running_work(20);
   events(400);
   for (const size_t mib : {2, 32, 256, 1024}) {

@@ -111,7 +111,7 @@ def driver_calls(data: dict[str, Any]) -> list[Table]:
         table.add_row(row["call"], row["case"], handles, note, *cells, str(row["times"]))
     table.caption = (
         "others: mapped beside (next to); rounds in which the kernel ran on (busy); threads at "
-        "once, the time being each granule's (by threads)"
+        "once, the time being each granule's or enqueued copy's (by threads)"
     )
     return [table]
 
