@@ -459,6 +459,11 @@ class Config:
         "only added up.",
         any_time=True,
     )  # fmt: skip
+    sim_call_lock: str = _option(
+        "context", _choice("context", "none"), "context or none",
+        "which calls of other threads a call that takes time on the clock waits for", _SIM,
+        "context: those into the same context, as nobody promises that they run side by side.",
+    )  # fmt: skip
     sim_visible_devices: bool = _option(
         "0", parse_flag, "0 or 1", "1: CUDA_VISIBLE_DEVICES hides GPUs of the simulated machine",
         _SIM,

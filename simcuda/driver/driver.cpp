@@ -201,7 +201,8 @@ CUresult Driver::start(const Given& given, std::unique_ptr<Driver>* driver) {
   made->scheduler =
       std::make_unique<Scheduler>(options, &made->mutex, &made->topology, &made->memory,
                                   &made->host, &made->streams, std::move(links));
-  made->calls.start(made->scheduler.get(), options.driver_lock);
+  made->calls.start(made->scheduler.get(), &made->contexts, options.driver_lock,
+                    options.call_lock == glake::CallLockKind::kContext);
   *driver = std::move(made);
   return CUDA_SUCCESS;
 }

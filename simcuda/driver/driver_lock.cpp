@@ -1,5 +1,7 @@
 #include "driver_lock.h"
 
+#include <algorithm>
+
 #include "books.h"
 #include "options.h"
 
@@ -91,8 +93,17 @@ DriverLock::Turn::Turn(DriverLock* owner, Lock* lock, Symbol symbol, uint64_t pa
     const CallCost price = books().price(static_cast<int>(symbol));
     const double us =
         price.first_us + static_cast<double>(pages > 1 ? pages - 1 : 0) * price.further_us;
-    waits.sleep(lock, static_cast<uint64_t>(us * 1000));
+    waits.sleep(lock, owner->wait_ns(static_cast<uint64_t>(us * 1000)));
   }
+}
+
+// For how long a call that begins now keeps its thread, if it takes `own_ns` itself.
+uint64_t DriverLock::wait_ns(uint64_t own_ns) {
+  if (!by_context_) return own_ns;
+  const uint64_t now = scheduler_->clock().now_ns();
+  uint64_t& free_from = free_from_[contexts_->device()];
+  free_from = std::max(free_from, now) + own_ns;
+  return free_from - now;
 }
 
 DriverLock::Turn::~Turn() {

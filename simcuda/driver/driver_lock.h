@@ -10,8 +10,15 @@
 // cuIpcCloseMemHandle were not measured. Calls with another name for the same thing, such as
 // cuMemAllocHost, were not measured either. It is assumed that a call waits for the work of every
 // device, and not only of its own.
+//
+// A call's own time (option call_time) is a second lock, that of a context: the calls of several
+// threads that enqueue work in one context take their times one after the other (option call_lock).
+// No document promises that they run side by side, and no GPU was asked.
 #pragma once
 
+#include <map>
+
+#include "context.h"
 #include "scheduler.h"
 #include "symbols.h"
 
@@ -28,9 +35,12 @@ LockSide lock_side(Symbol symbol);
 
 class DriverLock {
  public:
-  void start(Scheduler* scheduler, bool on) {
+  // `on`: option driver_lock. `by_context`: option call_lock.
+  void start(Scheduler* scheduler, Contexts* contexts, bool on, bool by_context) {
     scheduler_ = scheduler;
+    contexts_ = contexts;
     on_ = on;
+    by_context_ = by_context;
   }
 
   // One call's time under the lock. The driver's mutex is held, and may be released meanwhile.
@@ -48,9 +58,13 @@ class DriverLock {
   };
 
  private:
+  uint64_t wait_ns(uint64_t own_ns);
+
   Scheduler* scheduler_ = nullptr;
-  bool on_ = false;
-  OpPtr holder_;  // the call under way that blocks others
+  Contexts* contexts_ = nullptr;
+  bool on_ = false, by_context_ = false;
+  OpPtr holder_;                       // the call under way that blocks others
+  std::map<int, uint64_t> free_from_;  // by device: when its context has no calls left to make
 };
 
 }  // namespace simcuda

@@ -2,6 +2,8 @@
 // that free, unpin or load wait for all work under way, and keep other threads' copies out. So a
 // copy whose stream is held until threads have enqueued more would wait for ever. With
 // copy_order=enqueued nothing waits for ever.
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <functional>
 
@@ -274,6 +276,40 @@ TEST(calls_keep_others_out_for_their_own_time) {
       const double took = kept_out(it, from, to, stream.handle);
       CHECK_TEXT(excludes ? took >= 1 : took < 0.001, it.name);
     }
+  }
+}
+
+// Returns how many ns two threads take that record an event eight times each, in 1 us a call.
+uint64_t calls_of_two(const std::array<int, 2>& gpus) {
+  CHECK(simcuda_expect(2) == 0);
+  std::array<uint64_t, 2> ends{};
+  const uint64_t begin = simcuda_now_ns();
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < gpus.size(); ++i) {
+    threads.emplace_back([&, i] {
+      test::CurrentContext context(gpus[i]);
+      const Stream stream;
+      CUevent event = nullptr;
+      CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+      CHECK(simcuda_work(1, static_cast<int>(i)) == 0);
+      for (int call = 0; call < 8; ++call) CU(cuEventRecord(event, stream.handle));
+      ends[i] = simcuda_now_ns();
+      CHECK(simcuda_work(0, 0) == 0);
+      CU(cuEventDestroy(event));
+    });
+  }
+  for (std::thread& each : threads) each.join();
+  return *std::max_element(ends.begin(), ends.end()) - begin;
+}
+
+TEST(calls_into_one_context_follow_each_other) {
+  for (const char* lock : {"context", "none"}) {
+    Node node("dgx_a100", {{"memory", "512MiB"}, {"call_time", "1"}, {"call_lock", lock}});
+    node.count_streams = false;
+    CHECK(simcuda_configure("call_us", "cuEventRecord=1") == 0);
+    const uint64_t one = calls_of_two({0, 0}), two = calls_of_two({0, 1});
+    CHECK_TEXT(one == (std::string(lock) == "context" ? 16000 : 8000), std::to_string(one));
+    CHECK_TEXT(two == 8000, std::to_string(two));
   }
 }
 

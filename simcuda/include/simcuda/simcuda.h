@@ -63,6 +63,9 @@ struct CUevent_st;
  *   call_time (default 0, any time): 0 or 1
  *       1: calls that enqueue work take their time on the clock. With driver_lock=1, calls that
  *       block such calls take their own time too. 0: the time is only added up.
+ *   call_lock (default context): context or none
+ *       which calls of other threads a call that takes time on the clock waits for. context: those
+ *       into the same context, as nobody promises that they run side by side.
  *   visible_devices (default 0): 0 or 1
  *       1: CUDA_VISIBLE_DEVICES hides GPUs of the simulated machine.
  *   pace (default 0): a whole number to 1000000
