@@ -10,6 +10,7 @@
 #include "base/transfer_tuning.h"
 #include "harness.h"
 #include "transfer/buffers/parts.h"
+#include "transfer/run/call_times.h"
 #include "transfer/run/cut_search.h"
 #include "transfer/run/pipeline_race.h"
 
@@ -74,7 +75,7 @@ double cost_of(const CutTerms& terms, const std::vector<double>& chunks, bool jo
   const auto count = static_cast<double>(chunks.size());
   const double calls = chunk_calls_ns(path_of(true), count, buffers, joined);
   double ns = pipeline_ns(race, chunks);
-  race.calls_ns = calls / count;
+  race.calls_ns = terms.crowd * calls / count;
   ns = std::max(ns, pipeline_ns(race, chunks));
   return ns + terms.blocked * calls;
 }
@@ -201,6 +202,44 @@ TEST(a_caller_that_others_wait_for_makes_fewer_calls) {
   const size_t some =
       chunks_of(Cutting(path_of(true), cut_terms({55, 66}, 1.1), bytes), bytes).size();
   CHECK(chunks_of(Cutting(path_of(true), more, bytes), bytes).size() > some);
+}
+
+// While calls of other paths are in front of its own, a path gets fewer, longer chunks.
+TEST(calls_of_other_paths_make_fewer_chunks) {
+  const Bytes bytes = 64 * kMiB;
+  CutTerms crowded = cut_terms({300, 50});
+  const Cutting alone(path_of(false), crowded, bytes);
+  crowded.crowd = 4;
+  const Cutting among(path_of(false), crowded, bytes);
+  const std::vector<double> many = chunks_of(alone, bytes), few = chunks_of(among, bytes);
+  CHECK_TEXT(few.size() < many.size(),
+             std::to_string(few.size()) + " of " + std::to_string(many.size()));
+  CHECK(cost_of(crowded, few, among.joined()) < cost_of(crowded, many, alone.joined()));
+}
+
+// GPU 0 pushes the chunks of all its paths, so their first copies are called in its context. Chunks
+// from the host come in the contexts of the relays.
+TEST(paths_out_of_one_gpu_wait_for_each_other) {
+  for (const bool into : {false, true}) {
+    TransferPlan plan;
+    for (int relay = 1; relay <= 4; ++relay) {
+      PlannedPath planned;
+      planned.path = path_of(into);
+      planned.path.hops[0].to = planned.path.hops[1].from = Place{relay};
+      planned.path.worker = relay;
+      plan.paths.push_back(planned);
+    }
+    for (const double crowd : crowds(plan)) CHECK(std::abs(crowd - (into ? 1 : 2)) < 1e-9);
+    plan.paths[0].path.worker = 2;  // one thread makes the calls of two paths
+    const std::vector<double> found = crowds(plan);
+    CHECK(std::abs(found[0] - 2) < 1e-9 && std::abs(found[1] - 2) < 1e-9);
+    CHECK(std::abs(found[2] - (into ? 1 : 2)) < 1e-9);
+    CallTimes times;
+    for (const PlannedPath& planned : plan.paths) times.add(planned.path, 10, 6, false);
+    const double one = chunk_calls_ns(plan.paths[0].path, 10, 6, false);
+    CHECK(near(one, 20 * TransferTuning::kCallNs + 28 * TransferTuning::kEventNs));
+    CHECK(near(times.longest_ns(), 2 * one) && times.threads() == 3);
+  }
 }
 
 TEST(hops_are_joined_where_the_second_is_fast) {

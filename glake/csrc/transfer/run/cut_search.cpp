@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "transfer/run/call_times.h"
 #include "transfer/run/chunk_copier.h"
 #include "transfer/run/pipeline_race.h"
 
@@ -250,7 +251,7 @@ class Search {
     // In a queue all calls are made before the copy begins. Otherwise its first chunks flow while
     // the others are called. The cut must be good in both cases.
     double ns = bytes_ / slowest_;
-    for (const double each : {0.0, calls / count}) {
+    for (const double each : {0.0, terms_.crowd * calls / count}) {
       terms.calls_ns = each;
       if (ns < most) ns = std::max(ns, pipeline_ns(terms, lengths, most));
     }
@@ -291,16 +292,6 @@ double most_chunks(double bytes) { return std::min(kMost, 2 * bytes / kLeast); }
 
 Cut best_cut(const Path& path, const CutTerms& terms, double bytes) {
   return Search(path, terms, bytes).run();
-}
-
-// Each chunk waits until its buffer was filled, and a chunk that is not among the first also waits
-// until its buffer was emptied. Each of these waits has an event that is recorded.
-double chunk_calls_ns(const Path& path, double chunks, size_t buffers, bool joined) {
-  const auto hops = static_cast<double>(path.hops.size());
-  const double apart = hops - (joined ? 2 : 1);
-  const double again = std::max(chunks - static_cast<double>(buffers), 0.0);
-  return hops * TransferTuning::kCallNs * chunks +
-         2 * apart * TransferTuning::kEventNs * (chunks + again);
 }
 
 // It is enough for the first hop to go on while the second is late for a while. The sizes of

@@ -24,10 +24,9 @@ struct CutTerms {
   uint64_t copy_ns = 0;  // what the start of a copy costs
   bool apart = false;    // no hops share their streams
   double times = 1;      // so many times as many chunks as seem best
+  double crowd = 1;      // so many times as long its calls take, because of those of other paths
 };
 
-// The time of the calls for so many chunks. `joined`: the first two hops share their streams.
-double chunk_calls_ns(const Path& path, double chunks, size_t buffers, bool joined);
 // How many buffers there are between two hops, for chunks of at most so many bytes of which so many
 // flow at once.
 size_t buffers_for(double longest, size_t flows);

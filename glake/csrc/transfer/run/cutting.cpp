@@ -36,6 +36,7 @@ class KnownCuts {
     round(terms.blocked, &meant.blocked);
     round(terms.piece, &meant.piece);
     round(terms.times, &meant.times);
+    round(terms.crowd, &meant.crowd);
     for (size_t i = 0; i < path.hops.size(); ++i) {
       const bool host = path.hops[i].from.host() || path.hops[i].to.host();
       key.push_back(host ? 1 : 0);

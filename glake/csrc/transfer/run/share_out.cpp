@@ -9,6 +9,7 @@
 
 #include "base/transfer_tuning.h"
 #include "plan/estimate.h"
+#include "transfer/run/call_times.h"
 #include "transfer/run/cut_search.h"
 #include "transfer/run/cutting.h"
 #include "transfer/run/path_run.h"
@@ -153,6 +154,7 @@ class Dealing {
         own_(request.stream_key()),
         forecast_(*forecast),
         loads_(forecast->loads(plan)),
+        crowds_(crowds(plan)),
         stocks_(stocks_of(request, plan)) {}
 
   // Fills in the flows and their end, for at most so many chunks as it says. A path that would
@@ -177,6 +179,7 @@ class Dealing {
         const double part = static_cast<double>(stock.bytes) * path.rate / rate;
         CutTerms terms = terms_;
         terms.most = division.most[i];
+        terms.crowd = crowds_[i];
         terms.flows = division.at_once[i];
         const Cutting cutting = cutting_of(path, part, std::move(terms), loads_, forecast_);
         double& before = calls[path.path.worker];
@@ -220,6 +223,7 @@ class Dealing {
   const StreamKey own_;
   FlowForecast& forecast_;
   const std::vector<double> loads_;  // of the links, by all paths of the plan
+  const std::vector<double> crowds_;
   std::vector<Stock> stocks_;
 };
 
@@ -257,18 +261,15 @@ Range take(const Request& request, Stock* stock, Bytes wanted, Bytes most, Bytes
   return taken;
 }
 
-// A thread for each GPU enqueues that GPU's paths. The caller waits for all of them.
+// The caller waits for the calls of all threads.
 double calls_ns(const std::vector<PathShare>& shares) {
-  std::map<int, double> of;
+  CallTimes all;
   for (const PathShare& share : shares) {
-    const auto chunks = static_cast<double>(share.chunks.size());
-    of[share.path->path.worker] +=
-        TransferTuning::kPathNs +
-        chunk_calls_ns(share.path->path, chunks, share.buffers, share.joined);
+    const Path& path = share.path->path;
+    all.add_once(path, TransferTuning::kPathNs);
+    all.add(path, static_cast<double>(share.chunks.size()), share.buffers, share.joined);
   }
-  double most = 0;
-  for (const auto& [gpu, ns] : of) most = std::max(most, ns);
-  return most + (of.size() > 1 ? TransferTuning::kHandOverNs : 0);
+  return all.longest_ns() + (all.threads() > 1 ? TransferTuning::kHandOverNs : 0);
 }
 
 }  // namespace
@@ -330,7 +331,7 @@ Shares cut(const Request& request, const TransferPlan& plan, const DivisionPtr& 
            uint64_t copy_ns, const FlowForecast& forecast) {
   std::vector<PathShare> shares;
   for (const PlannedPath& path : plan.paths) shares.push_back({&path, {}});
-  const std::vector<double> loads = forecast.loads(plan);
+  const std::vector<double> loads = forecast.loads(plan), crowd = crowds(plan);
   for (Stock& stock : stocks_of(request, plan)) {
     const auto carries = [&](size_t i) { return division->flows[i].bytes > 0; };
     std::vector<size_t> paths;
@@ -347,6 +348,7 @@ Shares cut(const Request& request, const TransferPlan& plan, const DivisionPtr& 
       if (left == 0) continue;
       CutTerms terms = terms_of(request, division->how, copy_ns);
       terms.most = division->most[i];
+      terms.crowd = crowd[i];
       terms.times = division->chunks;
       terms.apart = division->apart;
       terms.flows = share.at_once = division->at_once[i];
@@ -381,12 +383,14 @@ Shares cut(const Request& request, const TransferPlan& plan, const DivisionPtr& 
 std::vector<FlowForecast::Flow> flows_of(const Expected& copy, uint64_t copy_ns,
                                          const FlowForecast& forecast) {
   std::vector<FlowForecast::Flow> flows;
-  const std::vector<double> loads = forecast.loads(*copy.plan);
+  const std::vector<double> loads = forecast.loads(*copy.plan), crowd = crowds(*copy.plan);
   const auto copies = static_cast<double>(copy.copies);
-  for (const PlannedPath& path : copy.plan->paths) {
+  for (size_t i = 0; i < crowd.size(); ++i) {
+    const PlannedPath& path = copy.plan->paths[i];
     const double bytes = static_cast<double>(copy.bytes) * path.rate / copy.plan->rate;
     CutTerms terms;
     terms.most = kMany;
+    terms.crowd = crowd[i];
     terms.blocked = TransferTuning::kBlocked;
     terms.copy_ns = copy_ns;
     const Cutting cutting = cutting_of(path, bytes / copies, std::move(terms), loads, forecast);
