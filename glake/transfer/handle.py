@@ -268,7 +268,11 @@ class Transfer:
             _C.copy_cancel(each)
 
     def progress(self) -> tuple[int, int]:
-        """(bytes that have arrived, bytes of all)."""
+        """(bytes that have arrived, bytes of all).
+
+        Raises:
+            TransferClosed, InvalidArgument: the copy was not done when its engine was closed.
+        """
         require_own(self._family)
         if self._over and self._error is None:
             return self.bytes, self.bytes

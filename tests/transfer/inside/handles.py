@@ -207,6 +207,25 @@ def test_engine_is_a_context_manager() -> None:
         t.Engine("abacus")
 
 
+def test_an_old_handle_leaves_the_next_engines_copies_alone() -> None:
+    t.default_engine().close()
+    block, data = Device((LARGE,)).set(np.zeros(LARGE, np.uint8)), numbers(LARGE)
+    with t.Engine("dgx_a100") as engine:
+        asked, dropped = engine.copy(block, data), engine.copy(block, data)
+    with t.Engine("dgx_a100") as engine:
+        new = [engine.copy(block, data), engine.copy(block, data)]
+        del dropped
+        asked.cancel()
+        assert asked.done()
+        del asked
+        gc.collect()
+        for copy in new:
+            assert copy.wait(60).done() and copy.progress() == (LARGE, LARGE)
+            assert copy.result().bytes == LARGE
+        assert engine.stats()["failed"] == 0
+    assert (block.get() == data).all()
+
+
 def test_nothing_is_left() -> None:
     gc.collect()
     t.default_engine().close()

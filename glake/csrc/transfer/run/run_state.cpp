@@ -1,11 +1,18 @@
 #include "transfer/run/run_state.h"
 
 #include <algorithm>
+#include <atomic>
 
 namespace glake::transfer {
+namespace {
+
+// A number that is never given twice in the process, not even by another engine.
+std::atomic<uint64_t> next_number{1};
+
+}  // namespace
 
 uint64_t RunState::enter(const TransferPtr& transfer) {
-  const uint64_t id = next_id_++;
+  const uint64_t id = next_number.fetch_add(1);
   transfers_[id] = transfer;
   return id;
 }

@@ -30,7 +30,8 @@ class RunState {
 
   // Callers of all that follows hold the lock.
 
-  // Gives the transfer an id, by which it is known from now on.
+  // Gives the transfer an id, by which it is known from now on. No other transfer of the process
+  // ever has this id, so a late handle of a closed engine names none of the next engine's.
   uint64_t enter(const TransferPtr& transfer);
   TransferPtr known(uint64_t id) const;  // null: it has been released, or there was none
   // The caller releases the transfer. If copies of it that were given up are not seen done yet,
@@ -65,7 +66,6 @@ class RunState {
   HealthBook health_;
   LinkShares shares_;
   std::vector<Lesson> lessons_;
-  uint64_t next_id_ = 1;
   uint64_t finished_ = 0, failed_ = 0, bytes_ = 0, resent_ = 0;
   std::map<std::string, std::pair<uint64_t, Bytes>> carried_;  // by path: chunks, bytes
 };
