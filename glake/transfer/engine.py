@@ -55,6 +55,7 @@ class Engine:
 
     Raises:
         InvalidArgument: another engine is open, or an argument is wrong.
+        InvalidDevice: "lent", and CUDA_VISIBLE_DEVICES shows other GPUs than the driver has.
         InvalidOption: the platform cannot be used.
         DriverAbsent: there is no driver.
         DriverError: the driver refused a call.
@@ -83,12 +84,17 @@ class Engine:
                 )
             intercepted.take_over()
             _C.transfer_open(self.topology.text(), self.topology.name)
+            try:
+                if self.relays != "all":
+                    _C.transfer_lend(0, [])
+                elif relays is None and topology is None:
+                    self._spare_others()
+                self._borrow()
+            except BaseException:  # the caller gets no engine that could be closed
+                intercepted.wait()
+                _C.transfer_close()
+                raise
             _open = self
-            if self.relays != "all":
-                _C.transfer_lend(0, [])
-            elif relays is None and topology is None:
-                self._spare_others()
-            self._borrow()
         atexit.register(self._exit)
 
     def close(self) -> None:

@@ -117,6 +117,23 @@ def test_loans_that_change_under_a_copy() -> None:
         assert (block.get() == data).all()
 
 
+@pytest.mark.parametrize("error", [errors.InvalidDevice("other GPUs"), OSError("no descriptor")])
+def test_an_engine_that_could_not_begin_is_not_open(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise error
+
+    t.default_engine().close()
+    monkeypatch.setattr("glake.transfer.relay.client.RelayClient", refuse)
+    for _ in range(2):
+        with pytest.raises(type(error), match=str(error)):
+            t.Engine("dgx_a100", relays="lent")
+    monkeypatch.undo()
+    with t.Engine("dgx_a100", relays="own") as engine:
+        assert engine.is_open and relays_of(5) == set()
+
+
 def test_modes() -> None:
     t.default_engine().close()
     with pytest.raises(errors.InvalidArgument, match="all, lent, own"):
