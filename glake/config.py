@@ -329,7 +329,8 @@ class Config:
     relays: str | None = _option(
         "", OrNone(_choice("all", "lent", "own")), "all, lent or own",
         "GPUs that copies may go over: all visible, those the relay service lends, or only those "
-        "this process uses (default: lent if LOCAL_WORLD_SIZE is above 1, else all)", "python",
+        "this process uses (default: lent if a launcher says that this is one of several "
+        "processes, else all)", "python",
     )  # fmt: skip
     intercept: str = _option(
         "1", _choice("0", "1", "report"), "0, 1 or report",

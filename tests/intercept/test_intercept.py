@@ -17,11 +17,13 @@ import pytest
 from glake import intercept
 from glake.dryrun import libraries
 from glake.errors import DriverAbsent, InvalidArgument
+from glake.transfer.relay import modes
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 MIB = 1 << 20
 COPY = 32 * MIB  # of programs/copies.c
+_LAUNCHERS = ("LOCAL_", "WORLD_SIZE", "RANK", "OMPI_", "MPI_", "PMI_", "SLURM_")
 WAYS = ("LINKED", "BY_NAME", "BY_GET")
 # For each scenario: how many copies are carried, and by reason how many large ones are not.
 SCENARIOS: dict[str, tuple[int, dict[str, int]]] = {
@@ -77,7 +79,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _clean() -> dict[str, str]:
-    dropped = ("GLAKE_", "LD_PRELOAD", "CUDA_VISIBLE", "LOCAL_", "WORLD_SIZE", "RANK")
+    dropped = ("GLAKE_", "LD_PRELOAD", "CUDA_VISIBLE", *_LAUNCHERS)
     return {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
 
 
@@ -212,6 +214,27 @@ def test_without_a_gain_the_driver_copies(
     told = Told([str(programs / "copies_LINKED"), "chains"], tmp_path, **alone)
     assert told.done.returncode == 0, told.done.stderr
     assert told.report["carried"]["copies"] == 0 and told.left() == {"no second path pays": 8}
+
+
+def test_relays_are_those_of_pythons_engine(programs: Path) -> None:
+    """Where Python's engine would relay over all GPUs, so does the library. For one of several
+    processes it relays over none, because only Python asks the service that lends GPUs."""
+    counts = ("", "1", "2", "x", "1(x4)", "1(x)", "8(x2)", "1,8", "1(x4),8")
+    names = (*modes._ON_NODE, *modes._IN_ALL)
+    given = [{name: "2"} for name in names]
+    given += [{"SLURM_STEP_TASKS_PER_NODE": count} for count in counts]
+    given += [{name: "1", "WORLD_SIZE": "8"} for name in names if name != "WORLD_SIZE"]
+    given += [{name: "", "PMI_SIZE": "8"} for name in modes._ON_NODE]
+    given += [{"GLAKE_RELAYS": mode, "LOCAL_WORLD_SIZE": "8"} for mode in modes.MODES]
+    given += [{}, {"WORLD_SIZE": ""}, {"WORLD_SIZE": "1"}, {"GLAKE_RELAYS": "own"}]
+    env = intercept.environment(_clean() | {"GLAKE_DRIVER": "sim:dgx_a100"})
+    env["GLAKE_INTERCEPT"] = "report"
+    for variables in given:
+        done = _run([str(programs / "copies_LINKED"), "chains"], env | variables)
+        assert done.returncode == 0, done.stderr
+        relayed = "carried 8 copies" in done.stderr
+        assert relayed or "carried 0 copies" in done.stderr, done.stderr
+        assert relayed == (modes.chosen(None, variables) == "all"), variables
 
 
 def test_least_bytes(programs: Path, tmp_path: Path) -> None:

@@ -23,13 +23,35 @@ std::string refused(const OptionRow& row) {
   return "GLAKE_" + upper(row.name) + "=" + option(row) + ": it takes " + row.takes;
 }
 
+// As one_of_several() of glake/transfer/relay/modes.py: whether a launcher says that this node may
+// have several of the job's processes. The first variables hold the number of processes on the
+// node, the others that of all processes.
+bool one_of_several() {
+  for (const char* name : {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+                           "PMI_LOCAL_SIZE", "SLURM_STEP_TASKS_PER_NODE"}) {
+    const std::string here = variable(name);
+    if (here.empty()) continue;
+    if (here == "1") return false;
+    // srun: "1(x4)" is one process on each of four nodes.
+    const bool repeated = here.rfind("1(x", 0) == 0 && here.back() == ')' &&
+                          here.find_first_not_of("0123456789", 3) == here.size() - 1 &&
+                          here.size() > 4;
+    return !repeated;
+  }
+  for (const char* name :
+       {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE"}) {
+    const std::string all = variable(name);
+    if (!all.empty() && all != "1") return true;
+  }
+  return false;
+}
+
 // Whether only GPUs that this process copies to or from may relay. The choice is that of
 // glake/transfer/relay/modes.py, with one difference: only Python asks the service that lends GPUs,
 // so here the answer is true where Python would ask.
 bool only_own() {
-  const std::string relays = variable("GLAKE_RELAYS"), ranks = variable("LOCAL_WORLD_SIZE");
-  if (!relays.empty()) return relays != "all";
-  return !ranks.empty() && ranks != "1";
+  const std::string relays = variable("GLAKE_RELAYS");
+  return relays.empty() ? one_of_several() : relays != "all";
 }
 
 Settings read() {
