@@ -237,6 +237,17 @@ def test_relays_are_those_of_pythons_engine(programs: Path) -> None:
         assert relayed == (modes.chosen(None, variables) == "all"), variables
 
 
+def test_a_program_whose_name_is_no_utf8(programs: Path, tmp_path: Path) -> None:
+    program = tmp_path / os.fsdecode(b'caf\xe9 "\\')
+    shutil.copy(programs / "copies_LINKED", program)
+    env = intercept.environment(_clean() | {"GLAKE_DRIVER": "sim:dgx_a100"})
+    env["GLAKE_INTERCEPT_JSON"] = str(tmp_path / "report")
+    done = _run([str(program), "chains"], env)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "report").read_text(encoding="utf-8"))
+    assert Path(report["program"]).name == 'caf\ufffd "\\'
+
+
 def test_least_bytes(programs: Path, tmp_path: Path) -> None:
     command = [str(programs / "copies_LINKED"), "chains"]
     told = Told(command, tmp_path, "--intercept-min", "33MiB")

@@ -3,18 +3,28 @@
 
 #include <cmath>
 #include <string>
+#include <string_view>
 
 #include "base/numbers.h"
+#include "base/utf8.h"
 
 namespace glake {
 
 class JsonText {
  public:
-  JsonText& text(const char* key, const std::string& value) {
+  // Writes a space for a control character, and U+FFFD for a byte that is not valid UTF-8: names of
+  // programs and of files may have any bytes, and JSON may not.
+  JsonText& text(const char* key, std::string_view value) {
     std::string quoted = "\"";
-    for (char c : value) {
-      if (c == '"' || c == '\\') quoted += '\\';
-      quoted += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+    while (!value.empty()) {
+      const size_t length = printable_length(value);
+      if (value[0] == '"' || value[0] == '\\') quoted += '\\';
+      if (length != 0) {
+        quoted += value.substr(0, length);
+      } else {
+        quoted += static_cast<unsigned char>(value[0]) < 0x80 ? " " : "\xef\xbf\xbd";
+      }
+      value.remove_prefix(length == 0 ? 1 : length);
     }
     return raw(key, quoted + "\"");
   }
