@@ -144,6 +144,7 @@ class Reading:
         for part, read in parts.items():
             one: list[tuple[Metric, tuple[str, ...], float]] = []
             try:
+                _require_usable()
                 read(one.append)
                 readable = 1
             except GlakeError:  # in a forked child, or when the driver is gone
@@ -175,6 +176,13 @@ def _core() -> Any:
     """glake's core, if it has a driver. It never loads one."""
     core = sys.modules.get("glake._C")
     return core if core is not None and core.driver_path() else None
+
+
+def _require_usable() -> None:
+    """Raises Forked in a forked child. It has no engine of any kind, and its figures of them would
+    be zeros."""
+    if (core := _core()) is not None:
+        core.device_count()
 
 
 def _loaded(module: str) -> Any:
