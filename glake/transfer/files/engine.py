@@ -48,11 +48,11 @@ class FileStats:
     """The figures of an engine since it was made.
 
     Attributes:
-        reads, writes: requests that have ended.
+        reads, writes: requests that have ended well.
         read_bytes, written_bytes: bytes of all requests, also of those that failed later.
         direct_bytes: the part of these bytes that went past the page cache.
         gds_bytes: the part that went between disk and GPU by GPUDirect Storage.
-        failed: requests that failed.
+        failed: requests that failed, also those whose file could not be opened.
         buffer_bytes: bytes of the pinned buffers that GPU memory's pieces use now.
     """
 
@@ -263,7 +263,12 @@ class FileEngine:
                 f"of {self.block} bytes here, and a file 2^63 bytes"
             )
         gpu = flat.gpu_of(memory)
-        file = _opened(path, write, self._direct)
+        try:
+            file = _opened(path, write, self._direct)
+        except FileFailed:
+            with self._lock:
+                self._stats.failed += 1
+            raise
         if self._gds is not None and gpu != HOST:
             file.gds = self._gds.open(f"/proc/self/fd/{file.cached}", write)
         pieces = list(cut(at, memory.bytes, self.block))

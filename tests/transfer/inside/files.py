@@ -206,9 +206,11 @@ def test_wrong_use_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(errors.InvalidArgument, match="path"):
         engine.read(None, data)  # type: ignore[arg-type]
     assert not file.exists()
+    assert engine.stats()["failed"] == 0  # wrong arguments are no requests
     for missing in (tmp_path / "no" / "folder", tmp_path, "a\0b", 987_654):
         with pytest.raises(errors.FileFailed):
             engine.write(missing, data)
+    assert engine.stats()["failed"] == 4 and engine.stats()["writes"] == 0
     os.mkfifo(tmp_path / "pipe")
     for call in (engine.read, engine.write):
         with pytest.raises(errors.FileFailed):
