@@ -12,6 +12,7 @@ from glake.hints import nearest
 from glake.platforms import COPY_US, Edge, Joint, Platform
 
 MOST_GPUS = 16  # as in csrc/plan/topology.h
+MOST_NODES = 1024  # as in csrc/plan/topology.cpp: the most that Linux can have
 MOST_RATE = 1e5  # GB/s; a larger value was probably meant in another unit
 _FIELDS = ("gpus", "sockets", "edges", "joint", "assumed", "numa_nodes", "bounds", "per_copy_us")
 _NEEDED = ("gpus", "sockets", "edges")
@@ -196,8 +197,10 @@ def _numa_nodes(value: Any, sockets: int, where: str) -> tuple[tuple[int, ...], 
         _refuse(where, field, f"{len(rows)} lists for {sockets} sockets", "give one a socket")
     nodes = [node for each in rows for node in each]
     for node in nodes:
-        if not _is_integer(node) or node < 0 or nodes.count(node) > 1:
-            _refuse(where, field, f"{_shown(node)} is no NUMA node of one socket")
+        if not _is_integer(node) or not 0 <= node < MOST_NODES:
+            _refuse(where, field, f"{_shown(node)} is no NUMA node", f"take 0 to {MOST_NODES - 1}")
+        if nodes.count(node) > 1:
+            _refuse(where, field, f"{node} is no NUMA node of one socket")
     return tuple(tuple(each) for each in rows)
 
 
