@@ -5,13 +5,14 @@ matplotlib (the `topology` extra) is imported only when a picture is drawn.
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from glake import drawing, extras
+from glake import drawing, extras, files
 from glake.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -53,17 +54,12 @@ def page(
     from matplotlib.figure import Figure
 
     kind = file.suffix.lower().lstrip(".")
-    made = file.with_name(f".{file.name}.{os.getpid()}")
     with rc_context({"svg.hashsalt": "glake", "svg.fonttype": "none", "font.size": font_size}):
         figure = Figure(figsize=inches)
         FigureCanvasAgg(figure)
         yield figure
-        try:
-            with open(made, "xb") as stream:
-                figure.savefig(
-                    stream, format=kind, dpi=dpi, metadata={"Date": None} if kind == "svg" else {}
-                )
-            os.replace(made, file)
-        except BaseException:
-            made.unlink(missing_ok=True)
-            raise
+        drawn = io.BytesIO()
+        figure.savefig(
+            drawn, format=kind, dpi=dpi, metadata={"Date": None} if kind == "svg" else {}
+        )
+        files.write_whole(file, drawn.getvalue(), mode=0o644)

@@ -10,9 +10,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import own_python
 import pytest
 from click.testing import CliRunner, Result
-from own_python import output
 from rich.console import Console
 
 from glake.cli import main
@@ -62,7 +62,7 @@ def test_the_simulator_loads_what_json_prints(tmp_path: Path) -> None:
         "GLAKE_DRIVER": "sim:gb200_tray",
         "GLAKE_SIM_PLATFORMS": str(tmp_path / "box.json"),
     }
-    assert output(PROGRAMS / "devices.py", **variables) == "4\n"
+    assert own_python.output(PROGRAMS / "devices.py", **variables) == "4\n"
 
 
 def test_estimates_are_called_so() -> None:
@@ -121,7 +121,13 @@ def test_refusals(tmp_path: Path) -> None:
     refused("--name chooses", "--preset", "dgx1v", "--name", "x")
     refused("--list goes with", "--list", "--preset", "dgx1v")
     refused("--probe measures", "--probe", "--preset", "dgx1v")
-    refused(r"ends in .png or .svg", "--preset", "dgx1v", "--picture", str(tmp_path / "a.gif"))
+    refused(
+        r"ends in .png, .svg, .gv or .dot",
+        "--preset",
+        "dgx1v",
+        "--picture",
+        str(tmp_path / "a.gif"),
+    )
     refused("GLAKE_SIM_DEVICES", GLAKE_DRIVER="sim", GLAKE_SIM_DEVICES="-1")
     gone = str(tmp_path / "none" / "a.png")
     refused(f"{gone} cannot be written: give", "--preset", "dgx1v", "--picture", gone)
@@ -243,6 +249,18 @@ def test_graphviz_draws_where_it_is(
     refused("could not draw", "--preset", name, "--picture", str(tmp_path / "b.png"))
     refused("no fonts", "--preset", name, "--picture", str(tmp_path / "b.png"))
     assert not (tmp_path / "b.png").exists()
+
+
+@pytest.mark.usefixtures("no_graphviz")
+@pytest.mark.parametrize("suffix", ["svg", "png", "gv"])
+def test_a_picture_that_cannot_be_written_is_named(suffix: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    file = tmp_path / f"a.{suffix}"
+    words = ("topo", "--preset", "dgx1v", "--picture", str(file))
+    done = own_python.run(PROGRAMS / "picture_on_full_disk.py", *words)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("Error: ") and str(file) in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("no_graphviz")

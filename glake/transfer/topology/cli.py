@@ -114,6 +114,8 @@ def _refuse_odd(
     from glake.transfer import pictures
 
     file = Path(picture)
+    if file.suffix.lower() not in (*dot.DRAWN, *dot.SUFFIXES):
+        raise BadInput(f"--picture {picture}: give a name that ends in .png, .svg, .gv or .dot")
     if file.suffix.lower() in dot.SUFFIXES or _by_graphviz(file):
         pictures.check_place(file)
     else:
