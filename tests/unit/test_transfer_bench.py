@@ -297,6 +297,12 @@ def test_an_unknown_completion_is_refused() -> None:
         bench.measure(bench.platforms_of("dgx_a100"), [64 * MIB], completion="asked")
 
 
+@pytest.mark.parametrize("ignored", [("--order", "held"), ("--completion", "polled")])
+def test_options_that_both_worlds_would_ignore_are_refused(ignored: tuple[str, str]) -> None:
+    done = run("--platform", "dgx1v", "--worlds", *ignored)
+    assert done.exit_code == 2 and "leave out --completion and --order" in done.stderr
+
+
 def test_every_kind_of_route_is_there() -> None:
     given = json.loads(preset_file().read_text())
     for name, platform in load_platforms().items():

@@ -41,19 +41,20 @@ def bench() -> None:
 )  # fmt: skip
 @click.option("--pages", is_flag=True, help="Also host memory that changes socket every page.")
 @click.option(
-    "--completion", type=click.Choice(run.COMPLETIONS), default="polled", show_default=True,
+    "--completion", type=click.Choice(run.COMPLETIONS),
     help="How a waiting thread learns that a copy is done: it asks and sleeps as on a GPU, at the "
-    "cost of both, or it is woken, as no GPU does.",
+    "cost of both, or it is woken, as no GPU does.  [default: polled]",
 )  # fmt: skip
 @click.option(
-    "--order", type=click.Choice(run.ORDERS), default="enqueued", show_default=True,
+    "--order", type=click.Choice(run.ORDERS),
     help="How copies take their place in a stream: it is held for glake's threads, or all of it "
-    "is enqueued at once (calls that enqueue then take their time on the clock).",
+    "is enqueued at once (calls that enqueue then take their time on the clock).  "
+    "[default: enqueued]",
 )  # fmt: skip
 @click.option(
     "--worlds", is_flag=True,
     help="Measure with what calls and waits cost on a GPU, and without, and print a line for each "
-    "platform. --completion and --order are both then.  [--sizes: " + two_worlds.SIZES + "]",
+    "platform. Leave out --completion and --order then.  [--sizes: " + two_worlds.SIZES + "]",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects, nothing else.")
 @click.option(
@@ -64,8 +65,8 @@ def transfer(
     sizes: tuple[str, ...],
     only: tuple[str, ...],
     pages: bool,
-    completion: str,
-    order: str,
+    completion: str | None,
+    order: str | None,
     worlds: bool,
     as_json: bool,
     plot: str | None,
@@ -74,6 +75,8 @@ def transfer(
 
     Exit code 2 for a platform, a size or a file that cannot be used.
     """
+    if worlds and (completion is not None or order is not None):
+        raise BadInput("--worlds measures with both of each: leave out --completion and --order")
     wanted = None if plot is None else Path(plot)
     try:
         if wanted is not None:
@@ -81,7 +84,8 @@ def transfer(
         platforms = run.platforms_of(given)
         found = run.sizes_of(sizes or ((two_worlds.SIZES,) if worlds else ()))
         rows: list[run.Row] = []
-        for how in (two_worlds.NEW, two_worlds.OLD) if worlds else ((completion, order),):
+        one = completion or "polled", order or "enqueued"
+        for how in (two_worlds.NEW, two_worlds.OLD) if worlds else (one,):
             rows += _measured(platforms, found, only, pages, *how)
         if wanted is not None:
             from glake.transfer.bench.plot import draw
