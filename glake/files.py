@@ -27,6 +27,36 @@ def lock(file: Path) -> int | None:
     return held
 
 
+class SocketFile:
+    """The path of a Unix socket that this process has bound.
+
+    Somebody may remove the path, and another process may then bind a socket there. The file system
+    gives a socket's number to no other file while the socket is open. So ask before it is closed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Takes the socket that is there now, if any."""
+        self._path = path
+        self._own = self._number()
+
+    def is_there(self) -> bool:
+        """Whether the path still leads to this process's socket."""
+        return self._own is not None and self._number() == self._own
+
+    def remove(self) -> None:
+        """Removes the path, unless it is another's."""
+        if self.is_there():
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+
+    def _number(self) -> tuple[int, int] | None:
+        try:
+            found = os.lstat(self._path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+
 def write_whole(file: Path, content: str | bytes, mode: int = 0o600) -> None:
     """Writes a file whole or not at all, first under a temporary name. `mode` is reduced by the
     umask."""

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -242,6 +243,56 @@ def test_stale_socket_and_idle_end(files: directory.Files) -> None:
     assert starting.connect(files) is None
 
 
+def test_a_service_that_nobody_finds_ends(
+    files: directory.Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its clients and new ones then meet in another service. Few are started meanwhile."""
+    lost = start(files)
+    until_serving(files)
+    peer = Peer(files)
+    peer.granted()
+    files.socket.unlink()
+    spawned, spawn = [], starting.spawn
+
+    def counting(*arguments: Any) -> subprocess.Popen[bytes]:
+        spawned.append(spawn(*arguments))
+        return spawned[-1]
+
+    monkeypatch.setattr(starting, "spawn", counting)
+    os.kill(lost.pid, signal.SIGSTOP)  # for as long as a start takes, it holds the lock
+    threading.Timer(3, os.kill, (lost.pid, signal.SIGCONT)).start()
+    connection = starting.reach(files, TOPOLOGY, PATIENCE, threading.Event())
+    assert connection is not None and len(spawned) < 10
+    answer = peer.receive()
+    assert isinstance(answer, Refused) and not answer.lasting  # the client connects again
+    assert lost.wait(PATIENCE) == 0
+    assert "removed its socket" in files.log.read_text()
+    connection.close()
+    assert starting.ask(files, "stop") is not None
+    assert spawned[-1].wait(PATIENCE) == 0
+
+
+@pytest.mark.parametrize("gone", ["folder", "lock"])
+def test_a_service_leaves_its_successor_alone(files: directory.Files, gone: str) -> None:
+    """Without its folder or lock file, a service cannot keep another from taking its place."""
+    first = start(files)
+    until_serving(files)
+    os.kill(first.pid, signal.SIGSTOP)
+    if gone == "folder":
+        shutil.rmtree(files.where)
+        directory.private(files.where)
+    else:
+        files.lock.unlink()
+        files.socket.unlink()
+    second = start(files)
+    until_serving(files)
+    os.kill(first.pid, signal.SIGCONT)
+    assert first.wait(PATIENCE) == 0  # it sees that its socket is gone
+    answer = starting.ask(files, "stop")
+    assert answer is not None and answer.books["pid"] == second.pid
+    assert second.wait(PATIENCE) == 0 and not files.socket.exists()
+
+
 def test_a_service_that_cannot_start(
     files: directory.Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,7 +322,6 @@ def test_other_users_are_refused(files: directory.Files, monkeypatch: pytest.Mon
     monkeypatch.setattr(directory, "peer", lambda _: (77, os.geteuid() + 1))
     answer = protocol.decode(asyncio.run(meet())[protocol.HEAD_BYTES :], (Refused,))
     assert answer.lasting and "process 77" in answer.reason
-    files.socket.unlink()
     listening = service._listening(files)
     listening.listen()
     with listening, pytest.raises(RelayRefused, match="process 77"):

@@ -15,7 +15,7 @@ from typing import Any
 
 from glake import _C, config
 from glake.errors import BadMessage, GlakeError, RelayRefused
-from glake.files import lock
+from glake.files import SocketFile, lock
 from glake.transfer.place import graph_of
 from glake.transfer.relay import directory, protocol
 from glake.transfer.relay.directory import Files
@@ -25,6 +25,7 @@ from glake.transfer.topology import Topology
 
 GAP = 0.005  # seconds between two grants: a grant makes every client plan again
 PATIENCE = 5.0  # seconds for which a new connection may be silent
+LOOK = 1.0  # seconds between two looks whether clients can still find the service
 MOST_CLIENTS = 64
 _LOG_BYTES = 256 << 10
 
@@ -79,27 +80,39 @@ class Service:
         self._at_once, self._ordered = at_once, False
         self._door: asyncio.Future[None] | None = None  # copies for clients that see one GPU
         self._watch: asyncio.Task[None] | None = None  # waits until these copies end
+        self._found_by: list[SocketFile] = []  # the sockets at which clients find the service
 
     async def run(self, listening: socket.socket) -> None:
-        """Serves. When it returns, the socket is closed."""
+        """Serves. When it returns, the socket is closed and its path removed."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
+        self._found_by = [SocketFile(self._files.socket)]
         server = await asyncio.start_unix_server(self._accept, sock=listening)
         sharing = asyncio.create_task(self._share())
+        looking = asyncio.create_task(self._end_when_lost())
         if self._at_once:
             self._wait_idle()
         _log.info("serving %s on %s", self._topology.name, self._files.socket)
         try:
             await self._over.wait()
         finally:
+            for each in self._found_by:
+                each.remove()
             server.close()
-            sharing.cancel()
-            for task in list(self._tasks):
+            for task in (sharing, looking, *self._tasks):
                 task.cancel()
-            await asyncio.gather(sharing, *self._tasks, return_exceptions=True)
+            await asyncio.gather(sharing, looking, *self._tasks, return_exceptions=True)
             await asyncio.to_thread(_C.relay_close)
         _log.info("over")
+
+    async def _end_when_lost(self) -> None:
+        """Ends the service when a socket's path was removed, or leads to another service. New
+        clients would not find this one. Its clients connect again, and then all meet in one."""
+        while all(each.is_there() for each in self._found_by):
+            await asyncio.sleep(LOOK)
+        _log.error("this service ends: somebody has removed its socket from %s", self._files.where)
+        self._over.set()
 
     def _wait_idle(self) -> None:
         if self._idle is not None:
@@ -126,8 +139,9 @@ class Service:
         self._tasks.add(task)
         try:
             await self._speak(reader, writer)
-        except asyncio.CancelledError:  # the service was told to end
-            _tell(writer, Refused("the relay service was stopped", lasting=self._ordered))
+        except asyncio.CancelledError:  # the service ends
+            why = "was stopped" if self._ordered else "has ended"
+            _tell(writer, Refused(f"the relay service {why}", lasting=self._ordered))
         except (BadMessage, RelayRefused) as error:
             _log.warning("a client is refused: %s", error)
             _tell(writer, Refused(_printable(error), lasting=True))
@@ -149,6 +163,7 @@ class Service:
         except GlakeError as error:
             raise RelayRefused(f"no copies on GPUs that a process does not see: {error}") from error
         if self._watch is None:
+            self._found_by.append(SocketFile(self._files.copies))
             self._watch = asyncio.create_task(self._end_with_the_door())
 
     async def _end_with_the_door(self) -> None:
@@ -298,13 +313,7 @@ def serve(
     _log.setLevel(logging.INFO)
     _log.propagate = False
     try:
-        listening = _listening(where)
-        try:
-            asyncio.run(_run(topology, where, most_relays, idle, at_once, listening))
-        finally:
-            with contextlib.suppress(OSError):
-                where.socket.unlink()  # nobody else makes a socket while the lock is held
-            where.copies.unlink(missing_ok=True)
+        asyncio.run(_run(topology, where, most_relays, idle, at_once, _listening(where)))
     finally:
         os.umask(before)
         os.close(held)

@@ -23,6 +23,9 @@ START_SECONDS = 20.0  # in which a service must come up, even on a busy machine
 PATIENCE = 5.0  # seconds to wait for another process's start before we start one too
 SEND_SECONDS = 5.0  # a service that takes no message for that long counts as gone
 _LOOK = 0.02
+# Seconds until another service is started, when the last one found that there is one already. Each
+# wait doubles.
+_FIRST_REST, _LAST_REST = 0.1, 3.2
 
 
 def connect(files: Files) -> socket.socket | None:
@@ -86,21 +89,25 @@ def reach(
     """
     process: subprocess.Popen[bytes] | None = None
     held: int | None = None
-    began = time.monotonic()
+    began = next_start = time.monotonic()
+    rest = _FIRST_REST
     try:
         while True:
             connection = connect(files)
             if connection is not None:
                 return connection
-            waited = time.monotonic() - began
-            if process is None and held is None:
-                held = lock(files.starting)  # if another process holds it, this one waits a little
-                if held is None and waited > PATIENCE:
+            now = time.monotonic()
+            waited = now - began
+            if process is None:
+                ready = held is not None
+                if held is None:
+                    held = lock(files.starting)  # if another has it, this process waits a little
+                    ready = held is None and waited > PATIENCE
+                if ready and now >= next_start:
                     process = spawn(files, topology, idle)
-            elif process is None:
-                process = spawn(files, topology, idle)
-            elif process.poll() == 0:
-                process = None  # it found another service, which may be ending
+            elif process.poll() == 0:  # it found another service, which may be ending
+                process, next_start = None, now + rest
+                rest = min(2 * rest, _LAST_REST)
             elif process.poll() is not None:
                 raise RelayUnavailable(
                     f"the relay service ended at once with {process.returncode}: see {files.log}"
