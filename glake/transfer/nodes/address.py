@@ -94,14 +94,10 @@ class Address:
                 asked.settimeout(1)
                 asked.connect(self.path)
             except ConnectionRefusedError:
-                self.remove()
+                if stat.S_ISSOCK(os.lstat(self.path).st_mode):
+                    os.unlink(self.path)
             except OSError:
                 pass
-
-    def remove(self) -> None:
-        """Removes the path of a socket. A port leaves nothing to remove."""
-        if self.path and stat.S_ISSOCK(os.lstat(self.path).st_mode):
-            os.unlink(self.path)
 
 
 def watch(connection: socket.socket) -> None:

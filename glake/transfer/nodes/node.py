@@ -12,7 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from glake import arguments
+from glake import arguments, files
 from glake.errors import (
     BadMessage,
     GlakeError,
@@ -108,6 +108,7 @@ class Node:
         self._users: list[threading.Thread] = []
         self._closed = False
         self._server, self._at = _listening(at)
+        self._path = files.SocketFile(at.path) if at is not None and at.path else None
         try:
             reached = settings.host_of(host, self._at)
             self._carrier = Carrier(engine, reached, block, several, self._counters)
@@ -271,10 +272,9 @@ class Node:
             return
         with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)  # wakes accept()
+        if self._path is not None:
+            self._path.remove()
         self._server.close()
-        with contextlib.suppress(OSError):
-            assert self._at is not None
-            self._at.remove()
 
     def _accept(self) -> None:
         server = self._server

@@ -538,6 +538,18 @@ def test_what_a_dead_node_has_left(tmp_path: Path) -> None:
         assert path.exists() and served.address == f"unix:{path}"
 
 
+def test_a_path_that_another_node_has_taken(tmp_path: Path) -> None:
+    """A node that ends leaves the other's socket alone."""
+    path = tmp_path / "node"
+    first = t.Node(**SETTINGS, listen=f"unix:{path}")
+    path.unlink()
+    with t.Node(**SETTINGS, listen=f"unix:{path}") as second:
+        first.close()
+        with t.Node(**SETTINGS) as node, node.connect(str(second.address)):
+            pass
+    assert not path.exists()
+
+
 def test_strangers_do_not_hold_up_the_end() -> None:
     node = t.Node(**SETTINGS, listen="127.0.0.1:0")
     host, port = str(node.address).split(":")
