@@ -111,9 +111,19 @@ class Channel:
         given = bytes(self._unread[protocol.HEAD_BYTES : protocol.HEAD_BYTES + mac])
         del self._unread[:whole]
         if not hmac.compare_digest(given, self._mac(self._way[0], self._received, body)):
-            raise PeerRefused("the other node has another secret")
+            self._refuse()
+            raise PeerRefused("the other node has another secret: give both the same secret=")
         self._received += 1
         return protocol.decode(body, known)
+
+    def _refuse(self) -> None:
+        """Tells the other side that its MAC is wrong, by a message whose own MAC is wrong. With a
+        right one a stranger could find out the secret, by trying many without asking again."""
+        refusal: Any = messages.Refused("another secret")
+        text = protocol.encode(refusal)
+        head, body = text[: protocol.HEAD_BYTES], text[protocol.HEAD_BYTES :]
+        with self._sending, contextlib.suppress(OSError):
+            self._socket.sendall(head + bytes(_MAC) + body)
 
     def _mac(self, way: bytes, number: int, body: bytes | memoryview) -> bytes:
         if not self._key:

@@ -27,6 +27,7 @@ from glake.transfer.nodes import carrier as carriers
 
 WORKER = Path(__file__).resolve().parents[1] / "node_worker.py"
 SECRET = "not for anybody else"
+REFUSAL = b'{"kind": "refused", "reason": "another secret"}'  # of a message with a wrong MAC
 BACKEND = os.environ.get("NODE_BACKEND", "nixl")
 SETTINGS: dict[str, Any] = {
     "secret": SECRET, "backend": BACKEND, "chunk": "256KiB", "depth": 3, "timeout": 20,
@@ -423,7 +424,7 @@ def test_who_is_let_in(other: Other, tmp_path: Path) -> None:
         with pytest.raises(errors.InvalidArgument, match=words):
             t.Node(**SETTINGS | settings)
     with t.Node(**SETTINGS | {"secret": SECRET + "?"}) as stranger:
-        with pytest.raises((errors.PeerRefused, errors.PeerLost)):
+        with pytest.raises(errors.PeerRefused, match="another secret: give both the same"):
             stranger.connect(other.address)
         assert stranger.stats()["peers"] == 0
     other.expose("still", 10, None, 1, False)
@@ -462,7 +463,8 @@ def test_strangers_do_no_harm(other: Other, node: t.Node) -> None:
     assert say(b"GET / HTTP/1.1\r\n\r\n") == b""
     assert say(struct.pack(">I", 1 << 31)) == b""
     assert say(framed(b"[" * 4000)) == b""
-    assert b'"hello"' in say(hello, framed(b'{"kind": "ask"}', bytes(32)))
+    said = say(hello, framed(b'{"kind": "ask"}', bytes(32)))
+    assert b'"hello"' in said and said.endswith(framed(REFUSAL, bytes(32)))  # and no MAC
     silent = socket.create_connection((host, int(port)), 5)
     join = {"kind": "join", "backend": BACKEND, "metadata": "AAAA", "chunk": 4096}
     assert b"nothing is" not in say(hello, framed(json.dumps(join).encode(), bytes(32)))
