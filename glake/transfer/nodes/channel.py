@@ -23,6 +23,7 @@ _NUMBER = struct.Struct(">Q")
 _TIMES = struct.Struct("ll")
 _MAC = hashlib.sha256().digest_size
 SHORTEST_SECRET = 16
+_GONE = "the other node has ended the connection"
 
 
 class Channel:
@@ -40,7 +41,7 @@ class Channel:
         self._received = self._sent = 0
         self._sending = threading.Lock()
         self._unread = bytearray()
-        self._open = True
+        self._ended: str | None = None  # why this side has ended it
         connection.settimeout(None)
         seconds = _TIMES.pack(int(timeout), int(timeout % 1 * 1e6))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
@@ -48,7 +49,7 @@ class Channel:
     @property
     def is_open(self) -> bool:
         """Whether the connection is open, as far as this side knows."""
-        return self._open
+        return self._ended is None
 
     def send(self, message: Any) -> None:
         """Sends a message. Raises PeerLost if the other side is gone, or does not read in time."""
@@ -60,29 +61,30 @@ class Channel:
             try:
                 self._socket.sendall(text[: protocol.HEAD_BYTES] + mac + body)
             except OSError as error:
-                self.close()
-                raise PeerLost(f"the connection has ended: {error}") from None
+                gone = isinstance(error, ConnectionError)
+                self.close(_GONE if gone else f"the connection has ended: {error}")
+                raise PeerLost(str(self._ended)) from None
 
     def receive(self, known: tuple[type[Any], ...], timeout: float | None = None) -> Any:
         """The next message, or None after `timeout` seconds without one.
 
         Raises:
-            PeerLost: the other side has ended.
+            PeerLost: the other side has ended, or close() was called. The text says which.
             PeerRefused: the MAC was not made with our key.
             BadMessage: the message is none of `known`. The connection is closed.
         """
         try:
             return self._receive(known, timeout)
-        except (PeerLost, PeerRefused, BadMessage):
-            self.close()
+        except (PeerLost, PeerRefused, BadMessage) as error:
+            self.close(str(error))
             raise
         except (OSError, ValueError) as error:  # also if another thread has closed it
-            self.close()
-            raise PeerLost(f"the connection has ended: {error}") from None
+            self.close(f"the connection has ended: {error}")
+            raise PeerLost(str(self._ended)) from None
 
-    def close(self) -> None:
-        """Ends the connection. A thread in receive() gets PeerLost."""
-        self._open = False
+    def close(self, why: str = "closed here") -> None:
+        """Ends the connection. A thread in receive() gets PeerLost with the first reason given."""
+        self._ended = self._ended or why
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -105,7 +107,7 @@ class Channel:
                 return None
             part = self._socket.recv(1 << 16)
             if not part:
-                raise PeerLost("the other node has ended the connection")
+                raise PeerLost(self._ended or _GONE)
             self._unread += part
         body = bytes(self._unread[protocol.HEAD_BYTES + mac : whole])
         given = bytes(self._unread[protocol.HEAD_BYTES : protocol.HEAD_BYTES + mac])
@@ -183,7 +185,7 @@ def _receive(connection: socket.socket, timeout: float) -> Any:
                 raise PeerLost(f"the other node has said nothing for {timeout:g} s")
             part = connection.recv(size - len(got))
             if not part:
-                raise PeerLost("the other node has ended the connection")
+                raise PeerLost(_GONE)
             got += part
         return bytes(got)
 

@@ -271,7 +271,7 @@ class Peer:
             except BaseException as failure:
                 error = failure
                 if isinstance(failure, PeerLost):
-                    self._channel.close()  # a later request would wait as long
+                    self._channel.close(str(failure))  # a later request would wait as long
         self._over(going, 0 if going.handle.failed else size, error)
 
     def _over(self, going: _Going, size: int, error: BaseException | None) -> None:
@@ -361,8 +361,9 @@ class Peer:
             # The peer may itself wait `timeout` seconds for a buffer, and as long for its own read.
             answer = asked.result(3 * self._timeout)
         except NotYet:
-            self._channel.close()
-            raise PeerLost(f"{self.address} has not answered for {3 * self._timeout:g} s") from None
+            why = f"the other node has not answered for {3 * self._timeout:g} s"
+            self._channel.close(why)
+            raise PeerLost(f"{self.address}: {why}") from None
         finally:
             self._asked.pop(number, None)
         if isinstance(answer, Failed):

@@ -319,11 +319,24 @@ def stand_still(doomed: Other, node: t.Node) -> None:
         with pytest.raises(errors.PeerLost):
             reading.wait(60)
         assert time.monotonic() - began < 3 * 2 + 10
+        # Whichever wait was over first is still the reason.
+        with pytest.raises(errors.PeerLost, match="sent nothing for 2 s|not answered for 6 s"):
+            peer.size("large")
         peer.close()
         settled(node, peers=0, under_way=0)
     finally:
         if BACKEND == "mooncake":  # its close() waits for reads
             doomed.process.kill()
+
+
+def test_a_peer_that_does_not_answer(doomed: Other) -> None:
+    with t.Node(**SETTINGS | {"timeout": 0.5}) as node, node.connect(doomed.address) as peer:
+        os.kill(doomed.process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, doomed.process.pid, os.WSTOPPED)
+        for more in ("", ": connect again"):
+            with pytest.raises(errors.PeerLost, match=f"has not answered for 1.5 s{more}$"):
+                peer.size("large")
+            settled(node, peers=0)
 
 
 def test_a_killed_client_leaves_nothing(node: t.Node) -> None:
