@@ -122,6 +122,28 @@ def test_loans_go_and_come_back(serving: directory.Files) -> None:
     first.close()
 
 
+def test_loans_of_a_killed_client_come_back_whatever_children_it_has(
+    serving: directory.Files,
+) -> None:
+    """A child that C code forked, of which Python knows nothing, keeps the connection open."""
+    hello = Hello(protocol.VERSION, 1, serving.key, (0,), 8, tuple(range(8)))
+    program = Path(__file__).parent / "programs" / "relay_client_forks.py"
+    command = [sys.executable, program, serving.socket, protocol.encode(hello).hex()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdout is not None
+        child = int(client.stdout.readline())
+        try:
+            other = Peer(serving, 1)
+            assert set(other.granted().limits) != {1.0}
+            client.kill()
+            while set(other.granted().limits) != {1.0}:
+                pass  # until it has all
+            os.kill(child, 0)  # it is there still
+        finally:
+            os.kill(child, signal.SIGKILL)
+    other.close()
+
+
 GARBAGE = {
     "no length": (b"\xff\xff\xff\xff", "bytes"),
     "no JSON": (struct.pack(">I", 3) + b"abc", "no JSON"),

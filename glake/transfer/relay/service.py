@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Iterator
 from logging.handlers import RotatingFileHandler
 from typing import Any
 
@@ -204,7 +205,8 @@ class Service:
         sending = asyncio.create_task(connection.send_grants())
         try:
             self._dirty.set()
-            await self._listen(number, reader)
+            with _ended_with(pid, writer):
+                await self._listen(number, reader)
         finally:
             sending.cancel()
             del self._connections[number]
@@ -267,6 +269,27 @@ class Service:
             "limits": [limits[i] for i in links],
             "clients": clients,
         }
+
+
+@contextlib.contextmanager
+def _ended_with(pid: int, writer: asyncio.StreamWriter) -> Iterator[None]:
+    """Ends the connection when the client's process ends. A child that it forked may hold the
+    connection open longer. Does nothing where the system or Python has no pidfd, or where the
+    process is in another namespace (0)."""
+    try:
+        process = os.pidfd_open(pid)
+    except (OSError, AttributeError) as error:
+        if isinstance(error, ProcessLookupError):  # it has ended already
+            writer.transport.abort()
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    loop.add_reader(process, writer.transport.abort)
+    try:
+        yield
+    finally:
+        loop.remove_reader(process)
+        os.close(process)
 
 
 def _inside_gpu(limit: str) -> bool:
