@@ -151,8 +151,8 @@ class LendingStats(Lent):
     """What the relay service lends. Without a service there is only the mode.
 
     mode: which GPUs may relay. service: its state. grants: how many have arrived. hidden: GPUs that
-    the process does not see, and on which the service copies. not_reached: GPUs on which the
-    service does not copy, and why.
+    the process does not see, and on which the service copies now. not_reached: GPUs that it lends
+    but on which it cannot copy, and why.
     """
 
     mode: str

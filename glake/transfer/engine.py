@@ -194,7 +194,10 @@ class Engine:
         lending: LendingStats = {"mode": self.relays}
         if lender is not None:
             lending = {**lender.stats(), "mode": self.relays}
-        return {**_C.transfer_stats(), "lending": lending}
+        found = _C.transfer_stats()
+        if lending.get("hidden"):  # the core lists only GPUs that the process sees
+            found["relays"] = [*found["relays"], *lending["hidden"]]
+        return {**found, "lending": lending}
 
     def copy(
         self,

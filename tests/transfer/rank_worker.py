@@ -46,7 +46,8 @@ def main() -> None:
             done["failed"] += 1
         numbers[:4096] += 1
         if asked in ("state", "end"):
-            print(json.dumps({**done, **engine.stats()["lending"]}), flush=True)
+            stats = engine.stats()
+            print(json.dumps({**done, "relays": stats["relays"], **stats["lending"]}), flush=True)
         if asked == "end":
             engine.close()
             return

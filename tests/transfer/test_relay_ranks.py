@@ -107,6 +107,7 @@ def test_two_load_over_gpus_they_do_not_see_and_one_is_killed(
         state = rank.until(lambda state: state["relayed"] > 5)
         assert len(state["hidden"]) == 7, state  # in its own numbering, from 1
         assert state["hidden"] == list(range(1, 8)) and state["not_reached"] == {}
+        assert state["relays"] == list(range(8))
     books = books_of(tmp_path)
     assert sorted(client["gpus"] for client in books["clients"]) == [[2], [5]]
     second.tell("die")
@@ -139,6 +140,18 @@ def test_the_service_is_killed_under_them(ranks: list[Rank], tmp_path: Path) -> 
         assert rank.ask("end")["wrong"] == 0
         assert rank.process.wait(PATIENCE) == 0
     assert books_of(tmp_path)["pid"] != killed
+
+
+def test_statistics_of_ranks_without_a_service(ranks: list[Rank], tmp_path: Path) -> None:
+    """After a stop, no GPU but the rank's own relays, and the statistics say so."""
+    for rank in ranks:
+        rank.until(lambda state: state["relayed"] > 1)
+    (socket,) = tmp_path.glob("glake-relay/*.sock")
+    assert starting.ask(directory.Files(socket.parent, socket.stem), "stop") is not None
+    for rank in ranks:
+        state = rank.until(lambda state: "stopped" in state["service"])
+        assert state["relays"] == [0] and state["hidden"] == [] and state["not_reached"] == {}
+        assert rank.ask("end")["wrong"] == 0
 
 
 # On this clock a copy that stands still is given up within seconds.

@@ -90,8 +90,12 @@ class RelayClient:
         """The client's state, and how many grants have arrived."""
         found: Lent = {"service": self.state, "grants": self.grants}
         if self._node.hides_some:
-            found["hidden"] = sorted(self._reached)
-            found["not_reached"] = {f"cuda:{gpu}": why for gpu, why in self._unreached.items()}
+            lent = () if self._lent is None else self._lent[0]
+            here = {self._numbers.here(gpu) for gpu in lent}
+            found["hidden"] = sorted(self._reached & here)
+            found["not_reached"] = {
+                f"cuda:{gpu}": why for gpu, why in dict(self._unreached).items() if gpu in here
+            }
         return found
 
     def _run(self) -> None:
@@ -111,13 +115,13 @@ class RelayClient:
             self._stopped.wait(wait * random.uniform(0.5, 1))
 
     def _alone(self, error: Exception) -> None:
-        self.state = f"alone: {error}"
         self._lent = None
         try:
             _C.transfer_lend(0, [])
         except GlakeError as closed:
-            self.state += f"; {closed}"
+            self.state = f"alone: {error}; {closed}"
             return
+        self.state = f"alone: {error}"  # last, so that the other statistics agree with it
         if self._said or self._stopped.is_set():
             return
         self._said = True
