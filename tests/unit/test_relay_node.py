@@ -76,7 +76,7 @@ def test_numbers_and_ends() -> None:
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_one_that_sees_one_gpu_is_lent_the_others(platform: str) -> None:
     graph = graph_of(platform)
-    books = Ledger(graph, 2)
+    books = Ledger(graph)
     books.join(0, [1], graph.gpus, [1])
     assert {*books.clients[0].relays} == {*range(graph.gpus)} - {1}
     books.join(1, [0], graph.gpus, [0, 1])  # it sees both, and relays on these alone

@@ -154,6 +154,19 @@ def test_two_in_a_row_need_room_for_two() -> None:
     assert books.clients[0].relays == (1,)  # for copies between these two
 
 
+def test_ranks_that_see_one_gpu_are_lent_all_or_what_was_asked_for() -> None:
+    def relays(most: int | None) -> tuple[int, ...]:
+        books = Ledger(graph_of("dgx1v"), most)
+        books.join(0, [2], 8, [2])
+        return books.clients[0].relays
+
+    assert sorted(relays(None)) == [0, 1, 3, 4, 5, 6, 7]
+    assert relays(0) == ()
+    seeing_all = Ledger(graph_of("dgx1v"), 2)
+    seeing_all.join(0, [2], 8)
+    assert len(relays(2)) == 2 and relays(2) == seeing_all.clients[0].relays
+
+
 def test_gpus_that_come_to_be_used_are_own() -> None:
     books = ledger("dgx_a100", [0, 1])
     before = books.clients[0].relays

@@ -31,7 +31,8 @@ _WIDTH = 110
 )  # fmt: skip
 @click.option(
     "--relays", type=click.IntRange(0, 15), metavar="COUNT",
-    help="Most GPUs lent to one client, which needs a CUDA context on each (default: 4).",
+    help="Most GPUs lent to one client (default: 4, because it needs a CUDA context on each; a "
+    "client that sees one GPU needs none, and is lent all).",
 )  # fmt: skip
 @click.option("--status", is_flag=True, help="Show the services under way and their clients.")
 @click.option("--stop", is_flag=True, help="End the services under way.")
@@ -94,13 +95,12 @@ def _only(preset: str | None, path: str | None, name: str | None) -> str | None:
 
 
 def _serve(topology: Topology, idle: float | None, relays: int | None, by_hand: bool) -> None:
-    from glake.transfer.relay import link_shares, service
+    from glake.transfer.relay import service
 
     files = Files(directory.private(), directory.key_of(topology))
-    most = link_shares.MOST_RELAYS if relays is None else relays
     if by_hand:
         click.echo(f"relay service over {topology.name}; its log: {files.log}", err=True)
-    if not service.serve(topology, files, most, idle, at_once=not by_hand) and by_hand:
+    if not service.serve(topology, files, relays, idle, at_once=not by_hand) and by_hand:
         raise BadInput(f"a relay service over {topology.name} runs already (glake relayd --status)")
 
 

@@ -17,7 +17,7 @@ from glake.errors import BadMessage
 from glake.transfer.relay.protocol import Demand
 
 KEPT = 0.04  # the part of every limit that is shared evenly, whatever the demands are
-MOST_RELAYS = 4  # GPUs lent to one client: it needs a CUDA context of its own on each
+MOST_RELAYS = 4  # GPUs lent to a client that needs a CUDA context of its own on each
 _STEPS = 1_000_000  # parts are rounded down to whole millionths
 _LEAST_GAIN = 1.01
 # Other clients may not relay over the GPUs of a demand that gets less than this part of its plain
@@ -48,8 +48,9 @@ class Client:
 class Ledger:
     """Keeps the clients of one machine, by number."""
 
-    def __init__(self, graph: CapacityGraph, most_relays: int = MOST_RELAYS) -> None:
-        """Begins without a client. `most_relays` is the most GPUs that one client is lent."""
+    def __init__(self, graph: CapacityGraph, most_relays: int | None = None) -> None:
+        """Begins without a client. `most_relays` is the most GPUs that one client is lent. None:
+        MOST_RELAYS, but all if the service copies on them for the client."""
         self._graph, self._most = graph, most_relays
         self._limits = graph.limits()
         self._planner = TransferPlanner(graph)
@@ -72,8 +73,8 @@ class Ledger:
         seen: Iterable[int] | None = None,
     ) -> None:
         """Adds a client, which sees these GPUs (None: all). If it sees one of several, the service
-        lends it all the others, and copies on them for it in the service's own contexts. Raises
-        BadMessage if the machine has no such GPUs."""
+        copies on the others for it in the service's own contexts. Raises BadMessage if the machine
+        has no such GPUs."""
         if visible > self._graph.gpus:
             raise BadMessage(f"visible: {visible} GPUs, the topology has {self._graph.gpus}")
         may = self._known(range(visible) if seen is None else seen, visible)
@@ -198,11 +199,13 @@ class Ledger:
         rest = [g for g in rest if g in client.may and g not in {*client.gpus, *kept}]
         ways = [(gpu,) for gpu in rest] + self._pairs(own, rest)
         chosen = list(kept)
+        most = self._most
+        if most is None and client.served:
+            return tuple(chosen + rest)  # they cost the client nothing
+        most = MOST_RELAYS if most is None else most
         rate = self._reached(client, chosen)
-        if client.served:
-            return tuple(chosen + rest)
-        while rest and len(chosen) < self._most:
-            room = self._most - len(chosen)
+        while rest and len(chosen) < most:
+            room = most - len(chosen)
             ways = [way for way in ways if len(way) <= room and not {*way} & {*chosen}]
             rates = {way: self._reached(client, [*chosen, *way]) for way in ways}
             worth = {way: rate + (rates[way] - rate) / len(way) for way in ways}  # per GPU

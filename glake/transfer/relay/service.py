@@ -68,7 +68,12 @@ class Service:
     """
 
     def __init__(
-        self, topology: Topology, files: Files, most_relays: int, idle: float | None, at_once: bool
+        self,
+        topology: Topology,
+        files: Files,
+        most_relays: int | None,
+        idle: float | None,
+        at_once: bool,
     ) -> None:
         """Serves no client yet."""
         self._topology, self._files, self._idle = topology, files, idle
@@ -318,7 +323,7 @@ def _printable(error: Exception) -> str:
 def serve(
     topology: Topology,
     where: Files,
-    most_relays: int,
+    most_relays: int | None,
     idle: float | None,
     at_once: bool,
 ) -> bool:
@@ -348,7 +353,7 @@ def serve(
 async def _run(
     topology: Topology,
     where: Files,
-    most_relays: int,
+    most_relays: int | None,
     idle: float | None,
     at_once: bool,
     listening: socket.socket,
