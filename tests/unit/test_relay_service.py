@@ -331,7 +331,7 @@ def test_other_users_are_refused(files: directory.Files, monkeypatch: pytest.Mon
     listening.listen()
 
     async def meet() -> bytes:
-        served = service.Service(TOPOLOGY, files, 4, None, at_once=False)
+        served = service.Service(TOPOLOGY, files, 4, None)
         running = asyncio.create_task(served.run(listening))
         await asyncio.sleep(0)
         reader, writer = await asyncio.open_unix_connection(str(files.socket))
@@ -419,3 +419,13 @@ def test_by_hand(files: directory.Files) -> None:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0 and errors.count("\n") == 1 and str(files.log) in errors
+
+
+def test_by_hand_until_idle(files: directory.Files) -> None:
+    """A service that has never had a client is idle too."""
+    done = subprocess.run(
+        [sys.executable, "-m", "glake", "relayd", "--preset", "dgx_a100", "--idle", "0.2"],
+        env={**os.environ, "PYTHONPATH": str(Path(glake.__file__).resolve().parents[1])},
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0 and not files.socket.exists()

@@ -27,7 +27,7 @@ _WIDTH = 110
 @click.option("--described", metavar="FILE", hidden=True)
 @click.option(
     "--idle", type=click.FloatRange(0.05, 1e6), metavar="SECONDS",
-    help="End this long after the last client has left (default: never).",
+    help="End after this long without a client, from the start on (default: never).",
 )  # fmt: skip
 @click.option(
     "--relays", type=click.IntRange(0, 15), metavar="COUNT",
@@ -100,7 +100,7 @@ def _serve(topology: Topology, idle: float | None, relays: int | None, by_hand: 
     files = Files(directory.private(), directory.key_of(topology))
     if by_hand:
         click.echo(f"relay service over {topology.name}; its log: {files.log}", err=True)
-    if not service.serve(topology, files, relays, idle, at_once=not by_hand) and by_hand:
+    if not service.serve(topology, files, relays, idle) and by_hand:
         raise BadInput(f"a relay service over {topology.name} runs already (glake relayd --status)")
 
 

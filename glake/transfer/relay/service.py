@@ -61,19 +61,11 @@ class _Connection:
 
 
 class Service:
-    """Serves until it is stopped, or until it has had no client for `idle` seconds (None: for
-    ever).
-
-    With `at_once` that time begins at the start, otherwise when the last client leaves.
-    """
+    """Serves until it is stopped, or until it has had no client for `idle` seconds, from its start
+    on (None: for ever)."""
 
     def __init__(
-        self,
-        topology: Topology,
-        files: Files,
-        most_relays: int | None,
-        idle: float | None,
-        at_once: bool,
+        self, topology: Topology, files: Files, most_relays: int | None, idle: float | None
     ) -> None:
         """Serves no client yet."""
         self._topology, self._files, self._idle = topology, files, idle
@@ -83,7 +75,7 @@ class Service:
         self._dirty, self._over = asyncio.Event(), asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._at_once, self._ordered = at_once, False
+        self._ordered = False
         self._door: asyncio.Future[None] | None = None  # copies for clients that see one GPU
         self._watch: asyncio.Task[None] | None = None  # waits until these copies end
         self._found_by: list[SocketFile] = []  # the sockets at which clients find the service
@@ -97,8 +89,7 @@ class Service:
         server = await asyncio.start_unix_server(self._accept, sock=listening)
         sharing = asyncio.create_task(self._share())
         looking = asyncio.create_task(self._end_when_lost())
-        if self._at_once:
-            self._wait_idle()
+        self._wait_idle()
         _log.info("serving %s on %s", self._topology.name, self._files.socket)
         try:
             await self._over.wait()
@@ -320,13 +311,7 @@ def _printable(error: Exception) -> str:
     return "".join(c if c.isprintable() else "?" for c in str(error))[:1000]
 
 
-def serve(
-    topology: Topology,
-    where: Files,
-    most_relays: int | None,
-    idle: float | None,
-    at_once: bool,
-) -> bool:
+def serve(topology: Topology, where: Files, most_relays: int | None, idle: float | None) -> bool:
     """Serves until the service ends. False: another service has this topology already.
 
     Raises OSError if the socket cannot be made.
@@ -341,7 +326,7 @@ def serve(
     _log.setLevel(logging.INFO)
     _log.propagate = False
     try:
-        asyncio.run(_run(topology, where, most_relays, idle, at_once, _listening(where)))
+        asyncio.run(_run(topology, where, most_relays, idle, _listening(where)))
     finally:
         os.umask(before)
         os.close(held)
@@ -355,10 +340,9 @@ async def _run(
     where: Files,
     most_relays: int | None,
     idle: float | None,
-    at_once: bool,
     listening: socket.socket,
 ) -> None:
-    await Service(topology, where, most_relays, idle, at_once).run(listening)
+    await Service(topology, where, most_relays, idle).run(listening)
 
 
 def _listening(where: Files) -> socket.socket:
