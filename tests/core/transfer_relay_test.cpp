@@ -3,10 +3,12 @@
 // owns, ends the service, or leaves something open.
 #include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -410,6 +412,38 @@ TEST(orders_are_heard_during_copies) {
 
 // A GPU's context that an error has ended is lost for good. The service says which, and serves
 // nobody any more, so that another process can.
+size_t free_bytes() {
+  const test::CurrentContext context(0);
+  size_t free = 0, total = 0;
+  CU(cuMemGetInfo(&free, &total));
+  return free;
+}
+
+// A child that the client forked has its connection, and lives on.
+TEST(a_killed_client_leaves_nothing_whatever_children_it_has) {
+  Service service("killed");
+  const size_t before = free_bytes();
+  int told[2];
+  CHECK(pipe(told) == 0);
+  const pid_t killed = fork();
+  CHECK(killed >= 0);
+  if (killed == 0) {
+    Client client(service);
+    CHECK(client.greet());
+    client.granted(order_of(Order::kOpen));
+    const pid_t child = fork();
+    if (child != 0) CHECK(write(told[1], &child, sizeof child) == sizeof child);
+    for (;;) pause();
+  }
+  pid_t child = 0;
+  CHECK(read(told[0], &child, sizeof child) == sizeof child);
+  CHECK(free_bytes() < before);
+  CHECK(kill(killed, SIGKILL) == 0 && waitpid(killed, nullptr, 0) == killed);
+  while (free_bytes() < before) std::this_thread::yield();
+  CHECK(kill(child, SIGKILL) == 0);
+  for (const int end : told) close(end);
+}
+
 TEST(a_gpu_is_lost) {
   Service service("a gpu is lost", {{"sticky_errors", "1"}});
   Client first(service), second(service);

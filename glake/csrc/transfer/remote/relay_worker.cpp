@@ -18,7 +18,10 @@ namespace {
 }  // namespace
 
 RelayWorker::RelayWorker(RelayGpus& gpus, Descriptor socket)
-    : gpus_(gpus), driver_(gpus.driver()), socket_(std::move(socket)) {
+    : gpus_(gpus),
+      driver_(gpus.driver()),
+      socket_(std::move(socket)),
+      process_(process_behind(socket_.get())) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -46,13 +49,17 @@ void RelayWorker::run() {
 
 void RelayWorker::serve() {
   while (!gone_) {
-    if (flights_.empty()) {
-      pollfd one{socket_.get(), POLLIN, 0};
-      poll(&one, 1, -1);
-    }
+    if (flights_.empty() && !await_order()) return;
     if (!take_orders()) return;
     look();
   }
+}
+
+// False: the client's process has ended. A child that it forked may hold the connection open.
+bool RelayWorker::await_order() {
+  pollfd both[] = {{socket_.get(), POLLIN, 0}, {process_.get(), POLLIN, 0}};
+  poll(both, 2, -1);
+  return both[1].revents == 0;
 }
 
 bool RelayWorker::take_orders() {

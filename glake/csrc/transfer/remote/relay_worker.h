@@ -41,6 +41,7 @@ class RelayWorker {
 
   void run();
   void serve();
+  bool await_order();
   bool take_orders();
   void obey(const Order& order, Descriptor descriptor);
   void open(const Order& order);
@@ -57,6 +58,7 @@ class RelayWorker {
   RelayGpus& gpus_;
   Driver& driver_;
   Descriptor socket_;
+  Descriptor process_;  // the client's; empty: the system has no such descriptors
   bool greeted_ = false, gone_ = false;
   std::map<int, Gpu> open_;
   std::map<uint64_t, std::unique_ptr<SharedMemory>> shared_;
