@@ -155,7 +155,7 @@ TEST(hooks_of_other_sizes) {
   // Contexts that were captured before stay with their blocks.
   OK(glake_history(6, GLAKE_CONTEXT_ALL, 1));
   void* ptr = glake_malloc(1000, 0, nullptr);
-  CHECK(glake_block_context(ptr) != nullptr);
+  CHECK(glake_block_context(ptr, &hooks) != nullptr);
   OK(glake_free(ptr));
   finish();
 }
@@ -169,20 +169,21 @@ TEST(contexts_are_counted) {
   void* before = glake_malloc(1000, 0, nullptr);
   CHECK(hooks.alive.empty());  // nobody asked for contexts yet
   OK(glake_history(6, GLAKE_CONTEXT_ALL, 1));
-  CHECK(glake_block_context(before) == nullptr);
+  CHECK(glake_block_context(before, &hooks) == nullptr);
   void* ptr = glake_malloc(1000, 0, nullptr);
-  void* context = glake_block_context(ptr);
+  void* context = glake_block_context(ptr, &hooks);
   CHECK(context != nullptr && hooks.alive.count(reinterpret_cast<uintptr_t>(context)) == 1);
-  CHECK(history().back().context == context);
+  CHECK(history().back().context == context && history().back().context_owner == &hooks);
+  CHECK(glake_block_context(ptr, &table) == nullptr);  // others ask for theirs
   // A context stays in the ring after its block is gone. It stays with the block after it has left
   // the ring.
   void* kept = glake_malloc(2000, 0, nullptr);
-  void* kept_context = glake_block_context(kept);
+  void* kept_context = glake_block_context(kept, &hooks);
   OK(glake_free(ptr));
   CHECK(hooks.alive.count(reinterpret_cast<uintptr_t>(context)) == 1);
   for (int i = 0; i < 4; ++i) OK(glake_free(glake_malloc(3000, 0, nullptr)));
   CHECK(hooks.alive.count(reinterpret_cast<uintptr_t>(context)) == 0);
-  CHECK(glake_block_context(kept) == kept_context);
+  CHECK(glake_block_context(kept, &hooks) == kept_context);
   CHECK(hooks.alive.count(reinterpret_cast<uintptr_t>(kept_context)) == 1);
   // Growth carries the context of the allocation that needed it.
   OK(glake_history(6, GLAKE_CONTEXT_ALLOC, 1));
@@ -194,14 +195,20 @@ TEST(contexts_are_counted) {
   CHECK(history().back().context == nullptr);  // frees carry none with ALLOC
   OK(glake_history(6, GLAKE_CONTEXT_STATE, 1));
   void* state = glake_malloc(100, 0, nullptr);
-  CHECK(glake_block_context(state) != nullptr && history().back().context == nullptr);
-  // After the hooks have changed, contexts of the old hooks are not shown any more. The old hooks
-  // still drop them.
+  CHECK(glake_block_context(state, &hooks) != nullptr && history().back().context == nullptr);
+  // After the hooks have changed, the old hooks still own their contexts, and drop them.
+  Hooks others;
+  glake_context_hooks other_table = others.as_hooks();
+  OK(glake_set_context_hooks(&other_table));
+  void* later = glake_malloc(100, 0, nullptr);
+  CHECK(glake_block_context(state, &hooks) != nullptr);
+  CHECK(glake_block_context(state, &others) == nullptr);
+  CHECK(glake_block_context(later, &hooks) == nullptr);
+  CHECK(glake_block_context(later, &others) != nullptr);
   OK(glake_set_context_hooks(nullptr));
-  CHECK(glake_block_context(state) == nullptr);
-  for (void* p : {before, kept, state}) OK(glake_free(p));
+  for (void* p : {before, kept, state, later}) OK(glake_free(p));
   finish();
-  CHECK(hooks.alive.empty());
+  CHECK(hooks.alive.empty() && others.alive.empty());
 }
 
 TEST(blocks_held_for_streams_complete_later) {

@@ -41,7 +41,6 @@ int visit(int device, void* self, void (*segment)(void* self, const glake_segmen
     {
       glake::Snapshot shot = snapshot_of(device);
       glake::Bytes active = 0;
-      const glake_context_hooks* hooks = Watch::instance().hooks();
       for (const glake::SegmentShot& s : shot) {
         glake_segment_info info{s.address, s.bytes, pointer(s.stream), s.pool, device,
                                 s.large,   s.kind,  s.paused};
@@ -49,13 +48,9 @@ int visit(int device, void* self, void (*segment)(void* self, const glake_segmen
         segment(self, &info);
         for (const glake::BlockShot& b : s.blocks) {
           if (b.state == GLAKE_ACTIVE) active += b.bytes;
-          glake_block_record record{b.address,
-                                    b.bytes,
-                                    b.requested,
-                                    b.state,
-                                    pointer(b.stream),
-                                    b.tag,
-                                    b.context.value_of(hooks)};
+          glake_block_record record{b.address,         b.bytes, b.requested, b.state,
+                                    pointer(b.stream), b.tag,   nullptr,     nullptr};
+          b.context.show_in(&record);
           block(self, &record);
         }
       }
@@ -106,10 +101,9 @@ int glake_visit_history(int device, void* self,
     require(visit != nullptr, "glake_visit_history needs a function");
     Process::instance().check_usable();
     {
+      // Each event's context is held until the visit has ended.
       std::vector<Event> events = Watch::instance().history(device);
-      const glake_context_hooks* hooks = Watch::instance().hooks();
-      for (Event& event : events) {
-        event.data.context = event.context.value_of(hooks);
+      for (const Event& event : events) {
         glake::Alone outside(false);
         visit(self, &event.data);
       }
@@ -138,14 +132,14 @@ int glake_visit_blocks(int device, void* self,
   return visit(device, self, segment, block, false);
 }
 
-void* glake_block_context(const void* ptr) {
-  void* context = nullptr;
+void* glake_block_context(const void* ptr, const void* owner) {
+  glake_block_record record{};
   api_call([&] {
     const glake::Block& b = Process::instance().block(ptr, false);
     Note note = Watch::instance().note(b.ptr);
-    context = note.context.value_of(Watch::instance().hooks());
+    note.context.show_in(&record);
   });
-  return context;
+  return record.context_owner == owner ? record.context : nullptr;
 }
 
 size_t glake_findings(char* text, size_t capacity) {

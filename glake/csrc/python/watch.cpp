@@ -34,12 +34,10 @@ struct Stack {
 };
 std::atomic<bool> with_native{false};
 
-// The stacks that glake still refers to, and those that it has dropped. Any thread may drop a
-// stack, with or without the GIL. So their code objects are given back when the next stack is
-// captured.
+// The stacks that glake has dropped. Any thread may drop a stack, with or without the GIL. So their
+// code objects are given back when the next stack is captured.
 struct Stacks {
   std::mutex mutex;
-  std::unordered_set<const void*> alive;
   std::vector<Stack*> dropped;
 };
 Stacks& stacks() {
@@ -94,14 +92,11 @@ void* capture(void*) {
     delete stack;
     return nullptr;
   }
-  std::lock_guard<std::mutex> guard(stacks().mutex);
-  stacks().alive.insert(stack);
   return stack;
 }
 
 void drop(void*, void* context) {
   std::lock_guard<std::mutex> guard(stacks().mutex);
-  stacks().alive.erase(context);
   stacks().dropped.push_back(static_cast<Stack*>(context));
 }
 
@@ -120,8 +115,9 @@ size_t describe(void*, void* context, char* text, size_t capacity) {
   return lines.size();
 }
 
-constexpr glake_context_hooks kHooks = {sizeof(glake_context_hooks), nullptr, capture, drop,
-                                        describe};
+// The owner of this module's contexts. A context of other owners is no Stack.
+char owner;
+const glake_context_hooks kHooks = {sizeof(glake_context_hooks), &owner, capture, drop, describe};
 
 // Returns (library, 0, function) of a C++ frame.
 py::tuple native_frame(const void* pc) {
@@ -137,15 +133,10 @@ py::tuple native_frame(const void* pc) {
   return py::make_tuple(known ? info.dli_fname : "??", 0, name != nullptr ? name : "??");
 }
 
-bool is_stack(const void* context) {
-  std::lock_guard<std::mutex> guard(stacks().mutex);
-  return stacks().alive.count(context) != 0;
-}
-
 // Returns [(filename, line, function)], shared by all that have the same context. It is empty for a
 // context of other hooks.
-py::list frames_of(void* context, py::dict& known) {
-  if (context == nullptr || !is_stack(context)) return py::list();
+py::list frames_of(const void* context, const void* made_by, py::dict& known) {
+  if (context == nullptr || made_by != &owner) return py::list();
   py::int_ key(reinterpret_cast<uintptr_t>(context));
   if (!known.contains(key)) {
     py::list frames;
@@ -171,10 +162,10 @@ struct Visit {
 // The visitors run on this thread and hold the GIL. Glake holds no lock then.
 void on_event(void* self, const glake_event* e) {
   auto* visit = static_cast<Visit*>(self);
-  visit->out.append(py::make_tuple(e->action, e->address, e->bytes,
-                                   reinterpret_cast<uintptr_t>(e->stream),
-                                   py::make_tuple(e->pool.first, e->pool.second), e->time_ns,
-                                   text_or_none(e->tag), frames_of(e->context, visit->known)));
+  visit->out.append(
+      py::make_tuple(e->action, e->address, e->bytes, reinterpret_cast<uintptr_t>(e->stream),
+                     py::make_tuple(e->pool.first, e->pool.second), e->time_ns,
+                     text_or_none(e->tag), frames_of(e->context, e->context_owner, visit->known)));
 }
 
 void on_segment(void* self, const glake_segment_info* s) {
@@ -190,7 +181,7 @@ void on_block(void* self, const glake_block_record* b) {
   py::list blocks = segment[6];
   blocks.append(py::make_tuple(b->address, b->bytes, b->requested, b->state,
                                reinterpret_cast<uintptr_t>(b->stream), text_or_none(b->tag),
-                               frames_of(b->context, visit->known)));
+                               frames_of(b->context, b->context_owner, visit->known)));
 }
 
 py::list history(const py::int_& device) {

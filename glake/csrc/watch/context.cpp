@@ -94,12 +94,14 @@ ContextRef::~ContextRef() {
   set.any.store(true, std::memory_order_release);
 }
 
+bool ContextRef::glake_made_it() const { return context_->hooks == &kFrames; }
+
 std::string ContextRef::describe() const {
   if (context_ == nullptr || context_->hooks->describe == nullptr) return "";
   std::string text(Tuning::kContextText, '\0');
   size_t length = 0;
   {
-    Alone alone(context_->hooks == &kFrames && Alone::now());
+    Alone alone(glake_made_it() && Alone::now());
     length =
         context_->hooks->describe(context_->hooks->self, context_->value, &text[0], text.size());
   }

@@ -33,15 +33,20 @@ class ContextRef {
   ~ContextRef();
   explicit operator bool() const { return context_ != nullptr; }
 
-  // The value, if the hooks that are set now captured it; else null. A caller cannot read other
-  // hooks' values.
-  void* value_of(const glake_context_hooks* hooks) const {
-    return context_ != nullptr && context_->hooks == hooks ? context_->value : nullptr;
+  // Puts the hooks' value and their `self` into a record for a visitor. glake's own stacks are not
+  // shown, because they have no form but their text.
+  template <typename Record>
+  void show_in(Record* record) const {
+    const bool shown = context_ != nullptr && !glake_made_it();
+    record->context = shown ? context_->value : nullptr;
+    record->context_owner = shown ? context_->hooks->self : nullptr;
   }
   // The stack as text, a line per frame; "" if there is none. No lock may be held.
   std::string describe() const;
 
  private:
+  bool glake_made_it() const;
+
   Context* context_ = nullptr;
 };
 

@@ -107,15 +107,9 @@ void Watch::record(glake_action action, int device, Address address, Bytes bytes
   if (operation_ != nullptr && when_.load() >= GLAKE_CONTEXT_ALLOC) {
     context = operation_->context();
   }
-  glake_event data{action,
-                   device,
-                   address,
-                   bytes,
-                   pointer(stream),
-                   pool,
-                   now_ns(),
-                   tag_,
-                   context.value_of(hooks())};
+  glake_event data{action, device,   address, bytes,   pointer(stream),
+                   pool,   now_ns(), tag_,    nullptr, nullptr};
+  context.show_in(&data);
   std::lock_guard<std::mutex> guard(mutex_);
   push_locked(data, context);
 }
@@ -137,9 +131,17 @@ void Watch::freed(int device, Address block, Bytes requested, StreamHandle strea
   }
   if (!recording_.load()) return;
   ContextRef context = when_.load() >= GLAKE_CONTEXT_ALL ? op.context() : ContextRef();
-  glake_event data{GLAKE_FREE_REQUESTED,     device, block,    requested,
-                   pointer(stream),          pool,   now_ns(), tag_,
-                   context.value_of(hooks())};
+  glake_event data{GLAKE_FREE_REQUESTED,
+                   device,
+                   block,
+                   requested,
+                   pointer(stream),
+                   pool,
+                   now_ns(),
+                   tag_,
+                   nullptr,
+                   nullptr};
+  context.show_in(&data);
   std::lock_guard<std::mutex> guard(mutex_);
   push_locked(data, context);
   data.action = GLAKE_FREE_COMPLETED;

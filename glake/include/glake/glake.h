@@ -365,7 +365,10 @@ GLAKE_API void glake_set_tag(const char* tag);
 /* A context says where a block or an event came from, such as a stack. capture() makes it on the
  * calling thread, with no lock held. drop() is called when nothing refers to it any more.
  * describe() writes it as text, as much as fits, and returns the length of the whole text. drop and
- * describe may be NULL. */
+ * describe may be NULL.
+ * One set of hooks is in force: the last one set. Contexts that others made stay with their blocks
+ * and events. So every context is shown with its owner, which is the `self` of the hooks that made
+ * it: give hooks a `self` of their own, and read only contexts whose owner it is. */
 typedef struct glake_context_hooks {
   size_t size; /* sizeof(glake_context_hooks), as the caller was compiled */
   void* self;
@@ -392,9 +395,10 @@ typedef struct glake_event {
   uint64_t address, bytes; /* GLAKE_OOM: `address` is the bytes that the driver has free */
   void* stream;
   glake_pool pool;
-  uint64_t time_ns; /* since the Unix epoch */
-  const char* tag;  /* or NULL */
-  void* context;    /* or NULL; valid during the call that shows the event */
+  uint64_t time_ns;          /* since the Unix epoch */
+  const char* tag;           /* or NULL */
+  void* context;             /* or NULL; valid during the call that shows the event */
+  const void* context_owner; /* `self` of the hooks that made it */
 } glake_event;
 
 enum { GLAKE_CONTEXT_NEVER = 0, GLAKE_CONTEXT_STATE, GLAKE_CONTEXT_ALLOC, GLAKE_CONTEXT_ALL };
@@ -428,6 +432,7 @@ typedef struct glake_block_record {
   void* stream;
   const char* tag;
   void* context;
+  const void* context_owner;
 } glake_block_record;
 
 GLAKE_API int glake_visit_memory(int device, void* self,
@@ -439,8 +444,9 @@ GLAKE_API int glake_visit_blocks(int device, void* self,
                                  void (*segment)(void* self, const glake_segment_info* segment),
                                  void (*block)(void* self, const glake_block_record* block));
 
-/* The context a live block was allocated with, or NULL; the caller must not drop it. */
-GLAKE_API void* glake_block_context(const void* ptr);
+/* The context a live block was allocated with, if the hooks with this `self` made it; else NULL.
+ * The caller must not drop it. */
+GLAKE_API void* glake_block_context(const void* ptr, const void* owner);
 
 /* Writes the findings of the option `debug` (guard, poison, trace) that nobody has read yet, as
  * glake_stats() does: one paragraph for each. Returns 0 if there is none. It waits for no stream.

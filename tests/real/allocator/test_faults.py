@@ -52,6 +52,11 @@ def test_as_pytorch_does(run, allocator, program):
     assert done.stdout.endswith("ok\n"), done.stderr
 
 
+def test_stacks_of_both_recorders(run):
+    done = run("glake", "recorders.py", GLAKE_DEBUG="guard,trace,sync")
+    assert done.stdout.endswith("ok\n"), (done.returncode, done.stderr)
+
+
 def test_counts_are_pytorchs(run):
     """Counts of synchronisations, and of driver calls for pinned memory, are exactly the same."""
     native, glake = run("native", "counts.py"), run("glake", "counts.py")

@@ -247,7 +247,7 @@ bool CudaAllocator::isHistoryEnabled() { return history_.enabled(); }
 std::shared_ptr<c10::GatheredContext> CudaAllocator::getContextForPointer(const void* ptr) {
   ForeignBlock block;
   if (foreign_.describe(ptr, &block)) return block.context;
-  return History::frames_of(library_.block_context(ptr));
+  return history_.frames_of(library_.block_context(ptr, &history_), &history_);
 }
 
 void CudaAllocator::recordHistory(bool enabled, caching::CreateContextFn gather, size_t entries,

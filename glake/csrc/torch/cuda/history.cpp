@@ -100,8 +100,9 @@ size_t History::describe(void*, void* context, char* text, size_t capacity) {
   return length > 0 ? static_cast<size_t>(length) : 0;
 }
 
-History::Frames History::frames_of(const void* context) {
-  return context != nullptr ? static_cast<const Context*>(context)->frames : nullptr;
+History::Frames History::frames_of(const void* context, const void* owner) const {
+  const Context* known = own(context, owner);
+  return known != nullptr ? known->frames : nullptr;
 }
 
 History::Frames History::gather_for_block() const {
@@ -137,7 +138,7 @@ int History::record(bool enabled, caching::CreateContextFn gather, size_t entrie
 }
 
 TraceEntry History::entry(const glake_event& event, bool frames) const {
-  const auto* context = static_cast<const Context*>(event.context);
+  const Context* context = own(event.context, event.context_owner);
   TraceEntry made(static_cast<TraceEntry::Action>(event.action),
                   static_cast<c10::DeviceIndex>(event.device), event.address, event.bytes,
                   event.stream, {event.pool.first, event.pool.second}, 0);

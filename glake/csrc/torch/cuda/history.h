@@ -38,7 +38,8 @@ class History {
 
   // The stack for a new block, if blocks' stacks are wanted now.
   Frames gather_for_block() const;
-  static Frames frames_of(const void* context);
+  // Null if others made the context.
+  Frames frames_of(const void* context, const void* owner) const;
 
   // Sets the context of the device's later events, on any thread: a backward pass runs on a thread
   // of its own.
@@ -74,6 +75,9 @@ class History {
   };
   Notes& notes(int device) { return notes_[static_cast<size_t>(device)]; }
   void add_notes(std::string* compile, std::string* metadata) const;
+  const Context* own(const void* context, const void* owner) const {
+    return owner == this ? static_cast<const Context*>(context) : nullptr;
+  }
   static void* capture(void* self);
   static void drop(void* self, void* context);
   static size_t describe(void* self, void* context, char* text, size_t capacity);

@@ -13,6 +13,7 @@ namespace {
 
 // One device's segments in torch's form, of one pool, or of all pools with kNoPool.
 struct Segments {
+  const History& history;
   c10::MempoolId_t pool;
   std::vector<caching::SegmentInfo> made;
   bool wanted = false;
@@ -39,7 +40,7 @@ struct Segments {
     block.requested_size = each.requested;
     block.allocated = each.state == GLAKE_ACTIVE;
     block.active = each.state != GLAKE_INACTIVE;
-    block.context_when_allocated = History::frames_of(each.context);
+    block.context_when_allocated = history.frames_of(each.context, each.context_owner);
     info.requested_size += block.active ? each.requested : 0;
     info.allocated_size += block.allocated ? each.bytes : 0;
     info.active_size += block.active ? each.bytes : 0;
@@ -56,7 +57,7 @@ struct Segments {
   void foreign(void* ptr, const ForeignBlock& each) {
     int state = each.live ? GLAKE_ACTIVE : each.awaited ? GLAKE_AWAITING_FREE : GLAKE_INACTIVE;
     block({reinterpret_cast<uint64_t>(ptr), each.bytes, each.requested, state, each.segment->stream,
-           nullptr, nullptr});
+           nullptr, nullptr, nullptr});
     if (wanted) made.back().blocks.back().context_when_allocated = each.context;
   }
 };
@@ -88,7 +89,7 @@ native::SnapshotInfo Snapshots::take(c10::MempoolId_t pool, bool traces) const {
   if (traces) info.external_annotations = history_.annotations();
   for (int device = 0; device < devices; ++device) {
     if (!devices_.used(device)) continue;
-    Segments segments{pool, {}};
+    Segments segments{history_, pool, {}};
     visit_memory(library_, device, segments, true);
     foreign_.visit(
         device, [&](const ForeignSegment& each) { segments.foreign(each); },
