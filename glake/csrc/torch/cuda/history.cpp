@@ -1,5 +1,7 @@
 #include "torch/cuda/history.h"
 
+#include <torch/csrc/profiler/combined_traceback.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -30,6 +32,32 @@ uint32_t action_bit(const std::string& name) {
 // Before torch 2.14 a block's metadata is shown, but has no action of its own.
 uint32_t bit_of(const TraceEntry& entry) {
   return uint32_t{1} << static_cast<unsigned>(entry.action_);
+}
+
+// torch lists C++ and Python frames as one stack. C++ frames may have a file and line, too.
+bool of_python(const torch::unwind::Frame& frame) {
+  const std::string& file = frame.filename;
+  return file.rfind('<', 0) == 0 ||
+         (file.size() > 3 && file.compare(file.size() - 3, 3, ".py") == 0);
+}
+
+// Python's frames of a stack that torch gathered, a line each, in the form of glake's own Python
+// stacks; C++ functions where it has no Python frames.
+std::string frames_text(const History::Frames& gathered) {
+  auto* traceback = dynamic_cast<torch::CapturedTraceback*>(gathered.get());
+  if (traceback == nullptr) return "";
+  const torch::SymbolizedTracebacks stacks = torch::symbolize({traceback});
+  std::string python, native;
+  for (uint64_t index : stacks.tracebacks.at(0)) {
+    const torch::unwind::Frame& frame = stacks.all_frames.at(index);
+    if (!of_python(frame)) {
+      native += (native.empty() ? "" : "\n") + frame.funcname;
+    } else {
+      python += (python.empty() ? "" : "\n") + frame.filename + ":" + std::to_string(frame.lineno) +
+                " " + frame.funcname;
+    }
+  }
+  return python.empty() ? native : python;
 }
 
 }  // namespace
@@ -82,7 +110,10 @@ void* History::capture(void* self) {
   bool freeing = Freeing::depth() > 0;
   Context made;
   caching::CreateContextFn gather = history.gather_.load();
-  if (gather != nullptr && history.wants(freeing ? RecordContext::ALL : RecordContext::STATE)) {
+  // After the recording has ended, glake asks only if it wants a stack itself (debug=trace).
+  const bool wanted =
+      !history.enabled() || history.wants(freeing ? RecordContext::ALL : RecordContext::STATE);
+  if (gather != nullptr && wanted) {
     made.frames = gather();
   }
   history.add_notes(&made.compile, &made.metadata);
@@ -94,10 +125,12 @@ void History::drop(void*, void* context) { delete static_cast<Context*>(context)
 
 size_t History::describe(void*, void* context, char* text, size_t capacity) {
   const auto& known = *static_cast<Context*>(context);
-  int length = std::snprintf(text, capacity, "%s%s%s", known.compile.c_str(),
-                             known.compile.empty() || known.metadata.empty() ? "" : ", ",
-                             known.metadata.c_str());
-  return length > 0 ? static_cast<size_t>(length) : 0;
+  std::string lines;
+  for (const std::string& part : {known.compile, known.metadata, frames_text(known.frames)}) {
+    if (!part.empty()) lines += (lines.empty() ? "" : "\n") + part;
+  }
+  std::snprintf(text, capacity, "%s", lines.c_str());
+  return lines.size();
 }
 
 History::Frames History::frames_of(const void* context, const void* owner) const {
@@ -121,7 +154,7 @@ int History::record(bool enabled, caching::CreateContextFn gather, size_t entrie
     glake_context_hooks hooks{sizeof hooks, this, &capture, &drop, &describe};
     if (int status = library_.set_context_hooks(&hooks); status != GLAKE_OK) return status;
   }
-  gather_.store(enabled ? gather : nullptr);
+  if (enabled) gather_.store(gather);
   when_.store(enabled ? static_cast<int>(when) : 0);
   skipped_.store(skipped);
   enabled_.store(enabled);

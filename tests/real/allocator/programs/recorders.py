@@ -72,4 +72,28 @@ assert names(snapshot["segments"]) == {"made_with_torch"}, names(snapshot["segme
 assert "made_with_torch" in json.dumps(snapshot["device_traces"][0])
 found = names(glake.snapshot()["segments"])
 assert found == {"made_before", "made_with_glake"}, found
+
+# In findings a stack is text, whoever has taken it.
+for stacks in ("python", "all"):
+    torch.cuda.memory._record_memory_history(stacks=stacks)
+    small = made_afterwards()
+    overrun(small)
+    text = finding()
+    assert "allocated at:" in text and "made_afterwards" in text, text
+    assert "recorders.py:" in text and "glake_malloc" not in text, text
+torch.cuda.memory._record_memory_history(enabled=None)
+small = made_afterwards()
+overrun(small)
+text = finding()
+assert "allocated at:" in text and "recorders.py:" in text, text
+
+torch.cuda.memory._record_memory_history(stacks="python")
+large = made_with_torch()
+try:
+    torch.empty(1 << 40, dtype=torch.uint8, device="cuda")
+    raise AssertionError("more memory than there is")
+except torch.OutOfMemoryError as error:
+    text = str(error)
+assert "Largest holders:" in text.splitlines(), text
+assert "blocks allocated at\n    " in text and "made_with_torch" in text, text
 print("ok")
