@@ -284,7 +284,10 @@ class PoolFull(OutOfMemory):
 
 
 class FileFailed(GlakeError, OSError):
-    """A file could not be read or written whole; `errno` and `filename` say why and which."""
+    """A file could not be read or written whole. `errno` and `filename` say why and which, or the
+    text alone does, if a later write failed."""
+
+    status = 21
 
 
 class RelayUnavailable(GlakeError, ConnectionError):
@@ -381,6 +384,7 @@ _BY_STATUS: dict[int, type[GlakeError]] = {
         Reentered,
         RegionPaused,
         RegionRefused,
+        FileFailed,
     )
 }
 

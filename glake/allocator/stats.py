@@ -81,10 +81,10 @@ class TraceRecording:
     _under_way: Callable[[], TraceRecording | None] = staticmethod(lambda: None)
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(arguments.path("a trace", path))
-        name = arguments.c_string("a trace's path", str(self.path))
+        name = arguments.c_string("a trace's path", arguments.path("a trace", path))
+        self.path = Path(name)
         try:
-            self.path.open("ab").close()
+            open(name, "ab").close()
         except OSError as error:  # the C interface would only say that the option is invalid
             raise files.failed(error, path) from None
         _C.trace(name)
@@ -101,6 +101,8 @@ class TraceRecording:
         ended this one.
 
         Raises:
+            FileFailed: the file is not whole, since a write to it failed. It ends there, and so
+                does the recording.
             GlakeError: a forked child.
         """
         if TraceRecording._under_way() is self:
@@ -119,7 +121,8 @@ def record_trace(path: str | os.PathLike[str]) -> TraceRecording:
     Raises:
         WrongType: `path` is not a path.
         InvalidArgument: `path` has a NUL, or UTF-8 cannot encode it.
-        FileFailed: the file cannot be written.
+        FileFailed: the file cannot be written; or that of the recording under way is not whole,
+            since a write to it failed. Neither records then.
         GlakeError: this is a forked child.
     """
     return TraceRecording(path)

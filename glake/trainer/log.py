@@ -20,7 +20,7 @@ from torch.profiler import profile, schedule
 import glake
 from glake import extras
 from glake.allocator import torch as allocator
-from glake.errors import InvalidOption
+from glake.errors import FileFailed, InvalidOption
 from glake.trainer.configurable import Configurable, Count, Natural, NonNegative
 
 _LINE_S = 10.0  # from one line to the next, if there is no terminal for a bar
@@ -85,7 +85,7 @@ class Log(Configurable):
             self._profiler.start()
             ends.callback(self._profiler.stop)
         if self.config.trace:
-            ends.callback(_traced(folder / f"memory-{self._rank}.trace").stop)
+            ends.callback(_ended, _traced(folder / f"memory-{self._rank}.trace"))
         if self.config.snapshot:
             self._snapshot = _recorded(device)
 
@@ -142,6 +142,13 @@ class Log(Configurable):
         """Writes what is left. Also called after an error."""
         self._ends.close()
         self._file = self._board = None
+
+
+def _ended(trace: Any) -> None:
+    try:
+        trace.stop()
+    except FileFailed as error:  # as with the log, a full disk does not end the run
+        print(f"trainer: {error}", file=sys.stderr, flush=True)
 
 
 def _closed(file: Any) -> None:

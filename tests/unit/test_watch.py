@@ -6,8 +6,9 @@ from pathlib import Path
 import own_python
 import pytest
 
+import glake
 from glake.allocator import snapshot
-from glake.errors import InvalidArgument
+from glake.errors import FileFailed, InvalidArgument
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -59,6 +60,20 @@ def test_a_forked_child_writes_nothing_into_the_trace(tmp_path: Path, before: st
     assert sizes == (["1000", "3000"] if before == "used" else ["3000"])
 
 
+@pytest.mark.parametrize("how", ["stop", "next", "exit", "option"])
+def test_a_trace_that_cannot_be_written_whole_is_an_error(how: str) -> None:
+    variables = {"GLAKE_TRACE": "/dev/full"} if how == "option" else {}
+    done = run("full_trace.py", how, "/dev/full", **variables)
+    assert done.returncode == 0, done.stderr
+    told = (done.stdout if how in ("stop", "next") else done.stderr).splitlines()
+    assert len(told) == 1 and "/dev/full is not whole: No space left on device" in told[0], told
+
+
+def test_a_trace_without_a_name_is_refused_by_its_name() -> None:
+    with pytest.raises(FileFailed, match="No such file or directory: ''"):
+        glake.record_trace("")
+
+
 def test_events_followed_backwards_fit_the_segments() -> None:
     # memory_viz shows a moment by undoing events from the last. It fails if a segment or block that
     # an event names is not there.
@@ -70,7 +85,5 @@ def test_events_followed_backwards_fit_the_segments() -> None:
 
 @pytest.mark.parametrize(("name", "error"), [(3, TypeError), ("a\0b", ValueError)])
 def test_tags_that_are_none_are_refused(name: object, error: type[Exception]) -> None:
-    import glake
-
     with pytest.raises(error, match="a tag"), glake.tag(name):  # type: ignore[arg-type]
         pass

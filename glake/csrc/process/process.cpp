@@ -308,7 +308,6 @@ void Process::shutdown() {
     if (device != nullptr) device->close();
     device.reset();
   }
-  stop_trace();
   driver_.reset();
   driver_path_.clear();
   hooks_.set(kUnread, true);  // this comes first, so that no signal handler finds the plain path
@@ -316,6 +315,7 @@ void Process::shutdown() {
   options_ = Options{};
   kinds_.use_options(options_);
   use_debug();
+  stop_trace();  // last, because it throws if the trace is not whole
 }
 
 void Process::unpin(void* ptr) {

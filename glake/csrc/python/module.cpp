@@ -1,6 +1,7 @@
 // The Python module glake._C has the calls of include/glake/glake.h one by one, and raises statuses
 // as glake.errors. Sizes and pointers are Python ints. So an error can name a negative or huge
 // number, which a conversion would just refuse.
+#include <cstdio>
 #include <string>
 
 #include "python/binding.h"
@@ -49,6 +50,15 @@ void trace(const py::object& path) {
   if (path.is_none()) return check(released(glake_trace, static_cast<const char*>(nullptr)));
   std::string name = py::str(path);
   check(released(glake_trace, name.c_str()));
+}
+
+// A trace that the program does not end, ends with the process. By then Python has freed its last
+// blocks, and nobody can catch an error any more.
+void end_trace() {
+  if (glake_trace(nullptr) != GLAKE_FILE_FAILED) return;
+  char text[4096] = "";
+  glake_last_error(text, sizeof text);
+  std::fprintf(stderr, "glake: %s\n", text);
 }
 
 void bind_memory(py::module_& module) {
@@ -167,6 +177,7 @@ PYBIND11_MODULE(_C, module) {
   module.doc() = "Bindings of glake's C interface (include/glake/glake.h).";
   module.attr("cuda_header_version") = GLAKE_CUDA_HEADER_VERSION;
   module.attr("compiler") = __VERSION__;
+  Py_AtExit(end_trace);
   bind_memory(module);
   bind_books(module);
   bind_driver(module);

@@ -2,7 +2,9 @@
 
 #include <cerrno>
 #include <cinttypes>
+#include <cstdarg>
 #include <cstring>
+#include <utility>
 
 #include "base/utf8.h"
 
@@ -24,16 +26,23 @@ std::string as_tag(const char* text) {
 
 }  // namespace
 
+void TraceWriter::print(const char* pattern, ...) {
+  va_list values;
+  va_start(values, pattern);
+  if (std::vfprintf(file_, pattern, values) < 0 && failure_ == 0) failure_ = errno;
+  va_end(values);
+}
+
 void TraceWriter::start(const std::string& path) {
-  stop();
   std::lock_guard<std::mutex> guard(mutex_);
   file_ = std::fopen(path.c_str(), "we");
   if (file_ == nullptr) {
     throw Error(GLAKE_INVALID_OPTION,
                 "cannot write a trace to " + path + ": " + std::strerror(errno));
   }
-  std::fputs("# format: a ID BYTES STREAM [TAG] | f ID | r ID STREAM | s STEP\n# recorder: glake\n",
-             file_);
+  path_ = path;
+  failure_ = 0;
+  print("# format: a ID BYTES STREAM [TAG] | f ID | r ID STREAM | s STEP\n# recorder: glake\n");
   next_id_ = next_step_ = 0;
   ids_.clear();
   streams_ = {{0, 0}};
@@ -41,13 +50,17 @@ void TraceWriter::start(const std::string& path) {
 
 void TraceWriter::stop() {
   std::lock_guard<std::mutex> guard(mutex_);
-  if (file_ != nullptr) std::fclose(file_);
-  file_ = nullptr;
+  if (file_ == nullptr) return;
+  if (std::fclose(std::exchange(file_, nullptr)) != 0 && failure_ == 0) failure_ = errno;
+  if (failure_ == 0) return;
+  throw Error(GLAKE_FILE_FAILED, "the trace " + path_ +
+                                     " is not whole: " + std::strerror(failure_) +
+                                     "; record it again, where there is room for it");
 }
 
 void TraceWriter::flush() {
   std::lock_guard<std::mutex> guard(mutex_);
-  if (file_ != nullptr) std::fflush(file_);
+  if (writes() && std::fflush(file_) != 0) failure_ = errno;
 }
 
 unsigned TraceWriter::stream_number(StreamHandle stream) {
@@ -56,32 +69,32 @@ unsigned TraceWriter::stream_number(StreamHandle stream) {
 
 void TraceWriter::allocated(void* ptr, Bytes bytes, StreamHandle stream, const char* tag) {
   std::lock_guard<std::mutex> guard(mutex_);
-  if (file_ == nullptr) return;
+  if (!writes()) return;
   ids_[ptr] = next_id_;
-  std::fprintf(file_, "a %" PRIu64 " %" PRIu64 " %u", next_id_++, bytes, stream_number(stream));
-  if (tag != nullptr && *tag != '\0') std::fprintf(file_, " %s", as_tag(tag).c_str());
-  std::fputc('\n', file_);
+  const bool tagged = tag != nullptr && *tag != '\0';
+  print("a %" PRIu64 " %" PRIu64 " %u%s%s\n", next_id_++, bytes, stream_number(stream),
+        tagged ? " " : "", tagged ? as_tag(tag).c_str() : "");
 }
 
 // Blocks that are older than the trace have no line in it.
 void TraceWriter::freed(void* ptr) {
   std::lock_guard<std::mutex> guard(mutex_);
   auto found = ids_.find(ptr);
-  if (file_ == nullptr || found == ids_.end()) return;
-  std::fprintf(file_, "f %" PRIu64 "\n", found->second);
+  if (!writes() || found == ids_.end()) return;
+  print("f %" PRIu64 "\n", found->second);
   ids_.erase(found);
 }
 
 void TraceWriter::recorded(void* ptr, StreamHandle stream) {
   std::lock_guard<std::mutex> guard(mutex_);
   auto found = ids_.find(ptr);
-  if (file_ == nullptr || found == ids_.end()) return;
-  std::fprintf(file_, "r %" PRIu64 " %u\n", found->second, stream_number(stream));
+  if (!writes() || found == ids_.end()) return;
+  print("r %" PRIu64 " %u\n", found->second, stream_number(stream));
 }
 
 void TraceWriter::step() {
   std::lock_guard<std::mutex> guard(mutex_);
-  if (file_ != nullptr) std::fprintf(file_, "s %" PRIu64 "\n", next_step_++);
+  if (writes()) print("s %" PRIu64 "\n", next_step_++);
 }
 
 }  // namespace glake

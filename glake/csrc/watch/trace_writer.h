@@ -13,8 +13,10 @@ namespace glake {
 
 class TraceWriter {
  public:
-  // Throws Error if the file cannot be written. Ends a trace in progress.
+  // Throws Error if the file cannot be written. No trace may be in progress.
   void start(const std::string& path);
+  // Throws Error if the file is not whole, since a write to it has failed. The trace ends all the
+  // same.
   void stop();
   void flush();
 
@@ -26,9 +28,13 @@ class TraceWriter {
 
  private:
   unsigned stream_number(StreamHandle stream);
+  bool writes() const { return file_ != nullptr && failure_ == 0; }
+  __attribute__((format(printf, 2, 3))) void print(const char* pattern, ...);
 
   std::mutex mutex_;
   std::FILE* file_ = nullptr;
+  std::string path_;
+  int failure_ = 0;  // errno of the first write that failed; nothing is written after it
   uint64_t next_id_ = 0;
   uint64_t next_step_ = 0;
   std::unordered_map<void*, uint64_t> ids_;

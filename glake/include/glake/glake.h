@@ -65,7 +65,8 @@ typedef enum glake_status {
   GLAKE_MEMORY_OWED = 17,     /* the driver refused to take memory back; call again */
   GLAKE_REENTERED = 18,       /* called in a signal handler that interrupted glake (option debug) */
   GLAKE_REGION_PAUSED = 19,   /* call glake_region_resume() first */
-  GLAKE_REGION_REFUSED = 20   /* the region cannot be paused, resumed or kept there; see the text */
+  GLAKE_REGION_REFUSED = 20,  /* the region cannot be paused, resumed or kept there; see the text */
+  GLAKE_FILE_FAILED = 21      /* a file could not be written whole; the text says which and why */
 } glake_status;
 
 /* Device memory, at least `bytes` long, 512-byte aligned. Work on `stream` (a CUstream; NULL is the
@@ -151,7 +152,10 @@ GLAKE_API int glake_enable_peer_access(int device, int peer);
 GLAKE_API int glake_mark_step(int device);
 
 /* Starts to write a trace of every later allocation and free (docs/trace-format.md), as text
- * without gzip. A NULL path flushes and ends the trace. The option `trace` also starts one. */
+ * without gzip. A NULL path flushes and ends the trace, and so does a new one, which does not begin
+ * if the call fails. GLAKE_FILE_FAILED: the file is not whole, because a write failed, and nothing
+ * was written after that. The option `trace` also starts a trace. At exit it is flushed without a
+ * check. */
 GLAKE_API int glake_trace(const char* path);
 
 /* Checks every invariant of the device's books. GLAKE_INTERNAL: one is broken, and the text names
