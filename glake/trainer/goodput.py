@@ -79,6 +79,15 @@ def _last_run(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
+def last_step(log: list[dict[str, Any]], run: str) -> int:
+    """The last step in the log of the run with this name. 0: the log's last run is another one."""
+    found = _last_run(log)
+    same = bool(found) and found[0].get("run") == run
+    return (
+        max((each["step"] for each in found if each["event"] == "step"), default=0) if same else 0
+    )
+
+
 def last_of_each_step(log: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
     """The records of the last run that count: the last record of each step."""
     return {each["step"]: each for each in _last_run(log) if each["event"] == "step"}

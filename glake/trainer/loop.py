@@ -44,7 +44,7 @@ from glake.trainer.configurable import (
 )
 from glake.trainer.data import Batch, Data
 from glake.trainer.fsdp import Sharding
-from glake.trainer.goodput import goodput, records
+from glake.trainer.goodput import goodput, last_step, records
 from glake.trainer.models import huggingface
 from glake.trainer.models.decoder import Decoder
 from glake.trainer.optimizers import AdamW, Optimizer
@@ -210,6 +210,7 @@ class _Run:
             for name, value in huggingface.matched(config.model, weights):
                 self.sharded.put(name, value)
             self.log.say(f"begins with the weights in {config.weights}")
+        self._tell_of_repeated()
         self.log.event(
             "start",
             run=self.checkpoint.run,
@@ -221,6 +222,18 @@ class _Run:
             source=self.resumed.source if self.resumed else None,
             ranks=here.count,
         )
+
+    def _tell_of_repeated(self) -> None:
+        """Says which steps of the log are done again, because no state after them is left."""
+        path = self.log.folder / "log.jsonl" if self.log.folder else None
+        if self.here.rank != 0 or not self.checkpoint.run or path is None or not path.exists():
+            return
+        logged = last_step(records(path), self.checkpoint.run)
+        if logged > self.step:
+            self.log.say(
+                f"the log has {logged} steps of this run, and no state after step {self.step} is "
+                f"left: steps {self.step + 1} to {logged} are done again"
+            )
 
     def train(self) -> Outcome:
         """Runs all steps that are left."""

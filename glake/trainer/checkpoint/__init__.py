@@ -88,16 +88,13 @@ class Checkpoint(Configurable):
     # --- Beginning ---
 
     def _entered(self) -> str:
-        """Takes the folder for this job. Returns the run's name. A copy of the folder has another
-        name."""
+        """Takes the folder for this job. Returns the run's name."""
         told: Any = None
         if self._rank == 0:
-            lock = self._folder / ".lock"
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                self._lock = _locked(lock, self._say)
-                found = lock.stat()
-                told = f"{found.st_ino:x}-{found.st_mtime_ns:x}"
+                self._lock = _locked(self._folder / memory.LOCK, self._say)
+                told = memory.run_in(self._folder)
             except (OSError, FolderInUse) as error:
                 told = error
         told = everyones(told, self._group)[0]
@@ -130,9 +127,15 @@ class Checkpoint(Configurable):
             if _first_here():
                 shutil.rmtree(memory.folder_of(self.run), ignore_errors=True)
             return None
-        self._memory = memory.Memory(self.run, self._rank, self._ranks)
-        for path in memory.sweep(self.run) if _first_here() else ():
+        self._memory = memory.Memory(self.run, self._folder, self._rank, self._ranks)
+        gone, kept = memory.sweep(self.run) if _first_here() else ([], {})
+        for path in gone:
             self._say(f"{path} was left by a job that is gone: removed")
+        for path, home in kept.items():
+            self._say(
+                f"{path} was left by a job that is gone, and has the last state of the run in "
+                f"{home}: kept until that run ends; if it is not to go on, remove {path}"
+            )
         mine = self._memory.whole()
         common = set.intersection(*map(set, everyones(list(mine), self._group)))
         found = None
@@ -329,7 +332,7 @@ class Checkpoint(Configurable):
         try:
             self._write(marker, self._state.complete(state, self._group))
         except NotWritten as error:
-            return f" until another job begins or the machine ends ({error})"
+            return f" until the machine ends ({error})"
         return ""
 
     def finish(self, step: int, notes: dict[str, Any]) -> None:

@@ -7,8 +7,8 @@ A rank begins with step g + 1 only when every rank is done with g. So there is a
 all of them have whole. The idea is that of Flash Checkpoint of DLRover.
 
 The folder is private to the user and named by the run. Its owner is the process that outlives the
-ranks (torchrun's agent). The next job removes the folders of owners that are gone, except its own
-run's.
+ranks (torchrun's agent). If the owner is gone, the next job removes the folder, except its own
+run's and those from which another run would go on.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ import torch
 
 from glake import files
 from glake.errors import GlakeError, NoRoom
+from glake.trainer.checkpoint import disk
 from glake.trainer.checkpoint.host import Layout, checksum
 from glake.trainer.checkpoint.signature import Signature
 from glake.trainer.ranks import ticks_at_start
 
+LOCK = ".lock"  # in a folder of checkpoints
 ROOT = Path("/dev/shm")
 _PREFIX = "glake-trainer-"
 _OWNER = "owner"
+_HOME = "home"  # the file that names the run's folder of checkpoints
 _NOBODY = "kept until the run goes on"
 
 
@@ -120,10 +123,12 @@ class File:
 class Memory:
     """A rank's part of the last two states of a run."""
 
-    def __init__(self, run: str, rank: int, ranks: int) -> None:
-        """Opens the run's files that exist. Raises GlakeError for a folder of another user."""
+    def __init__(self, run: str, home: Path, rank: int, ranks: int) -> None:
+        """Opens the run's files that exist. `home` is its folder of checkpoints. Raises GlakeError
+        for a folder of another user."""
         self.folder, self._ranks = folder_of(run), ranks
         _require_private(self.folder)
+        files.write_whole(self.folder / _HOME, os.fsencode(home))
         if not self.outlives:
             self.own()
         self.files = [File(self.folder / f"{rank}of{ranks}.{half}") for half in (0, 1)]
@@ -134,12 +139,8 @@ class Memory:
 
     def of_others(self) -> tuple[int, int]:
         """(step, ranks) of the newest state of another number of ranks; (0, 0) if there is none."""
-        found = [(0, 0)]
-        for path in self.folder.glob("*of*.[01].json"):
-            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-                if path.with_suffix("").exists() and _ranks_of(path) != self._ranks:
-                    found.append((int(json.loads(path.read_text())["step"]), _ranks_of(path)))
-        return max(found)
+        others = (each for each in _states(self.folder) if each[1] != self._ranks)
+        return max(others, default=(0, 0))
 
     def begin(self, layout: Layout) -> File:
         """The file to write next: the one with the older state, or with none. The other one stays
@@ -187,25 +188,61 @@ def _ranks_of(path: Path) -> int:
     return int(count) if count.isdecimal() else 0
 
 
+def _states(folder: Path) -> Iterator[tuple[int, int]]:
+    """(step, ranks) of each state in the folder."""
+    for path in folder.glob("*of*.[01].json"):
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            if path.with_suffix("").exists():
+                yield int(json.loads(path.read_text())["step"]), _ranks_of(path)
+
+
+def run_in(home: Path) -> str:
+    """The name of the run whose checkpoints are in this folder. A copy of the folder has another
+    name. Raises OSError if no job has taken the folder yet."""
+    found = (home / LOCK).stat()
+    return f"{found.st_ino:x}-{found.st_mtime_ns:x}"
+
+
 def folder_of(run: str) -> Path:
     """The folder of a run's states."""
     return ROOT / f"{_PREFIX}{os.getuid()}-{run}"
 
 
-def sweep(keep: str) -> list[Path]:
-    """Removes the folders of this user's jobs whose owner is gone, except that of the run
-    `keep`."""
-    gone = []
+def sweep(keep: str) -> tuple[list[Path], dict[Path, Path]]:
+    """Removes the folders of this user's jobs whose owner is gone, except that of the run `keep`
+    and those from which a run would go on. Returns the removed folders, and the kept ones with the
+    folders of their runs' checkpoints."""
+    gone, kept = [], {}
     for folder in sorted(ROOT.glob(f"{_PREFIX}{os.getuid()}-*")):
         owner = _owner_of(folder)
         pid, _, namespace = owner.split() if owner.count(" ") == 2 else ("", "", "")
         ended = pid.isdigit() and owner != _process(int(pid)) and namespace == _namespace()
-        if folder != folder_of(keep) and ended:
-            with contextlib.suppress(GlakeError, OSError):
-                _require_private(folder)
+        if folder == folder_of(keep) or not ended:
+            continue
+        with contextlib.suppress(GlakeError, OSError):
+            _require_private(folder)
+            home = _home_of(folder)
+            if home is not None and _is_newest(folder, home):
+                kept[folder] = home
+            else:
                 shutil.rmtree(folder)
                 gone.append(folder)
-    return gone
+    return gone, kept
+
+
+def _home_of(folder: Path) -> Path | None:
+    """The folder of checkpoints of the run that these states are of; None if it is gone."""
+    try:
+        home = Path(os.fsdecode((folder / _HOME).read_bytes()))
+        return home if folder_of(run_in(home)) == folder else None
+    except (OSError, ValueError):
+        return None
+
+
+def _is_newest(folder: Path, home: Path) -> bool:
+    """Whether the run has no checkpoint on disk that is as new as its state in memory."""
+    on_disk = (each.step for each in disk.found_in(home) if each.problem is None)
+    return max(_states(folder), default=(0, 0))[0] > max(on_disk, default=0)
 
 
 def _process(pid: int) -> str:

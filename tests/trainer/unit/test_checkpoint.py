@@ -122,7 +122,7 @@ def test_an_interrupted_run_tells_what_there_is(tmp_path: Path) -> None:
     run.checkpoint.settle()
     shutil.rmtree(tmp_path / "other")
     (tmp_path / "other").write_text("no folder")
-    assert "after step 3, from memory until another job" in run.checkpoint.interrupted()
+    assert "after step 3, from memory until the machine ends" in run.checkpoint.interrupted()
     run.killed()
 
 
@@ -321,10 +321,10 @@ def test_the_last_state_that_the_disk_refuses_stays_in_memory_until_it_is_writte
     run.checkpoint.close()
     assert len(run.said) == 2 and "it is tried again in 0.01 s" in run.said[0]
     (kept,) = shared.iterdir()
-    assert memory.sweep("another") == [] and kept.exists()  # even if its process is gone
+    assert memory.sweep("another") == ([], {}) and kept.exists()  # even if its process is gone
     with pytest.raises(CheckpointMismatch):
         Run(tmp_path / "run", every=0, heads="4")
-    assert memory.sweep("another") == [] and "kept" in (kept / "owner").read_text()
+    assert memory.sweep("another") == ([], {}) and "kept" in (kept / "owner").read_text()
     again = Run(tmp_path / "run", every=0)
     assert again.at == ("memory", 5)
     again.checkpoint.finish(5, notes)
@@ -548,7 +548,7 @@ def test_what_lies_beside_a_state_and_is_not_as_it_was_written_is_no_state(
 
 def test_left_over_segments_are_swept_but_not_those_of_the_living(shared: Path) -> None:
     def left(run: str, owner: str) -> Path:
-        made = memory.Memory(run, 0, 1)
+        made = memory.Memory(run, shared / "no-folder", 0, 1)
         (made.folder / "owner").write_text(owner)
         return made.folder
 
@@ -562,10 +562,41 @@ def test_left_over_segments_are_swept_but_not_those_of_the_living(shared: Path) 
     foreign.mkdir(mode=0o777)
     foreign.chmod(0o777)
     (foreign / "owner").write_text(dead)
-    assert memory.sweep("own") == gone
+    assert memory.sweep("own") == (gone, {})
     assert len(list(shared.iterdir())) == 5
     with pytest.raises(GlakeError, match="no private folder"):
-        memory.Memory("open", 0, 1)
+        memory.Memory("open", shared, 0, 1)
+
+
+def test_the_only_state_of_a_killed_job_outlasts_other_jobs(tmp_path: Path, shared: Path) -> None:
+    killed = Run(tmp_path / "killed", every=0).steps(1, 6)
+    killed.killed()
+    (left,) = shared.iterdir()
+    _, began, here = memory._process(os.getpid()).split()
+    dead = f"{2**22 + 1} {began} {here}"
+    (left / "owner").write_text(dead)
+    other = Run(tmp_path / "other", every=0).steps(1, 1)
+    assert str(tmp_path / "killed") in other.said[0] and "kept" in other.said[0]
+    other.checkpoint.finish(1, {})
+    again = Run(tmp_path / "killed", every=8)
+    assert again.at == ("memory", 6)
+    again.steps(7, 9).killed()
+    (left / "owner").write_text(dead)
+    assert memory.sweep("another") == ([], {left: tmp_path / "killed"})  # newer than step 8 on disk
+
+
+def test_a_state_in_memory_that_nothing_would_go_on_from_is_swept(
+    tmp_path: Path, shared: Path
+) -> None:
+    _, began, here = memory._process(os.getpid()).split()
+    for every in (6, 0):
+        Run(tmp_path / "run", every=every).steps(1, 6).killed()
+        (left,) = shared.iterdir()
+        (left / "owner").write_text(f"{2**22 + 1} {began} {here}")
+        if every == 0:  # no checkpoint is as new, but the folder is gone
+            shutil.rmtree(tmp_path / "run")
+        assert memory.sweep("another") == ([left], {})
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
 
 
 def test_the_checksum_sees_every_byte() -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -153,6 +154,18 @@ def test_a_dry_run_leaves_the_users_states_alone(
     assert config.checkpoint.folder == str(folder) and not export.exists()  # left as given
     assert {path: path.stat().st_mtime_ns for path in folder.glob("step-*/*")} == before
     assert ((folder / "log.jsonl").read_bytes() == log) == (not numbers)  # real losses are logged
+
+
+def test_steps_that_are_done_again_are_named(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    loop.train(tiny(text, folder, 4, checkpoint__every="2", checkpoint__keep="9"))
+    assert "done again" not in capsys.readouterr().err
+    shutil.rmtree(folder / "step-00000004")
+    loop.train(tiny(text, folder, 5))
+    told = "the log has 4 steps of this run, and no state after step 2 is left: steps 3 to 4 are"
+    assert told in capsys.readouterr().err
 
 
 def test_accumulation_gives_the_same_gradients(text: Path, tmp_path: Path) -> None:
