@@ -78,6 +78,15 @@ def test_a_bad_line_is_named(bad, field):
     assert str(error).startswith(f"t:4: {field}: ")
 
 
+@pytest.mark.parametrize("last", ["f", "a 2 10", "a 2 1000000 0 tag extra", "s", "f 12"])
+def test_a_bad_last_line_without_an_end_may_be_a_broken_recording(last):
+    with pytest.raises(errors.TraceError, match=r"^t:2: .*killed: delete the line"):
+        parse(f"a 1 100 0\n{last}")
+    with pytest.raises(errors.TraceError) as ended:
+        parse(f"a 1 100 0\n{last}\n")
+    assert "killed" not in str(ended.value)
+
+
 def test_double_free_is_named():
     with pytest.raises(errors.TraceError, match="t:3: id: 1 is not a live block"):
         parse("a 1 100 0\nf 1\nf 1\n")

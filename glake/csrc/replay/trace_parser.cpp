@@ -35,7 +35,11 @@ std::string quoted(std::string_view text) {
 }  // namespace
 
 void TraceParser::fail(const std::string& field, const std::string& reason) const {
-  throw TraceError(file_, line_, field, reason);
+  throw TraceError(file_, line_, field,
+                   unended_ ? reason +
+                                  "; the file ends in this line without a line break, as a "
+                                  "recording does that was killed: delete the line to use the rest"
+                            : reason);
 }
 
 void TraceParser::feed(std::string_view chunk) {
@@ -63,7 +67,9 @@ void TraceParser::feed(std::string_view chunk) {
 
 void TraceParser::finish() {
   if (!partial_.empty()) {
+    unended_ = true;
     parse_line(partial_);
+    unended_ = false;
     partial_.clear();
   }
   if (!any_event_) fail("op", "the trace ends without an event");

@@ -48,6 +48,7 @@ class TraceParser {
   std::string partial_;
   std::string_view rest_;
   uint64_t line_ = 1;
+  bool unended_ = false;  // the line in hand is the last, and no line break follows it
   std::unordered_map<uint64_t, Live> live_;
   uint32_t most_live_ = 0;
   std::vector<uint32_t> free_indices_;
