@@ -29,6 +29,11 @@ def test_snapshot_and_history_of_plain_blocks() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_segments_that_are_not_paused_add_up() -> None:
+    done = run("paused_segments.py")
+    assert done.returncode == 0, done.stderr
+
+
 def test_check_and_findings_name_the_damage() -> None:
     done = run("damage.py", GLAKE_DEBUG="guard,poison,sync")
     assert done.returncode == 0, done.stderr
