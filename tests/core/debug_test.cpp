@@ -203,7 +203,7 @@ TEST(out_of_memory_names_the_holders) {
   void* b = get(3 * kMiB);
   CHECK(glake_malloc(8 * kMiB, 0, nullptr) == nullptr);
   const std::string text = test::last_error();
-  CHECK_TEXT(has(text, "9.00 MiB in 1 block: tag \"weights\""), text);
+  CHECK_TEXT(has(text, "\nLargest holders:\n  9.00 MiB in 1 block: tag \"weights\""), text);
   CHECK_TEXT(has(text, "3.00 MiB in 1 block: blocks allocated at") && has(text, "debug_test"),
              text);
   OK(glake_free(a));

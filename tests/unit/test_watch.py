@@ -43,6 +43,11 @@ def test_check_and_findings_name_the_damage() -> None:
     assert done.stdout.splitlines()[-1] == "2 []"
 
 
+def test_texts_of_the_debug_modes() -> None:
+    done = run("debug_texts.py", GLAKE_DEBUG="guard,poison,trace,sync")
+    assert done.returncode == 0, done.stderr
+
+
 def test_tag_decorates_and_ends_with_an_exception() -> None:
     done = run("tags.py")
     assert done.returncode == 0, done.stderr

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace glake {
@@ -24,6 +25,17 @@ inline size_t printable_length(std::string_view text) {
   constexpr uint32_t kLeast[] = {0, 0, 0xa0, 0x800, 0x10000};
   const bool surrogate = code >= 0xd800 && code <= 0xdfff;
   return code >= kLeast[length] && code <= 0x10ffff && !surrogate ? length : 0;
+}
+
+// The text with `_` in place of each control character, each byte that is no UTF-8, and each
+// `also`.
+inline std::string printable(std::string text, char also = '_') {
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = printable_length(std::string_view(text).substr(at));
+    if (length == 0 || text[at] == also) text[at] = '_';
+    at += length == 0 ? 1 : length;
+  }
+  return text;
 }
 
 }  // namespace glake

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/tuning.h"
+#include "base/utf8.h"
 #include "driver/device_scope.h"
 #include "heap/device_allocator.h"
 #include "memory/fair_mutex.h"
@@ -151,13 +152,10 @@ std::string DebugDevice::explain(Address ptr) {
   }
   if (freed == nullptr) return "";
   std::string text = " has been freed already: a block of " + std::to_string(freed->requested) +
-                     " bytes" + (freed->tag != nullptr ? std::string(", tag ") + freed->tag : "");
-  for (const auto& [title, context] :
-       {std::pair{"allocated", &freed->allocated}, std::pair{"freed", &freed->freed}}) {
-    std::string stack = context->describe();
-    if (!stack.empty()) text += std::string("\n  ") + title + " at:\n" + stack;
-  }
-  return text;
+                     " bytes" +
+                     (freed->tag != nullptr ? ", tag \"" + printable(freed->tag) + "\"" : "");
+  return text + freed->allocated.described("\n  allocated at:") +
+         freed->freed.described("\n  freed at:");
 }
 
 void DebugDevice::forget(Address home, Bytes bytes) { filled_.cut(home, home + bytes); }

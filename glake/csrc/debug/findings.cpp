@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "base/tuning.h"
+#include "base/utf8.h"
 
 namespace glake {
 namespace {
@@ -12,17 +13,6 @@ template <typename... Values>
 std::string format(const char* pattern, Values... values) {
   char text[256];
   std::snprintf(text, sizeof text, pattern, values...);
-  return text;
-}
-
-std::string indented(const char* title, const ContextRef& context) {
-  std::string stack = context.describe();
-  if (stack.empty()) return "";
-  std::string text = std::string("\n  ") + title + ":\n    ";
-  for (char c : stack) {
-    text += c;
-    if (c == '\n') text += "    ";
-  }
   return text;
 }
 
@@ -44,7 +34,7 @@ std::string Finding::text() const {
   const Holding& b = *block;
   std::string text = std::string("glake debug: ") + words(kind);
   text += format(": block 0x%" PRIx64 " of %s", b.ptr, counted(b.requested, "byte").c_str());
-  if (b.tag != nullptr) text += std::string(", tag \"") + b.tag + "\"";
+  if (b.tag != nullptr) text += ", tag \"" + printable(b.tag) + "\"";
   text += format(", stream 0x%" PRIx64 ", cuda:%d", static_cast<uint64_t>(b.stream), b.device);
   text += format(": %s changed, the first at offset %" PRId64 ", the last at offset %" PRId64
                  " from its start;",
@@ -54,7 +44,7 @@ std::string Finding::text() const {
                    byte.offset, byte.expected, byte.found);
   }
   if (count > bytes.size()) text += ", ...";
-  return text + indented("allocated at", b.allocated) + indented("freed at", b.freed);
+  return text + b.allocated.described("\n  allocated at:") + b.freed.described("\n  freed at:");
 }
 
 bool find_damage(const char* bytes, Bytes n, uint8_t expected, int64_t offset, Finding* finding) {

@@ -12,7 +12,7 @@ void Limits::set_fraction(double fraction) {
   const Bytes limit =
       fits ? static_cast<Bytes>(fraction * static_cast<double>(device_.memory.total())) : 0;
   if (limit < kGranule) {
-    throw Error(GLAKE_INVALID_ARGUMENT, "a limit of " + exact_text(fraction) +
+    throw Error(GLAKE_INVALID_ARGUMENT, "a limit of " + significant_text(fraction, 6) +
                                             " of the device's memory: it takes a fraction above 0 "
                                             "and up to 1, of at least one granule of 2 MiB");
   }

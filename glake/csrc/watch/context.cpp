@@ -109,6 +109,17 @@ std::string ContextRef::describe() const {
   return text;
 }
 
+std::string ContextRef::described(const char* title) const {
+  std::string stack = describe();
+  if (stack.empty()) return "";
+  std::string text = std::string(title) + "\n    ";
+  for (char c : stack) {
+    text += c;
+    if (c == '\n') text += "    ";
+  }
+  return text;
+}
+
 ContextRef capture_context(const glake_context_hooks* hooks) {
   if (hooks == nullptr) hooks = &kFrames;
   void* value = nullptr;

@@ -43,6 +43,8 @@ class ContextRef {
   }
   // The stack as text, a line per frame; "" if there is none. No lock may be held.
   std::string describe() const;
+  // The same under a title, in the form of messages; "" if there is no stack.
+  std::string described(const char* title) const;
 
  private:
   bool glake_made_it() const;

@@ -15,13 +15,7 @@ constexpr size_t kMaxTag = 1024;
 
 // In the format a tag has no blanks, and only printable characters.
 std::string as_tag(const char* text) {
-  std::string tag(text, strnlen(text, kMaxTag));
-  for (size_t at = 0; at < tag.size();) {
-    const size_t length = printable_length(std::string_view(tag).substr(at));
-    if (length == 0 || tag[at] == ' ') tag[at] = '_';
-    at += length == 0 ? 1 : length;
-  }
-  return tag;
+  return printable(std::string(text, strnlen(text, kMaxTag)), ' ');
 }
 
 }  // namespace

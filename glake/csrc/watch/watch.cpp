@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/tuning.h"
+#include "base/utf8.h"
 
 namespace glake {
 namespace {
@@ -178,11 +179,9 @@ std::string Watch::top_holders(int device) {
   std::map<std::string, Holder> holders;
   size_t described = 0;
   for (const Note& note : notes) {
-    std::string who = note.tag != nullptr ? std::string("tag \"") + note.tag + "\"" : "";
+    std::string who = note.tag != nullptr ? "tag \"" + printable(note.tag) + "\"" : "";
     if (note.tag == nullptr && note.context && described++ < Tuning::kHoldersDescribed) {
-      who = "blocks allocated at\n    ";
-      for (char c : note.context.describe())
-        who += c == '\n' ? std::string("\n    ") : std::string(1, c);
+      who = note.context.described("blocks allocated at");
     }
     if (who.empty()) continue;
     holders[who].bytes += note.requested;
@@ -196,7 +195,7 @@ std::string Watch::top_holders(int device) {
     const auto& [who, held] = order[i];
     text += "\n  " + size_text(held.bytes) + " in " + counted(held.blocks, "block") + ": " + who;
   }
-  return text.empty() ? "" : " Largest holders:" + text;
+  return text.empty() ? "" : "\nLargest holders:" + text;
 }
 
 }  // namespace glake

@@ -1,5 +1,7 @@
 #include "torch/cuda/device_statistics.h"
 
+#include <c10/core/AllocatorConfig.h>
+
 #include <algorithm>
 
 #include "torch/cuda/calls.h"
@@ -47,9 +49,13 @@ void DeviceStatistics::for_pools(int device, Act&& act) {
 }
 
 caching::DeviceStats DeviceStatistics::of(c10::DeviceIndex device, bool by_pool) {
+  caching::DeviceStats stats;
   // A look must not open a device.
-  if (!devices_.used(devices_.checked(device))) return {};
-  caching::DeviceStats stats = own_stats(library_, device);
+  const bool used = devices_.used(devices_.checked(device));
+  if (used) stats = own_stats(library_, device);
+  stats.max_split_size =
+      static_cast<int64_t>(c10::CachingAllocator::AcceleratorAllocatorConfig::max_split_size());
+  if (!used) return stats;
   foreign_.add_to(&stats, device);
   set_oom_rejections(&stats, observers_.rejections(device));
   const Reserved reserved = reserved_by_pool(device, kStatsByPool && by_pool);

@@ -172,3 +172,9 @@ def case_free_memory_of_the_device_is_told():
     assert torch.cuda.mem_get_info()[0] >= free
     used = torch.cuda.device_memory_used()
     assert abs(total - torch.cuda.mem_get_info()[0] - used) < 64 * MIB
+
+
+def case_the_limit_of_splits_is_told():
+    u8(1)
+    for device in (0, 1):
+        assert torch.cuda.memory_stats(device)["max_split_size"] == -1  # none is set
