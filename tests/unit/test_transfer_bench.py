@@ -243,6 +243,18 @@ def test_the_same_each_time() -> None:
             assert row == other
 
 
+def test_calls_into_one_context_wait_for_each_other() -> None:
+    """GPU 0 pushes the first hop of each path out of it, so its context gets calls for all."""
+    platforms = bench.platforms_of("hgx_h100_h200")
+    rates = {}
+    for lock in bench.CALL_LOCKS:
+        rows = bench.measure(platforms, [64 * MIB], call_lock=lock, transfers=["d2h"])
+        assert {row["call_lock"] for row in rows} == {lock}
+        assert all(row["achieved"] >= 0.98 * row["plain"] for row in rows)
+        (rates[lock],) = (row["achieved"] for row in rows if row["host"] == "interleaved")
+    assert 0.7 * rates["none"] < rates["context"] < 0.97 * rates["none"]
+
+
 def test_polled_completion_takes_time_and_keeps_the_gain() -> None:
     platforms = bench.platforms_of("dgx_a100")
     some = ["h2d", "d2h", "h2d:pair*", "all-d2h", "d2h:queue", "p2p*"]
@@ -293,6 +305,8 @@ def test_a_wrong_number_of_machines_is_refused(given: str) -> None:
 
 
 def test_an_unknown_completion_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="context, none"):
+        bench.measure(bench.platforms_of("dgx_a100"), [64 * MIB], call_lock="gpu")
     with pytest.raises(InvalidArgument, match="polled, instant"):
         bench.measure(bench.platforms_of("dgx_a100"), [64 * MIB], completion="asked")
 

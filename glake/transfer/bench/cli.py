@@ -52,6 +52,11 @@ def bench() -> None:
     "[default: enqueued]",
 )  # fmt: skip
 @click.option(
+    "--call-lock", type=click.Choice(run.CALL_LOCKS), default="context", show_default=True,
+    help="Which calls of other threads an enqueueing call waits for: those into the same context, "
+    "as a driver may do, or none.",
+)  # fmt: skip
+@click.option(
     "--worlds", is_flag=True,
     help="Measure with what calls and waits cost on a GPU, and without, and print a line for each "
     "platform. Leave out --completion and --order then.  [--sizes: " + two_worlds.SIZES + "]",
@@ -67,6 +72,7 @@ def transfer(
     pages: bool,
     completion: str | None,
     order: str | None,
+    call_lock: str,
     worlds: bool,
     as_json: bool,
     plot: str | None,
@@ -86,7 +92,7 @@ def transfer(
         rows: list[run.Row] = []
         one = completion or "polled", order or "enqueued"
         for how in (two_worlds.NEW, two_worlds.OLD) if worlds else (one,):
-            rows += _measured(platforms, found, only, pages, *how)
+            rows += _measured(platforms, found, only, pages, *how, call_lock)
         if wanted is not None:
             from glake.transfer.bench.plot import draw
 
@@ -128,6 +134,7 @@ def _measured(
     pages: bool,
     completion: str,
     order: str,
+    call_lock: str,
 ) -> list[run.Row]:
     shown = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -146,6 +153,7 @@ def _measured(
             pages=pages,
             completion=completion,
             order=order,
+            call_lock=call_lock,
             transfers=only,
             progress=advance,
         )

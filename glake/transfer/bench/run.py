@@ -29,6 +29,7 @@ MOST_COPY = 16 * GIB
 MOST_MADE = 1000
 COMPLETIONS = ("polled", "instant")
 ORDERS = ("enqueued", "held")
+CALL_LOCKS = ("context", "none")
 _AT_ONCE = 2
 _SILENT_S: float = 300  # seconds: a child that sends no row for so long counts as hanging
 _INSIDE = "platform"  # the platform's name in the child's file; its own name may be any text
@@ -93,6 +94,7 @@ def measure(
     pages: bool = False,
     completion: str = "polled",
     order: str = "enqueued",
+    call_lock: str = "context",
     transfers: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> list[Row]:
@@ -107,6 +109,8 @@ def measure(
         order: the option copy_order, one of ORDERS. With "enqueued", calls that enqueue work take
             their time on the clock, in every thread. Otherwise the time of the caller's calls is
             added.
+        call_lock: which calls of other threads such a call waits for, one of CALL_LOCKS: those into
+            the same context, or none.
         transfers: patterns of the transfers to measure ("h2d*"); none: all.
         progress: called with (platform, rows done, all rows), from several threads.
 
@@ -119,15 +123,18 @@ def measure(
             f"{len(platforms)} platforms, sizes {list(sizes)}: give one of each at least, sizes "
             f"from 1 to {MOST_COPY}"
         )
-    if completion not in COMPLETIONS:
-        raise InvalidArgument(f"completion {completion!r}: give one of {', '.join(COMPLETIONS)}")
-    if order not in ORDERS:
-        raise InvalidArgument(f"order {order!r}: give one of {', '.join(ORDERS)}")
+    for what, given, known in (
+        ("completion", completion, COMPLETIONS),
+        ("order", order, ORDERS),
+        ("call_lock", call_lock, CALL_LOCKS),
+    ):
+        if given not in known:
+            raise InvalidArgument(f"{what} {given!r}: give one of {', '.join(known)}")
     for name, platform in platforms.items():
         _require_rates(name, platform)
     _require_transfers(transfers, platforms.values())
     bounds.require_solver()
-    settings = {"SIM_COMPLETION": completion, "COPY_ORDER": order}
+    settings = {"SIM_COMPLETION": completion, "COPY_ORDER": order, "SIM_CALL_LOCK": call_lock}
     request = {"sizes": sorted(set(sizes)), "pages": pages, "transfers": list(transfers)}
     children = [_Child(name, each, request, settings) for name, each in platforms.items()]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -253,6 +260,7 @@ class _Child:
                         "platform": self._name,
                         "completion": self._settings["SIM_COMPLETION"],
                         "order": self._settings["COPY_ORDER"],
+                        "call_lock": self._settings["SIM_CALL_LOCK"],
                     }
                     row = {**told["row"], **own}
                     row["missed"] = missed(row, self._platform)
