@@ -263,6 +263,7 @@ class FileEngine:
                 f"of {self.block} bytes here, and a file 2^63 bytes"
             )
         gpu = flat.gpu_of(memory)
+        stream = flat.stream_of(memory, gpu)
         try:
             file = _opened(path, write, self._direct)
         except FileFailed:
@@ -273,7 +274,7 @@ class FileEngine:
             file.gds = self._gds.open(f"/proc/self/fd/{file.cached}", write)
         pieces = list(cut(at, memory.bytes, self.block))
         going = FileTransfer(file.path, memory.bytes, len(pieces), memory)
-        request = _Request(file, memory.address, gpu, flat.stream_of(memory, gpu), going)
+        request = _Request(file, memory.address, gpu, stream, going)
         begun = 0
         with self._lock:  # close() waits for all pieces or sees none
             threads = self._threads
