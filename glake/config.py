@@ -411,8 +411,8 @@ class Config:
     sim_memory: int | None = _option(
         "", OrNone(Size(granule=True)), 'bytes of 2MiB and more ("1GiB")',
         "memory of each device", _SIM,
-        "The default is 1GiB; with phantom=1 it is 80GiB, and under PyTorch's CPU tensors what the "
-        "host can spare.",
+        "The default is 1GiB; with phantom=1 it is 80GiB, and under PyTorch's CPU tensors, without "
+        "a shared machine, what the host can spare.",
     )  # fmt: skip
     sim_context_memory: int = _option(
         "0", Size(granule=True, nothing="0"), '0, or bytes of 2MiB and more ("616MiB")',

@@ -88,7 +88,8 @@ def install(settings: Config, strict: bool) -> None:
             "GLAKE_SIM_PHANTOM=1 keeps the books only, and torch needs memory behind its tensors: "
             "unset it, or use `glake replay`, which is phantom"
         )
-    if settings.sim_memory is None and settings.driver.split(":")[0] == "sim":
+    own = settings.sim_machine is None  # processes of one machine must say the same size
+    if own and settings.sim_memory is None and settings.driver.split(":")[0] == "sim":
         simcuda.configure("memory", default_memory())
     text = ctypes.create_string_buffer(1024)
     where = str(glake.library_path()).encode()

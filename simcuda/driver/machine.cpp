@@ -137,7 +137,10 @@ CUresult Machine::enter_state(const Options& options, int devices, bool first) {
     return fail(CUDA_ERROR_INVALID_VALUE,
                 "machine " + options.machine + " runs with " + std::to_string(state_->devices) +
                     " devices of " + std::to_string(state_->memory_bytes) +
-                    " bytes; this process asked for another (or another version of simcuda)");
+                    " bytes; this process asked for " + std::to_string(devices) + " of " +
+                    std::to_string(options.memory) +
+                    " (options devices and memory), for another option phantom, or has another "
+                    "version of simcuda");
   }
   if (options.phantom) {
     close(memory_fd_);

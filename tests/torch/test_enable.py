@@ -1,5 +1,7 @@
 """glake.enable(), the memory it serves, and what stays outside."""
 
+import os
+
 
 def test_enable_after_tensors_exist(passes):
     assert passes("enabled_late.py", on=False) == []
@@ -19,6 +21,12 @@ def test_out_of_memory_is_torchs_and_training_goes_on(passes):
 
 def test_inside_and_outside(passes):
     assert passes("inside_and_outside.py") == []
+
+
+def test_processes_of_one_machine_have_the_same_memory(passes):
+    machine = f"torch-{os.getpid()}"
+    given = {"SIM_MACHINE": machine, "SIM_MEMORY": None}
+    assert passes("shares_a_machine.py", on=False, **given) == [str(4 << 20)]
 
 
 def test_eight_threads(passes):

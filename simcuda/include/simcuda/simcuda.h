@@ -33,7 +33,7 @@ struct CUevent_st;
  *       devices (default: the preset's).
  *   memory: bytes of 2MiB and more ("1GiB")
  *       memory of each device. The default is 1GiB; with phantom=1 it is 80GiB, and under PyTorch's
- *       CPU tensors what the host can spare.
+ *       CPU tensors, without a shared machine, what the host can spare.
  *   context_memory (default 0): 0, or bytes of 2MiB and more ("616MiB")
  *       memory that each CUDA context takes of its device. On a GPU a context and its loaded code
  *       take hundreds of MiB.
