@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import shutil
-import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -20,6 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from glake.ending import ended_tidily
 from glake.errors import GlakeError, PlanError
 from glake.trace import planner
 from glake.trace.fake_cuda import recording_torch
@@ -124,7 +121,7 @@ def plan(target: str, **given: Any) -> None:
     under allocation policies. A job that does not fit is a result: the exit code stays 0.
     """
     started = time.monotonic()
-    with _ended_tidily():
+    with ended_tidily():
         try:
             made = _plan(target, given)
         except (GlakeError, OSError) as error:
@@ -136,26 +133,6 @@ def plan(target: str, **given: Any) -> None:
             click.echo(json.dumps(made.to_json(), indent=1))
         else:
             _print(made, time.monotonic() - started, given)
-
-
-@contextlib.contextmanager
-def _ended_tidily() -> Iterator[None]:
-    """Ends the command on SIGTERM and SIGHUP as Ctrl-C does: the recording process ends first. The
-    exit status is 128 plus the signal's number."""
-
-    def end(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        for each in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(each) is signal.SIG_DFL:
-                before[each] = signal.signal(each, end)
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 def _as_typed(text: str, given: dict[str, Any]) -> str:

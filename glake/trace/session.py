@@ -4,6 +4,7 @@ user's job."""
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -90,11 +91,20 @@ def _run(
         for number in range(job.steps):
             progress(number + 1, f"step {number}")
             recorder.step(number)
-            step(number)
+            _require_run(step(number))
         if recorder.allocations == 0:
             raise PlanError(_NOTHING.format(device=job.device))
         recorder.flush()
         recorder.end_bytes = recorder.live_bytes
+
+
+def _require_run(returned: Any) -> None:
+    """Refuses what a call of the step returned, if that means that none of it has run yet."""
+    if inspect.isgenerator(returned) or inspect.isawaitable(returned):
+        raise BadTarget(
+            f"step(i) returned a {type(returned).__name__}, so nothing of it has run: give a plain "
+            "function, without yield and async"
+        )
 
 
 _NOTHING = (

@@ -243,6 +243,21 @@ def empty(job):
     return lambda i: None
 
 
+def generates(job):
+    def step(i):
+        nn.Linear(64, 64, device=job.device)
+        yield i
+
+    return step
+
+
+def awaits(job):
+    async def step(i):
+        nn.Linear(64, 64, device=job.device)
+
+    return step
+
+
 def no_step(job):
     nn.Linear(64, 64, device=job.device)
 

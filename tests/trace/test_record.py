@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from glake.errors import PlanError
+from glake.errors import BadTarget, PlanError
 from glake.trace.job import Job
 from glake.trace.record import record
 
@@ -155,3 +155,6 @@ def test_a_job_that_exits_is_told_with_the_line_and_its_last_words(recorded):
 def test_jobs_that_make_no_sense(recorded):
     with pytest.raises(PlanError, match="allocated nothing on the device"):
         recorded("empty", steps=1)
+    for function, made in (("generates", "generator"), ("awaits", "coroutine")):
+        with pytest.raises(BadTarget, match=f"returned a {made}, so nothing of it has run"):
+            recorded(function, steps=1)
