@@ -2,32 +2,38 @@
 process.
 
 glake_autoload starts this at the end of `import torch` in every process of a dry run. Each process
-that uses a GPU writes one JSON file into the folder named by the environment, after steps and at
-its end. The parent watches how the process ends. The script itself is not changed.
+that uses a GPU writes one JSON file into the folder named by the environment, four times a second
+and at its end. The parent watches how the process ends. The script itself is not changed.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
+import functools
+import importlib
 import json
+import multiprocessing.process
 import os
 import re
 import resource
 import statistics
 import sys
+import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from glake import simcuda
 from glake.dryrun.gpus import outside_bytes
 from glake.trace.replay import default_costs
 
 VARIABLE = "_GLAKE_DRY_RUN"  # not GLAKE_...: it is no option of glake's
-_LEAST_BETWEEN = 0.25  # seconds between two reports of a running process
+_BETWEEN = 0.25  # seconds between two reports of a running process
 _MOST_HISTORY = 4096
 _MOST_REFUSALS = 64
 _HOLDERS = 12
@@ -75,9 +81,14 @@ class _Watch:
         self._folder = folder
         self._snapshot = snapshot
         self._outside = outside
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begins with nothing known, in a new process."""
         self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._over = threading.Event()
         self._steps = 0
-        self._written = 0.0
         self._history: list[tuple[int, int]] = []
         self._driver_history: list[tuple[int, float]] = []
         self._stepped_at: list[float] = []
@@ -93,17 +104,69 @@ class _Watch:
         register_optimizer_step_post_hook(lambda *_: self._stepped())
         torch.cuda._lazy_call(self._initialized)
         atexit.register(self._leave)
+        os.register_at_fork(after_in_child=self._begin)
+        self._see_exits()
+        self._see_errors()
+
+    def _see_exits(self) -> None:
+        """Sees ends without atexit. Forked children of multiprocessing end so."""
+        exit_now = os._exit
+
+        @functools.wraps(exit_now)
+        def leave(status: int) -> NoReturn:
+            self._leave()
+            exit_now(status)
+
+        os._exit = leave
+
+    def _see_errors(self) -> None:
+        """Sees the exception that ends this process, also in ranks of torch.multiprocessing.spawn,
+        which catches it."""
         said = sys.excepthook
 
         def hook(
             kind: type[BaseException], error: BaseException, trace: TracebackType | None
         ) -> None:
-            self._error = f"{kind.__name__}: {error}"
-            if library_refused(self._error) and _cuda_is_used():
-                self._note_library()
+            self._note(error)
             said(kind, error, trace)
 
         sys.excepthook = hook
+        process: Any = multiprocessing.process.BaseProcess
+        run = process.run
+
+        @functools.wraps(run)
+        def run_noting(this: Any) -> None:
+            with self._noting():
+                run(this)
+
+        process.run = run_noting
+        # torch.multiprocessing.spawn is a function of the same name as its module.
+        module: Any = importlib.import_module("torch.multiprocessing.spawn")
+        wrapped = module._wrap
+
+        @functools.wraps(wrapped)  # it keeps the name, by which it is pickled
+        def wrap(function: Callable[..., Any], *rest: Any) -> None:
+            def noting(*args: Any) -> None:
+                with self._noting():
+                    function(*args)
+
+            wrapped(noting, *rest)
+
+        module._wrap = wrap
+
+    @contextlib.contextmanager
+    def _noting(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            if not isinstance(error, SystemExit):
+                self._note(error)
+            raise
+
+    def _note(self, error: BaseException) -> None:
+        self._error = f"{type(error).__name__}: {error}"
+        if library_refused(self._error) and _cuda_is_used():
+            self._note_library()
 
     def _initialized(self) -> None:
         """Called when CUDA has just been initialised in this process."""
@@ -123,10 +186,19 @@ class _Watch:
             "all" if self._snapshot else "state", stacks="python"
         )
         self._write()
+        threading.Thread(target=self._keep_writing, name="glake-dry-run", daemon=True).start()
+
+    def _keep_writing(self) -> None:
+        """Runs on a thread. Nobody may know when the process will end, or has no time to say so."""
+        over = self._over
+        while not over.wait(_BETWEEN):
+            with self._lock:
+                if not over.is_set():  # else the last report may be there already
+                    self._write()
 
     def _stepped(self) -> None:
         self._steps += 1
-        if not _cuda_is_used() or os.getpid() != self._pid:
+        if not _cuda_is_used():
             return
         held = self._measure()
         if len(self._history) < _MOST_HISTORY:
@@ -134,8 +206,6 @@ class _Watch:
             self._stepped_at.append(time.monotonic())
             calls = _driver_calls()
             self._driver_history.append((sum(calls.values()), _driver_us(calls)))
-        if time.monotonic() - self._written >= _LEAST_BETWEEN:
-            self._write()
 
     def _measure(self) -> tuple[int, int]:
         """Notes the peaks. Returns the present reserved and allocated bytes of the device that
@@ -147,7 +217,8 @@ class _Watch:
             stats = torch._C._cuda_memoryStats(device)
             for kind in ("allocated_bytes", "reserved_bytes"):
                 peak = int(stats[kind]["all"]["peak"])
-                self._peaks[device, kind] = max(self._peaks[device, kind], peak)
+                with self._lock:
+                    self._peaks[device, kind] = max(self._peaks[device, kind], peak)
             now = [
                 int(stats[kind]["all"]["current"]) for kind in ("reserved_bytes", "allocated_bytes")
             ]
@@ -174,8 +245,9 @@ class _Watch:
         self._refusals.append({**found, "holders": _holders(device)})
 
     def _leave(self) -> None:
-        if os.getpid() != self._pid or not _cuda_is_used():
+        if self._over.is_set() or not _cuda_is_used():
             return
+        self._over.set()
         files = []
         if self._snapshot:
             import torch
@@ -189,30 +261,30 @@ class _Watch:
         """Writes the report whole or not at all, because the process may be killed at any time."""
         self._measure()
         calls = _driver_calls()
-        report = {
-            "rank": _rank(),
-            "steps": self._steps,
-            "outside_bytes": self._outside,
-            "peaks": [[device, kind, peak] for (device, kind), peak in self._peaks.items()],
-            "driver_calls": calls,
-            "driver_us": _driver_us(calls),
-            "driver_us_by": {
-                table: sum(simcuda.cost_by_us(table, name) for name in calls)
-                for table in default_costs()
-            },
-            "host_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            "refused": self._refused,
-            "refusals": self._refusals,
-            "history": self._history,
-            "driver_history": self._driver_history,
-            "step_seconds": _median_between(self._stepped_at),
-            "error": self._error,
-            "files": files or [],
-        }
-        made = self._folder / f"{self._pid}.part"
-        made.write_text(json.dumps(report))
-        made.rename(self._folder / f"{self._pid}.json")
-        self._written = time.monotonic()
+        with self._lock:
+            report = {
+                "rank": _rank(),
+                "steps": self._steps,
+                "outside_bytes": self._outside,
+                "peaks": [[device, kind, peak] for (device, kind), peak in self._peaks.items()],
+                "driver_calls": calls,
+                "driver_us": _driver_us(calls),
+                "driver_us_by": {
+                    table: sum(simcuda.cost_by_us(table, name) for name in calls)
+                    for table in default_costs()
+                },
+                "host_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                "refused": self._refused,
+                "refusals": self._refusals,
+                "history": self._history,
+                "driver_history": self._driver_history,
+                "step_seconds": _median_between(self._stepped_at),
+                "error": self._error,
+                "files": files or [],
+            }
+            made = self._folder / f"{self._pid}.part"
+            made.write_text(json.dumps(report))
+            made.rename(self._folder / f"{self._pid}.json")
 
 
 def _driver_calls() -> dict[str, int]:

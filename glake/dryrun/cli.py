@@ -19,6 +19,7 @@ from glake.dryrun import run as jobs
 from glake.dryrun.gpus import MODELS
 from glake.dryrun.result import DryRun, verdict
 from glake.dryrun.run import ALLOCATORS, DEFAULT_ALLOCATORS
+from glake.ending import ended_tidily
 from glake.units import micros, size
 
 
@@ -62,20 +63,23 @@ def dry_run(
     if html_path is not None:
         html.require(html_path)
     console = Console(stderr=True)
-    runs = jobs.dry_run(
-        script,
-        *args,
-        gpus=given["gpus"],
-        memory=given["memory"],
-        allocators=given["allocators"].split(","),
-        outside=given["outside"],
-        numbers=given["numbers"],
-        capacity_search=given["capacity_search"],
-        keep=given["out"],
-        as_module=given["as_module"],
-        output=sys.stderr.fileno() if as_json else None,
-        progress=lambda text: console.print(f"[dim]dry run: {escape(text)}[/dim]", highlight=False),
-    )
+    with ended_tidily():
+        runs = jobs.dry_run(
+            script,
+            *args,
+            gpus=given["gpus"],
+            memory=given["memory"],
+            allocators=given["allocators"].split(","),
+            outside=given["outside"],
+            numbers=given["numbers"],
+            capacity_search=given["capacity_search"],
+            keep=given["out"],
+            as_module=given["as_module"],
+            output=sys.stderr.fileno() if as_json else None,
+            progress=lambda text: console.print(
+                f"[dim]dry run: {escape(text)}[/dim]", highlight=False
+            ),
+        )
     if html_path is not None:
         Path(html_path).write_text(html.report(runs, " ".join((script, *args))))
     if as_json:

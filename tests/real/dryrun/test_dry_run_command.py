@@ -1,6 +1,8 @@
 """`glake dry-run` on unmodified scripts, by PyTorch's CUDA build on simulated GPUs."""
 
 import json
+import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -111,6 +113,40 @@ def test_a_library_that_finds_no_memory_is_a_result_too(dry_run):
     said = " ".join(stdout.split())
     assert "out of memory" in said and "smallest GPU" in said
     assert "was refused memory on cuda:0 after 0 steps" in said and "cublasCreate" in said
+
+
+@pytest.mark.parametrize("way", ["return", "exit_now", "killed"])
+def test_forked_ranks_report_however_they_end(dry_run, way):
+    job = ["--json", "--allocator", "native"]
+    row = found(dry_run(*job, PROGRAMS / "forked_ranks.py", way))["native"]
+    layer = (2048 * 2048 + 2048) * 4
+    assert row["ranks"] == 2 and row["steps"] == 3 and row["driver_calls"] > 0
+    assert layer + 32 * MIB <= row["peak_allocated_bytes"] < 5 * layer + 32 * MIB
+
+
+def test_a_library_that_finds_no_memory_in_a_spawned_rank(dry_run):
+    """torch.multiprocessing.spawn catches what its ranks raise."""
+    job = ["--json", "--allocator", "native", "--memory", "64MiB", "--outside", 0]
+    row = found(dry_run(*job, PROGRAMS / "spawned_ranks.py"))["native"]
+    assert "CUBLAS_STATUS_ALLOC_FAILED" in row["oom"]["message"]
+    assert row["oom"]["holders"][0]["bytes"] == 48 * MIB
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_job_and_leaves_nothing(real_python, tmp_path, number):
+    command = [real_python, "-m", "glake.cli", "dry-run", "--allocator", "native"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    script = str(PROGRAMS / "sleeps.py")
+    with subprocess.Popen(
+        [*command, script], stdout=subprocess.PIPE, text=True, env=environment
+    ) as run:
+        assert run.stdout is not None
+        job = int(run.stdout.readline())
+        run.send_signal(number)
+        assert run.wait(60) == 128 + number
+    with pytest.raises(ProcessLookupError):
+        os.kill(job, 0)
+    assert not list(tmp_path.glob("glake-dry-run-*"))
 
 
 def test_snapshots_are_kept_and_become_traces(dry_run, real_python, tmp_path):
