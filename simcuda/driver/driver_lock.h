@@ -13,7 +13,8 @@
 //
 // A call's own time (option call_time) is a second lock, that of a context: the calls of several
 // threads that enqueue work in one context take their times one after the other (option call_lock).
-// No document promises that they run side by side, and no GPU was asked.
+// No document promises that they run side by side, and no GPU was asked. A device's contexts count
+// as one.
 #pragma once
 
 #include <map>
@@ -64,7 +65,7 @@ class DriverLock {
   Contexts* contexts_ = nullptr;
   bool on_ = false, by_context_ = false;
   OpPtr holder_;                       // the call under way that blocks others
-  std::map<int, uint64_t> free_from_;  // by device: when its context has no calls left to make
+  std::map<int, uint64_t> free_from_;  // by device: when the calls into its context are over
 };
 
 }  // namespace simcuda

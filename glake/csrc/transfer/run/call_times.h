@@ -18,7 +18,7 @@ double chunk_calls_ns(const Path& path, double chunks, size_t buffers, bool join
 class CallTimes {
  public:
   void add(const Path& path, double chunks, size_t buffers, bool joined);
-  // Adds ns to the thread of a path.
+  // Adds calls of the path's thread that do not depend on its chunks.
   void add_once(const Path& path, double ns) { of_thread_[path.worker] += ns; }
   size_t threads() const { return of_thread_.size(); }
   // Until all calls are made.
