@@ -86,12 +86,11 @@ class Finder {
     return way;
   }
   // Whether there may be a hop between the two. There may be one between the host and a GPU, and
-  // between GPUs with NVLink or under one PCIe switch. If only a root complex joins two GPUs, a way
-  // over host memory is no slower, and works everywhere.
+  // between GPUs that can have peer access. Over a root complex a copy between peers loads the same
+  // links as one over host memory, but not the memory.
   bool reaches(const Place& from, const Place& to) const {
     if (from.host() && to.host()) return false;
-    if (from.host() || to.host() || topology_.linked(from.gpu, to.gpu)) return true;
-    return topology_.peers(from.gpu, to.gpu) && topology_.same_switch(from.gpu, to.gpu);
+    return from.host() || to.host() || topology_.peers(from.gpu, to.gpu);
   }
 
   std::string name(const Place& place) const {

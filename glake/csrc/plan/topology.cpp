@@ -266,8 +266,11 @@ bool Topology::linked(int a, int b) const {
 
 // Over PCIe only GPUs under one socket are peers, because drivers allow that on every machine.
 bool Topology::peers(int a, int b) const {
-  return a != b && (linked(a, b) || socket_of(a) == socket_of(b));
+  if (a == b || refused_.count(std::minmax(a, b)) != 0) return false;
+  return linked(a, b) || socket_of(a) == socket_of(b);
 }
+
+void Topology::refuse_peers(int a, int b) { refused_.insert(std::minmax(a, b)); }
 
 bool Topology::same_switch(int a, int b) const {
   const Route route = over_pcie(gpu(a), gpu(b));

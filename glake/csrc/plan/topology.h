@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -79,7 +80,8 @@ class Topology {
   Route device_to_device(int from, int to) const;
   Route host_to_host(int node) const;
   bool linked(int a, int b) const;       // by NVLink, directly or through the switch
-  bool peers(int a, int b) const;        // peer access is possible
+  bool peers(int a, int b) const;        // peer access is possible, unless the driver refuses it
+  void refuse_peers(int a, int b);       // it does, in one direction at least
   bool same_switch(int a, int b) const;  // over PCIe without passing a root complex
 
   // Max-min fair rates of the flows, in bytes per nanosecond. A weight says how many equal flows
@@ -101,8 +103,9 @@ class Topology {
 
   int gpus_ = 0, sockets_ = 0;
   uint64_t copy_ns_ = 0;
-  std::vector<int> socket_;        // of each GPU
-  std::vector<int> node_sockets_;  // of each NUMA node
+  std::vector<int> socket_;                // of each GPU
+  std::vector<int> node_sockets_;          // of each NUMA node
+  std::set<std::pair<int, int>> refused_;  // pairs of GPUs, the lower one first
   std::map<std::pair<std::string, std::string>, int> edges_;
   std::vector<std::string> names_;
   std::map<std::string, std::vector<std::string>> next_;  // by node: where its edges lead

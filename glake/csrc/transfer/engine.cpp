@@ -21,10 +21,30 @@ bool told(RemoteGpus& remote, const Request& request) {
          request.parts.total() >= TransferTuning::kLongCopy;
 }
 
-std::unique_ptr<topology::Topology> parsed(const std::string& platform, const std::string& name) {
+// A topology says nothing of peer access over PCIe, so the driver is asked. Of GPUs that it does
+// not show, only those under one PCIe switch are taken for peers.
+void ask_for_peers(Driver& driver, topology::Topology* topology) {
+  const int shown = driver.device_count();
+  const auto reaches = [&](int from, int to) {
+    bool yes = false;
+    return driver.can_access_peer(from, to, &yes).ok() && yes;
+  };
+  for (int b = 1; b < topology->gpus(); ++b) {
+    for (int a = 0; a < b; ++a) {
+      if (topology->linked(a, b) || !topology->peers(a, b)) continue;
+      const bool peers = b < shown ? reaches(a, b) && reaches(b, a) : topology->same_switch(a, b);
+      if (!peers) topology->refuse_peers(a, b);
+    }
+  }
+}
+
+std::unique_ptr<topology::Topology> parsed(Driver& driver, const std::string& platform,
+                                           const std::string& name) {
   if (platform.empty()) return nullptr;
   try {
-    return std::make_unique<topology::Topology>(topology::Topology::parse(platform, name));
+    auto topology = std::make_unique<topology::Topology>(topology::Topology::parse(platform, name));
+    ask_for_peers(driver, topology.get());
+    return topology;
   } catch (const topology::TopologyError& e) {
     throw Error(GLAKE_INVALID_ARGUMENT, std::string("the topology: ") + e.what());
   }
@@ -40,7 +60,7 @@ Engine::Engine(Driver& driver, std::unique_ptr<Allocator> allocator, const std::
                const std::string& name, bool enqueue)
     : driver_(driver),
       allocator_(std::move(allocator)),
-      topology_(parsed(platform, name)),
+      topology_(parsed(driver, platform, name)),
       devices_(driver, *allocator_),
       remote_(driver, devices_.count()),
       scheduler_(driver, topology_.get(), devices_.count()),
