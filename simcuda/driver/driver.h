@@ -101,7 +101,7 @@ template <class Body>
 CUresult locked(Symbol symbol, uint64_t pages, Body&& body) {
   return call(symbol, pages, [&](Driver& driver) {
     Lock lock(driver.mutex);
-    const DriverLock::Turn turn(&driver.calls, &lock, symbol, pages);
+    const DriverLock::Turn turn(&driver.calls, &lock, symbol, {pages, {}});
     return body(driver);
   });
 }
@@ -137,7 +137,7 @@ template <class Body>
 CUresult blocking(Symbol symbol, Body&& body) {
   return call(symbol, 0, [&](Driver& driver) -> CUresult {
     Lock lock(driver.mutex);
-    const DriverLock::Turn turn(&driver.calls, &lock, symbol, 0);
+    const DriverLock::Turn turn(&driver.calls, &lock, symbol, {});
     Context* context = driver.contexts.current();
     if (context == nullptr) return no_context();
     const CUresult lost = driver.scheduler->lost().error(context->device);
@@ -150,17 +150,24 @@ CUresult no_device();
 
 // Finds the stream that a call names. The default ones need a current context. The body gets the
 // stream's handle in the table, because the stream may be gone once the lock was released.
-template <class Body>
-CUresult on_stream_blocking(Symbol symbol, CUstream handle, Body&& body) {
+// `load` says what the call's time depends on.
+template <class Loaded, class Body>
+CUresult on_stream_loaded(Symbol symbol, CUstream handle, Loaded&& load, Body&& body) {
   return call(symbol, 0, [&](Driver& driver) -> CUresult {
     Lock lock(driver.mutex);
-    const DriverLock::Turn turn(&driver.calls, &lock, symbol, 0);
+    const DriverLock::Turn turn(&driver.calls, &lock, symbol, load(driver));
     const Context* current = driver.contexts.current();
     const Stream* stream = driver.streams.resolve(handle, current);
     if (stream == nullptr) return current == nullptr ? no_context() : bad_handle("stream");
     const CUresult lost = driver.scheduler->lost().error(stream->device);
     return lost == CUDA_SUCCESS ? body(driver, stream->id, &lock) : lost;
   });
+}
+
+template <class Body>
+CUresult on_stream_blocking(Symbol symbol, CUstream handle, Body&& body) {
+  return on_stream_loaded(
+      symbol, handle, [](Driver&) { return DriverLock::Load{}; }, std::forward<Body>(body));
 }
 
 template <class Body>

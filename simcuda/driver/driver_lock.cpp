@@ -73,10 +73,11 @@ LockSide lock_side(Symbol symbol) {
   }
 }
 
-DriverLock::Turn::Turn(DriverLock* owner, Lock* lock, Symbol symbol, uint64_t pages)
-    : Turn(owner, lock, symbol, pages, lock_side(symbol)) {}
+DriverLock::Turn::Turn(DriverLock* owner, Lock* lock, Symbol symbol, const Load& load)
+    : Turn(owner, lock, symbol, load, lock_side(symbol)) {}
 
-DriverLock::Turn::Turn(DriverLock* owner, Lock* lock, Symbol symbol, uint64_t pages, LockSide side)
+DriverLock::Turn::Turn(DriverLock* owner, Lock* lock, Symbol symbol, const Load& load,
+                       LockSide side)
     : owner_(owner) {
   if (side == LockSide::kNone) return;
   Waits& waits = owner->scheduler_->waits();
@@ -91,19 +92,22 @@ DriverLock::Turn::Turn(DriverLock* owner, Lock* lock, Symbol symbol, uint64_t pa
   const bool takes_time = side == LockSide::kShared || (side == LockSide::kExcludes && owner->on_);
   if (takes_time && call_time()) {
     const CallCost price = books().price(static_cast<int>(symbol));
-    const double us =
-        price.first_us + static_cast<double>(pages > 1 ? pages - 1 : 0) * price.further_us;
-    waits.sleep(lock, owner->wait_ns(static_cast<uint64_t>(us * 1000)));
+    const double us = price.first_us +
+                      static_cast<double>(load.pages > 1 ? load.pages - 1 : 0) * price.further_us;
+    waits.sleep(lock, owner->wait_ns(static_cast<uint64_t>(us * 1000), load.devices));
   }
 }
 
 // For how long a call that begins now keeps its thread, if it takes `own_ns` itself.
-uint64_t DriverLock::wait_ns(uint64_t own_ns) {
+uint64_t DriverLock::wait_ns(uint64_t own_ns, std::vector<int> devices) {
   if (!by_context_) return own_ns;
+  if (devices.empty()) devices.push_back(contexts_->device());
   const uint64_t now = scheduler_->clock().now_ns();
-  uint64_t& free_from = free_from_[contexts_->device()];
-  free_from = std::max(free_from, now) + own_ns;
-  return free_from - now;
+  uint64_t until = now;
+  for (const int device : devices) until = std::max(until, free_from_[device]);
+  until += own_ns;
+  for (const int device : devices) free_from_[device] = until;
+  return until - now;
 }
 
 DriverLock::Turn::~Turn() {

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <map>
+#include <vector>
 
 #include "context.h"
 #include "scheduler.h"
@@ -44,11 +45,17 @@ class DriverLock {
     by_context_ = by_context;
   }
 
+  // What a call's time depends on, apart from its kind: pages, copies or nodes of a graph. The call
+  // goes into the contexts of these devices; if there are none, into the current one.
+  struct Load {
+    uint64_t pages = 0;
+    std::vector<int> devices;
+  };
   // One call's time under the lock. The driver's mutex is held, and may be released meanwhile.
   class Turn {
    public:
-    Turn(DriverLock* owner, Lock* lock, Symbol symbol, uint64_t pages);
-    Turn(DriverLock* owner, Lock* lock, Symbol symbol, uint64_t pages, LockSide side);
+    Turn(DriverLock* owner, Lock* lock, Symbol symbol, const Load& load);
+    Turn(DriverLock* owner, Lock* lock, Symbol symbol, const Load& load, LockSide side);
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
     ~Turn();
@@ -59,7 +66,7 @@ class DriverLock {
   };
 
  private:
-  uint64_t wait_ns(uint64_t own_ns);
+  uint64_t wait_ns(uint64_t own_ns, std::vector<int> devices);
 
   Scheduler* scheduler_ = nullptr;
   Contexts* contexts_ = nullptr;

@@ -38,7 +38,7 @@ CUresult submit_batch(CUstream handle, const Batch& batch, size_t* failed) {
   if (failed != nullptr) *failed = SIZE_MAX;  // as the driver says "none in particular"
   return call(CALL(cuMemcpyBatchAsync), batch.count, [&](Driver& driver) -> CUresult {
     Lock lock(driver.mutex);
-    const DriverLock::Turn turn(&driver.calls, &lock, CALL(cuMemcpyBatchAsync), 0);
+    const DriverLock::Turn turn(&driver.calls, &lock, CALL(cuMemcpyBatchAsync), {batch.count, {}});
     if (handle == nullptr || handle == CU_STREAM_LEGACY) {
       return fail(CUDA_ERROR_INVALID_VALUE, "cuMemcpyBatchAsync: not on the legacy stream");
     }

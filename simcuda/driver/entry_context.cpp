@@ -32,7 +32,7 @@ CUresult at_refs(Symbol symbol, CUdevice device, uint32_t refs, Body&& body) {
     }
     Lock lock(driver.mutex);
     const bool alone = driver.contexts.primary(device)->refs == refs;
-    const DriverLock::Turn turn(&driver.calls, &lock, symbol, 0,
+    const DriverLock::Turn turn(&driver.calls, &lock, symbol, {},
                                 alone ? LockSide::kWaitsAndExcludes : LockSide::kNone);
     return body(driver, *driver.contexts.primary(device));
   });

@@ -67,6 +67,12 @@ CUresult instantiate(Driver* driver, CUgraphExec* result, CUgraph handle,
     return fail(CUDA_ERROR_NOT_SUPPORTED, "cuGraphInstantiate: simcuda launches from the host");
   }
   GraphInstance made;
+  for (const GraphNode& node : graph->nodes) {
+    const int device = node.op->device;
+    if (device >= 0 && std::count(made.devices.begin(), made.devices.end(), device) == 0) {
+      made.devices.push_back(device);
+    }
+  }
   made.nodes = std::make_shared<const std::vector<GraphNode>>(graph->nodes);
   if (!graph->objects.empty()) made.objects = std::make_shared<const HeldObjects>(graph->objects);
   *result = reinterpret_cast<CUgraphExec>(driver->graphs.instances().add(std::move(made)));
@@ -142,10 +148,20 @@ CUresult launch(Driver* driver, Stream* stream, GraphInstance* instance) {
   return CUDA_SUCCESS;
 }
 
+GraphInstance* instance_of(Driver* driver, CUgraphExec handle) {
+  return driver->graphs.instances().find(reinterpret_cast<uint64_t>(handle));
+}
+
+// No document says that a launch leaves other threads' calls into its nodes' contexts alone.
 template <class Body>
 CUresult on_instance(Symbol symbol, CUgraphExec handle, CUstream stream, Body&& body) {
-  return on_stream_blocking(symbol, stream, [&](Driver& driver, uint64_t id, Lock* lock) {
-    GraphInstance* instance = driver.graphs.instances().find(reinterpret_cast<uint64_t>(handle));
+  const auto load = [&](Driver& driver) -> DriverLock::Load {
+    const GraphInstance* instance = instance_of(&driver, handle);
+    if (instance == nullptr) return {};
+    return {instance->nodes->size(), instance->devices};
+  };
+  return on_stream_loaded(symbol, stream, load, [&](Driver& driver, uint64_t id, Lock* lock) {
+    GraphInstance* instance = instance_of(&driver, handle);
     if (instance == nullptr) return bad_handle("graph instance");
     const CUresult result = body(driver, *driver.streams.find(id), instance);
     driver.scheduler->waits().make_room(lock);

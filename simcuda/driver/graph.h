@@ -41,6 +41,7 @@ struct GraphInstance {
   std::shared_ptr<const std::vector<GraphNode>> nodes;
   std::shared_ptr<const HeldObjects> objects;  // launches under way hold them too
   OpPtr last;                                  // the end of its last launch
+  std::vector<int> devices;                    // whose contexts its nodes are in
 };
 
 class Graphs {

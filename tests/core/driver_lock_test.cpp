@@ -313,6 +313,31 @@ TEST(calls_into_one_context_follow_each_other) {
   }
 }
 
+TEST(a_launch_takes_time_for_each_node) {
+  constexpr size_t kCopies = 11, kPart = 64 * 1024;
+  Node node("dgx_a100", {{"memory", "512MiB"}, {"call_time", "1"}});
+  node.count_streams = false;
+  CHECK(simcuda_configure("call_us", "cuGraphLaunch=2+1") == 0);
+  const Buffer from(kPinned, kCopies * kPart), to(kPinned, kCopies * kPart);
+  test::CurrentContext context(0);
+  const Stream stream;
+  CU(cuStreamBeginCapture(stream.handle, CU_STREAM_CAPTURE_MODE_RELAXED));
+  for (size_t at = 0; at < kCopies * kPart; at += kPart) {
+    CU(cuMemcpyAsync(to.at() + at, from.at() + at, kPart, stream.handle));
+  }
+  CUgraph graph = nullptr;
+  CU(cuStreamEndCapture(stream.handle, &graph));
+  CUgraphExec instance = nullptr;
+  CU(cuGraphInstantiateWithFlags(&instance, graph, 0));
+  const uint64_t begin = simcuda_now_ns();
+  CU(cuGraphLaunch(instance, stream.handle));
+  const uint64_t launch = simcuda_now_ns() - begin;
+  CHECK_TEXT(launch == 2000 + (kCopies - 1) * 1000, std::to_string(launch));
+  CU(cuStreamSynchronize(stream.handle));
+  CU(cuGraphExecDestroy(instance));
+  CU(cuGraphDestroy(graph));
+}
+
 // Calls one of the API's other functions in each round.
 void use_api(int round, CUstream stream, uint64_t id) {
   constexpr glake_pool kPool{7, 0};
