@@ -465,6 +465,12 @@ class Config:
         "which calls of other threads a call that takes time on the clock waits for", _SIM,
         "context: those into the same context, as nobody promises that they run side by side.",
     )  # fmt: skip
+    sim_pcie_peers: str = _option(
+        "socket", _choice("socket", "switch", "none"), "socket, switch or none",
+        "which GPUs without NVLink may access each other's memory", _SIM,
+        "socket: those under one socket. switch: those under one PCIe switch. none: no GPUs, as on "
+        "boards and in virtual machines whose driver allows no peer access over PCIe.",
+    )  # fmt: skip
     sim_visible_devices: bool = _option(
         "0", parse_flag, "0 or 1", "1: CUDA_VISIBLE_DEVICES hides GPUs of the simulated machine",
         _SIM,

@@ -128,6 +128,17 @@ static CUresult load_topology(const std::string& path, const std::string& preset
   return CUDA_SUCCESS;
 }
 
+static void refuse_peers(glake::PciePeersKind allowed, Topology* topology) {
+  using Kind = glake::PciePeersKind;
+  if (allowed == Kind::kSocket) return;
+  for (int b = 1; b < topology->gpus(); ++b) {
+    for (int a = 0; a < b; ++a) {
+      if (topology->linked(a, b)) continue;
+      if (allowed == Kind::kNone || !topology->same_switch(a, b)) topology->refuse_peers(a, b);
+    }
+  }
+}
+
 // Computes the options in use, with every default filled in, and loads the platform.
 static CUresult settle(const Given& given, Options* options, Topology* topology) {
   std::string why;
@@ -139,6 +150,7 @@ static CUresult settle(const Given& given, Options* options, Topology* topology)
   if (options->platforms.empty()) options->platforms = beside_library("platforms.json");
   const CUresult result = load_topology(options->platforms, options->preset, topology);
   if (result != CUDA_SUCCESS) return result;
+  refuse_peers(options->pcie_peers, topology);
   if (options->devices == 0) options->devices = topology->gpus();
   if (options->devices <= topology->gpus()) return CUDA_SUCCESS;
   return fail(CUDA_ERROR_INVALID_VALUE,
@@ -146,10 +158,9 @@ static CUresult settle(const Given& given, Options* options, Topology* topology)
                   " devices, option devices asks for " + std::to_string(options->devices));
 }
 
-CUresult describe(Options* options) {
+CUresult describe(Options* options, Topology* topology) {
   std::lock_guard<std::mutex> lock(start_mutex);
-  Topology topology;
-  return settle(given_options(), options, &topology);
+  return settle(given_options(), options, topology);
 }
 
 static CUresult choose_gpus(const Options& options, VisibleGpus* gpus) {

@@ -74,8 +74,8 @@ extern std::atomic<bool> forked;
 CUresult initialize();
 // Whether CUDA_VISIBLE_DEVICES counts (simcuda_obey_visible_devices in runtime.h).
 extern std::atomic<bool> obey_visible_devices;
-// The options that a driver would have if it started now. It is not started.
-CUresult describe(Options* options);
+// The options and the platform that a driver would have if it started now. It is not started.
+CUresult describe(Options* options, Topology* topology);
 CUresult not_initialized();
 
 // The work common to all exported calls: books, faults, state, and catching all exceptions.

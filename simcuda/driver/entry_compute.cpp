@@ -35,10 +35,11 @@ bool simcuda::missed_in_cover() {
 }
 
 int simcuda_phantom(void) {
-  Options options;
   const Driver* driver = running.load(std::memory_order_acquire);
   if (driver != nullptr) return driver->options.phantom ? 1 : 0;
-  return describe(&options) == CUDA_SUCCESS && options.phantom ? 1 : 0;
+  Options options;
+  Topology topology;
+  return describe(&options, &topology) == CUDA_SUCCESS && options.phantom ? 1 : 0;
 }
 
 int simcuda_numbers(int on) {

@@ -150,7 +150,8 @@ size_t simcuda_missing(char* json, size_t capacity, int clear) {
 int simcuda_machine(simcuda_machine_facts* facts) {
   if (facts == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Options options;
-  const CUresult result = describe(&options);
+  Topology topology;
+  const CUresult result = describe(&options, &topology);
   if (result != CUDA_SUCCESS) return result;
   if (options.preset.size() >= sizeof facts->preset ||
       options.platforms.size() >= sizeof facts->platforms) {
@@ -159,6 +160,11 @@ int simcuda_machine(simcuda_machine_facts* facts) {
   *facts = {};
   facts->devices = options.devices;
   facts->memory_bytes = options.memory;
+  for (int a = 0; a < topology.gpus(); ++a) {
+    for (int b = 0; b < topology.gpus(); ++b) {
+      if (topology.peers(a, b)) facts->peers[a] |= 1u << b;
+    }
+  }
   std::strcpy(facts->preset, options.preset.c_str());
   std::strcpy(facts->platforms, options.platforms.c_str());
   return CUDA_SUCCESS;

@@ -40,6 +40,7 @@ SIMCUDA_API size_t simcuda_missing(char* json, size_t capacity, int clear);
 struct simcuda_machine_facts {
   int devices;
   uint64_t memory_bytes; /* of each */
+  uint32_t peers[16];    /* by GPU: a bit for each GPU with which peer access is possible */
   char preset[128];
   char platforms[1024]; /* path of the platforms file */
 };

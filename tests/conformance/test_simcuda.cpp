@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "sim_harness.h"
+#include "simcuda/driver/runtime.h"
 
 // The newest header does not declare this function, and uses its name for another one.
 extern "C" CUresult cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device);
@@ -307,6 +308,67 @@ void check_grants_follow_the_topology() {
   TRUE(reach == 0);
 }
 
+// GPUs 0 and 1 are under one PCIe switch, and an NVLink joins GPUs 2 and 3.
+void check_pcie_peers() {
+  char path[] = "/tmp/glake-platforms-XXXXXX";
+  const int file = mkstemp(path);
+  TRUE(file >= 0);
+  std::string text = "{\"per_copy_us\": 8, \"box\": {\"gpus\": 4, \"sockets\": [[0, 1, 2, 3]], ";
+  std::string before = "\"edges\": [";
+  for (const auto& [a, b] : std::vector<std::pair<std::string, std::string>>{{"m0", "s0"},
+                                                                             {"s0", "u0"},
+                                                                             {"u0", "g0"},
+                                                                             {"u0", "g1"},
+                                                                             {"s0", "g2"},
+                                                                             {"s0", "g3"},
+                                                                             {"g2", "g3"}}) {
+    text += before + "[\"" + a + "\", \"" + b + "\", 20], [\"" + b + "\", \"" + a + "\", 20]";
+    before = ", ";
+  }
+  text += "]}}";
+  TRUE(write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+  close(file);
+  struct Allowed {
+    const char* option;
+    bool under_switch, under_socket;
+  };
+  for (const Allowed& allowed :
+       {Allowed{"socket", true, true}, {"switch", true, false}, {"none", false, false}}) {
+    Sim sim({{"platforms", path}, {"preset", "box"}, {"pcie_peers", allowed.option}});
+    simcuda_machine_facts facts{};
+    OK(simcuda_machine(&facts));  // as NVML tells it
+    for (int a = 0; a < 4; ++a) {
+      for (int b = 0; b < 4; ++b) {
+        if (a == b) continue;
+        const bool peers = a + b == 5   ? true
+                           : a + b == 1 ? allowed.under_switch
+                                        : allowed.under_socket;
+        int reach = -1, supported = -1;
+        OK(cuDeviceCanAccessPeer(&reach, a, b));
+        OK(cuDeviceGetP2PAttribute(&supported, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, a, b));
+        TRUE(reach == peers && supported == peers && (facts.peers[a] >> b & 1) == peers);
+        CUcontext other = nullptr;
+        OK(cuDevicePrimaryCtxRetain(&other, b));
+        sim.use(a);
+        GIVES(peers ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
+              cuCtxEnablePeerAccess(other, 0));
+        const CUresult granted = peers ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+        Mapped memory(kGranule, a);
+        GIVES(granted, grant(memory.at, kGranule, b));
+        memory.free();
+        CUmemoryPool pool = nullptr;
+        OK(cuDeviceGetDefaultMemPool(&pool, a));
+        CUmemAccessDesc desc{};
+        desc.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+        desc.location.id = b;
+        desc.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        GIVES(granted, cuMemPoolSetAccess(pool, &desc, 1));
+      }
+    }
+  }
+  unlink(path);
+}
+
 void check_ticks() {
   const Sim sim({{"phantom", "1"}, {"complete_after", "3"}});
   CUstream a = new_stream(), b = new_stream();
@@ -436,6 +498,7 @@ int main(int argc, char** argv) {
           {"neighbours share a kernel mapping", check_neighbours_share_a_kernel_mapping},
           {"kernel mappings are counted", check_kernel_mappings_are_counted},
           {"grants follow the topology", check_grants_follow_the_topology},
+          {"peers over PCIe", check_pcie_peers},
           {"ticks", check_ticks},
           {"phantom memory", check_phantom_memory},
           {"contexts take memory", check_context_memory},

@@ -95,6 +95,7 @@ def test_values(name: str, text: str, value: Any) -> None:
         ("copy_order", "events"),
         ("sim_driver_lock", "writer"),
         ("sim_call_time", "2"),
+        ("sim_pcie_peers", "1"),
         ("view_budget", "0.5"),
         ("view_budget", "1001"),
         ("view_budget", "nan"),

@@ -66,6 +66,10 @@ struct CUevent_st;
  *   call_lock (default context): context or none
  *       which calls of other threads a call that takes time on the clock waits for. context: those
  *       into the same context, as nobody promises that they run side by side.
+ *   pcie_peers (default socket): socket, switch or none
+ *       which GPUs without NVLink may access each other's memory. socket: those under one socket.
+ *       switch: those under one PCIe switch. none: no GPUs, as on boards and in virtual machines
+ *       whose driver allows no peer access over PCIe.
  *   visible_devices (default 0): 0 or 1
  *       1: CUDA_VISIBLE_DEVICES hides GPUs of the simulated machine.
  *   pace (default 0): a whole number to 1000000

@@ -139,5 +139,5 @@ NVML(nvmlDeviceGetP2PStatus)(const Device* one, const Device* other, int, int* s
   if (known != kSuccess) return known;
   const Status mine = check(one);
   if (mine != kSuccess) return mine;
-  return put(one, status, machine()->topology.peers(one->index, other->index) ? 0 : 1);
+  return put(one, status, (machine()->facts.peers[one->index] >> other->index & 1) != 0 ? 0 : 1);
 }
