@@ -458,6 +458,39 @@ TEST(three_relays_in_a_row) {
   CHECK_TEXT(taken == 2, std::to_string(taken));
 }
 
+// Two pairs of GPUs with NVLink, and host memory that carries 4 GB/s. Beside the plain copy only a
+// hop from pair to pair over the root complex brings another 10 GB/s.
+TEST(hops_between_peers_over_a_root_complex) {
+  Topology pairs = machine(4, {{"m0", "s0", 4},
+                               {"s0", "g0", 10},
+                               {"s0", "g1", 10},
+                               {"s0", "g2", 10},
+                               {"s0", "g3", 10},
+                               {"g0", "g1", 50},
+                               {"g2", "g3", 50}});
+  const std::vector<Demand> ends{{Place{0}, Place{3}}};
+  const auto crosses = [](const TransferPlan& plan) {
+    return std::any_of(plan.paths.begin(), plan.paths.end(), [](const PlannedPath& planned) {
+      const std::vector<Hop>& hops = planned.path.hops;
+      return hops.size() > 1 && std::any_of(hops.begin(), hops.end(), [](const Hop& hop) {
+               return !hop.from.host() && !hop.to.host() && hop.from.gpu / 2 != hop.to.gpu / 2;
+             });
+    });
+  };
+  const Planner::Plans peers = Planner(pairs).plan(ends);
+  check_sound(pairs, ends, peers);
+  CHECK_TEXT(crosses(peers[0]) && peers[0].rate > 19.9, text_of(peers[0]));
+  for (const int a : {0, 1}) {
+    for (const int b : {2, 3}) pairs.refuse_peers(b, a);
+  }
+  CHECK(!pairs.peers(1, 2) && pairs.peers(0, 1));
+  const Planner::Plans others = Planner(pairs).plan(ends);
+  check_sound(pairs, ends, others);
+  CHECK_TEXT(!crosses(others[0]) && has_path(others[0], "cuda:0>cuda:1>cpu>cuda:2>cuda:3") &&
+                 others[0].rate > 13.9 && others[0].rate < 14.1,
+             text_of(others[0]));
+}
+
 // From GPU 0 to GPU 5 of a DGX-1, four of the six relayed paths begin over GPU 3 or GPU 4. Each of
 // the six has a thread of its own, and a path with one relay has that relay's.
 TEST(paths_that_share_a_relay_have_threads_of_their_own) {

@@ -1,11 +1,14 @@
 """Runs each file of inside/ in its own Python, because a process has one driver and one engine."""
 
+import itertools
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from glake.platforms import Edge, Platform, file_text
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -73,6 +76,31 @@ def test_exit_while_a_copy_runs(held: str, size: int) -> None:
 def test_fork_is_a_typed_error() -> None:
     done = run("programs/forked_copy.py")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+PAIRS = {(0, 1), (2, 3)}  # of GPUs with NVLink
+
+
+@pytest.mark.parametrize("peers", ["socket", "none"])
+def test_hops_between_peers_over_a_root_complex(peers: str, tmp_path: Path) -> None:
+    """Host memory is slow, so a hop between GPUs without NVLink brings more, where the driver
+    allows it."""
+    sides = [("m0", "s0", 4.0), *((("s0", f"g{gpu}", 10.0)) for gpu in range(4))]
+    sides += [(f"g{a}", f"g{b}", 50.0) for a, b in sorted(PAIRS)]
+    edges = [Edge(*ends) for a, b, rate in sides for ends in ((a, b, rate), (b, a, rate))]
+    machine = tmp_path / "platforms.json"
+    machine.write_text(file_text({"pairs": Platform(4, ((0, 1, 2, 3),), tuple(edges))}))
+    done = run(
+        "programs/gpu_to_gpu.py", "0", "3",
+        DRIVER="sim:pairs", SIM_PLATFORMS=str(machine), SIM_PCIE_PEERS=peers,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    paths = [line.split(">") for line in done.stdout.split()]
+    hops = {hop for path in paths if len(path) > 2 for hop in itertools.pairwise(path)}
+    linked = {(f"cuda:{a}", f"cuda:{b}") for pair in PAIRS for a, b in (pair, pair[::-1])}
+    crossing = {hop for hop in hops if all(end.startswith("cuda:") for end in hop)} - linked
+    assert bool(crossing) == (peers == "socket"), paths
+    assert any("cpu" in path for path in paths) == (peers == "none"), paths
 
 
 def test_memory_of_another_process() -> None:

@@ -231,8 +231,8 @@ class Ledger:
         return [(a, b) for a in near for b in far if a != b and self._next_to(a, b)]
 
     def _next_to(self, a: int, b: int) -> bool:
-        """Whether a path may go from one GPU to the other, in either direction: by NVLink, or below
-        one PCIe switch."""
+        """Whether NVLink or one PCIe switch joins the GPUs, in either direction. A hop over a root
+        complex brings copies to and from the host nothing."""
         names = self._graph.edges()
         for ends in (((a, 0), (b, 0)), ((b, 0), (a, 0))):
             route = self._graph.route(*ends)
