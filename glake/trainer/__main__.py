@@ -81,7 +81,7 @@ def configured(
             made.set(path, value)
     for change in changes:
         path, equals, text = change.partition("=")
-        if not equals:
+        if not equals or not path.strip():
             raise InvalidOption(f"--set {change}: write it as PATH=VALUE")
         # The value is taken with its white space, because a separator may consist of it. "PATH =
         # VALUE" is accepted as well.

@@ -113,6 +113,11 @@ def _files(path: Path, pattern: str) -> list[Path]:
                 f"{path}: {len(found)} files match {pattern!r}, none of them text; data.pattern "
                 "chooses others"
             )
+    elif path.exists():
+        raise DataMissing(
+            f"{path} is a device, a pipe or a socket: the trainer reads its text from a file or "
+            "folder, as often as it needs it; write the text to a file"
+        )
     else:
         raise DataMissing(
             f"there is no file or folder {str(path)!r} of text to train on: name one with "

@@ -147,6 +147,8 @@ def test_wrong_input_says_what_to_do(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(DataMissing, match="no file or folder .*gone.*--data"):
         data(tmp_path / "gone")
     (tmp_path / "empty").touch()
+    with pytest.raises(DataMissing, match="/dev/null is a device, a pipe or a socket"):
+        read("/dev/null", "**/*", "", "bytes")
     with pytest.raises(DataMissing, match="empty"):
         data(tmp_path / "empty")
     (tmp_path / "nothing").mkdir()

@@ -440,6 +440,7 @@ def test_the_command(text: Path, tmp_path: Path) -> None:
         (["--config", "gpt-tiny", "--data", str(tmp_path / "gone")], "DataMissing: there is no"),
         (["--config", str(tmp_path / "gone.toml")], "gone.toml: No such file"),
         (["--config", "gpt-tiny", "--set", "steps"], "write it as PATH=VALUE"),
+        (["--config", "gpt-tiny", "--set", " =3"], "write it as PATH=VALUE"),
         ([], "--config says what to train"),
         (["--config", "mine.yaml"], "--config mine.yaml: an experiment is a TOML file"),
         (["--config", "a" * 5000], "aaa: File name too long"),
