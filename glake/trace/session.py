@@ -78,6 +78,7 @@ def _run(
                 f"make_step returned {type(step).__name__}: it must return the function that does "
                 "step i, def step(i): ..."
             )
+        _require_number(step)
         with recorder.paused():
             recorder.name_parameters(_root_modules())
         recorder.setup_bytes = recorder.live_bytes
@@ -96,6 +97,20 @@ def _run(
             raise PlanError(_NOTHING.format(device=job.device))
         recorder.flush()
         recorder.end_bytes = recorder.live_bytes
+
+
+def _require_number(step: Step) -> None:
+    try:
+        signature = inspect.signature(step)
+    except (TypeError, ValueError):  # a function that is not Python's may have none
+        return
+    try:
+        signature.bind(0)
+    except TypeError as error:
+        raise BadTarget(
+            f"make_step returned {getattr(step, '__name__', 'a function')}{signature}, which "
+            f"cannot be called with the number of a step ({error}): def step(i): ..."
+        ) from None
 
 
 def _require_run(returned: Any) -> None:
@@ -243,7 +258,10 @@ def _root_modules() -> list[Any]:
 
 
 def _facts(recorder: Recorder, job: Job) -> dict[str, Any]:
-    facts: dict[str, Any] = {key: " ".join(str(each).split()) for key, each in job.facts.items()}
+    # Text of several lines, or a key that is no text, has no place in a trace's header.
+    facts: dict[str, Any] = {
+        str(key): " ".join(str(each).split()) for key, each in job.facts.items()
+    }
     told = recorder.expected.assumptions
     if told:
         facts["assumptions"] = "; ".join(f"{text} ({count} times)" for text, count in told.items())

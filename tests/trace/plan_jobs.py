@@ -148,6 +148,7 @@ def sharded(job):
 def everything(job):
     """All that recorders get wrong: streams, attention, routing, host memory, reduced precision."""
     job.facts["model"] = "a bit\nof everything"
+    job.facts[3] = "three"  # type: ignore[index]
     linear = nn.Linear(64, 64, device=job.device)
     experts = nn.ModuleList(nn.Linear(64, 64, device=job.device) for _ in range(4))
     scaler, optimizer = torch.amp.GradScaler(), torch.optim.SGD(linear.parameters(), 0.1)
@@ -247,6 +248,14 @@ def generates(job):
     def step(i):
         nn.Linear(64, 64, device=job.device)
         yield i
+
+    return step
+
+
+def takes_no_number(job):
+
+    def step():
+        nn.Linear(64, 64, device=job.device)
 
     return step
 

@@ -124,7 +124,7 @@ def test_streams_attention_routing_and_host_memory(recorded):
     assert workspaces == {(str(32 << 20), "0")}
     assert facts["peak_pinned_host_bytes"] >= 4000
     assert "routing being balanced" in facts["assumptions"]
-    assert facts["model"] == "a bit of everything"
+    assert facts["model"] == "a bit of everything" and facts["3"] == "three"
 
 
 def test_what_the_job_raises_comes_with_its_own_line(recorded, tmp_path):
@@ -155,6 +155,10 @@ def test_a_job_that_exits_is_told_with_the_line_and_its_last_words(recorded):
 def test_jobs_that_make_no_sense(recorded):
     with pytest.raises(PlanError, match="allocated nothing on the device"):
         recorded("empty", steps=1)
+    with pytest.raises(
+        BadTarget, match=r"returned step\(\), which cannot be called with the number"
+    ):
+        recorded("takes_no_number", steps=1)
     for function, made in (("generates", "generator"), ("awaits", "coroutine")):
         with pytest.raises(BadTarget, match=f"returned a {made}, so nothing of it has run"):
             recorded(function, steps=1)
