@@ -1,6 +1,7 @@
 """What can be copied, and what is refused."""
 
 import array
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from driver import Stream, Stuck
 from memory import MIB, Device, numbers
 
 import glake
@@ -475,6 +477,42 @@ def test_a_batch_that_fails_half_way_gives_a_handle_of_what_began() -> None:
     with pytest.raises(errors.InvalidPointer) as told_before:
         t.copy_batch([(small, t.Raw(12345, 1000))])
     assert told_before.value.begun is None
+
+
+def refused_half_way(stream: tuple[int, int]) -> tuple[Device, str]:
+    """The destination of a copy whose first part the driver takes, and what the error says."""
+    source, block = t.pinned((2, 1000)), Device((2, 2000))
+    source[:] = 7
+    block.set(np.zeros((2, 2000), np.uint8))
+    whole = np.zeros((2, 2000), np.uint8)
+    simcuda.fail("cuMemcpyBatchAsync", 1, 801, 1)  # not supported
+    simcuda.fail("cuMemcpyAsync", 2, 2, 1)
+    try:
+        with pytest.raises(errors.DriverError, match="refused a copy of 2000 bytes") as told:
+            t.copy(block.like(whole[:, :1000], whole), source, stream)
+    finally:
+        simcuda.fail(None)
+    assert told.value.begun is None
+    source[:] = 9  # nobody reads it any more
+    return block, str(told.value)
+
+
+def test_what_was_enqueued_of_a_refused_copy_is_done_when_the_call_returns() -> None:
+    stream = Stuck(0)
+    threading.Timer(0.2, stream.release).start()
+    block, text = refused_half_way((0, stream.handle))
+    assert "it took 1000 of the bytes, which are copied" in text
+    stream.synchronize()
+    assert (block.get()[0, :1000] == 7).all() and block.get().sum() == 7000
+
+
+def test_a_refused_copy_in_a_capture_does_not_wait() -> None:
+    stream = Stream(0)
+    stream.begin_capture()
+    block, text = refused_half_way((0, stream.handle))
+    stream.end_capture()
+    assert "it took 1000 of the bytes, which are in the captured graph" in text
+    assert not block.get().any()
 
 
 def test_overlaps_of_memory_with_and_without_an_owner_are_found() -> None:

@@ -7,6 +7,7 @@
 
 #include "base/json_text.h"
 #include "driver/device_scope.h"
+#include "transfer/call/quiesce.h"
 
 namespace glake::transfer {
 
@@ -50,17 +51,32 @@ StreamHandle PlainCopies::stream_for(const Request& request) {
 void PlainCopies::submit(const Request& request, StreamHandle stream) {
   DeviceScope scope(driver_, request.stream_device);
   Status s = scope.status();
-  if (s.ok()) s = submit_parts(request, stream);
+  Bytes enqueued = 0;
+  if (s.ok()) s = submit_parts(request, stream, &enqueued);
   if (!s.ok()) {
     throw Error(GLAKE_DRIVER_ERROR, "the driver refused a copy of " +
                                         std::to_string(request.parts.total()) +
-                                        " bytes: " + driver_.describe(s));
+                                        " bytes: " + driver_.describe(s) +
+                                        after_refusal(request.stream_device, stream, enqueued));
   }
   count_.fetch_add(1, std::memory_order_relaxed);
   bytes_.fetch_add(request.parts.total(), std::memory_order_relaxed);
 }
 
-Status PlainCopies::submit_parts(const Request& request, StreamHandle stream) {
+// A caller whose copy is refused gets no handle, and may change or free the memory at once. So if
+// the driver has taken a part of the copy, this waits for it. Work that is captured does not run
+// yet, and its stream cannot be waited for.
+std::string PlainCopies::after_refusal(int device, StreamHandle stream, Bytes enqueued) {
+  if (enqueued == 0) return "";
+  const std::string text = "; before that it took " + std::to_string(enqueued) + " of the bytes, ";
+  bool captured = false;
+  const Status s = driver_.is_capturing(device, stream, &captured);
+  if (s.ok() && captured) return text + "which are in the captured graph: drop that graph";
+  if (quiesce(driver_, device, stream)) return text + "which are copied";
+  return text + "and it does not tell when they are copied";
+}
+
+Status PlainCopies::submit_parts(const Request& request, StreamHandle stream, Bytes* enqueued) {
   const Parts& parts = request.parts;
   const bool peers =
       !request.src.host() && !request.dst.host() && request.src.gpu != request.dst.gpu;
@@ -81,7 +97,11 @@ Status PlainCopies::submit_parts(const Request& request, StreamHandle stream) {
                                          part.bytes, stream)
                      : driver_.copy(part.dst, part.src, part.bytes, stream);
     const bool host = request.src.host() || request.dst.host();
-    if (s.invalid_value() && host) s = submit_stretches(request, part, stream, s);
+    if (s.ok()) {
+      *enqueued += part.bytes;
+    } else if (s.invalid_value() && host) {
+      s = submit_stretches(request, part, stream, s, enqueued);
+    }
     if (!s.ok()) return s;
   }
   return {};
@@ -94,7 +114,7 @@ Status PlainCopies::submit_parts(const Request& request, StreamHandle stream) {
 // bytes is not found, and the driver refuses.) `refused` is the driver's answer for the whole
 // memory. It is returned if the memory is all of one kind.
 Status PlainCopies::submit_stretches(const Request& request, const Part& part, StreamHandle stream,
-                                     Status refused) {
+                                     Status refused, Bytes* enqueued) {
   struct Pinned {
     Address begin = 0, end = 0;  // end == 0: the address is not pinned
   };
@@ -128,6 +148,7 @@ Status PlainCopies::submit_stretches(const Request& request, const Part& part, S
     const Bytes done = at - begin;
     const Status s = driver_.copy(part.dst + done, part.src + done, until - at, stream);
     if (!s.ok()) return s;
+    *enqueued += until - at;
   }
   return {};
 }

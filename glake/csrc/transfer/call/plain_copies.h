@@ -23,16 +23,18 @@ class PlainCopies {
   bool possible(const Request& request);
   // The stream of the copy. Its contexts are open from now on.
   StreamHandle stream_for(const Request& request);
-  // Throws Error.
+  // Throws Error. What the driver took of the copy before it refused the rest is then done.
   void submit(const Request& request, StreamHandle stream);
 
   uint64_t count() const { return count_.load(); }
   Bytes bytes() const { return bytes_.load(); }
 
  private:
-  Status submit_parts(const Request& request, StreamHandle stream);
+  // `enqueued` grows by the bytes that the driver takes, also if it refuses others.
+  Status submit_parts(const Request& request, StreamHandle stream, Bytes* enqueued);
   Status submit_stretches(const Request& request, const Part& part, StreamHandle stream,
-                          Status refused);
+                          Status refused, Bytes* enqueued);
+  std::string after_refusal(int device, StreamHandle stream, Bytes enqueued);
 
   Driver& driver_;
   Devices& devices_;

@@ -4,6 +4,7 @@
 
 #include "base/transfer_tuning.h"
 #include "plan/block_ways.h"
+#include "transfer/call/quiesce.h"
 
 namespace glake::transfer {
 namespace {
@@ -15,11 +16,7 @@ bool between_gpus(const Hop& hop) {
 }  // namespace
 
 bool ChunkCopier::quiesce(int device, StreamHandle stream) {
-  // The first question after a failed copy returns that copy's error.
-  for (int i = 0; i < TransferTuning::kQuestions; ++i) {
-    if (driver_.synchronize_stream(device, stream).ok()) return true;
-  }
-  return false;
+  return transfer::quiesce(driver_, device, stream);
 }
 
 Status ChunkCopier::copy(const ChunkHop& chunk, KernelBuffers* buffers, Bytes* enqueued,

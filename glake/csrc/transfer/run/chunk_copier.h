@@ -41,8 +41,7 @@ class ChunkCopier {
   // when it returns, also after an error. `unsure`: some bytes may be in the stream, and the driver
   // does not tell when they are done.
   Status copy(const ChunkHop& chunk, KernelBuffers* buffers, Bytes* enqueued, bool* unsure);
-  // Whether all work of a stream is done. It asks again after an error, because the first answer
-  // after a failed copy is that copy's error.
+  // Waits until all work of a stream is done. False: the driver does not tell.
   bool quiesce(int device, StreamHandle stream);
 
  private:
