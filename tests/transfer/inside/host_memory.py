@@ -155,6 +155,32 @@ def test_pinned_ranges_begin_and_end_anywhere(before: int, behind: int) -> None:
             back[:] = 0
 
 
+# Where a pinned range begins in a page, and its bytes.
+@pytest.mark.parametrize(
+    ("begin", "pinned"), [(100, 558), (2027, 1), (0, 4096), (100, 4096), (4000, 200)]
+)
+# What is copied, from that page on.
+@pytest.mark.parametrize(
+    ("first", "size"), [(0, 4096), (2028, 4000), (-4096, 8192), (-4096, 4200), (-4096, 90_000)]
+)
+def test_a_pinned_range_may_be_smaller_than_a_page(
+    begin: int, pinned: int, first: int, size: int
+) -> None:
+    memory = numbers(128 << 10)
+    page = -memory.ctypes.data % 4096 + 8192
+    data = memory[page + first :][:size]
+    block, back = Device(data.shape), np.zeros_like(data)
+    with t.register_host(memory[page + begin :][:pinned]):
+        for stream in (t.UNORDERED, (0, 0)):
+            back[:] = 0
+            block.set(back)
+            t.copy(block, data, stream).wait()
+            assert (block.get() == data).all()
+            data[:] = 0
+            t.copy(data, block, stream).wait()
+            assert (block.get() == data).all() and data.any()
+
+
 def test_the_simulator_refuses_a_copy_of_partly_pinned_memory() -> None:
     data, block, stream = numbers(2 * MIB), Device((2 * MIB,)), Stream(0)
     base, half = data.ctypes.data, data.size // 2

@@ -1,7 +1,5 @@
 #include "transfer/call/plain_copies.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <vector>
 
@@ -109,46 +107,42 @@ Status PlainCopies::submit_parts(const Request& request, StreamHandle stream, By
 
 // Copies host memory in stretches that are pinned as a whole or not at all, as a driver requires
 // (CUDA Driver API, cuMemcpyAsync). The driver tells where the pinned range around an address
-// begins and ends, but not where the next one is. So behind memory that is not pinned, the first
-// byte of each page is asked about, and the copy's last byte. (A range that lies between two such
-// bytes is not found, and the driver refuses.) `refused` is the driver's answer for the whole
-// memory. It is returned if the memory is all of one kind.
+// begins and ends, but not where the next one is. So memory whose first byte is not pinned is
+// halved until the driver takes it. `refused` is the driver's answer for the whole memory. It is
+// returned if all of it is pinned.
 Status PlainCopies::submit_stretches(const Request& request, const Part& part, StreamHandle stream,
                                      Status refused, Bytes* enqueued) {
   struct Pinned {
-    Address begin = 0, end = 0;  // end == 0: the address is not pinned
+    Address begin = 0, end = 0;  // end == 0: not pinned, or the driver does not tell
   };
-  const auto page = static_cast<Address>(sysconf(_SC_PAGESIZE));
-  const auto next_page = [&](Address at) { return round_down(at, page) + page; };
   const auto pinned_at = [&](Address at) -> Pinned {
     PointerFacts facts;
     const Status s = driver_.pointer_facts(at, &facts);
-    if (!s.ok() || facts.kind != PointerFacts::Kind::kHost) return {};
-    if (facts.size == 0) return {at, next_page(at)};
+    if (!s.ok() || facts.kind != PointerFacts::Kind::kHost || facts.size == 0) return {};
     return {facts.base, facts.base + facts.size};
   };
   const Address begin = request.dst.host() ? part.dst : part.src, end = begin + part.bytes;
-  for (Address at = begin, until = 0; at < end; at = until) {
-    Pinned found = pinned_at(at);
-    if (found.end != 0) {
-      for (until = found.end; until < end; until = found.end) {
-        found = pinned_at(until);
-        if (found.end == 0) break;
-      }
-    } else {
-      for (until = next_page(at);; until += page) {
-        found = pinned_at(std::min(until, end - 1));
-        // Memory that was pinned meanwhile may be pinned from before `at` on.
-        if (found.end != 0) until = found.begin > at ? found.begin : next_page(at);
-        if (found.end != 0 || until >= end) break;
-      }
+  Address mixed = end;  // the driver has refused the memory from `at` to here
+  for (Address at = begin, until = end; at < end;) {
+    const Pinned first = pinned_at(at), last = pinned_at(until - 1);
+    if (first.end != 0) {
+      until = std::min(first.end, end);
+      if (until - at == part.bytes) return refused;
+    } else if (last.begin > at) {
+      until = last.begin;
     }
-    until = std::min(until, end);
-    if (until - at == part.bytes) return refused;
     const Bytes done = at - begin;
     const Status s = driver_.copy(part.dst + done, part.src + done, until - at, stream);
-    if (!s.ok()) return s;
-    *enqueued += until - at;
+    if (s.ok()) {
+      *enqueued += until - at;
+      at = until;
+      if (at >= mixed) mixed = end;
+      until = mixed;
+      continue;
+    }
+    if (!s.invalid_value() || first.end != 0 || until - at == 1) return s;
+    mixed = until;
+    until = at + (until - at) / 2;
   }
   return {};
 }
