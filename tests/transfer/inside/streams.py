@@ -8,7 +8,7 @@ import pytest
 from driver import Stream, Stuck
 from memory import MIB, Device, numbers
 
-from glake import errors
+from glake import errors, simcuda
 from glake import transfer as t
 
 SIZES = [4096, 24 * MIB]  # plain, and over several paths
@@ -126,3 +126,20 @@ def test_a_plain_copy_is_done_before_its_stream_is() -> None:
     stream.release()
     second.wait(60)
     assert (block.get() == 4).all()
+
+
+def test_all_bytes_are_counted_although_a_path_refused_a_chunk() -> None:
+    size = 3 * MIB + 17
+    data, array = t.pinned(size), made(size, 0)
+    data[:] = 5
+    before = t.stats()
+    simcuda.fail("cuMemcpyAsync", 3, 719, 1)
+    handle = t.copy(array, data).wait()
+    simcuda.fail(None)
+    assert (array.get() == 5).all()
+    assert sum(path["bytes"] for path in handle.result().paths) == size
+    after = t.stats()
+    assert after["bytes"] - before["bytes"] == size and after["failed"] == before["failed"]
+    for name, more in [("bytes", size), ("failures", 1)]:
+        was, now = (sum(path[name] for path in told["paths"]) for told in (before, after))
+        assert now - was == more

@@ -67,11 +67,14 @@ void RunState::count(const EnqueuedTransfer& transfer, uint64_t now) {
   for (const auto& path : transfer.paths()) {
     const std::string& name = path->path->path.name;
     PathHealth& health = health_.of(name);
-    if (!path->why.empty()) {
+    if (path->why.empty()) {
+      health.succeed();
+    } else {
       health.fail(now, path->why);
-      continue;
+      // A path that refused a chunk has carried those before. If a copy failed, the driver does not
+      // say which bytes of its path have arrived.
+      if (failed) continue;
     }
-    health.succeed();
     bytes_ += path->bytes;
     auto& [chunks, bytes] = carried_[name];
     chunks += path->chunks;
