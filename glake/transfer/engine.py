@@ -290,26 +290,28 @@ class Engine:
                 checks[group] = checks.get(group, 0) | _checks(to, of)
         ids: list[int] = []
         requests: list[_Request] = []
-        size = 0
+        sizes: list[int] = []
         for group, several in groups.items():
             to_gpu, of_gpu, ordered = group
             parts = strided.joined(several)
             requests.append(
                 (parts.numbers, to_gpu, of_gpu, list(ordered), checks[group] | _TRACKED)
             )
-            size += parts.bytes
+            sizes.append(parts.bytes)
         self._require_open()
         ordered_all = all(ordered for *_, ordered in groups)
         try:
             _C.copy_start_all(requests, ids)
         except BaseException as error:
-            if ids:  # their memory is kept until they are done
-                begun = Transfer(ids, size, keep, ordered_all, any_made)
+            started = {each: size for each, size in zip(ids, sizes, strict=False) if each != 0}
+            if started:  # their memory is kept until they are done
+                size = sum(started.values())
+                begun = Transfer(tuple(started), size, keep, ordered_all, any_made)
                 _all_written(given)
                 if isinstance(error, GlakeError):
                     error.begun = begun
             raise
-        transfer = Transfer(ids, size, keep, ordered_all, any_made)
+        transfer = Transfer(ids, sum(sizes), keep, ordered_all, any_made)
         _all_written(given)
         return transfer
 

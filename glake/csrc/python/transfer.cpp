@@ -94,8 +94,8 @@ uint64_t start(const py::buffer& parts, const py::int_& dst_device, const py::in
   return id;
 }
 
-// Each request has what start() takes. The ids of copies that have started are appended to `ids`,
-// also if another copy cannot start.
+// Each request has what start() takes. Their ids are appended to `ids`, also if one cannot start.
+// The ids of those that have not started are 0.
 using Given = std::tuple<py::buffer, py::int_, py::int_, std::vector<Stream>, unsigned>;
 void start_all(const std::vector<Given>& given, py::list ids) {
   std::list<HeldRequest> held;
@@ -106,9 +106,7 @@ void start_all(const std::vector<Given>& given, py::list ids) {
   std::vector<uint64_t> started(requests.size());
   const int status =
       released(glake_copy_start_all, requests.data(), requests.size(), started.data());
-  for (const uint64_t id : started) {
-    if (id != 0) ids.append(py::int_(id));
-  }
+  for (const uint64_t id : started) ids.append(py::int_(id));
   check(status);
 }
 
@@ -138,7 +136,7 @@ void bind_handles(py::module_& module) {
              "Starts a copy of parts (dst, src, bytes) in the order of the streams; its id.");
   module.def("copy_start_all", &start_all, py::arg("requests"), py::arg("ids"),
              "Starts several copies, which are planned together. Each request is what copy_start() "
-             "takes. Appends the ids of all that have started.");
+             "takes. Appends their ids, also if it raises; 0: the copy has not started.");
   module.def(
       "copy_wait",
       [](uint64_t id, uint64_t timeout_ns) {

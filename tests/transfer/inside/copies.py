@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from driver import Stream, Stuck
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from driver import Stream, Stuck
 from memory import MIB, Device, numbers
 
 import glake
@@ -471,8 +471,10 @@ def test_a_batch_that_fails_half_way_gives_a_handle_of_what_began() -> None:
     with pytest.raises(errors.DriverError) as told:
         t.copy_batch([(small, t.Raw(first.address, 1000, 0)), (other, data[:1000])], t.UNORDERED)
     simcuda.fail(None)
-    assert isinstance(told.value.begun, t.Transfer)
-    told.value.begun.wait()
+    begun = told.value.begun
+    assert isinstance(begun, t.Transfer)
+    begun.wait()
+    assert begun.bytes == begun.result().bytes == 1000 and begun.progress() == (1000, 1000)
     assert (small == data[:1000]).all()
     with pytest.raises(errors.InvalidPointer) as told_before:
         t.copy_batch([(small, t.Raw(12345, 1000))])
