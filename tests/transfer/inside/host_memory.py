@@ -4,7 +4,9 @@ import contextlib
 import ctypes
 import gc
 import mmap
+import os
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -266,6 +268,30 @@ def test_protected_memory_is_found_before_it_is_touched(size: int) -> None:
     t.copy(t.Raw(at, size), block).wait()
     assert ctypes.string_at(at, size) == data.tobytes()
     t.register_host(t.Raw(at, size)).unregister()
+
+
+@pytest.mark.parametrize("size", [1 << 20, 40 * MIB])
+def test_a_file_that_was_cut_short_is_found_before_it_is_touched(size: int, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(size))
+    block = Device((size,))
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), size) as pages:
+        base = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+        t.copy(block, t.Raw(base, size)).wait()
+        left = size // 4 + 100
+        os.truncate(path, left)
+        end = base + size // 4 + 4096  # the page in which the file ends is there
+        for begin in (base + 50, end + 50):
+            raw = t.Raw(begin, base + size - begin)
+            part = t.Raw(block.address, raw.bytes, 0)
+            where = f"{max(begin, end):#x} is mapped, but has no page"
+            with pytest.raises(errors.InvalidPointer, match=where):
+                t.copy(part, raw)
+            with pytest.raises(errors.InvalidPointer, match=where):
+                t.copy(raw, part)
+            with pytest.raises(errors.InvalidPointer, match=where):
+                t.register_host(raw)
+        t.copy(t.Raw(block.address, left, 0), t.Raw(base, left)).wait()
 
 
 def test_memory_that_is_not_there_is_not_pinned() -> None:

@@ -20,28 +20,36 @@ bool mapped(Address at, Bytes bytes);
 
 // How far memory may be read, or written, from an address on.
 struct Reach {
-  Address end = 0;              // the first byte that may not be used, or the end of the range
-  bool protected_here = false;  // there is memory at `end`, but its protection forbids the use
+  // kNone: all of it. kUnmapped: there is no memory at `end`. kProtected: its protection forbids
+  // the use. kNoPage: it is mapped, but there is nothing behind it, as in a file that was cut
+  // short.
+  enum class Limit { kNone, kUnmapped, kProtected, kNoPage };
+  Address end = 0;  // the first byte that may not be used, or the end of the range
+  Limit limit = Limit::kNone;
 };
 
 // Checks memory for reading or for writing. For a small range it makes the kernel provide the
 // pages, which takes a few us and 30 us for each MiB. The copy would do that anyway. For large
 // ranges, or for many, it reads the list of the process's mappings once, which takes half a
-// millisecond for a thousand mappings.
+// millisecond for a thousand mappings. Of a mapped file it then asks for the last page only,
+// because a file ends only once.
 class HostAccess {
  public:
   explicit HostAccess(bool write) : write_(write) {}
 
-  // Checks at most `bytes` from `at` on. `at` + `bytes` must not overflow.
+  // Checks `bytes` from `at` on. `at` + `bytes` must not overflow.
   Reach reach(Address at, Bytes bytes);
 
  private:
   struct Mapping {
     Address begin, end;
-    bool usable;
+    bool usable, file;
   };
 
-  bool provide(Address at, Bytes bytes);
+  bool may_provide(Bytes bytes);
+  int provide(Address begin, Address end) const;
+  bool no_page(Address at) const;
+  Address file_end(Address at, Address last) const;
   bool read_mappings();
 
   bool write_;

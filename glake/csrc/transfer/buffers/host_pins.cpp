@@ -37,16 +37,19 @@ void populate(Address begin, Address end) {
 // reading. So both are refused here.
 void require_writable(Address at, Bytes bytes) {
   const Reach reach = HostAccess(true).reach(at, bytes);
-  if (reach.end == at + bytes) return;
+  if (reach.limit == Reach::Limit::kNone) return;
   const std::string range = std::to_string(bytes) + " bytes at " + hex(at);
-  if (reach.protected_here) {
+  if (reach.limit == Reach::Limit::kProtected) {
     throw Error(GLAKE_INVALID_ARGUMENT,
                 range + " cannot be pinned: the memory at " + hex(reach.end) +
                     " may not be written to, as it is mapped (mmap, mprotect), and the driver "
                     "pins what may be");
   }
+  const bool cut = reach.limit == Reach::Limit::kNoPage;
   throw Error(GLAKE_INVALID_POINTER,
-              range + " cannot be pinned: " + hex(reach.end) + " is no memory of this process");
+              range + " cannot be pinned: " + hex(reach.end) +
+                  (cut ? " is mapped, but has no page (was a mapped file cut short?)"
+                       : " is no memory of this process"));
 }
 
 }  // namespace

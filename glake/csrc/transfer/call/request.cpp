@@ -138,8 +138,13 @@ class Ends {
   // call.
   void check_access(Address at, Bytes bytes) {
     const Reach reach = access_.reach(at, bytes);
-    if (reach.end == at + bytes) return;
-    if (reach.protected_here) {
+    if (reach.limit == Reach::Limit::kNone) return;
+    if (reach.limit == Reach::Limit::kNoPage) {
+      throw Error(GLAKE_INVALID_POINTER,
+                  text(at) + ": the memory at " + hex(reach.end) +
+                      " is mapped, but has no page (was a mapped file cut short?)");
+    }
+    if (reach.limit == Reach::Limit::kProtected) {
       throw Error(GLAKE_INVALID_POINTER, text(at) + ": the memory at " + hex(reach.end) +
                                              " may not be " + (written_ ? "written to" : "read") +
                                              ", as it is mapped (mmap, mprotect)");
