@@ -19,7 +19,9 @@ CUresult on_primary(Symbol symbol, CUdevice device, Body&& body) {
 // Ends what a context owns: its captures, streams, events and modules. Their handles are dead.
 void end_owned(Driver* driver, const Context& context) {
   driver->captures.abandon(context.id);
-  driver->streams.forget(context.id);
+  for (const uint64_t stream : driver->streams.forget(context.id)) {
+    driver->scheduler->forget(stream);
+  }
   driver->kernels.forget(context.id);
 }
 

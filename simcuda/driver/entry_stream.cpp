@@ -103,6 +103,7 @@ CUresult cuStreamDestroy(CUstream handle) {
     Stream* stream = driver.streams.resolve(handle, nullptr);
     if (stream == nullptr) return bad_handle("stream");
     driver.captures.abandon(*stream);
+    driver.scheduler->forget(stream->id);
     driver.streams.remove(stream->id, driver.options.reuse_handles);
     return CUDA_SUCCESS;
   });

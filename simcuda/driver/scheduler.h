@@ -52,6 +52,8 @@ class Scheduler {
   // Appends a graph to the stream, to run after `also` too. Returns the last piece, which follows
   // all others.
   OpPtr enqueue_graph(Stream* stream, const std::vector<Ordered>& work, const OpPtr& also);
+  // The stream is destroyed. What is enqueued there still runs.
+  void forget(uint64_t stream) { workers_.forget(stream); }
   // Ends work that is in no stream.
   void end(const OpPtr& op);
   // Copies under way continue at the links' present speed.

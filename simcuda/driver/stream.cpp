@@ -51,17 +51,17 @@ Stream* Streams::legacy_of(uint64_t context) {
   return nullptr;
 }
 
-void Streams::forget(uint64_t context) {
-  std::vector<uint64_t> gone;
+std::vector<uint64_t> Streams::forget(uint64_t context) {
+  std::vector<uint64_t> streams, gone;
   streams_.for_each([&](uint64_t id, const Stream& stream) {
-    if (stream.context == context) gone.push_back(id);
+    if (stream.context == context) streams.push_back(id);
   });
-  for (const uint64_t id : gone) streams_.remove(id);
-  gone.clear();
+  for (const uint64_t id : streams) streams_.remove(id);
   events_.for_each([&](uint64_t id, const Event& event) {
     if (event.context == context) gone.push_back(id);
   });
   for (const uint64_t id : gone) events_.remove(id);
+  return streams;
 }
 
 }  // namespace simcuda

@@ -75,8 +75,8 @@ class Streams {
   Slots<Event, 4>& events() { return events_; }
   Event* event(CUevent handle) { return events_.find(reinterpret_cast<uint64_t>(handle)); }
 
-  // Destroys a context's streams and events.
-  void forget(uint64_t context);
+  // Destroys a context's streams and events. Returns the streams.
+  std::vector<uint64_t> forget(uint64_t context);
 
  private:
   uint64_t default_stream(const Context& context, bool per_thread);

@@ -13,13 +13,32 @@ constexpr std::chrono::microseconds kWorkerLook{200};
 }  // namespace
 
 void Workers::enqueue(uint64_t stream, const OpPtr& op) {
-  std::unique_ptr<Worker>& worker = workers_[stream];
-  if (worker == nullptr) {
-    worker = std::make_unique<Worker>();
-    worker->thread = std::thread([this, at = worker.get()] { work(at); });
-  }
+  WorkerPtr& worker = workers_[stream];
+  if (worker == nullptr) worker = idle_or_new();
   worker->queue.push_back(op);
   notify();
+}
+
+Workers::WorkerPtr Workers::idle_or_new() {
+  const auto idle =
+      std::find_if(streamless_.begin(), streamless_.end(),
+                   [](const WorkerPtr& worker) { return worker->queue.empty() && !worker->busy; });
+  WorkerPtr worker;
+  if (idle != streamless_.end()) {
+    worker = std::move(*idle);
+    streamless_.erase(idle);
+    return worker;
+  }
+  worker = std::make_unique<Worker>();
+  worker->thread = std::thread([this, at = worker.get()] { work(at); });
+  return worker;
+}
+
+void Workers::forget(uint64_t stream) {
+  const auto found = workers_.find(stream);
+  if (found == workers_.end()) return;
+  streamless_.push_back(std::move(found->second));
+  workers_.erase(found);
 }
 
 void Workers::work(Worker* worker) {
@@ -31,6 +50,7 @@ void Workers::work(Worker* worker) {
     if (stopping_) return;
     const OpPtr op = worker->queue.front();
     worker->queue.pop_front();
+    worker->busy = true;
     while (op->kind == Op::Kind::kWaitValue && !effects_->satisfied(*op) && !stopping_) {
       changed_.wait_for(lock, kWorkerLook);
     }
@@ -40,6 +60,7 @@ void Workers::work(Worker* worker) {
     op->end_ns = clock_->now_ns();
     effects_->conclude(*op);
     pending_->remove(op);
+    worker->busy = false;
     notify();
   }
 }
@@ -105,6 +126,7 @@ void Workers::stop() {
   }
   notify();
   for (auto& [stream, worker] : workers_) worker->thread.join();
+  for (const WorkerPtr& worker : streamless_) worker->thread.join();
 }
 
 }  // namespace simcuda

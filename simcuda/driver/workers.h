@@ -1,5 +1,5 @@
 // The threaded mode. One thread for each stream does its work in real time, and no clock is
-// virtual.
+// virtual. A thread serves another stream after its own was destroyed.
 #pragma once
 
 #include <condition_variable>
@@ -25,6 +25,8 @@ class Workers {
       : mutex_(mutex), clock_(clock), links_(links), pending_(pending), effects_(effects) {}
 
   void enqueue(uint64_t stream, const OpPtr& op);
+  // The stream is destroyed. What is enqueued there still runs.
+  void forget(uint64_t stream);
   // Waits until one of them is applied. CUDA_ERROR_NOT_READY: the clock has reached `deadline_ns`
   // first.
   CUresult wait(Lock* lock, const std::vector<OpPtr>& ops, uint64_t deadline_ns);
@@ -38,7 +40,11 @@ class Workers {
   struct Worker {
     std::thread thread;
     std::list<OpPtr> queue;
+    bool busy = false;  // with work that it took from the queue
   };
+  using WorkerPtr = std::unique_ptr<Worker>;
+
+  WorkerPtr idle_or_new();
   void work(Worker* worker);
   void run(Lock* lock, Op* op);
   void hold_up(Lock* lock, Op* op);
@@ -51,7 +57,8 @@ class Workers {
   bool stopping_ = false;
   CUresult error_ = CUDA_SUCCESS;
   std::condition_variable changed_;
-  std::map<uint64_t, std::unique_ptr<Worker>> workers_;  // by stream
+  std::map<uint64_t, WorkerPtr> workers_;  // by stream
+  std::vector<WorkerPtr> streamless_;      // their streams are destroyed; they may still have work
 };
 
 }  // namespace simcuda

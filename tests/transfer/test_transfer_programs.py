@@ -103,6 +103,14 @@ def test_hops_between_peers_over_a_root_complex(peers: str, tmp_path: Path) -> N
     assert any("cpu" in path for path in paths) == (peers == "none"), paths
 
 
+def test_threads_of_destroyed_streams_serve_others() -> None:
+    """The simulator's, of which each stream has one in the threaded schedule."""
+    done = run("programs/threads_of_streams.py", SIM_SCHEDULE="threaded")
+    assert done.returncode == 0, done.stderr
+    threads = [int(line) for line in done.stdout.split()]
+    assert threads[-1] < threads[0] + 10, threads
+
+
 def test_memory_of_another_process() -> None:
     """A block opened from its owner's process is memory like any other."""
     done = run("programs/block_of_another.py", SIM_MACHINE=f"transfer-{os.getpid()}")
