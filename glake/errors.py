@@ -145,7 +145,11 @@ class Corrupted(GlakeError, RuntimeError):
 
 
 class CopyFailed(GlakeError, RuntimeError):
-    """No path is left for a copy. The text says which bytes of the destination are written."""
+    """No path is left for a copy. The text says which bytes of the destination are written.
+
+    For a copy in a stream's order this is not known. Any of the bytes may then be those of a copy
+    that was made earlier.
+    """
 
     status = 12
 

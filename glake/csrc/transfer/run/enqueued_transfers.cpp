@@ -128,7 +128,9 @@ int EnqueuedTransfers::wait(const Ptr& transfer, uint64_t timeout_ns, std::strin
   }
   std::lock_guard<std::mutex> guard(mutex_);
   if (transfer->error().empty()) return GLAKE_OK;
-  *text = transfer->error() + ": it is not known which bytes of the destination were written";
+  *text = transfer->error() +
+          ": it is not known which bytes of the destination were written, and some may be those of "
+          "an earlier copy";
   return GLAKE_COPY_FAILED;
 }
 
