@@ -234,6 +234,23 @@ TEST(a_stream_that_may_end_serves_others) {
   test::end_stream(other);
 }
 
+// A stream that is idle when it ends leaves nothing to wait for. So its memory serves the next one
+// at once, and no event is needed.
+TEST(streams_that_end_idle_leave_their_memory_to_the_next) {
+  Fixture f("streams that end idle", {}, "64MiB");
+  const int64_t records = simcuda_calls("cuEventRecord");
+  for (int i = 0; i < 12; ++i) {
+    CUstream s = nullptr;
+    CU(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    void* blocks[] = {get(kMiB, s), get(kMiB, s), get(kMiB, s)};
+    CU(cuStreamSynchronize(s));
+    for (void* block : blocks) OK(glake_free(block));
+    test::end_stream(s);
+  }
+  CHECK(simcuda_calls("cuEventRecord") == records);
+  CHECK(test::stat("reserved_bytes.all.current") == 4 * kMiB);
+}
+
 TEST(default_streams_never_end) {
   Fixture f("default streams", {{"phantom", "1"}}, "16MiB");
   for (void* stream : {static_cast<void*>(nullptr), kPerThread}) {

@@ -83,7 +83,7 @@ void StreamClock::forget(StreamHandle handle) {
   auto found = ids_.find(handle);
   if (found == ids_.end()) return;
   if (!is_thread_stream(handle)) {  // a thread that ends records nothing more
-    if (streams_[found->second].frees != 0) mark(found->second);
+    if (streams_[found->second].frees != 0) close_epoch(found->second);
     ++replaced_;
   }
   streams_[found->second].gone = true;

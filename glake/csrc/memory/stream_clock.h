@@ -29,7 +29,8 @@ class StreamClock : public Completion {
   // thread cannot ask, so it gets the last answer.
   bool capturing(StreamId id);
   // The stream ends, for example with its thread. If the stream may still be asked, its pending
-  // work is marked. If not, that work counts as complete after the next device synchronisation.
+  // work is marked; an idle stream has none. If not, that work counts as complete after the next
+  // device synchronisation.
   void forget(StreamHandle handle);
 
   // Returns the ticket of a free on this stream.
