@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections.abc import Iterator
 
@@ -23,7 +24,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.collect()
     assert live() == 0
     _C.shutdown()
-    for name in ("driver", "limit"):
+    for name in ("driver", "limit", "policy"):
         _C.configure(name, "")
 
 
@@ -118,6 +119,23 @@ def test_a_block_that_was_freed_by_other_means_is_not_freed_again() -> None:
 def test_what_cannot_be(arguments: dict[str, object], error: type[Exception]) -> None:
     with pytest.raises(error):
         glake.empty(**arguments)
+
+
+@pytest.mark.parametrize("pool", [None, "region"])
+@pytest.mark.parametrize("policy", ["balanced", "compact"])
+def test_larger_than_the_device(policy: str, pool: str | None) -> None:
+    """Other streams' work must not be looked for behind the end of the device's addresses."""
+    _C.configure("policy", policy)
+    inside = contextlib.nullcontext() if pool is None else glake.region(pool)
+    with inside, glake.empty(1000, stream=2):
+        for before in (3, 30):  # lies free where the arena would grow
+            glake.empty(before * MIB).free()
+            for size in (n << bit for bit in range(26, 45) for n in (2, 3)):
+                for odd in (0, 512, MIB):
+                    with pytest.raises(errors.OutOfMemory, match="CUDA out of memory"):
+                        glake.empty(size + odd)
+            glake.empty(before * MIB).free()
+    _C.empty_cache()
 
 
 @pytest.mark.parametrize(

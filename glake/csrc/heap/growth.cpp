@@ -11,14 +11,14 @@ namespace glake {
 Growth::Place Growth::cheapest(const Request& r) {
   Place best{nullptr, heap_.room()};
   for (Span* s = heap_.large->first_absent(); s != nullptr; s = heap_.large->next_absent(s)) {
-    Bytes before = 0;
-    if (s->prev != nullptr && s->prev->state == SpanState::kFree) {
-      Span* head = s->prev->mate;
-      bool ready =
-          device_.clock.count() == 1 ||
-          (Availability(heap_).edge_allows(*heap_.large, head->begin, r.size, r.stream) &&
-           Availability(heap_).range_ordered(head, head->begin, r.size, r.stream, nullptr));
-      if (ready) before = head->extent;
+    Span* head = s->prev != nullptr && s->prev->state == SpanState::kFree ? s->prev->mate : nullptr;
+    Bytes before = head != nullptr ? head->extent : 0;
+    // No question is asked about a longer request, because it may end behind the arena.
+    if (r.size > before + s->size) continue;
+    if (head != nullptr && device_.clock.count() > 1 &&
+        !(Availability(heap_).edge_allows(*heap_.large, head->begin, r.size, r.stream) &&
+          Availability(heap_).range_ordered(head, head->begin, r.size, r.stream, nullptr))) {
+      before = 0;
     }
     Granules need = Granules::ceil(r.size > before ? r.size - before : 0);
     if (s->size < need.bytes() || best.need < need) continue;

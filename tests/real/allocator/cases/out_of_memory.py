@@ -1,5 +1,6 @@
 """torch.OutOfMemoryError: its text, its statistics, and the state after it; limits."""
 
+import contextlib
 import threading
 
 import torch
@@ -17,6 +18,19 @@ def case_text_is_pytorchs():
     assert text.count("CUDA out of memory") == 1
     raises(torch.OutOfMemoryError, "Tried to allocate more than 1EB memory", u8, 1 << 60)
     assert holds(marked(100, 3), 3) and kept.is_cuda
+
+
+def case_larger_than_the_device_is_refused():
+    """Two streams were used, and a block is free where the arena would grow."""
+    side, pools = torch.cuda.Stream(), [None, torch.cuda.MemPool()]
+    for pool in pools:
+        with contextlib.nullcontext() if pool is None else torch.cuda.use_mem_pool(pool):
+            with torch.cuda.stream(side):
+                kept = u8(1000)
+            u8(30 * MIB)
+            for size in (n << bit for bit in range(30, 60) for n in (2, 3)):
+                assert refused(size), size
+            assert u8(30 * MIB).is_cuda and kept.is_cuda
 
 
 def case_class_is_pytorchs():
