@@ -175,12 +175,23 @@ TEST(markCapture) {
 TEST(foreign_pool_use_on_oom) {
   auto foreign = std::make_shared<Foreign>();
   allocator()->createOrIncrefPool(0, kPool, foreign);
-  from_pool(kPool, 3 * kMiB);
-  CHECK(!thrown<c10::OutOfMemoryError>([] { allocator()->allocate(500 * kMiB); }).empty());
-  CHECK_EQ(foreign->frees, 0);
+  DataPtr pooled = from_pool(kPool, 60 * kMiB);
+  void* where = pooled.get();
+  pooled.clear();
+  DataPtr most = allocator()->allocate(180 * kMiB);
+  auto refused = [](size_t bytes) {
+    return !thrown<c10::OutOfMemoryError>([bytes] { allocator()->allocate(bytes); }).empty();
+  };
+  CHECK(refused(50 * kMiB));
   allocator()->setUseOnOOM(0, kPool, true);
-  CHECK(!thrown<c10::OutOfMemoryError>([] { allocator()->allocate(500 * kMiB); }).empty());
-  CHECK_EQ(foreign->frees, 1);
+  CHECK(refused(70 * kMiB));
+  DataPtr lent = allocator()->allocate(50 * kMiB);
+  CHECK(lent.get() == where);
+  CHECK(refused(50 * kMiB));
+  lent.clear();
+  CHECK(from_pool(kPool, 60 * kMiB).get() == where);
+  CHECK_EQ(foreign->allocations, 1);
+  CHECK_EQ(foreign->frees, 0);
 }
 
 // The adapter is not installed before tests named install_*.

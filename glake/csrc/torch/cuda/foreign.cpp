@@ -158,7 +158,21 @@ bool ForeignPools::describe(const void* ptr, ForeignBlock* out) {
   return true;
 }
 
-size_t ForeignPools::empty(int device, c10::MempoolId_t pool, bool for_oom) {
+void* ForeignPools::lend(size_t bytes, int device, cudaStream_t stream, bool capturing,
+                         const ForeignBlocks::Context& context) {
+  if (!any()) return nullptr;
+  Observed observed(*this, device);
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (!capturing) blocks_.settle();
+  for (const auto& [key, pool] : pools_) {
+    if (key.first != device || !pool.use_on_oom) continue;
+    const ForeignRequest request{bytes, device, stream, key.second, !pool.no_split};
+    if (void* ptr = blocks_.take(request, context)) return ptr;
+  }
+  return nullptr;
+}
+
+size_t ForeignPools::empty(int device, c10::MempoolId_t pool) {
   if (!any()) return 0;
   struct Given {
     void* ptr;
@@ -173,7 +187,6 @@ size_t ForeignPools::empty(int device, c10::MempoolId_t pool, bool for_oom) {
     auto wanted = [&](int of, c10::MempoolId_t id) {
       const Pool& each = pools_.at({of, id});
       if (of != device) return false;
-      if (for_oom) return each.use_on_oom || each.uses == 0;
       return pool == kNoPool ? each.uses == 0 : id == pool;
     };
     blocks_.settle(true);

@@ -37,16 +37,19 @@ class ForeignPools {
   // Null if the limit has no room for it. Then glake_last_error() says why.
   void* allocate(size_t bytes, int device, cudaStream_t stream, c10::MempoolId_t pool,
                  bool capturing, const ForeignBlocks::Context& context);
+  // A free block of a pool that was set to use_on_oom, for a request of no pool. Null: none fits.
+  // By PyTorch's rules the pool's allocator is not asked, and the pool has the block again when it
+  // is freed.
+  void* lend(size_t bytes, int device, cudaStream_t stream, bool capturing,
+             const ForeignBlocks::Context& context);
   // The next three return false for memory that is not foreign.
   bool free(void* ptr, int device, bool capturing);
   bool record_stream(void* ptr, cudaStream_t stream);
   bool describe(const void* ptr, ForeignBlock* out);
 
-  // Waits for the device's work, and gives idle segments back to their allocators. Without
-  // `for_oom` these are the segments of `pool`; kNoPool stands for all pools without a user. With
-  // `for_oom` they are the segments of all pools that have no user or were set to use_on_oom.
-  // Returns how many bytes were given back.
-  size_t empty(int device, c10::MempoolId_t pool, bool for_oom = false);
+  // Waits for the device's work, and gives the idle segments of `pool` back to its allocator.
+  // kNoPool stands for all pools without a user. Returns how many bytes were given back.
+  size_t empty(int device, c10::MempoolId_t pool);
 
   template <typename OnSegment, typename OnBlock>
   void visit(int device, OnSegment&& segment, OnBlock&& block) const {

@@ -47,13 +47,13 @@ void* TorchBlocks::attempt(size_t bytes, int device, cudaStream_t stream, Mempoo
 }
 
 // Calls the callbacks that were registered to give memory back when it runs out, and empties pools
-// that allow it.
+// without a user.
 bool TorchBlocks::make_room(int device, MempoolId_t pool) {
   bool room = false;
   auto* registry = c10::FreeCudaMemoryCallbacksRegistry();
   for (const auto& name : registry->Keys()) room |= registry->Create(name)->Execute();
   if (!pools_.capturing(device)) {
-    room |= foreign_.empty(device, kNoPool, true) > 0;
+    room |= foreign_.empty(device, kNoPool) > 0;
     if (foreign_.contains(device, pool)) room |= foreign_.empty(device, pool) > 0;
   }
   return room;
@@ -67,6 +67,11 @@ void* TorchBlocks::recover(size_t bytes, int device, cudaStream_t stream, Mempoo
     void* ptr = attempt(bytes, device, stream, pool);
     if (ptr != nullptr) return ptr;
     library_.error(&text);
+  }
+  if (pool == kNoPool) {
+    void* ptr = foreign_.lend(round_up(bytes, kAlignment), device, stream, pools_.capturing(device),
+                              history_.gather_for_block());
+    if (ptr != nullptr) return ptr;
   }
   observers_.refuse(bytes, device, text);
 }

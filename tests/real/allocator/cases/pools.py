@@ -181,6 +181,29 @@ def case_a_pool_may_lend_when_memory_runs_out():
             assert u8(20 * MIB).data_ptr() == place
 
 
+def case_a_pool_lends_what_its_own_allocator_gave():
+    counting = Counting()
+    keeps = torch.cuda.MemPool(counting.allocator())
+    lends = torch.cuda.MemPool(counting.allocator(), use_on_oom=True)
+    u8(1)
+    with room_for(80 * MIB):
+        with torch.cuda.use_mem_pool(keeps):
+            u8(20 * MIB)
+        with torch.cuda.use_mem_pool(lends):
+            place = u8(60 * MIB).data_ptr()
+        lent = u8(50 * MIB)
+        assert lent.data_ptr() == place and len(lends.snapshot()) == 1
+        assert torch.cuda.memory_allocated() == 50 * MIB
+        assert refused(20 * MIB), "the other pool lends nothing"
+        with torch.cuda.use_mem_pool(keeps):
+            assert refused(30 * MIB), "no pool is lent to another"
+        del lent
+        with torch.cuda.use_mem_pool(lends):
+            assert u8(60 * MIB).data_ptr() == place
+        assert refused(70 * MIB), "its memory stays with the pool"
+        assert len(lends.snapshot()) == 1 and counting.made == 2
+
+
 def case_a_pools_own_allocator_is_asked():
     counting = Counting()
     pool = torch.cuda.MemPool(counting.allocator())
