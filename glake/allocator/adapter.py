@@ -26,16 +26,18 @@ def library() -> ctypes.CDLL:
     except OSError as error:
         raise GlakeError(f"cannot load the torch adapter {path}: {error}") from error
     adapter.glake_adapter_install.argtypes = [
-        *(ctypes.c_char_p, ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t),
+        *(ctypes.c_char_p, ctypes.c_int, ctypes.c_int, ctypes.c_double),
+        *(ctypes.c_char_p, ctypes.c_size_t),
     ]
     adapter.glake_adapter_refused_frees.restype = ctypes.c_uint64
     adapter.glake_adapter_torch.restype = ctypes.c_char_p
     return adapter
 
 
-def install(settings: Config) -> None:
+def install(settings: Config, fraction: float | None = None) -> None:
     """Makes glake torch's CUDA allocator for good. With the option `host_allocator` glake becomes
-    torch's allocator of pinned memory too.
+    torch's allocator of pinned memory too. `fraction` of each device's memory is the limit. None:
+    the option `limit`.
 
     Touches no device. Raises AdapterBuildError if there is no compiler, if CUDA's headers are
     missing, or if the adapter does not compile against this torch. Raises GlakeError if CUDA is
@@ -51,7 +53,8 @@ def install(settings: Config) -> None:
     text = ctypes.create_string_buffer(4096)
     where = str(glake.library_path()).encode()
     host, legacy = int(settings.host_allocator), int(settings.private_pools == "legacy")
-    if library().glake_adapter_install(where, host, legacy, text, len(text)) != 0:
+    limit = -1.0 if fraction is None else fraction
+    if library().glake_adapter_install(where, host, legacy, limit, text, len(text)) != 0:
         raise GlakeError(f"cannot install the torch adapter: {text.value.decode()}")
 
 

@@ -6,6 +6,7 @@ is ignored silently looks as if it worked.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import warnings
@@ -13,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from glake.config import Config
+from glake.errors import InvalidOption
 
 # PyTorch reads the first one that is set.
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -36,14 +38,23 @@ class AllocConf:
     at_start: bool = True  # False: set by a call while the process runs
 
     @property
-    def fraction(self) -> str | None:
-        """The fraction that becomes glake's limit, unless GLAKE_LIMIT is set. None if it was not
-        given at the start."""
-        if not self.at_start:
+    def fraction(self) -> float | None:
+        """The fraction of each device's memory that is glake's limit, unless GLAKE_LIMIT is set.
+        None if it was not given at the start. Raises InvalidOption where PyTorch's own allocator
+        refuses the value."""
+        if not self.at_start or FRACTION not in self.given:
             return None
-        value = self.given.get(FRACTION, "")
-        plain = re.fullmatch(r"\d*\.?\d+", value)
-        return value if plain and 0 < float(value) <= 1 else None
+        value = self.given[FRACTION]
+        try:
+            fraction = float(value)
+        except ValueError:
+            fraction = math.nan
+        if not 0 <= fraction <= 1:
+            raise InvalidOption(
+                f"{self.variable}: {FRACTION}:{value} is not a number from 0 to 1; leave it out "
+                "for no limit"
+            )
+        return fraction
 
     def ignored(self, settings: Config) -> list[str]:
         """The keys that change nothing in this process."""
@@ -51,7 +62,7 @@ class AllocConf:
         for key, value in self.given.items():
             honoured = (key, value.lower()) in _SAYS_AS_MUCH
             honoured |= key == ROUNDING
-            honoured |= key == FRACTION and settings.limit is None and self.fraction == value
+            honoured |= key == FRACTION and settings.limit is None and self.at_start
             # In this case pinned memory is PyTorch's own.
             honoured |= key.startswith("pinned_") and not settings.host_allocator
             if not honoured:

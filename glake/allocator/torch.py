@@ -135,8 +135,7 @@ def _install(wanted: dict[str, str], strict: bool) -> str:
     if mode == "emulation":
         _refuse_beside_cuda(settings.driver)
     torchs = alloc_conf.read(os.environ) if mode == "adapter" else None
-    if torchs is not None and torchs.fraction is not None and settings.limit is None:
-        wanted = wanted | {config.PREFIX + "LIMIT": torchs.fraction}
+    fraction = torchs.fraction if torchs is not None else None
     for variable, value in wanted.items():
         if config.lookup(variable).reader == "core":
             _C.configure(variable.removeprefix(config.PREFIX), value)
@@ -146,7 +145,7 @@ def _install(wanted: dict[str, str], strict: bool) -> str:
     if mode == "emulation":
         emulation.install(settings, strict)
     elif mode == "adapter":
-        adapter.install(settings)
+        adapter.install(settings, fraction if settings.limit is None else None)
         _keep_nccl_from_graph_buffers(settings)
         if torchs is not None:
             torchs.warn(settings)

@@ -16,9 +16,10 @@ NONE = config.read({})
         ("", None, []),
         ("expandable_segments:True, backend:native", None, []),
         ("expandable_segments:False", None, ["expandable_segments"]),
-        ("per_process_memory_fraction:0.5", "0.5", []),
-        ("per_process_memory_fraction:1.5", None, ["per_process_memory_fraction"]),
-        ("per_process_memory_fraction:half", None, ["per_process_memory_fraction"]),
+        ("per_process_memory_fraction:0.5", 0.5, []),
+        ("per_process_memory_fraction:0.0", 0.0, []),
+        ("per_process_memory_fraction:1", 1.0, []),
+        ("per_process_memory_fraction:5e-1", 0.5, []),
         (
             "roundup_power2_divisions:[256:1,512:2,>:4],max_split_size_mb:64",
             None,
@@ -32,6 +33,14 @@ def test_keys(text, fraction, ignored):
     assert settings is not None
     assert settings.fraction == fraction
     assert settings.ignored(NONE) == ignored
+
+
+@pytest.mark.parametrize("value", ["-0.1", "1.1", "nan", "half", ""])
+def test_a_fraction_that_is_none(value):
+    settings = alloc_conf.read({"PYTORCH_ALLOC_CONF": f"per_process_memory_fraction:{value}"})
+    assert settings is not None
+    with pytest.raises(ValueError, match=f"PYTORCH_ALLOC_CONF: .*:{value} is not a number from 0"):
+        _ = settings.fraction
 
 
 def test_a_fraction_counts_at_the_start_alone():

@@ -77,10 +77,21 @@ def test_memory_of_others(run, allocator, tmp_path):
 
 
 @pytest.mark.parametrize("allocator", ["native", "glake"])
-def test_fraction_of_the_environment(run, allocator):
-    done = run(allocator, "settings.py", PYTORCH_CUDA_ALLOC_CONF="per_process_memory_fraction:0.5")
-    assert done.stdout == "0.5\nrefused\n", done.stderr
+@pytest.mark.parametrize("fraction", ["0.5", "0.0", "0.0001220703125"])
+def test_fraction_of_the_environment(run, allocator, fraction):
+    given = f"per_process_memory_fraction:{fraction}"
+    done = run(allocator, "settings.py", PYTORCH_CUDA_ALLOC_CONF=given)
+    assert done.stdout == f"{fraction}\nrefused\n", done.stderr
     assert "RuntimeWarning" not in done.stderr
+
+
+@pytest.mark.parametrize("allocator", ["native", "glake"])
+@pytest.mark.parametrize("fraction", ["-0.1", "1.1"])
+def test_wrong_fraction_of_the_environment(run, allocator, fraction):
+    given = f"per_process_memory_fraction:{fraction}"
+    done = run(allocator, "settings.py", PYTORCH_CUDA_ALLOC_CONF=given)
+    assert done.returncode != 0 and done.stdout == ""
+    assert re.search("(ValueError|InvalidOption): .*per_process_memory_fraction", done.stderr)
 
 
 def test_settings_without_effect_are_named_once(run):

@@ -40,10 +40,10 @@ static void load(const char* path) {
 }
 
 std::string install() {
-  auto* install = reinterpret_cast<int (*)(const char*, int, int, char*, size_t)>(
+  auto* install = reinterpret_cast<int (*)(const char*, int, int, double, char*, size_t)>(
       adapter_symbol("glake_adapter_install"));
   char text[4096] = "";
-  return install(libglake_path.c_str(), 1, 0, text, sizeof text) == 0 ? "" : text;
+  return install(libglake_path.c_str(), 1, 0, -1, text, sizeof text) == 0 ? "" : text;
 }
 
 static int run(int argc, char** argv) {

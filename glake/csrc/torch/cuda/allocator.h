@@ -35,7 +35,9 @@ class CudaAllocator final : public native::CUDAAllocator {
   // The first call makes it. It is never destroyed, because tensors outlive static destructors.
   static CudaAllocator& instance();
   CudaLibrary& library() { return library_; }
-  void set_legacy_pools() { foreign_.set_legacy(); }  // before the first allocation
+  // Both are called before the first allocation.
+  void set_legacy_pools() { foreign_.set_legacy(); }
+  void start_with_fraction(double fraction) { memory_.start_with(fraction); }
   void process_exits() { exiting_.store(true); }
   bool exiting() const { return exiting_.load(std::memory_order_relaxed); }
   void refused_free() noexcept;  // counts it, and warns of the first one

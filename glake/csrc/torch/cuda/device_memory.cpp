@@ -26,14 +26,23 @@ double DeviceMemory::fraction(DeviceIndex device) const {
   return fraction;
 }
 
-// The least limit is a granule.
+void DeviceMemory::start_with(double fraction) {
+  for (auto& each : fractions_) each.store(fraction);
+  devices_.on_first_use([this, fraction](DeviceIndex device) { limit(fraction, device); });
+}
+
 void DeviceMemory::set_fraction(double fraction, DeviceIndex device) {
   TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction:", fraction,
               ". Please set within (0, 1).");
   devices_.use(devices_.checked(device));
+  limit(fraction, device);
+  fractions_[static_cast<size_t>(device)].store(fraction);
+}
+
+// The least limit is a granule.
+void DeviceMemory::limit(double fraction, DeviceIndex device) {
   double least = static_cast<double>(kGranule + 1) / static_cast<double>(info(device).second);
   require(library_, library_.set_limit_fraction(device, std::min(1.0, std::max(fraction, least))));
-  fractions_[static_cast<size_t>(device)].store(fraction);
 }
 
 std::pair<size_t, size_t> DeviceMemory::info(DeviceIndex device) const {

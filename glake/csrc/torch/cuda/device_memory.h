@@ -17,6 +17,8 @@ class DeviceMemory {
   DeviceMemory(const CudaLibrary& library, TorchDevices& devices, const PrivatePools& pools,
                ForeignPools& foreign);
 
+  // Each device has this fraction from its first use on, until set_fraction() changes it.
+  void start_with(double fraction);
   double fraction(c10::DeviceIndex device) const;
   void set_fraction(double fraction, c10::DeviceIndex device);
   std::pair<size_t, size_t> info(c10::DeviceIndex device) const;  // free, and in total
@@ -31,6 +33,7 @@ class DeviceMemory {
   void enable_peer_access(c10::DeviceIndex device, c10::DeviceIndex to);
 
  private:
+  void limit(double fraction, c10::DeviceIndex device);
   const CudaLibrary& library_;
   TorchDevices& devices_;
   const PrivatePools& pools_;

@@ -12,10 +12,11 @@ using glake::adapter::CudaAllocator;
 using glake::adapter::HostAllocator;
 
 // Makes glake torch's CUDA allocator, for good. With `host` it also serves pinned memory. With
-// `legacy_pools` private pools have cudaMalloc's memory. It must be called before CUDA is
-// initialised, and before other threads allocate. Returns 0, or -1 and a sentence in `text`.
-GLAKE_ADAPTER int glake_adapter_install(const char* library, int host, int legacy_pools, char* text,
-                                        size_t capacity) try {
+// `legacy_pools` private pools have cudaMalloc's memory. `fraction` of each device's memory is the
+// limit; negative: the option GLAKE_LIMIT. It must be called before CUDA is initialised, and before
+// other threads allocate. Returns 0, or -1 and a sentence in `text`.
+GLAKE_ADAPTER int glake_adapter_install(const char* library, int host, int legacy_pools,
+                                        double fraction, char* text, size_t capacity) try {
   namespace native = c10::cuda::CUDACachingAllocator;
   native::CUDAAllocator* before = native::get();
   CudaAllocator& ours = CudaAllocator::instance();
@@ -32,6 +33,7 @@ GLAKE_ADAPTER int glake_adapter_install(const char* library, int host, int legac
     return -1;
   }
   if (legacy_pools != 0) ours.set_legacy_pools();
+  if (fraction >= 0) ours.start_with_fraction(fraction);
   // libglake was loaded before this, so its destructors run after this handler.
   std::atexit([] { CudaAllocator::instance().process_exits(); });
   constexpr uint8_t kPriority = 1;  // above torch's own (0)

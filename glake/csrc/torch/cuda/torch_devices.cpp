@@ -16,6 +16,13 @@ c10::DeviceIndex TorchDevices::checked(c10::DeviceIndex device) const {
   return device;
 }
 
+void TorchDevices::use_first(int device) {
+  std::lock_guard<std::mutex> guard(starting_);
+  if (used(device)) return;
+  if (starts_) starts_(static_cast<c10::DeviceIndex>(device));
+  used_.fetch_or(uint64_t{1} << device, std::memory_order_relaxed);
+}
+
 int TorchDevices::count() const {
   int count = known_.load();
   for (int device = count; device < kMaxDevices; ++device) {

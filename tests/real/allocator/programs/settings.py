@@ -2,7 +2,7 @@
 
 import torch
 
-torch.zeros(1, device="cuda")
+torch.cuda.init()
 print(torch.cuda.get_per_process_memory_fraction())
 try:
     torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
