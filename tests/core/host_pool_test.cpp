@@ -51,6 +51,7 @@ TEST(values_are_those_of_the_text) {
     CHECK(host((name + ".allocated").c_str()) == stat.allocated);
     CHECK(host((name + ".freed").c_str()) == stat.freed);
   }
+  CHECK(v.allocated_bytes.current == static_cast<int64_t>(glake_host_block_bytes(held)));
   CHECK(v.live_blocks == 1 && v.blocks == 2 && v.waiting_blocks == 0 && v.hits == 1);
   CHECK(v.driver_allocs == 2 && v.driver_frees == 0 && v.allocated_bytes.freed == 2 * 8192);
   for (const auto& [name, value] : {std::pair("live_blocks", v.live_blocks),

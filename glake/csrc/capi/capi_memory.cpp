@@ -110,6 +110,12 @@ int glake_host_free(void* ptr) {
   });
 }
 
+size_t glake_host_block_bytes(void* ptr) {
+  size_t bytes = 0;
+  api_call([&] { bytes = Process::instance().host().block_bytes(ptr); });
+  return bytes;
+}
+
 int glake_host_record_stream(void* ptr, int device, void* stream) {
   return api_call(
       [&] { Process::instance().host().record(ptr, device, glake::stream_of(stream)); });

@@ -228,6 +228,11 @@ Bytes HostPool::requested(void* ptr) {
   return live_block(ptr).requested;
 }
 
+Bytes HostPool::block_bytes(void* ptr) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  return live_block(ptr).bytes;
+}
+
 // Records an event behind what was enqueued on a stream so far. Returns false if that must be tried
 // again later: no event can be recorded on a stream under capture, so the block waits for the
 // capture's end.

@@ -27,7 +27,9 @@ class HostPool {
   // Throws Error (GLAKE_OUT_OF_MEMORY, GLAKE_DRIVER_ERROR, GLAKE_DRIVER_ABSENT).
   void* allocate(Bytes bytes);
   void free(void* ptr);
-  Bytes requested(void* ptr);  // of a live block, as its caller asked; throws Error
+  // Both are of a live block, and throw Error: what its caller asked for, and what it holds.
+  Bytes requested(void* ptr);
+  Bytes block_bytes(void* ptr);
   void record(void* ptr, int device, StreamHandle stream);
   // The stream ends. `done`: its work is complete. If it is not, blocks recorded on the stream wait
   // for a synchronisation of the devices.

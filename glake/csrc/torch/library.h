@@ -46,6 +46,7 @@
   X(ipc_close)                \
   X(host_malloc)              \
   X(host_free)                \
+  X(host_block_bytes)         \
   X(host_record_stream)       \
   X(stream_may_end)           \
   X(host_empty_cache)         \

@@ -344,6 +344,8 @@ GLAKE_API int glake_ipc_close(void* ptr);
  * on it is complete. */
 GLAKE_API void* glake_host_malloc(size_t bytes);
 GLAKE_API int glake_host_free(void* ptr);
+/* How many bytes the block holds: at least as many as its caller asked for. 0 on failure. */
+GLAKE_API size_t glake_host_block_bytes(void* ptr);
 GLAKE_API int glake_host_record_stream(void* ptr, int device, void* stream);
 GLAKE_API int glake_host_empty_cache(void);
 

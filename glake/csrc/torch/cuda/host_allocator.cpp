@@ -42,7 +42,7 @@ void* HostAllocator::from_pool(c10::MempoolId_t pool, size_t bytes) {
   auto fit = free.lower_bound(bytes);
   if (fit == free.end() || fit->first > 2 * bytes) return nullptr;
   void* ptr = fit->second;
-  blocks_[ptr] = {fit->first, pool};
+  blocks_[ptr] = {fit->first, library().host_block_bytes(ptr), pool};
   free.erase(fit);
   return ptr;
 }
@@ -61,7 +61,7 @@ at::DataPtr HostAllocator::allocate(size_t bytes) {
     if (ptr == nullptr) raise(bytes);
     int64_t spent = us_since(start);
     std::lock_guard<std::mutex> guard(mutex_);
-    blocks_[ptr] = {bytes, pool};
+    blocks_[ptr] = {bytes, library().host_block_bytes(ptr), pool};
     ++stats_.bucket_allocation[bucket(bytes)];
     // Only memory from the driver is timed. An address that was seen before came from the cache.
     if (seen_.insert(ptr).second) {
@@ -73,7 +73,7 @@ at::DataPtr HostAllocator::allocate(size_t bytes) {
   if (ptr != nullptr) {
     std::lock_guard<std::mutex> guard(mutex_);
     stats_.active_requests.increase(1);
-    stats_.active_bytes.increase(blocks_[ptr].bytes);
+    stats_.active_bytes.increase(blocks_[ptr].held);
   }
   return {ptr, ptr, &deleter, at::Device(at::kCPU)};
 }
@@ -85,7 +85,7 @@ bool HostAllocator::give_back(void* ptr) {
   Block block = found->second;
   blocks_.erase(found);
   stats_.active_requests.decrease(1);
-  stats_.active_bytes.decrease(block.bytes);
+  stats_.active_bytes.decrease(block.held);
   auto pool = block.pool == kNoPool ? pools_.end() : pools_.find(block.pool);
   if (pool == pools_.end()) return library().host_free(ptr) == GLAKE_OK;
   if (block.recorded) {

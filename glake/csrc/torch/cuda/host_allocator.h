@@ -34,7 +34,8 @@ class HostAllocator final : public at::HostAllocator {
 
  private:
   struct Block {
-    size_t bytes = 0;
+    size_t bytes = 0;  // as asked for
+    size_t held = 0;   // which the statistics count, as torch's do
     c10::MempoolId_t pool;
     bool recorded = false;  // on any stream
   };

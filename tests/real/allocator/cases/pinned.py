@@ -24,6 +24,21 @@ def case_sizes_and_requests_are_counted():
     del second
 
 
+def case_bytes_of_whole_blocks_are_counted():
+    def counted():
+        seen = stats()
+        return [seen[f"active_bytes.{key}"] for key in ("current", "peak", "allocated", "freed")]
+
+    first = torch.empty(40 << 10, dtype=torch.uint8, pin_memory=True)
+    assert counted() == [64 << 10, 64 << 10, 64 << 10, 0]
+    second = torch.empty(80 << 10, dtype=torch.uint8, pin_memory=True)
+    assert counted() == [192 << 10, 192 << 10, 192 << 10, 0]
+    assert stats()["allocated_bytes.current"] == 192 << 10
+    del first
+    assert counted() == [128 << 10, 192 << 10, 192 << 10, 64 << 10]
+    del second
+
+
 def case_a_freed_block_is_used_again():
     block = torch.empty(MIB, dtype=torch.uint8, pin_memory=True)
     place = block.data_ptr()
