@@ -99,6 +99,7 @@ void Pools::set_flags(PoolId id, unsigned flags) {
 // Makes the request that an allocation from the pool starts with. Notes whether a graph is being
 // captured. Callers hold the hot lock.
 Request Pools::request(Heap& pool, Bytes bytes, StreamHandle stream) {
+  device_.collect_caches();  // blocks that threads have freed are in no peak of this request
   Request r = device_.request(bytes, stream);
   if (pool.rule.whole_only()) r.size = round_up(bytes, kGranule);
   ++pool.tick;

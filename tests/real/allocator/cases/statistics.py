@@ -1,10 +1,11 @@
 """torch.cuda.memory_stats and its relatives."""
 
+import contextlib
 import random
 import threading
 
 import torch
-from common import MIB, emptied, holds, marked, refused, stat, u8
+from common import KIB, MIB, emptied, holds, marked, refused, stat, u8
 
 
 def case_a_kilobyte_is_counted_everywhere():
@@ -51,6 +52,21 @@ def case_peaks_begin_anew():
     assert torch.cuda.max_memory_reserved() == torch.cuda.memory_reserved()
     blocks.append(u8(4 * MIB))
     assert torch.cuda.max_memory_allocated() == 12 * MIB
+
+
+def case_freed_blocks_are_in_no_later_peak():
+    for size, count in ((1000, 1), (4 * KIB, 500), (64 * KIB, 200), (MIB, 32), (2 * MIB, 16)):
+        for later in (None, torch.cuda.MemPool()):
+            emptied()
+            torch.cuda.reset_peak_memory_stats()
+            blocks = [u8(size) for _ in range(count)]
+            del blocks
+            with contextlib.nullcontext() if later is None else torch.cuda.use_mem_pool(later):
+                blocks = [u8(2 * size) for _ in range(count // 2 or 1)]
+            most = max(size * count, 2 * size * len(blocks))
+            assert stat("requested_bytes.all.peak") == most, (size, later)
+            assert stat("allocation.all.peak") == count, (size, later)
+            del blocks
 
 
 def case_accumulated_figures_begin_anew():
