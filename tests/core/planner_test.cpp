@@ -458,10 +458,11 @@ TEST(three_relays_in_a_row) {
   CHECK_TEXT(taken == 2, std::to_string(taken));
 }
 
-// Two pairs of GPUs with NVLink, and host memory that carries 4 GB/s. Beside the plain copy only a
-// hop from pair to pair over the root complex brings another 10 GB/s.
+// Two pairs of GPUs with NVLink, and host memory that carries 14 GB/s. Between peers the plain copy
+// does not pass it, and a hop from pair to pair over the root complex brings another 10 GB/s. Of
+// GPUs that are no peers, all copies pass it, the plain one too.
 TEST(hops_between_peers_over_a_root_complex) {
-  Topology pairs = machine(4, {{"m0", "s0", 4},
+  Topology pairs = machine(4, {{"m0", "s0", 14},
                                {"s0", "g0", 10},
                                {"s0", "g1", 10},
                                {"s0", "g2", 10},
@@ -486,8 +487,8 @@ TEST(hops_between_peers_over_a_root_complex) {
   CHECK(!pairs.peers(1, 2) && pairs.peers(0, 1));
   const Planner::Plans others = Planner(pairs).plan(ends);
   check_sound(pairs, ends, others);
-  CHECK_TEXT(!crosses(others[0]) && has_path(others[0], "cuda:0>cuda:1>cpu>cuda:2>cuda:3") &&
-                 others[0].rate > 13.9 && others[0].rate < 14.1,
+  CHECK_TEXT(!crosses(others[0]) && others[0].paths.size() > 1 && others[0].rate > 13.9 &&
+                 others[0].rate < 14.1,
              text_of(others[0]));
 }
 

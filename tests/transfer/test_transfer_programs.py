@@ -85,7 +85,7 @@ PAIRS = {(0, 1), (2, 3)}  # of GPUs with NVLink
 def test_hops_between_peers_over_a_root_complex(peers: str, tmp_path: Path) -> None:
     """Host memory is slow, so a hop between GPUs without NVLink brings more, where the driver
     allows it."""
-    sides = [("m0", "s0", 4.0), *((("s0", f"g{gpu}", 10.0)) for gpu in range(4))]
+    sides = [("m0", "s0", 14.0), *((("s0", f"g{gpu}", 10.0)) for gpu in range(4))]
     sides += [(f"g{a}", f"g{b}", 50.0) for a, b in sorted(PAIRS)]
     edges = [Edge(*ends) for a, b, rate in sides for ends in ((a, b, rate), (b, a, rate))]
     machine = tmp_path / "platforms.json"

@@ -256,7 +256,14 @@ Route Topology::host_to_host(int node) const {
 Route Topology::device_to_device(int from, int to) const {
   if (edge(gpu(from), gpu(to)) >= 0) return along({gpu(from), gpu(to)});
   if (linked(from, to)) return along({gpu(from), "N", gpu(to)});
-  return over_pcie(gpu(from), gpu(to));
+  if (from == to || peers(from, to)) return over_pcie(gpu(from), gpu(to));
+  // Without peer access a driver stages the copy in host memory. It is assumed to be that of the
+  // source's socket.
+  Route route = device_to_host(from, socket_of(from));
+  const Route rest = host_to_device(socket_of(from), to);
+  if (route.empty() || rest.empty()) return {};
+  route.insert(route.end(), rest.begin(), rest.end());
+  return route;
 }
 
 bool Topology::linked(int a, int b) const {
