@@ -6,12 +6,13 @@ either package.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import Any
 
 from glake import _C
 from glake.allocator.buffer import empty
-from glake.errors import OutOfMemory
+from glake.errors import InvalidArgument, OutOfMemory
 from glake.integrations import figures
 
 PACKAGE = "cupy"
@@ -31,7 +32,8 @@ def allocate(nbytes: int) -> Any:
     another stream uses must outlive that use, as with CuPy's own pool.
 
     Raises:
-        OutOfMemory: there is no room. The exception is a `cupy.cuda.memory.OutOfMemoryError` too.
+        OutOfMemory: there is no room, or no block is so large. The exception is a
+            `cupy.cuda.memory.OutOfMemoryError` too.
     """
     cuda = _cupy().cuda
     device, stream = _where()
@@ -39,8 +41,8 @@ def allocate(nbytes: int) -> Any:
         return cuda.MemoryPointer(cuda.UnownedMemory(0, 0, None, device), 0)
     try:
         block = empty(nbytes, device, stream)
-    except OutOfMemory as error:
-        raise _out_of_memory(cuda.memory.OutOfMemoryError)(str(error)) from None
+    except (OutOfMemory, InvalidArgument) as error:  # the size is the only argument to refuse
+        raise _out_of_memory(str(error)) from None
     figures.add("cupy", "requested_bytes", nbytes)
     return cuda.MemoryPointer(cuda.UnownedMemory(block.ptr, nbytes, block, device), 0)
 
@@ -49,7 +51,7 @@ def allocate_pinned(nbytes: int) -> Any:
     """For CuPy's set_pinned_memory_allocator(): a `cupy.cuda.PinnedMemoryPointer`.
 
     Raises:
-        OutOfMemory: there is no pinned host memory for it.
+        OutOfMemory: there is no pinned host memory for it, or no block is so large.
     """
     return _cupy().cuda.PinnedMemoryPointer(_Pinned(nbytes), 0)
 
@@ -82,7 +84,10 @@ class _Pinned:
     def __init__(self, nbytes: int) -> None:
         self.size = nbytes
         self.ptr = 0
-        self.ptr = _C.host_malloc(max(nbytes, 1))
+        try:
+            self.ptr = _C.host_malloc(max(nbytes, 1))
+        except InvalidArgument as error:
+            raise OutOfMemory(str(error)) from None
         figures.add("cupy", "pinned_bytes", nbytes)
 
     def __del__(self) -> None:
@@ -103,7 +108,17 @@ def _where() -> tuple[int, int]:
     return cuda.runtime.getDevice(), cuda.get_current_stream().ptr
 
 
-def _out_of_memory(theirs: type[Exception]) -> type[Exception]:
-    """An exception that is both glake's and CuPy's, with glake's text."""
-    kind = {"__init__": MemoryError.__init__, "__str__": MemoryError.__str__}
-    return type("OutOfMemory", (OutOfMemory, theirs), kind)
+@functools.cache
+def _error_class() -> type[OutOfMemory]:
+    """glake's exception and CuPy's in one, with glake's text. CuPy's alone has sizes instead of a
+    text, also when it is unpickled."""
+    methods = {
+        "__init__": MemoryError.__init__,
+        "__str__": MemoryError.__str__,
+        "__reduce__": lambda self: (_out_of_memory, self.args, self.__dict__),
+    }
+    return type("OutOfMemory", (OutOfMemory, _cupy().cuda.memory.OutOfMemoryError), methods)
+
+
+def _out_of_memory(text: str) -> OutOfMemory:
+    return _error_class()(text)

@@ -4,6 +4,9 @@ CuPy's runtime does not start without a GPU. So the program provides the device 
 which CuPy would ask its runtime.
 """
 
+import pickle
+from collections.abc import Callable
+
 import cupy
 import numpy as np
 
@@ -33,13 +36,22 @@ del view
 assert live() == 0
 assert cupy.ndarray((0,), dtype=cupy.float32).nbytes == 0 and live() == 0
 
-for kind in (glake.OutOfMemory, cupy.cuda.memory.OutOfMemoryError, MemoryError):
+
+def error_of(make: Callable[[int], object], nbytes: int) -> glake.OutOfMemory:
     try:
-        cupy.ndarray((1 << 40,), dtype=cupy.uint8)
-    except kind as error:
-        assert "Tried to allocate" in str(error), error
-    else:
-        raise AssertionError(kind)
+        make(nbytes)
+    except glake.OutOfMemory as error:
+        return error
+    raise AssertionError("there was room")
+
+
+for nbytes in (1 << 40, 1 << 62):  # the second is more than a block may have
+    refused = error_of(cupy.cuda.alloc, nbytes)
+    assert isinstance(refused, cupy.cuda.memory.OutOfMemoryError)
+    assert "Tried to allocate" in str(refused), refused
+    again = pickle.loads(pickle.dumps(refused))
+    assert type(again) is type(refused) and str(again) == str(refused)
+assert "Tried to allocate" in str(error_of(cupy.cuda.alloc_pinned_memory, 1 << 62))
 
 pinned = cupy.cuda.alloc_pinned_memory(3 * MIB)
 held = _C.host_stats()["allocated_bytes.current"]
