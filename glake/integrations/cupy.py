@@ -6,13 +6,15 @@ either package.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
+import threading
 from typing import Any
 
 from glake import _C
 from glake.allocator.buffer import empty
-from glake.errors import InvalidArgument, OutOfMemory
+from glake.errors import InvalidArgument, InvalidDevice, OutOfMemory
 from glake.integrations import figures
 
 PACKAGE = "cupy"
@@ -34,6 +36,7 @@ def allocate(nbytes: int) -> Any:
     Raises:
         OutOfMemory: there is no room, or no block is so large. The exception is a
             `cupy.cuda.memory.OutOfMemoryError` too.
+        DriverError: the driver refused a call.
     """
     cuda = _cupy().cuda
     device, stream = _where()
@@ -43,6 +46,8 @@ def allocate(nbytes: int) -> Any:
         block = empty(nbytes, device, stream)
     except (OutOfMemory, InvalidArgument) as error:  # the size is the only argument to refuse
         raise _out_of_memory(str(error)) from None
+    if device not in _connected:
+        _connect(device)
     figures.add("cupy", "requested_bytes", nbytes)
     return cuda.MemoryPointer(cuda.UnownedMemory(block.ptr, nbytes, block, device), 0)
 
@@ -96,6 +101,8 @@ class _Pinned:
 
 
 _before: list[Any] = []
+_connected: set[int] = set()  # the devices on which CuPy has memory
+_connecting = threading.RLock()  # a finalizer that allocates may run inside
 
 
 def _cupy() -> Any:
@@ -106,6 +113,20 @@ def _where() -> tuple[int, int]:
     """CuPy's current device and stream."""
     cuda = _cupy().cuda
     return cuda.runtime.getDevice(), cuda.get_current_stream().ptr
+
+
+def _connect(device: int) -> None:
+    """Lets this device and the others with CuPy's memory access each other's, if the driver can.
+
+    CuPy relies on cudaDeviceEnablePeerAccess for this, which does not cover glake's memory
+    (docs/interop.md, D7).
+    """
+    with _connecting:
+        for peer in _connected - {device}:
+            for memory_of, reader in ((device, peer), (peer, device)):
+                with contextlib.suppress(InvalidDevice):  # no access between these two
+                    _C.enable_peer_access(memory_of, reader)
+        _connected.add(device)
 
 
 @functools.cache

@@ -4,6 +4,7 @@ CuPy's runtime does not start without a GPU. So the program provides the device 
 which CuPy would ask its runtime.
 """
 
+import ctypes
 import pickle
 from collections.abc import Callable
 
@@ -37,6 +38,26 @@ assert live() == 0
 assert cupy.ndarray((0,), dtype=cupy.float32).nbytes == 0 and live() == 0
 
 
+def accessible(ptr: int, gpu: int) -> bool:
+    driver = ctypes.CDLL(_C.driver_path())
+    context, access = ctypes.c_void_p(), ctypes.c_ulonglong()
+    assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+    assert driver.cuCtxSetCurrent(context) == 0
+    device = (ctypes.c_int * 2)(1, gpu)  # CUmemLocation
+    assert driver.cuMemGetAccess(ctypes.byref(access), device, ctypes.c_ulonglong(ptr)) == 0
+    return access.value == 3  # read and write
+
+
+# Each GPU may access the memory of the other once CuPy has arrays on both.
+here = cupy.ndarray((8 * MIB,), dtype=cupy.uint8)
+assert not accessible(here.data.ptr, 1)
+hook._where = lambda: (1, 0)
+there = cupy.ndarray((8 * MIB,), dtype=cupy.uint8)
+assert accessible(here.data.ptr, 1) and accessible(there.data.ptr, 0)
+hook._where = lambda: (0, 0)
+del here, there
+
+
 def error_of(make: Callable[[int], object], nbytes: int) -> glake.OutOfMemory:
     try:
         make(nbytes)
@@ -63,7 +84,7 @@ assert _C.host_stats()["allocated_bytes.current"] == 0
 
 told = glake.stats()
 assert told["glake.integrations.cupy.installed"] == 1
-assert told["glake.integrations.cupy.requested_bytes"] == 8 * MIB
+assert told["glake.integrations.cupy.requested_bytes"] == 24 * MIB
 assert told["glake.integrations.cupy.pinned_bytes"] == 3 * MIB
 integrations.uninstall("cupy")
 assert glake.stats()["glake.integrations.cupy.installed"] == 0
