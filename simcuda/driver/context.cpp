@@ -44,6 +44,8 @@ CUresult no_context() {
   return fail(CUDA_ERROR_INVALID_CONTEXT, "the calling thread has no current context");
 }
 
+CUresult bad_context() { return fail(CUDA_ERROR_INVALID_CONTEXT, "not a live context"); }
+
 CUresult no_device() { return fail(CUDA_ERROR_INVALID_DEVICE, "no such device"); }
 
 // On a GPU this crashes (seen: benchmarks/gpu/results/2026-11-27-NVIDIA-H200-4).
@@ -91,6 +93,11 @@ CUresult Contexts::take_memory(Context* context) {
 void Contexts::give_memory(Context* context) {
   if (context->memory != 0) machine_->drop(context->memory);
   context->memory = 0;
+}
+
+Context* Contexts::live(CUcontext handle) {
+  Context* context = find(handle);
+  return context != nullptr && context->refs > 0 ? context : nullptr;
 }
 
 Context* Contexts::current() {

@@ -30,6 +30,8 @@ class Contexts {
   Context* primary(int device) { return find(primary_[static_cast<size_t>(device)]); }
   bool has_primary();  // whether some device's primary context is active
   Context* find(uint64_t id) { return table_.find(id); }
+  // The context of a handle, if it is active.
+  Context* live(CUcontext handle);
   Context* find(CUcontext handle) { return find(reinterpret_cast<uint64_t>(handle)); }
   uint64_t create(int device, unsigned flags);
   void destroy(uint64_t id);
@@ -60,5 +62,6 @@ class Contexts {
 
 inline CUcontext as_context(uint64_t id) { return reinterpret_cast<CUcontext>(id); }
 CUresult no_context();
+CUresult bad_context();
 
 }  // namespace simcuda

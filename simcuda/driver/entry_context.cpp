@@ -16,13 +16,24 @@ CUresult on_primary(Symbol symbol, CUdevice device, Body&& body) {
   });
 }
 
-// Ends what a context owns: its captures, streams, events and modules. Their handles are dead.
+// Waits for all work before the context's memory is freed, as cuMemFree does. May release the lock.
+void await_uses(Driver* driver, Lock* lock, const Context& context) {
+  if (driver->memory.owned_by(context.id).empty() && driver->host.owned_by(context.id).empty()) {
+    return;
+  }
+  driver->scheduler->waits().wait_device(lock, -1);
+}
+
+// Ends what a context owns: its captures, streams, events, modules, and memory of cuMemAlloc,
+// cuMemAllocManaged and cuMemAllocHost. Their handles are dead.
 void end_owned(Driver* driver, const Context& context) {
   driver->captures.abandon(context.id);
   for (const uint64_t stream : driver->streams.forget(context.id)) {
     driver->scheduler->forget(stream);
   }
   driver->kernels.forget(context.id);
+  for (const CUdeviceptr block : driver->memory.owned_by(context.id)) driver->blocks.free(block);
+  for (void* block : driver->host.owned_by(context.id)) driver->host.free(block);
 }
 
 // For a call that makes or ends the context when it has `refs` references.
@@ -36,22 +47,15 @@ CUresult at_refs(Symbol symbol, CUdevice device, uint32_t refs, Body&& body) {
     const bool alone = driver.contexts.primary(device)->refs == refs;
     const DriverLock::Turn turn(&driver.calls, &lock, symbol, {},
                                 alone ? LockSide::kWaitsAndExcludes : LockSide::kNone);
-    return body(driver, *driver.contexts.primary(device));
+    return body(driver, &lock, *driver.contexts.primary(device));
   });
-}
-
-CUresult bad_context() { return fail(CUDA_ERROR_INVALID_CONTEXT, "not a live context"); }
-
-Context* live(Driver& driver, CUcontext handle) {
-  Context* context = driver.contexts.find(handle);
-  return context != nullptr && context->refs > 0 ? context : nullptr;
 }
 
 }  // namespace
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* result, CUdevice device) {
   return at_refs(CALL(cuDevicePrimaryCtxRetain), device, 0,
-                 [&](Driver& driver, Context& context) -> CUresult {
+                 [&](Driver& driver, Lock*, Context& context) -> CUresult {
                    if (result == nullptr) return CUDA_ERROR_INVALID_VALUE;
                    const CUresult taken = driver.contexts.take_memory(&context);
                    if (taken != CUDA_SUCCESS) return taken;
@@ -64,7 +68,9 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* result, CUdevice device) {
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
   return at_refs(CALL(cuDevicePrimaryCtxRelease), device, 1,
-                 [&](Driver& driver, Context& context) -> CUresult {
+                 [&](Driver& driver, Lock* lock, const Context& before) -> CUresult {
+                   if (before.refs == 1) await_uses(&driver, lock, before);
+                   Context& context = *driver.contexts.primary(device);
                    if (context.refs == 0) return bad_context();
                    if (--context.refs == 0) {
                      driver.contexts.changed();
@@ -110,9 +116,14 @@ CUresult cuCtxCreate_v2(CUcontext* result, unsigned int flags, CUdevice device) 
 }
 
 CUresult cuCtxDestroy(CUcontext handle) {
-  return locked(CALL(cuCtxDestroy), 0, [&](Driver& driver) -> CUresult {
-    Context* context = live(driver, handle);
-    if (context == nullptr || context->primary) return bad_context();
+  return call(CALL(cuCtxDestroy), 0, [&](Driver& driver) -> CUresult {
+    Lock lock(driver.mutex);
+    const DriverLock::Turn turn(&driver.calls, &lock, CALL(cuCtxDestroy), {});
+    const Context* before = driver.contexts.live(handle);
+    if (before == nullptr || before->primary) return bad_context();
+    await_uses(&driver, &lock, *before);
+    Context* context = driver.contexts.live(handle);
+    if (context == nullptr) return bad_context();
     if (driver.contexts.current() == context) driver.contexts.pop();
     end_owned(&driver, *context);
     driver.contexts.give_memory(context);
@@ -123,7 +134,7 @@ CUresult cuCtxDestroy(CUcontext handle) {
 
 CUresult cuCtxPushCurrent(CUcontext handle) {
   return locked(CALL(cuCtxPushCurrent), 0, [&](Driver& driver) -> CUresult {
-    Context* context = live(driver, handle);
+    Context* context = driver.contexts.live(handle);
     if (context == nullptr) return bad_context();
     driver.contexts.push(context->id);
     return CUDA_SUCCESS;
@@ -141,7 +152,7 @@ CUresult cuCtxPopCurrent(CUcontext* result) {
 
 CUresult cuCtxSetCurrent(CUcontext handle) {
   return locked(CALL(cuCtxSetCurrent), 0, [&](Driver& driver) -> CUresult {
-    if (handle != nullptr && live(driver, handle) == nullptr) return bad_context();
+    if (handle != nullptr && driver.contexts.live(handle) == nullptr) return bad_context();
     driver.contexts.set(reinterpret_cast<uint64_t>(handle));
     return CUDA_SUCCESS;
   });
@@ -174,7 +185,8 @@ CUresult cuCtxGetFlags(unsigned int* flags) {
 
 CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
   return locked(CALL(cuCtxGetId), 0, [&](Driver& driver) -> CUresult {
-    const Context* context = handle == nullptr ? driver.contexts.current() : live(driver, handle);
+    const Context* context =
+        handle == nullptr ? driver.contexts.current() : driver.contexts.live(handle);
     if (context == nullptr) return bad_context();
     if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *id = context->id;
@@ -184,7 +196,8 @@ CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
 
 CUresult cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
   return locked(CALL(cuCtxGetApiVersion), 0, [&](Driver& driver) -> CUresult {
-    const Context* context = handle == nullptr ? driver.contexts.current() : live(driver, handle);
+    const Context* context =
+        handle == nullptr ? driver.contexts.current() : driver.contexts.live(handle);
     if (context == nullptr) return bad_context();
     if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *version = 3020;

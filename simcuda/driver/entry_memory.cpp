@@ -18,6 +18,18 @@ struct IpcHandle {
 static_assert(sizeof(IpcHandle) <= sizeof(CUipcMemHandle));
 constexpr uint64_t kIpcMagic = 0x676c616b65697063;
 
+// Makes a block that ends with the context.
+CUresult allocate(Driver* driver, const Context& context, size_t bytes, bool managed,
+                  CUdeviceptr* address) {
+  CUresult result = driver->captures.check_unsafe();
+  if (result == CUDA_SUCCESS) result = driver->blocks.allocate(context.device, bytes, address);
+  if (result != CUDA_SUCCESS) return result;
+  Reservation* block = driver->memory.find(*address);
+  block->owner = context.id;
+  block->managed = managed;
+  return CUDA_SUCCESS;
+}
+
 // Frees a block of cuMemAlloc or of a pool. cuMemFree also takes what "cuMemAllocAsync(),
 // cuMemAllocFromPoolAsync()" returned.
 CUresult free_memory(Driver* driver, CUdeviceptr address) {
@@ -42,9 +54,7 @@ CUresult cuMemAlloc(CUdeviceptr* address, size_t bytes) {
   return in_context(CALL(cuMemAlloc), pages_of(bytes),
                     [&](Driver& driver, Context& context) -> CUresult {
                       if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                      const CUresult unsafe = driver.captures.check_unsafe();
-                      if (unsafe != CUDA_SUCCESS) return unsafe;
-                      return driver.blocks.allocate(context.device, bytes, address);
+                      return allocate(&driver, context, bytes, false, address);
                     });
 }
 
@@ -60,11 +70,7 @@ CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int flag
         if (driver.memory.backing().phantom()) {
           return fail(CUDA_ERROR_NOT_SUPPORTED, "managed memory needs bytes: not in phantom mode");
         }
-        const CUresult unsafe = driver.captures.check_unsafe();
-        if (unsafe != CUDA_SUCCESS) return unsafe;
-        const CUresult made = driver.blocks.allocate(context.device, bytes, address);
-        if (made == CUDA_SUCCESS) driver.memory.find(*address)->managed = true;
-        return made;
+        return allocate(&driver, context, bytes, true, address);
       });
 }
 
@@ -94,21 +100,23 @@ CUresult cuMemGetAddressRange(CUdeviceptr* base, size_t* bytes, CUdeviceptr addr
   });
 }
 
+// cuda.h does not count this memory among what ends with a context.
 CUresult cuMemHostAlloc(void** address, size_t bytes, unsigned int flags) {
   return in_context(
       CALL(cuMemHostAlloc), pages_of(bytes), [&](Driver& driver, Context&) -> CUresult {
         if (address == nullptr || (flags & ~7u) != 0) return CUDA_ERROR_INVALID_VALUE;
         const CUresult unsafe = driver.captures.check_unsafe();
-        return unsafe != CUDA_SUCCESS ? unsafe : driver.host.allocate(bytes, flags, address);
+        return unsafe != CUDA_SUCCESS ? unsafe : driver.host.allocate(bytes, flags, 0, address);
       });
 }
 
 CUresult cuMemAllocHost(void** address, size_t bytes) {
   return in_context(
-      CALL(cuMemAllocHost), pages_of(bytes), [&](Driver& driver, Context&) -> CUresult {
+      CALL(cuMemAllocHost), pages_of(bytes), [&](Driver& driver, Context& context) -> CUresult {
         if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
         const CUresult unsafe = driver.captures.check_unsafe();
-        return unsafe != CUDA_SUCCESS ? unsafe : driver.host.allocate(bytes, 0, address);
+        return unsafe != CUDA_SUCCESS ? unsafe
+                                      : driver.host.allocate(bytes, 0, context.id, address);
       });
 }
 

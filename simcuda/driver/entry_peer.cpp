@@ -16,8 +16,8 @@ bool peers(const Driver& driver, CUdevice a, CUdevice b) {
 template <class Body>
 CUresult with_peer(Symbol symbol, CUcontext handle, Body&& body) {
   return in_context(symbol, 0, [&](Driver& driver, Context& context) -> CUresult {
-    const Context* peer = driver.contexts.find(handle);
-    if (peer == nullptr || peer->refs == 0 || peer == &context) {
+    const Context* peer = driver.contexts.live(handle);
+    if (peer == nullptr || peer == &context) {
       return fail(CUDA_ERROR_INVALID_CONTEXT, "not another live context");
     }
     return body(driver, context, *peer);

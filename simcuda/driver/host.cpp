@@ -33,13 +33,13 @@ HostMemory::~HostMemory() {
   }
 }
 
-CUresult HostMemory::allocate(size_t bytes, unsigned flags, void** address) {
+CUresult HostMemory::allocate(size_t bytes, unsigned flags, uint64_t owner, void** address) {
   if (bytes == 0) return fail(CUDA_ERROR_INVALID_VALUE, "pinned host memory: size 0");
   void* got = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (got == MAP_FAILED) {
     return fail(CUDA_ERROR_OUT_OF_MEMORY, std::string("pinned host memory: ") + strerror(errno));
   }
-  blocks_[reinterpret_cast<uint64_t>(got)] = {bytes, flags, false};
+  blocks_[reinterpret_cast<uint64_t>(got)] = {bytes, flags, false, owner};
   bytes_ += bytes;
   *address = got;
   return CUDA_SUCCESS;
@@ -72,7 +72,7 @@ CUresult HostMemory::add(void* address, size_t bytes, unsigned flags) {
   if (overlaps_next || overlaps_previous) {
     return fail(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "part of it is registered already");
   }
-  blocks_[start] = {bytes, flags, true};
+  blocks_[start] = {bytes, flags, true, 0};
   bytes_ += bytes;
   return CUDA_SUCCESS;
 }
@@ -93,6 +93,14 @@ const HostBlock* HostMemory::find(uint64_t address, size_t bytes, uint64_t* base
   --found;
   if (address + bytes > found->first + found->second.bytes) return nullptr;
   if (base != nullptr) *base = found->first;
+std::vector<void*> HostMemory::owned_by(uint64_t context) const {
+  std::vector<void*> owned;
+  for (const auto& [address, block] : blocks_) {
+    if (block.owner == context) owned.push_back(reinterpret_cast<void*>(address));
+  }
+  return owned;
+}
+
   return &found->second;
 }
 

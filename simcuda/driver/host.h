@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <vector>
 
 #include "types.h"
 
@@ -11,15 +12,17 @@ struct HostBlock {
   size_t bytes = 0;
   unsigned flags = 0;
   bool registered = false;  // the caller's own memory
+  uint64_t owner = 0;       // the context with which it ends; 0: none
 };
 
 class HostMemory {
  public:
   ~HostMemory();
-  CUresult allocate(size_t bytes, unsigned flags, void** address);
+  CUresult allocate(size_t bytes, unsigned flags, uint64_t owner, void** address);
   CUresult free(void* address);
   CUresult add(void* address, size_t bytes, unsigned flags);
   CUresult remove(void* address);
+  std::vector<void*> owned_by(uint64_t context) const;
   // The block that holds [address, address + bytes), and its base.
   const HostBlock* find(uint64_t address, size_t bytes, uint64_t* base) const;
   // How much of a range is pinned, by one block or by several adjacent ones.

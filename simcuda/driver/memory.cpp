@@ -117,6 +117,14 @@ CUresult Memory::free_range(CUdeviceptr address, size_t bytes) {
   return CUDA_SUCCESS;
 }
 
+std::vector<CUdeviceptr> Memory::owned_by(uint64_t context) const {
+  std::vector<CUdeviceptr> owned;
+  for (const Reservation& each : reservations_) {
+    if (each.owner == context) owned.push_back(each.base);
+  }
+  return owned;
+}
+
 CUresult Memory::retain(CUdeviceptr address, uint64_t* id) {
   Reservation* reservation = nullptr;
   Page* page = page_at(address, &reservation);

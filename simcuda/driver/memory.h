@@ -32,6 +32,7 @@ struct Reservation {
   uint32_t opens = 0;       // times that an IPC block was opened; 0: it is no such block
   size_t limit = 0;         // of a block: the bytes that may be touched
   bool managed = false;     // by cuMemAllocManaged
+  uint64_t owner = 0;       // the context with which the block ends; 0: none
 };
 
 struct MemoryCounts {
@@ -59,6 +60,7 @@ class Memory {
   CUresult grant_all(Reservation* block);
 
   Reservation* find(CUdeviceptr address);
+  std::vector<CUdeviceptr> owned_by(uint64_t context) const;
   Page* page_at(CUdeviceptr address, Reservation** reservation = nullptr);
   Handle* handle_of(const Page& page) { return &handles_.at(page.handle - 1); }
   // Whether `device` (-1: any) may read or write all of [address, address + bytes).

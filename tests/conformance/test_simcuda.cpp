@@ -462,6 +462,44 @@ void check_contexts_end_what_they_own() {
   TRUE(!violations().empty());
 }
 
+// What cuda.h says about cuCtxDestroy: it frees memory of cuMemAlloc, cuMemAllocManaged and
+// cuMemAllocHost, but not that of cuMemCreate and cuMemAllocAsync.
+void check_contexts_free_their_memory() {
+  const Sim sim({{"memory", "64MiB"}, {"devices", "2"}});
+  CUcontext outer = nullptr, made = nullptr;
+  OK(cuCtxGetCurrent(&outer));
+  CUdeviceptr kept = 0, block = 0, managed = 0, pooled = 0;
+  OK(cuMemAlloc(&kept, 2 * kGranule));
+  OK(cuCtxCreate_v2(&made, 0, 0));
+  OK(cuMemAlloc(&block, 3 * kGranule));
+  OK(cuMemAllocManaged(&managed, kGranule, CU_MEM_ATTACH_GLOBAL));
+  const CUstream stream = new_stream();
+  OK(cuMemAllocAsync(&pooled, kGranule, stream));
+  OK(cuStreamSynchronize(stream));
+  const int64_t pool = ledger_of("used_bytes") - int64_t{6 * kGranule};
+  const Mapped mapped(kGranule);
+  void* pinned = nullptr;
+  OK(cuMemAllocHost(&pinned, 4096));
+  OK(cuMemcpyHtoDAsync(block, pinned, 4096, stream));  // still under way
+  OK(cuCtxDestroy(made));
+  OK(cuCtxSetCurrent(outer));
+  TRUE(ledger_of("used_bytes") == pool + int64_t{3 * kGranule});
+  TRUE(ledger_of("host_blocks") == 0);
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(block));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFreeHost(pinned));
+  OK(cuMemFree(pooled));
+  OK(cuMemFree(kept));
+  OK(cuDevicePrimaryCtxRetain(&made, 1));
+  OK(cuCtxSetCurrent(made));
+  OK(cuMemAlloc(&block, kGranule));
+  OK(cuDevicePrimaryCtxRetain(&made, 1));
+  OK(cuDevicePrimaryCtxRelease(1));
+  TRUE(ledger_of("used_bytes", 1) == int64_t{kGranule});
+  OK(cuDevicePrimaryCtxRelease(1));  // the last reference
+  TRUE(ledger_of("used_bytes", 1) == 0);
+  TRUE(violations() == "[]");
+}
+
 void check_delays_hold_no_lock() {
   const Sim sim({{"call_delay_us", "cuMemAddressReserve=300000"}});
   std::atomic<bool> done{false};
@@ -503,6 +541,7 @@ int main(int argc, char** argv) {
           {"phantom memory", check_phantom_memory},
           {"contexts take memory", check_context_memory},
           {"contexts end what they own", check_contexts_end_what_they_own},
+          {"contexts free their memory", check_contexts_free_their_memory},
           {"delays hold no lock", check_delays_hold_no_lock},
       });
 }
