@@ -19,6 +19,11 @@ CUresult spoil(Capture* capture, CUresult code, const char* why) {
 thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 CUresult Captures::begin(Stream* stream, CUstreamCaptureMode mode) {
+  if (mode != CU_STREAM_CAPTURE_MODE_GLOBAL && mode != CU_STREAM_CAPTURE_MODE_THREAD_LOCAL &&
+      mode != CU_STREAM_CAPTURE_MODE_RELAXED) {
+    return fail(CUDA_ERROR_INVALID_VALUE,
+                "cuStreamBeginCapture: no mode " + std::to_string(static_cast<int>(mode)));
+  }
   if (stream->legacy) {
     return fail(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "the legacy stream cannot be captured");
   }

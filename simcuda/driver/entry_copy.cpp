@@ -28,15 +28,27 @@ CUresult run(Symbol symbol, CUstream stream, const Request& request) {
   });
 }
 
-CUresult plain(Symbol symbol, CUstream stream, CopyEnd dst, CopyEnd src, size_t bytes, bool wait,
-               bool peer = false) {
+CUresult plain(Symbol symbol, CUstream stream, CopyEnd dst, CopyEnd src, size_t bytes, bool wait) {
   Request request;
   request.dst = dst;
   request.src = src;
   request.bytes = bytes;
   request.wait = wait;
-  request.peer = peer;
   return run(symbol, stream, request);
+}
+
+// A copy between contexts, which may be of two devices.
+CUresult between(Symbol symbol, CUstream stream, CUdeviceptr dst, CUcontext dst_context,
+                 CUdeviceptr src, CUcontext src_context, size_t bytes) {
+  return on_stream_blocking(symbol, stream,
+                            [&](Driver& driver, uint64_t id, Lock* lock) -> CUresult {
+                              if (driver.contexts.live(dst_context) == nullptr ||
+                                  driver.contexts.live(src_context) == nullptr) {
+                                return bad_context();
+                              }
+                              return copy(&driver, id, lock, end(dst, Place::kDevice),
+                                          end(src, Place::kDevice), bytes, 1, true, false);
+                            });
 }
 
 uint64_t number(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
@@ -117,9 +129,9 @@ CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t bytes) {
                true);
 }
 
-CUresult cuMemcpyPeer(CUdeviceptr dst, CUcontext, CUdeviceptr src, CUcontext, size_t bytes) {
-  return plain(CALL(cuMemcpyPeer), nullptr, end(dst, Place::kDevice), end(src, Place::kDevice),
-               bytes, false, true);
+CUresult cuMemcpyPeer(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src,
+                      CUcontext src_context, size_t bytes) {
+  return between(CALL(cuMemcpyPeer), nullptr, dst, dst_context, src, src_context, bytes);
 }
 
 CUresult cuMemcpyHtoDAsync(CUdeviceptr dst, const void* src, size_t bytes, CUstream stream) {
@@ -142,10 +154,9 @@ CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream 
                bytes, false);
 }
 
-CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext, CUdeviceptr src, CUcontext, size_t bytes,
-                           CUstream stream) {
-  return plain(CALL(cuMemcpyPeerAsync), stream, end(dst, Place::kDevice), end(src, Place::kDevice),
-               bytes, false, true);
+CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src,
+                           CUcontext src_context, size_t bytes, CUstream stream) {
+  return between(CALL(cuMemcpyPeerAsync), stream, dst, dst_context, src, src_context, bytes);
 }
 
 CUresult cuMemcpy2D(const CUDA_MEMCPY2D* given) {

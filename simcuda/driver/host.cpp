@@ -62,6 +62,12 @@ CUresult HostMemory::add(void* address, size_t bytes, unsigned flags) {
   if (address == nullptr || bytes == 0) {
     return fail(CUDA_ERROR_INVALID_VALUE, "cuMemHostRegister: no memory");
   }
+  constexpr unsigned kFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
+                              CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
+  if ((flags & ~kFlags) != 0) {
+    return fail(CUDA_ERROR_INVALID_VALUE,
+                "cuMemHostRegister: unknown bits in flags " + std::to_string(flags));
+  }
   if (!mapped(start, bytes)) {
     return fail(CUDA_ERROR_INVALID_VALUE, "cuMemHostRegister: part of it is not mapped");
   }
@@ -87,12 +93,6 @@ CUresult HostMemory::remove(void* address) {
   return CUDA_SUCCESS;
 }
 
-const HostBlock* HostMemory::find(uint64_t address, size_t bytes, uint64_t* base) const {
-  auto found = blocks_.upper_bound(address);
-  if (found == blocks_.begin()) return nullptr;
-  --found;
-  if (address + bytes > found->first + found->second.bytes) return nullptr;
-  if (base != nullptr) *base = found->first;
 std::vector<void*> HostMemory::owned_by(uint64_t context) const {
   std::vector<void*> owned;
   for (const auto& [address, block] : blocks_) {
@@ -101,6 +101,12 @@ std::vector<void*> HostMemory::owned_by(uint64_t context) const {
   return owned;
 }
 
+const HostBlock* HostMemory::find(uint64_t address, size_t bytes, uint64_t* base) const {
+  auto found = blocks_.upper_bound(address);
+  if (found == blocks_.begin()) return nullptr;
+  --found;
+  if (address + bytes > found->first + found->second.bytes) return nullptr;
+  if (base != nullptr) *base = found->first;
   return &found->second;
 }
 

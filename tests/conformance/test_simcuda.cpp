@@ -500,6 +500,31 @@ void check_contexts_free_their_memory() {
   TRUE(violations() == "[]");
 }
 
+void check_unknown_values_are_refused() {
+  const Sim sim({{"devices", "2"}});
+  CUcontext here = nullptr, peer = nullptr;
+  OK(cuCtxGetCurrent(&here));
+  CUdeviceptr block = 0;
+  OK(cuMemAlloc(&block, 4096));
+  const auto nothing = reinterpret_cast<CUcontext>(0x1234);
+  OK(cuDevicePrimaryCtxRetain(&peer, 1));
+  OK(cuMemcpyPeer(block, here, block + 64, peer, 64));
+  OK(cuMemcpyPeerAsync(block, peer, block + 64, here, 64, nullptr));
+  OK(cuDevicePrimaryCtxRelease(1));
+  for (const CUcontext wrong : {nothing, peer, CUcontext{nullptr}}) {
+    GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemcpyPeer(block, wrong, block + 64, here, 64));
+    GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemcpyPeerAsync(block, here, block + 64, wrong, 64, 0));
+  }
+  static unsigned char page[4096] __attribute__((aligned(4096)));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemHostRegister(page, sizeof page, 0x100));
+  OK(cuMemHostRegister(page, sizeof page, CU_MEMHOSTREGISTER_PORTABLE));
+  OK(cuMemHostUnregister(page));
+  const CUstream stream = new_stream();
+  GIVES(CUDA_ERROR_INVALID_VALUE,
+        cuStreamBeginCapture(stream, static_cast<CUstreamCaptureMode>(9)));
+  OK(cuStreamQuery(stream));
+}
+
 void check_delays_hold_no_lock() {
   const Sim sim({{"call_delay_us", "cuMemAddressReserve=300000"}});
   std::atomic<bool> done{false};
@@ -542,6 +567,7 @@ int main(int argc, char** argv) {
           {"contexts take memory", check_context_memory},
           {"contexts end what they own", check_contexts_end_what_they_own},
           {"contexts free their memory", check_contexts_free_their_memory},
+          {"unknown values are refused", check_unknown_values_are_refused},
           {"delays hold no lock", check_delays_hold_no_lock},
       });
 }
