@@ -36,6 +36,16 @@ CUresult cuGetProcAddress_v2(const char* symbol, void** function, int version, c
   if (told != CUDA_SUCCESS) return told;
   if (symbol == nullptr || function == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *function = nullptr;
+  if (version > kDriverVersion) {
+    return fail(CUDA_ERROR_INVALID_VALUE, "cuGetProcAddress: version " + std::to_string(version) +
+                                              " is above the driver's, " +
+                                              std::to_string(kDriverVersion));
+  }
+  if ((flags & ~cuuint64_t{CU_GET_PROC_ADDRESS_LEGACY_STREAM |
+                           CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM}) != 0) {
+    return fail(CUDA_ERROR_INVALID_VALUE,
+                "cuGetProcAddress: unknown bits in flags " + std::to_string(flags));
+  }
   if ((flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0) {
     return fail(CUDA_ERROR_NOT_SUPPORTED,
                 "simcuda has no per-thread default stream variants; use CU_STREAM_PER_THREAD");
@@ -53,10 +63,12 @@ CUresult cuGetProcAddress_v2(const char* symbol, void** function, int version, c
               : known         ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
                               : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   }
-  if (best != nullptr) return CUDA_SUCCESS;
-  return fail(CUDA_ERROR_NOT_FOUND, std::string("simcuda has no ") + symbol);
+  return CUDA_SUCCESS;
 }
 
+// The version of CUDA 11. It has no status, so a symbol that is not there is an error.
 CUresult cuGetProcAddress(const char* symbol, void** function, int version, cuuint64_t flags) {
-  return cuGetProcAddress_v2(symbol, function, version, flags, nullptr);
+  const CUresult result = cuGetProcAddress_v2(symbol, function, version, flags, nullptr);
+  if (result != CUDA_SUCCESS || *function != nullptr) return result;
+  return fail(CUDA_ERROR_NOT_FOUND, std::string("simcuda has no ") + symbol);
 }

@@ -525,6 +525,28 @@ void check_unknown_values_are_refused() {
   OK(cuStreamQuery(stream));
 }
 
+// What cuda.h says about cuGetProcAddress, and about its form in CUDA 11, which has no status.
+void check_proc_address() {
+  const Sim sim({});
+  int newest = 0;
+  OK(cuDriverGetVersion(&newest));
+  void* function = nullptr;
+  CUdriverProcAddressQueryResult status{};
+  OK(cuGetProcAddress("cuNoSuchCall", &function, newest, 0, &status));
+  TRUE(function == nullptr && status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+  OK(cuGetProcAddress("cuMemMap", &function, 9000, 0, nullptr));
+  TRUE(function == nullptr);
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuGetProcAddress("cuMemMap", &function, newest + 1, 0, &status));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuGetProcAddress("cuMemMap", &function, newest, 64, &status));
+  OK(cuGetProcAddress("cuMemMap", &function, newest, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &status));
+  TRUE(function != nullptr && status == CU_GET_PROC_ADDRESS_SUCCESS);
+  OK(cuGetProcAddress("cuGetProcAddress", &function, 11030, 0, &status));
+  const auto get11 = reinterpret_cast<CUresult (*)(const char*, void**, int, cuuint64_t)>(function);
+  GIVES(CUDA_ERROR_NOT_FOUND, get11("cuNoSuchCall", &function, 11030, 0));
+  OK(get11("cuMemMap", &function, 11030, 0));
+  TRUE(function != nullptr);
+}
+
 void check_delays_hold_no_lock() {
   const Sim sim({{"call_delay_us", "cuMemAddressReserve=300000"}});
   std::atomic<bool> done{false};
@@ -568,6 +590,7 @@ int main(int argc, char** argv) {
           {"contexts end what they own", check_contexts_end_what_they_own},
           {"contexts free their memory", check_contexts_free_their_memory},
           {"unknown values are refused", check_unknown_values_are_refused},
+          {"addresses of functions", check_proc_address},
           {"delays hold no lock", check_delays_hold_no_lock},
       });
 }

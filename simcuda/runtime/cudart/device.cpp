@@ -107,9 +107,7 @@ Error entry_point(const char* symbol, void** function, unsigned version, unsigne
   const CUresult result =
       driver().cuGetProcAddress(symbol, function, static_cast<int>(version), flags, &found);
   if (status != nullptr) *status = static_cast<int>(found);
-  // "cudaDriverEntryPointSymbolNotFound - The requested symbol was not found": the optional status
-  // tells this, and the call succeeds.
-  return result == CUDA_ERROR_NOT_FOUND && status != nullptr ? kSuccess : told(result);
+  return told(result);
 }
 
 }  // namespace

@@ -24,7 +24,8 @@ DriverCalls look_up() {
   const auto take = [get](const char* name, int version) {
     void* function = nullptr;
     CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-    if (get(name, &function, version, CU_GET_PROC_ADDRESS_DEFAULT, &found) != CUDA_SUCCESS) {
+    if (get(name, &function, version, CU_GET_PROC_ADDRESS_DEFAULT, &found) != CUDA_SUCCESS ||
+        function == nullptr) {
       give_up(name, nullptr);
     }
     return function;
