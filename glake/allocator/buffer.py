@@ -7,11 +7,11 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from glake import _C
 from glake.arguments import device_number, flag, size, whole
-from glake.errors import GlakeError, InvalidArgument, InvalidDevice, InvalidPointer
+from glake.errors import GlakeError, InvalidArgument, InvalidDevice, InvalidPointer, WrongType
 
 if TYPE_CHECKING:
     from glake.typing import Device, Stream
@@ -26,7 +26,8 @@ class Buffer:
 
     It is freed when nothing holds it any more: neither Python, nor an array made of it through
     DLPack (`torch.from_dlpack(buffer)`, `cupy.from_dlpack(buffer)`) or `__cuda_array_interface__`.
-    The end of a `with` block, or free(), frees it at once.
+    The end of a `with` block, or free(), frees it at once. A buffer cannot be copied or pickled:
+    copy.copy(), copy.deepcopy() and pickle raise WrongType.
 
     Attributes:
         ptr: its address.
@@ -114,6 +115,13 @@ class Buffer:
     def __repr__(self) -> str:
         at = "freed" if self._ptr is None else f"at {self._ptr:#x}"
         return f"<glake.Buffer of {self.nbytes} bytes on cuda:{self.device}, {at}>"
+
+    def __reduce_ex__(self, _: object) -> NoReturn:
+        """copy and pickle ask for this. A second buffer would free the block a second time."""
+        raise WrongType(
+            f"{self!r} cannot be copied or pickled, because it owns its block: transfer.copy() "
+            "copies the bytes to another buffer, share() gives the block to another process"
+        )
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return _CUDA, self.device

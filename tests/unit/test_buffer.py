@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
-from collections.abc import Iterator
+import pickle
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -99,6 +101,14 @@ def test_a_block_that_was_freed_by_other_means_is_not_freed_again() -> None:
     del buffer
     assert live() == 3 * MIB
     other.free()
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_block_has_one_owner(duplicate: Callable[[object], object]) -> None:
+    with glake.empty(MIB) as buffer:
+        with pytest.raises(errors.WrongType, match=r"owns its block: transfer.copy\(\)"):
+            duplicate(buffer)
+        assert live() == MIB
 
 
 @pytest.mark.parametrize(
