@@ -9,14 +9,25 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import ParamSpec
 
+from glake.errors import GlakeError, InvalidArgument
+
 P = ParamSpec("P")
 
 
 class Reusable(contextlib.ContextDecorator):
-    """A context manager, and a decorator of functions. Each use makes a context of its own."""
+    """A context manager, and a decorator of functions. Each use makes a context of its own.
 
-    def __init__(self, make: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
-        self._make = make
+    Only the thread that opened a context can end it. Its end on another thread raises `refused`,
+    and the context stays open.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], contextlib.AbstractContextManager[None]],
+        refused: type[GlakeError],
+    ) -> None:
+        self._name, self._make, self._refused = name, make, refused
         self._open: list[tuple[int, contextlib.AbstractContextManager[None]]] = []
 
     def __enter__(self) -> None:
@@ -32,21 +43,39 @@ class Reusable(contextlib.ContextDecorator):
     ) -> bool | None:
         opened = list(self._open)  # other threads change it meanwhile
         mine = [each for each in opened if each[0] == threading.get_ident()]
-        last = (mine or opened)[-1]  # another thread's: the context itself refuses that
-        self._open.remove(last)
-        return last[1].__exit__(kind, error, trace)
+        if not mine and opened:
+            raise self._refused(
+                f"{self._name} was opened by another thread, which is in it still: leave it on the "
+                "thread that has opened it"
+            )
+        if not mine:
+            raise self._refused(f"{self._name} is not open: each end needs an enter before it")
+        self._open.remove(mine[-1])
+        return mine[-1][1].__exit__(kind, error, trace)
 
     def _recreate_cm(self) -> Reusable:
         """Each call of a decorated function has its own, as contextlib's own decorators do."""
-        return Reusable(self._make)
+        return Reusable(self._name, self._make, self._refused)
 
 
-def reusable(function: Callable[P, Iterator[None]]) -> Callable[P, Reusable]:
-    """As contextlib.contextmanager. What that makes can be used only once."""
-    make = contextlib.contextmanager(function)
+def reusable(
+    refused: type[GlakeError] = InvalidArgument,
+) -> Callable[[Callable[P, Iterator[None]]], Callable[P, Reusable]]:
+    """As contextlib.contextmanager. What that makes can be used only once.
 
-    @functools.wraps(function)
-    def made(*args: P.args, **kwargs: P.kwargs) -> Reusable:
-        return Reusable(lambda: make(*args, **kwargs))
+    Args:
+        refused: the error of an end on a thread that did not open the context.
+    """
 
-    return made
+    def decorate(function: Callable[P, Iterator[None]]) -> Callable[P, Reusable]:
+        make = contextlib.contextmanager(function)
+
+        @functools.wraps(function)
+        def made(*args: P.args, **kwargs: P.kwargs) -> Reusable:
+            values = [repr(each) for each in (*args, *kwargs.values())]
+            name = " ".join([function.__name__, *values[:1]])
+            return Reusable(name, lambda: make(*args, **kwargs), refused)
+
+        return made
+
+    return decorate

@@ -51,7 +51,7 @@ def findings() -> list[str]:
 _now = threading.local()
 
 
-@reusable
+@reusable()
 def tag(name: str) -> Iterator[None]:
     """Names the blocks that the calling thread allocates inside a `with` or a decorated function.
 
@@ -62,7 +62,8 @@ def tag(name: str) -> Iterator[None]:
 
     Raises:
         WrongType: the name is not a string.
-        InvalidArgument: the name has a NUL, or UTF-8 cannot encode it.
+        InvalidArgument: the name has a NUL, or UTF-8 cannot encode it. Also raised at the end, on
+            a thread that did not open it.
     """
     c_string("a tag", name)
     outer: str | None = getattr(_now, "tag", None)

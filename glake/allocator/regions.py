@@ -61,7 +61,7 @@ class Region:
     saved: int  # in host memory or the file
 
 
-@reusable
+@reusable(RegionRefused)
 def region(name: str, budget: int | str | None = None) -> Iterator[None]:
     """A context whose allocations on the calling thread, on any device, go into a region.
 
@@ -116,12 +116,7 @@ class _Open:
 def _leave(opened: _Open) -> str:
     """Ends a region. Regions that were opened later stay open. Returns a text if the region was not
     the innermost one."""
-    mine: list[_Open] = _thread.__dict__.setdefault("open", [])
-    if opened not in mine:
-        return (
-            f"region {opened.name!r} was opened by another thread, which is in it still: leave it "
-            "on the thread that has opened it"
-        )
+    mine: list[_Open] = _thread.open
     at = mine.index(opened)
     later = mine[at + 1 :]
     mine.remove(opened)

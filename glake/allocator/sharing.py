@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _KINDS = {"stitched": 0, "vmm": 1, "legacy": 2}
 
 
-@reusable
+@reusable()
 def contiguous(kind: str = "vmm") -> Iterator[None]:
     """A context in which each block that the calling thread allocates is one driver allocation.
 
@@ -31,7 +31,8 @@ def contiguous(kind: str = "vmm") -> Iterator[None]:
             usual memory).
 
     Raises:
-        InvalidArgument: there is no such kind.
+        InvalidArgument: there is no such kind. Also raised at the end, on a thread that did not
+            open it.
     """
     from glake import _C
 

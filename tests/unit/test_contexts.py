@@ -8,12 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from glake.allocator.contexts import reusable
+import glake
+from glake.allocator.contexts import Reusable, reusable
+from glake.errors import GlakeError, InvalidArgument, RegionRefused
 
 opened: list[str] = []
 
 
-@reusable
+@reusable()
 def named(name: str) -> Iterator[None]:
     """A context that must be left by the thread that entered it."""
     thread = threading.get_ident()
@@ -33,6 +35,34 @@ def test_one_context_serves_again_and_nested() -> None:
     with pytest.raises(ValueError, match="told"), context:
         raise ValueError("told")
     assert opened == []
+
+
+@pytest.mark.parametrize(
+    ("context", "refused", "name"),
+    [
+        (glake.region("weights"), RegionRefused, "region 'weights'"),
+        (glake.tag("a"), InvalidArgument, "tag 'a'"),
+        (glake.contiguous(), InvalidArgument, "contiguous"),
+    ],
+)
+def test_only_the_thread_that_opened_it_leaves_it(
+    context: Reusable, refused: type[GlakeError], name: str
+) -> None:
+    told: list[str] = []
+
+    def leave() -> None:
+        with pytest.raises(refused) as caught:
+            context.__exit__(None, None, None)
+        told.append(str(caught.value))
+
+    context.__enter__()
+    thread = threading.Thread(target=leave)
+    thread.start()
+    thread.join()
+    assert told and told[0].startswith(f"{name} was opened by another thread")
+    context.__exit__(None, None, None)  # the way out that the text names
+    with pytest.raises(refused, match="is not open"):
+        context.__exit__(None, None, None)
 
 
 def test_each_thread_leaves_its_own() -> None:

@@ -61,3 +61,5 @@ thread.start()
 thread.join()
 assert raised and "another thread" in raised[0], raised
 assert where(torch.ones(1 << 20)) == "c"
+opened.__exit__(None, None, None)
+assert where(torch.ones(1 << 21)) == "none"
