@@ -6,12 +6,14 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import TracebackType
-from typing import ParamSpec
+from typing import Generic, ParamSpec, TypeVar
 
 from glake.errors import GlakeError, InvalidArgument
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Reusable(contextlib.ContextDecorator):
@@ -79,3 +81,56 @@ def reusable(
         return made
 
     return decorate
+
+
+@dataclass(eq=False)
+class _Opened(Generic[T]):
+    name: str
+    before: T  # the thread's value before the context was opened
+
+
+class ThreadSetting(Generic[T]):
+    """A setting of each thread. A context sets it, and sets the former value at its end.
+
+    Contexts of one thread may overlap, as those of two asyncio tasks do. Those that are still open
+    then keep their value, and the last one to end sets the value from before the first.
+    """
+
+    def __init__(
+        self, what: str, put: Callable[[T], T], refused: type[GlakeError] = InvalidArgument
+    ) -> None:
+        """`what` names the setting. `put` sets it for the calling thread, and returns the former
+        value."""
+        self._what, self._put, self._refused = what, put, refused
+        self._thread = threading.local()  # `opened`: the thread's contexts, the innermost last
+
+    @contextlib.contextmanager
+    def during(self, name: str, value: T) -> Iterator[None]:
+        """Raises `refused` at its end if a context that was opened later is still open."""
+        opened = _Opened(name, self._put(value))
+        self._mine().append(opened)
+        try:
+            yield
+        finally:
+            self._end(opened)
+
+    def _mine(self) -> list[_Opened[T]]:
+        mine: list[_Opened[T]] = self._thread.__dict__.setdefault("opened", [])
+        return mine
+
+    def _end(self, opened: _Opened[T]) -> None:
+        mine = self._mine()
+        if opened not in mine:  # dropped without an end, and collected on another thread
+            return
+        later = mine[mine.index(opened) + 1 :]
+        mine.remove(opened)
+        if not later:
+            self._put(opened.before)
+            return
+        later[0].before = opened.before
+        last = later[-1].name
+        raise self._refused(
+            f"{self._what} {opened.name!r} ends while {last!r}, which was opened later on this "
+            f"thread, is open: what was allocated since then is of {last!r}. Tasks of one thread "
+            f"share its {self._what}: do not await inside one"
+        )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from glake import _C
-from glake.allocator.contexts import reusable
+from glake.allocator.contexts import ThreadSetting, reusable
 from glake.arguments import c_string, device_number
 from glake.errors import Corrupted, GlakeError
 
@@ -51,29 +51,34 @@ def findings() -> list[str]:
 _now = threading.local()
 
 
+def _put_tag(name: str | None) -> str | None:
+    outer: str | None = getattr(_now, "tag", None)
+    _now.tag = name
+    _C.set_tag(name)
+    return outer
+
+
+_tags = ThreadSetting("tag", _put_tag)
+
+
 @reusable()
 def tag(name: str) -> Iterator[None]:
     """Names the blocks that the calling thread allocates inside a `with` or a decorated function.
 
     Findings, snapshots and out-of-memory texts show the name. Tags nest, and the innermost counts.
+    Tasks (asyncio) of one thread share its tag: do not await inside one.
 
     Args:
         name: text without a NUL.
 
     Raises:
         WrongType: the name is not a string.
-        InvalidArgument: the name has a NUL, or UTF-8 cannot encode it. Also raised at the end, on
-            a thread that did not open it.
+        InvalidArgument: the name has a NUL, or UTF-8 cannot encode it. Also raised at the end,
+            on a thread that did not open it, or if a tag that was opened later is still open.
     """
     c_string("a tag", name)
-    outer: str | None = getattr(_now, "tag", None)
-    _now.tag = name
-    _C.set_tag(name)
-    try:
+    with _tags.during(name, name):
         yield
-    finally:
-        _now.tag = outer
-        _C.set_tag(outer)
 
 
 def start(modes: tuple[str, ...], host_writes: bool) -> None:

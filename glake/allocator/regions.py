@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from glake import _C
-from glake.allocator.contexts import reusable
+from glake.allocator.contexts import ThreadSetting, reusable
 from glake.arguments import c_string, device_number, path, size, text
 from glake.errors import GlakeError, InvalidArgument, InvalidDevice, RegionRefused, WrongType
 from glake.hints import did_you_mean
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 _PLACES = {"host": 1, "disk": 2, "discard": 3}
 _STATES = ("in use", "paused", "on its way")
 _names: dict[tuple[int, int], str] = {}
-_thread = threading.local()  # `open`: the regions that the thread is in, the innermost last
+_pools = ThreadSetting("region", _C.set_pool, RegionRefused)
 
 
 @dataclass(frozen=True)
@@ -87,14 +86,8 @@ def region(name: str, budget: int | str | None = None) -> Iterator[None]:
     pool = _pool(name)
     if budget is not None:
         _C.region_budget(pool, size("a budget", budget))
-    opened = _Open(name, _C.set_pool(pool))
-    mine: list[_Open] = _thread.__dict__.setdefault("open", [])
-    mine.append(opened)
-    try:
+    with _pools.during(name, pool):
         yield
-    finally:
-        if wrong := _leave(opened):
-            raise RegionRefused(wrong)
 
 
 @contextlib.contextmanager
@@ -105,30 +98,6 @@ def outside() -> Iterator[None]:
         yield
     finally:
         _C.set_pool(before)
-
-
-@dataclass(eq=False)
-class _Open:
-    name: str
-    before: tuple[int, int]  # the thread's pool before the region was opened
-
-
-def _leave(opened: _Open) -> str:
-    """Ends a region. Regions that were opened later stay open. Returns a text if the region was not
-    the innermost one."""
-    mine: list[_Open] = _thread.open
-    at = mine.index(opened)
-    later = mine[at + 1 :]
-    mine.remove(opened)
-    if not later:
-        _C.set_pool(opened.before)
-        return ""
-    later[0].before = opened.before
-    return (
-        f"region {opened.name!r} ends while {later[-1].name!r}, which was opened later on this "
-        f"thread, is open: what was allocated since then is of {later[-1].name!r}. Tasks of one "
-        "thread share its region: do not await inside one"
-    )
 
 
 def pause(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from glake.allocator.contexts import reusable
+from glake.allocator.contexts import ThreadSetting, reusable
 from glake.arguments import address, device_number, text, word
 
 if TYPE_CHECKING:
@@ -19,11 +19,21 @@ if TYPE_CHECKING:
 _KINDS = {"stitched": 0, "vmm": 1, "legacy": 2}
 
 
+def _put_kind(kind: int) -> int:
+    from glake import _C
+
+    return _C.set_kind(kind)
+
+
+_kinds = ThreadSetting("kind of memory", _put_kind)
+
+
 @reusable()
 def contiguous(kind: str = "vmm") -> Iterator[None]:
     """A context in which each block that the calling thread allocates is one driver allocation.
 
     Sizes are rounded up to 2 MiB. Freed blocks are kept for later blocks of about their size.
+    Tasks (asyncio) of one thread share its kind of memory: do not await inside.
 
     Args:
         kind: "vmm" (for NCCL buffer registration, GPUDirect RDMA, export as one descriptor),
@@ -32,15 +42,10 @@ def contiguous(kind: str = "vmm") -> Iterator[None]:
 
     Raises:
         InvalidArgument: there is no such kind. Also raised at the end, on a thread that did not
-            open it.
+            open it, or if a context that was opened later is still open.
     """
-    from glake import _C
-
-    before = _C.set_kind(_KINDS[word("the kind of memory", kind, _KINDS)])
-    try:
+    with _kinds.during(kind, _KINDS[word("the kind of memory", kind, _KINDS)]):
         yield
-    finally:
-        _C.set_kind(before)
 
 
 class Pin:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 import glake
+from glake import _C
+from glake.allocator import debug
 from glake.allocator.contexts import Reusable, reusable
 from glake.errors import GlakeError, InvalidArgument, RegionRefused
 
@@ -63,6 +66,56 @@ def test_only_the_thread_that_opened_it_leaves_it(
     context.__exit__(None, None, None)  # the way out that the text names
     with pytest.raises(refused, match="is not open"):
         context.__exit__(None, None, None)
+
+
+def _kind() -> int:
+    now = _C.set_kind(0)
+    _C.set_kind(now)
+    return now
+
+
+def _pool() -> tuple[int, int]:
+    now = _C.set_pool((0, 0))
+    _C.set_pool(now)
+    return now
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "refused", "value"),
+    [
+        (glake.region("a"), glake.region("b"), RegionRefused, _pool),
+        (glake.tag("a"), glake.tag("b"), InvalidArgument, lambda: getattr(debug._now, "tag", None)),
+        (glake.contiguous("vmm"), glake.contiguous("legacy"), InvalidArgument, _kind),
+    ],
+)
+def test_tasks_that_overlap_leave_nothing_behind(
+    first: Reusable, second: Reusable, refused: type[GlakeError], value: Callable[[], object]
+) -> None:
+    """The first task to end is told. The second one keeps its value, and then none is left."""
+    before = value()
+    with second:
+        of_second = value()
+
+    async def inside(begun: asyncio.Event, go_on: asyncio.Event) -> None:
+        with first:
+            begun.set()
+            await go_on.wait()
+
+    async def told(*events: asyncio.Event) -> None:
+        with pytest.raises(refused, match=r"ends while .* is open: .* do not await inside one"):
+            await inside(*events)
+
+    async def both() -> None:
+        begun, go_on = asyncio.Event(), asyncio.Event()
+        task = asyncio.create_task(told(begun, go_on))
+        await begun.wait()
+        with second:
+            go_on.set()
+            await task
+            assert value() == of_second != before
+
+    asyncio.run(both())
+    assert value() == before
 
 
 def test_each_thread_leaves_its_own() -> None:
