@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from glake import _C
+from glake.allocator import debug
 from glake.arguments import device_number, flag, size, whole
 from glake.errors import GlakeError, InvalidArgument, InvalidDevice, InvalidPointer, WrongType
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _CUDA = 2  # DLPack's kDLCUDA
 _VMM, _LEGACY = 1, 2
 _KINDS = {False: 0, True: _VMM, "vmm": _VMM, "legacy": _LEGACY}
+
+debug.report_at_exit()
 
 
 class Buffer:

@@ -94,11 +94,17 @@ def start(modes: tuple[str, ...], host_writes: bool) -> None:
         _C.configure("debug", ",".join((*modes, "sync")))
     if "trace" in modes:
         _C.use_python_stacks()
+    report_at_exit()
+
+
+def report_at_exit() -> None:
+    """Lets the exit of this process print findings that nobody has read, if a debug mode is on."""
+    atexit.unregister(_report)  # once, and before what was registered meanwhile
     atexit.register(_report, os.getpid())
 
 
 def _report(process: int) -> None:
-    if os.getpid() != process:
+    if os.getpid() != process or _modes() == "none":
         return
     try:
         for device in range(_C.device_count()):
@@ -106,6 +112,11 @@ def _report(process: int) -> None:
                 _check_quietly(device)
     except GlakeError as error:  # the driver is gone: reports that, and lets the process end
         sys.stderr.write(f"glake debug: no report at exit: {error}\n")
+
+
+def _modes() -> str:
+    (modes,) = (str(each["value"]) for each in _C.options() if each["name"] == "debug")
+    return modes
 
 
 def _check_quietly(device: int) -> None:

@@ -34,6 +34,15 @@ def test_segments_that_are_not_paused_add_up() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_unread_findings_are_printed_at_exit_without_torch() -> None:
+    done = run("damage_at_exit.py", GLAKE_DEBUG="guard,sync")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("write past the end of a block") == 2, done.stderr
+    assert "of 1000 bytes" in done.stderr and "of 2000 bytes" in done.stderr
+    done = run("damage_at_exit.py")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_check_and_findings_name_the_damage() -> None:
     done = run("damage.py", GLAKE_DEBUG="guard,poison,sync")
     assert done.returncode == 0, done.stderr
