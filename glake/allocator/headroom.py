@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from glake import _C
@@ -13,9 +14,16 @@ if TYPE_CHECKING:
 _ALL = -1
 
 
+_lock = threading.Lock()
+_entered: list[Headroom] = []  # those whose `with` goes on, in the order of their beginning
+
+
 class Headroom:
     """The result of glake.headroom(). As a context manager it restores the former headroom at its
     end.
+
+    Contexts of several threads or tasks may overlap. Then the last one that began counts, as long
+    as it is open. When all have ended, the headroom is the one from before the first.
 
     Attributes:
         bytes: the bytes that glake leaves free from then on.
@@ -26,26 +34,48 @@ class Headroom:
 
     def __init__(self, nbytes: int, device: int) -> None:
         nbytes, device = size("a headroom", nbytes), count("device", device)
-        devices = range(_C.device_count()) if device == _ALL else [device]
         self.bytes = nbytes
         self._device = device
+        with _lock:
+            self._set()
+
+    def _set(self) -> None:
+        devices = range(_C.device_count()) if self._device == _ALL else [self._device]
         self._before = {each: _C.headroom(each) for each in devices}
-        self._default = _C.headroom(_ALL)
-        self.free_bytes = _C.set_headroom(device, nbytes)
+        if self._device == _ALL:
+            self._before[_ALL] = _C.headroom(_ALL)  # of devices that are used later
+        self.free_bytes = _C.set_headroom(self._device, self.bytes)
 
     def __enter__(self) -> Headroom:
+        with _lock:
+            # The end of another context may have changed it since it was set.
+            if any(_C.headroom(each) != self.bytes for each in self._before):
+                self._set()
+            _entered.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.restore()
 
     def restore(self) -> None:
-        """Sets the former headroom again."""
-        if self._device == _ALL:
-            _C.set_headroom(_ALL, self._default)
-        for device, before in self._before.items():
-            if before != _C.headroom(device):
-                _C.set_headroom(device, before)
+        """Sets the former headroom again. Where a context counts that began later and is still
+        open, its end does so instead."""
+        with _lock:
+            later: list[Headroom] = []
+            if self in _entered:
+                later = _entered[_entered.index(self) + 1 :]
+                _entered.remove(self)
+            wanted = {}
+            for device, before in self._before.items():
+                heir = next((each for each in later if device in each._before), None)
+                if heir is not None:
+                    heir._before[device] = before
+                wanted[device] = before if heir is None else _C.headroom(device)
+            if _ALL in wanted and wanted[_ALL] != _C.headroom(_ALL):
+                _C.set_headroom(_ALL, wanted[_ALL])  # sets every device's
+            for device, nbytes in wanted.items():
+                if nbytes != _C.headroom(device):
+                    _C.set_headroom(device, nbytes)
 
 
 def headroom(nbytes: int | str, device: Device | None = None) -> Headroom:

@@ -24,6 +24,10 @@ def test_set_restored_and_given_back() -> None:
     run("headroom_set.py")
 
 
+def test_contexts_that_overlap() -> None:
+    run("headroom_overlapping.py")
+
+
 def test_by_the_option() -> None:
     out = run("headroom_option.py", GLAKE_HEADROOM="128MiB")
     assert out.split() == ["fits", "True"]
