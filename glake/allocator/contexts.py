@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
-from glake.errors import GlakeError, InvalidArgument
+from glake.errors import GlakeError, InvalidArgument, WrongType
 
 P = ParamSpec("P")
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+_LAZY = {  # calls return before the body runs
+    "an async function": inspect.iscoroutinefunction,
+    "an async generator": inspect.isasyncgenfunction,
+    "a generator": inspect.isgeneratorfunction,
+}
 
 
 class Reusable(contextlib.ContextDecorator):
@@ -54,6 +62,20 @@ class Reusable(contextlib.ContextDecorator):
             raise self._refused(f"{self._name} is not open: each end needs an enter before it")
         self._open.remove(mine[-1])
         return mine[-1][1].__exit__(kind, error, trace)
+
+    def __call__(self, func: F) -> F:
+        """Decorates a function.
+
+        Raises:
+            WrongType: it is a generator or an async function.
+        """
+        for kind, is_one in _LAZY.items():
+            if is_one(func):
+                raise WrongType(
+                    f"{self._name} cannot decorate {func.__qualname__}(), {kind}: its body runs "
+                    "after the call has returned. Use `with` inside it, without await or yield"
+                )
+        return super().__call__(func)
 
     def _recreate_cm(self) -> Reusable:
         """Each call of a decorated function has its own, as contextlib's own decorators do."""

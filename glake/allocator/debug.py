@@ -72,7 +72,7 @@ def tag(name: str) -> Iterator[None]:
         name: text without a NUL.
 
     Raises:
-        WrongType: the name is not a string.
+        WrongType: the name is not a string, or the decorated function is a generator or async.
         InvalidArgument: the name has a NUL, or UTF-8 cannot encode it. Also raised at the end,
             on a thread that did not open it, or if a tag that was opened later is still open.
     """

@@ -78,7 +78,8 @@ def region(name: str, budget: int | str | None = None) -> Iterator[None]:
 
     Raises:
         InvalidArgument: the name cannot be one, or the budget is negative or no size.
-        WrongType: the name is not a string, or the budget no size.
+        WrongType: the name is not a string, or the budget no size. Also raised for a decorated
+            generator or async function, because its body runs after the call.
         RegionRefused: raised at the end, if a region that was opened later is still open, or if
             another thread opened this one. Blocks made meanwhile may be in another region than was
             intended.

@@ -43,6 +43,7 @@ def contiguous(kind: str = "vmm") -> Iterator[None]:
     Raises:
         InvalidArgument: there is no such kind. Also raised at the end, on a thread that did not
             open it, or if a context that was opened later is still open.
+        WrongType: the decorated function is a generator or async.
     """
     with _kinds.during(kind, _KINDS[word("the kind of memory", kind, _KINDS)]):
         yield

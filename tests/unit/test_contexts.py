@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
@@ -13,7 +13,7 @@ import glake
 from glake import _C
 from glake.allocator import debug
 from glake.allocator.contexts import Reusable, reusable
-from glake.errors import GlakeError, InvalidArgument, RegionRefused
+from glake.errors import GlakeError, InvalidArgument, RegionRefused, WrongType
 
 opened: list[str] = []
 
@@ -116,6 +116,26 @@ def test_tasks_that_overlap_leave_nothing_behind(
 
     asyncio.run(both())
     assert value() == before
+
+
+def test_functions_whose_body_runs_later_are_not_decorated() -> None:
+    async def load() -> None:
+        pass
+
+    def blocks() -> Iterator[int]:
+        yield 1
+
+    async def stream() -> AsyncIterator[int]:
+        yield 1
+
+    for function, kind in (
+        (load, "an async function"),
+        (blocks, "a generator"),
+        (stream, "an async generator"),
+    ):
+        for context in (glake.region("weights"), glake.tag("a"), glake.contiguous()):
+            with pytest.raises(WrongType, match=rf"{function.__name__}\(\), {kind}: its body"):
+                context(function)
 
 
 def test_each_thread_leaves_its_own() -> None:
