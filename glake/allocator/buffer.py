@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -44,6 +45,9 @@ class Buffer:
         _free_unused()
         self.nbytes, self.device, self.stream = nbytes, device, stream
         self._exports: weakref.WeakSet[_Export] = weakref.WeakSet()
+        # Held while the block is freed, exported or recorded. A destructor may run in between that
+        # uses this buffer on the same thread, so it is an RLock.
+        self._lock = threading.RLock()
         self._ptr: int | None = None
         self._ptr = _allocate(nbytes, device, stream, kind)
 
@@ -66,21 +70,22 @@ class Buffer:
             InvalidPointer: arrays that were made of it through DLPack are alive, or a copy in no
                 stream's order goes on. The buffer is not freed then.
         """
-        if self._ptr is None:
-            return
-        if self._exports:
-            raise InvalidPointer(
-                f"this buffer of {self.nbytes} bytes is held by {len(self._exports)} arrays "
-                "made of it through DLPack: it is freed when they are gone"
-            )
         _free_unused()
-        ptr, self._ptr = self._ptr, None
-        try:
-            _C.free(ptr)
-        except GlakeError:
-            if is_block(ptr):
-                self._ptr = ptr
-            raise
+        with self._lock:
+            if self._ptr is None:
+                return
+            if self._exports:
+                raise InvalidPointer(
+                    f"this buffer of {self.nbytes} bytes is held by {len(self._exports)} arrays "
+                    "made of it through DLPack: it is freed when they are gone"
+                )
+            ptr, self._ptr = self._ptr, None
+            try:
+                _C.free(ptr)
+            except GlakeError:
+                if is_block(ptr):
+                    self._ptr = ptr
+                raise
 
     def record_stream(self, stream: Stream) -> None:
         """Says that work of this stream uses the block.
@@ -95,8 +100,10 @@ class Buffer:
             InvalidPointer: the buffer was freed.
         """
         handle = _handle(stream)
-        _C.stream_may_end(self.device, handle)
-        _C.record_stream(self.ptr, handle)
+        with self._lock:
+            ptr = self.ptr
+            _C.stream_may_end(self.device, handle)
+            _C.record_stream(ptr, handle)
 
     def __enter__(self) -> Buffer:
         return self
@@ -161,13 +168,14 @@ class Buffer:
         consumer = 1 if stream is None else whole(stream)
         if consumer is None or consumer == 0 or consumer < -1:
             raise InvalidArgument(f"DLPack stream {stream!r}: None, -1, 1, 2 or a handle")
-        if consumer != -1 and consumer != (self.stream or 1):
-            _C.stream_may_end(self.device, consumer)
-            _C.stream_wait(self.device, consumer, self.stream)
-            _C.record_stream(self.ptr, consumer)
-        export = _Export(self)
-        made = _C.dlpack(export, self.ptr, self.nbytes, self.device, version[0] >= 1)
-        self._exports.add(export)
+        with self._lock:
+            if consumer != -1 and consumer != (self.stream or 1):
+                _C.stream_may_end(self.device, consumer)
+                _C.stream_wait(self.device, consumer, self.stream)
+                _C.record_stream(self.ptr, consumer)
+            export = _Export(self)
+            made = _C.dlpack(export, self.ptr, self.nbytes, self.device, version[0] >= 1)
+            self._exports.add(export)
         return made
 
     @property

@@ -6,12 +6,14 @@ import contextlib
 import copy
 import gc
 import pickle
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
 import glake
 from glake import _C, errors
+from glake.allocator import buffer as buffers
 from glake.transfer import dlpack
 
 MIB = 1 << 20
@@ -101,6 +103,44 @@ def test_a_block_that_was_freed_by_other_means_is_not_freed_again() -> None:
     del buffer
     assert live() == 3 * MIB
     other.free()
+
+
+def test_a_free_during_an_export_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = glake.empty(MIB)
+    make, refused = _C.dlpack, []
+
+    def free() -> None:
+        with pytest.raises(errors.InvalidPointer, match="held by 1 arrays"):
+            buffer.free()
+        refused.append(True)
+
+    thread = threading.Thread(target=free)
+
+    def slowly(*given: object) -> object:
+        thread.start()
+        thread.join(0.2)  # it must wait for the export
+        return make(*given)
+
+    monkeypatch.setattr(_C, "dlpack", slowly)
+    made = buffer.__dlpack__()
+    thread.join()
+    assert refused and live() == MIB
+    del made
+    buffer.free()
+
+
+def test_two_threads_free_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = glake.empty(MIB)
+
+    def other_thread_frees() -> None:
+        monkeypatch.undo()
+        thread = threading.Thread(target=buffer.free)
+        thread.start()
+        thread.join()
+
+    monkeypatch.setattr(buffers, "_free_unused", other_thread_frees)
+    buffer.free()
+    assert live() == 0
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
