@@ -30,7 +30,9 @@ class Buffer:
 
     It is freed when nothing holds it any more: neither Python, nor an array made of it through
     DLPack (`torch.from_dlpack(buffer)`, `cupy.from_dlpack(buffer)`) or `__cuda_array_interface__`.
-    The end of a `with` block, or free(), frees it at once. A buffer cannot be copied or pickled:
+    The end of a `with` block, or free(), frees it at once. Where that is refused because an array
+    of it is alive, free() and a normal end raise InvalidPointer; an end by an exception keeps the
+    exception, and the block is freed when nothing holds it. A buffer cannot be copied or pickled:
     copy.copy(), copy.deepcopy() and pickle raise WrongType.
 
     Attributes:
@@ -108,8 +110,12 @@ class Buffer:
     def __enter__(self) -> Buffer:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.free()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            self.free()
+        except InvalidPointer:
+            if error is None:  # otherwise the error that ends the block says more
+                raise
 
     # At exit the module's names may be None when the last buffers go. A default argument is still
     # there.

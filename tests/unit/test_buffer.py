@@ -74,6 +74,23 @@ def test_a_capsule_says_what_and_holds_it(version: tuple[int, int] | None) -> No
     assert live() == 0
 
 
+def test_the_end_of_a_block_keeps_the_exception_that_ends_it() -> None:
+    held: list[object] = []
+
+    def fails(error: Exception | None) -> None:
+        with glake.empty(MIB) as buffer:
+            held.append(buffer.__dlpack__())
+            if error is not None:
+                raise error
+
+    with pytest.raises(KeyError, match="the program's own"):
+        fails(KeyError("the program's own"))
+    with pytest.raises(errors.InvalidPointer, match="held by 1 arrays"):
+        fails(None)
+    assert live() == 2 * MIB
+    held.clear()
+
+
 def test_array_interface() -> None:
     with glake.empty(MIB, stream=1) as buffer:
         said = buffer.__cuda_array_interface__
