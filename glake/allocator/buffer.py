@@ -43,15 +43,22 @@ class Buffer:
             stream.
     """
 
-    def __init__(self, nbytes: int, device: int, stream: int, kind: int) -> None:
+    def __init__(
+        self, nbytes: int | str, device: Device, stream: Stream, contiguous: bool | str
+    ) -> None:
+        """As empty(), with all arguments."""
+        if isinstance(contiguous, str) and contiguous not in _KINDS:
+            raise InvalidArgument(f'contiguous {contiguous!r}: True, False, "vmm" or "legacy"')
+        kind = _KINDS[contiguous if isinstance(contiguous, str) else flag("contiguous", contiguous)]
+        self.nbytes = size("a buffer", nbytes, 1)
+        self.device, self.stream = device_number(device), _handle(stream)
         _free_unused()
-        self.nbytes, self.device, self.stream = nbytes, device, stream
         self._exports: weakref.WeakSet[_Export] = weakref.WeakSet()
         # Held while the block is freed, exported or recorded. A destructor may run in between that
         # uses this buffer on the same thread, so it is an RLock.
         self._lock = threading.RLock()
         self._ptr: int | None = None
-        self._ptr = _allocate(nbytes, device, stream, kind)
+        self._ptr = _allocate(self.nbytes, self.device, self.stream, kind)
 
     @property
     def ptr(self) -> int:
@@ -227,10 +234,7 @@ def empty(
         DriverAbsent: there is no driver.
         DriverError: the driver refused a call.
     """
-    if isinstance(contiguous, str) and contiguous not in _KINDS:
-        raise InvalidArgument(f'contiguous {contiguous!r}: True, False, "vmm" or "legacy"')
-    kind = _KINDS[contiguous if isinstance(contiguous, str) else flag("contiguous", contiguous)]
-    return Buffer(size("a buffer", nbytes, 1), device_number(device), _handle(stream), kind)
+    return Buffer(nbytes, device, stream, contiguous)
 
 
 def _allocate(nbytes: int, device: int, stream: int, kind: int) -> int:

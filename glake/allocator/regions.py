@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from glake import _C
 from glake.allocator.contexts import ThreadSetting, reusable
-from glake.arguments import c_string, device_number, path, size, text
+from glake.arguments import c_string, device_number, flag, path, size, text
 from glake.errors import GlakeError, InvalidArgument, InvalidDevice, RegionRefused, WrongType
 from glake.hints import did_you_mean
 
@@ -186,6 +186,7 @@ def resume(name: str, device: Device | None = None, verify: bool = False) -> int
         InvalidDevice: no such GPU.
         DriverError: the driver refused a call. It stays paused.
     """
+    verify = flag("verify", verify)
     pool = _known(name)
     waiting = [at for at in _devices(name, device) if at.state != "in use"]
     if not waiting:

@@ -116,6 +116,11 @@ CALLS: list[tuple[Callable[[Any], object], tuple[Any, ...], type[GlakeError]]] =
     (_contiguous, ([], {}, None, "x"), InvalidArgument),
     (_region, (None, b"x"), WrongType),
     (_region, (HALF,), InvalidArgument),
+    (lambda size: glake.Buffer(size, 0, 0, False), (None, b"x", 1.5), WrongType),
+    (lambda size: glake.Buffer(size, 0, 0, False), ("x", 0), InvalidArgument),
+    (lambda device: glake.Buffer(1, device, 0, False), ("x", None), InvalidDevice),
+    (lambda stream: glake.Buffer(1, 0, stream, False), ("x", None), InvalidArgument),
+    (lambda kind: glake.Buffer(1, 0, 0, kind), ("x", None, [], 3, -1), InvalidArgument),
     (_gather, ([0, []], [[0]], "x"), InvalidArgument),
     (lambda stride: _gather([0, 1], stride), (1 << 64, -(1 << 64)), InvalidArgument),
     (topology.from_preset, (None, 1, [], b"x"), WrongType),
@@ -253,6 +258,12 @@ def test_a_wrong_value_is_an_error_of_glakes(
     with pytest.raises(kind) as caught:
         call(value)
     assert caught.type is kind and len(str(caught.value)) > 10
+
+
+@pytest.mark.parametrize("wrong", ["no", None, 1])
+def test_verify_is_true_or_false(wrong: Any) -> None:
+    with pytest.raises(InvalidArgument, match=f"verify {wrong!r}: True or False"):
+        glake.resume("weights", verify=wrong)
 
 
 WRITER: list[tuple[str, dict[str, Any], type[GlakeError]]] = [
