@@ -28,6 +28,10 @@ def test_contexts_that_overlap() -> None:
     run("headroom_overlapping.py")
 
 
+def test_it_is_named_when_it_keeps_a_region_from_coming_back() -> None:
+    run("resumed_under_headroom.py")
+
+
 def test_by_the_option() -> None:
     out = run("headroom_option.py", GLAKE_HEADROOM="128MiB")
     assert out.split() == ["fits", "True"]

@@ -208,15 +208,41 @@ void Pause::map_again(HotGuard& hot) {
   p.missing = p.granules() - p.held();
   if (s.ok()) return;
   const Granules had = missing();
+  // The granules' books have no text of the driver's if the headroom was what refused.
+  const bool by_headroom = device_.memory.headroom() != 0 && heap_.granules.refused().empty();
   give_homes(hot);
   if (s.out_of_memory()) {
-    throw cannot_resume(device_.driver.describe(s), missing(), std::max(had, Granules{1}));
+    const Granules lacked = std::max(had, Granules{1});
+    if (by_headroom) throw kept_by_headroom(missing(), lacked);
+    throw cannot_resume(device_.driver.describe(s), missing(), lacked);
   }
   throw Error(GLAKE_DRIVER_ERROR, text() + " stays paused, as the driver refused to map it: " +
                                       device_.driver.describe(s));
 }
 
 Error Pause::cannot_resume(const std::string& said, Granules needs, Granules lacks) {
+  return cannot_resume(said.empty() ? "" : ", which has no more: it said " + said,
+                       said.empty() ? "raise GLAKE_LIMIT" : "end what else uses the GPU", needs,
+                       lacks);
+}
+
+Error Pause::kept_by_headroom(Granules needs, Granules lacks) {
+  Bytes free = 0, total = 0;
+  if (!device_.driver.memory_info(&free, &total).ok()) free = 0;
+  free += device_.deferred.idle() * kGranule;
+  const std::string state = OutOfMemory::line(
+      "the driver reports " + size_text(free) + " free, of which " +
+      size_text(device_.memory.kept_of(free).bytes()) + " are headroom for others");
+  const std::string way_out = free < needs.bytes()
+                                  ? std::string("end what else uses the GPU")
+                                  : "lower the headroom to " + size_text(free - needs.bytes()) +
+                                        " (glake.headroom, GLAKE_HEADROOM)";
+  return cannot_resume(state, way_out, needs, lacks);
+}
+
+// `state` follows what is held from the driver.
+Error Pause::cannot_resume(const std::string& state, const std::string& way_out, Granules needs,
+                           Granules lacks) {
   const auto line = &OutOfMemory::line;
   ++device_.stats.ooms;
   return Error(GLAKE_OUT_OF_MEMORY,
@@ -224,11 +250,9 @@ Error Pause::cannot_resume(const std::string& said, Granules needs, Granules lac
                    size_text(needs.bytes()) +
                    line("limit " + size_text(device_.memory.limit().bytes()) + " of " +
                         size_text(device_.memory.total()) + ", held from the driver " +
-                        size_text(device_.memory.physical().bytes()) +
-                        (said.empty() ? "" : ", which has no more: it said " + said)) +
+                        size_text(device_.memory.physical().bytes()) + state) +
                    line("The region stays paused, and what was saved of it is kept.") +
-                   line("Free about " + size_text(lacks.bytes()) + ", or " +
-                        (said.empty() ? "raise GLAKE_LIMIT" : "end what else uses the GPU") +
+                   line("Free about " + size_text(lacks.bytes()) + ", or " + way_out +
                         ", and resume again.") +
                    OutOfMemory(heap_).pools_text());
 }

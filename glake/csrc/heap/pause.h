@@ -53,7 +53,11 @@ class Pause {
 
  private:
   Status grant(Address at, uint64_t granules);
+  // `said`: what the driver said; empty: the limit is what refuses.
   Error cannot_resume(const std::string& said, Granules needs, Granules lacks);
+  Error kept_by_headroom(Granules needs, Granules lacks);
+  Error cannot_resume(const std::string& state, const std::string& way_out, Granules needs,
+                      Granules lacks);
 
   Heap& heap_;
   Device& device_;
