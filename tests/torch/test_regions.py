@@ -42,6 +42,10 @@ def test_resumed_without_memory_it_stays_paused_and_whole(passes):
     passes("resumed_without_memory.py", SIM_MEMORY="192MiB", LIMIT="128MiB")
 
 
+def test_idle_memory_gives_its_mappings_to_a_region(passes):
+    passes("resumed_without_mappings.py", SIM_MEMORY="512MiB", SIM_MAX_MAPS="64")
+
+
 def test_a_full_disk_leaves_the_region_in_use_and_whole(passes):
     """A file-size limit refuses room for the file, as a full disk does."""
     passes("full_disk.py")

@@ -195,10 +195,13 @@ void Pause::map_again(HotGuard& hot) {
     hot.unlock();
     s = map_homes();
     hot.lock();
-    if (s.ok() || !s.out_of_memory() || tries != 0) break;
-    // The driver has less than the limit allows, so idle memory elsewhere is given back first.
+    if (s.ok() || tries != 0) break;
+    // The driver has less memory than the limit allows, or no room for another mapping. So idle
+    // memory elsewhere is given back first: all of it for a mapping, since neighbouring granules
+    // may share theirs.
+    const Granules want = s.out_of_memory() ? missing() + Granules{1} : device_.memory.physical();
     ContiguousBlocks(device_).trim(hot);
-    if (device_.synchronize(hot).ok()) reclaim(missing() + Granules{1});
+    if (device_.synchronize(hot).ok()) reclaim(want);
   }
   held(after);
   for (int small : {0, 1}) {
