@@ -79,9 +79,11 @@ class Topology {
   Route device_to_host(int gpu, int node) const;
   Route device_to_device(int from, int to) const;
   Route host_to_host(int node) const;
-  bool linked(int a, int b) const;       // by NVLink, directly or through the switch
-  bool peers(int a, int b) const;        // peer access is possible, unless the driver refuses it
-  void refuse_peers(int a, int b);       // it does, in one direction at least
+  bool linked(int a, int b) const;  // by NVLink, directly or through the switch
+  // Whether peer access is possible. Over PCIe it is under one socket, until refuse_peers() says
+  // that the driver refuses it between the two.
+  bool peers(int a, int b) const;
+  void refuse_peers(int a, int b);
   bool same_switch(int a, int b) const;  // over PCIe without passing a root complex
 
   // Max-min fair rates of the flows, in bytes per nanosecond. A weight says how many equal flows
