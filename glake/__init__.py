@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from glake.allocator.debug import check, findings, tag
     from glake.allocator.emulation import covered_share
     from glake.allocator.headroom import Headroom, headroom
+    from glake.allocator.kv_cache import KVCache
     from glake.allocator.regions import Region, pause, region, regions, resume
     from glake.allocator.sharing import (
         close_shared,
@@ -59,6 +60,8 @@ if TYPE_CHECKING:
     from glake.allocator.snapshot import dump_snapshot, record_memory_history, snapshot
     from glake.allocator.stats import record_trace, stats, step
     from glake.allocator.torch import enable
+    from glake.allocator.transformers_cache import TransformersCache
+    from glake.allocator.virtual import VirtualBuffer, reserve
     from glake.dryrun.run import dry_run
 
     __version__: str
@@ -70,6 +73,10 @@ _HOME = {
     "pin": ("glake.allocator.sharing", "pin"),
     "Buffer": ("glake.allocator.buffer", "Buffer"),
     "empty": ("glake.allocator.buffer", "empty"),
+    "KVCache": ("glake.allocator.kv_cache", "KVCache"),
+    "TransformersCache": ("glake.allocator.transformers_cache", "TransformersCache"),
+    "VirtualBuffer": ("glake.allocator.virtual", "VirtualBuffer"),
+    "reserve": ("glake.allocator.virtual", "reserve"),
     "Headroom": ("glake.allocator.headroom", "Headroom"),
     "headroom": ("glake.allocator.headroom", "headroom"),
     "Region": ("glake.allocator.regions", "Region"),
@@ -152,6 +159,7 @@ __all__ = [
     "InvalidDevice",
     "InvalidOption",
     "InvalidPointer",
+    "KVCache",
     "MemoryOwed",
     "OutOfMemory",
     "Reentered",
@@ -161,7 +169,9 @@ __all__ = [
     "ReplayError",
     "TraceError",
     "TransferClosed",
+    "TransformersCache",
     "UnknownOption",
+    "VirtualBuffer",
     "__version__",
     "check",
     "close_shared",
@@ -182,6 +192,7 @@ __all__ = [
     "record_trace",
     "region",
     "regions",
+    "reserve",
     "resume",
     "share",
     "snapshot",

@@ -16,6 +16,8 @@ from glake.arguments import device_number, flag, size, whole
 from glake.errors import GlakeError, InvalidArgument, InvalidDevice, InvalidPointer, WrongType
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from glake.typing import Device, Stream
 
 _CUDA = 2  # DLPack's kDLCUDA
@@ -25,7 +27,180 @@ _KINDS = {False: 0, True: _VMM, "vmm": _VMM, "legacy": _LEGACY}
 debug.report_at_exit()
 
 
-class Buffer:
+class DeviceMemory:
+    """Memory of one GPU that arrays can be made of: what Buffer and VirtualBuffer have in common.
+
+    Attributes:
+        ptr: its first address.
+        nbytes: its size in bytes.
+        device: the GPU's number.
+        stream: the handle of the stream that orders its use; 0: the legacy default stream.
+    """
+
+    _kind = "memory"  # as texts name it
+    _only = "it owns its memory"  # why it cannot be copied or pickled, and what can be done
+
+    def __init__(self, nbytes: int, device: Device, stream: Stream) -> None:
+        self.nbytes, self.device, self.stream = nbytes, device_number(device), stream_handle(stream)
+        self._exports: weakref.WeakSet[Export] = weakref.WeakSet()
+        # Held while the memory is freed, exported or recorded. A destructor may run in between that
+        # uses this object on the same thread, so it is an RLock.
+        self._lock = threading.RLock()
+        self._ptr: int | None = None
+
+    def _release(self, ptr: int) -> None:
+        """Gives the memory back."""
+        raise NotImplementedError
+
+    def _is_there(self, ptr: int) -> bool:
+        """Whether the memory is still there after an error of _release()."""
+        raise NotImplementedError
+
+    def _drop(self, ptr: int) -> None:
+        """Gives the memory back when nobody holds it any more. Raises nothing."""
+        raise NotImplementedError
+
+    def _lend(self, stream: int) -> None:
+        """Makes a consumer's stream wait for this one."""
+        _C.stream_may_end(self.device, stream)
+        _C.stream_wait(self.device, stream, self.stream)
+
+    @property
+    def ptr(self) -> int:
+        """The first address.
+
+        Raises:
+            InvalidPointer: it was freed.
+        """
+        if self._ptr is None:
+            raise InvalidPointer(f"this {self._kind} of {self.nbytes} bytes has been freed")
+        return self._ptr
+
+    def free(self) -> None:
+        """Frees it, in the order of its stream. A second call does nothing.
+
+        Raises:
+            InvalidPointer: arrays that were made of it through DLPack are alive, or a copy in no
+                stream's order goes on. It is not freed then.
+            DriverError: the driver refused. It is not freed then.
+        """
+        _free_unused()
+        with self._lock:
+            if self._ptr is None:
+                return
+            if self._exports:
+                raise InvalidPointer(
+                    f"this {self._kind} of {self.nbytes} bytes is held by {len(self._exports)} "
+                    "arrays made of it through DLPack: it is freed when they are gone"
+                )
+            ptr, self._ptr = self._ptr, None
+            try:
+                self._release(ptr)
+            except GlakeError:
+                if self._is_there(ptr):
+                    self._ptr = ptr
+                raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            self.free()
+        except InvalidPointer:
+            if error is None:  # otherwise the error that ends the block says more
+                raise
+
+    # At exit the module's names may be None when the last objects go. A default argument is still
+    # there.
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        ptr = getattr(self, "_ptr", None)
+        if ptr is not None and not finalizing():
+            self._ptr = None
+            self._drop(ptr)
+
+    def __len__(self) -> int:
+        return self.nbytes
+
+    def __repr__(self) -> str:
+        at = "freed" if self._ptr is None else f"at {self._ptr:#x}"
+        return f"<glake.{type(self).__name__} of {self.nbytes} bytes on cuda:{self.device}, {at}>"
+
+    def __reduce_ex__(self, _: object) -> NoReturn:
+        """copy and pickle ask for this. A second object would free the memory a second time."""
+        raise WrongType(f"{self!r} cannot be copied or pickled, because {self._only}")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _CUDA, self.device
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        """A capsule of the bytes (uint8), as the DLPack specification says.
+
+        The consumer's stream waits for its stream. A Buffer records the consumer's.
+
+        Args:
+            stream: the consumer's: None or 1 the legacy default one, 2 the thread's own, -1 no
+                waiting, else a handle.
+            max_version: (1, 0) or later gives a capsule of version 1.
+            dl_device: None, or this GPU.
+            copy: None or False.
+
+        Raises:
+            InvalidArgument: another value, or no pair of numbers.
+            InvalidDevice: `dl_device` is not this GPU.
+            InvalidPointer: it was freed.
+        """
+        version = (0, 0) if max_version is None else _pair("max_version", max_version)
+        if dl_device is not None and _pair("dl_device", dl_device) != self.__dlpack_device__():
+            raise InvalidDevice(
+                f"a {self._kind} of cuda:{self.device} cannot be given as {dl_device}"
+            )
+        if copy:
+            raise InvalidArgument(
+                f"a {self._kind} is shared, not copied: glake.transfer.copy() copies"
+            )
+        consumer = 1 if stream is None else whole(stream)
+        if consumer is None or consumer == 0 or consumer < -1:
+            raise InvalidArgument(f"DLPack stream {stream!r}: None, -1, 1, 2 or a handle")
+        with self._lock:
+            if consumer != -1 and consumer != (self.stream or 1):
+                self._lend(consumer)
+            export = self._export()
+            return _C.dlpack(export, self.ptr, self.nbytes, self.device, version[0] >= 1)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        return {
+            "shape": (self.nbytes,),
+            "typestr": "|u1",
+            "data": (self.ptr, False),
+            "strides": None,
+            "version": 3,
+            "stream": self.stream or 1,
+        }
+
+    def _export(self) -> Export:
+        """What an array holds that is made of this. While it lives, the memory is not freed."""
+        export = Export(self)
+        self._exports.add(export)
+        return export
+
+
+class Export:
+    """What an array of device memory holds."""
+
+    def __init__(self, memory: DeviceMemory) -> None:
+        self._memory = memory
+
+
+class Buffer(DeviceMemory):
     """A block of one GPU's memory, of uninitialised bytes: what glake.empty() returns.
 
     It is freed when nothing holds it any more: neither Python, nor an array made of it through
@@ -43,6 +218,12 @@ class Buffer:
             stream.
     """
 
+    _kind = "buffer"
+    _only = (
+        "it owns its block: transfer.copy() copies the bytes to another buffer, share() gives the "
+        "block to another process"
+    )
+
     def __init__(
         self, nbytes: int | str, device: Device, stream: Stream, contiguous: bool | str
     ) -> None:
@@ -50,51 +231,9 @@ class Buffer:
         if isinstance(contiguous, str) and contiguous not in _KINDS:
             raise InvalidArgument(f'contiguous {contiguous!r}: True, False, "vmm" or "legacy"')
         kind = _KINDS[contiguous if isinstance(contiguous, str) else flag("contiguous", contiguous)]
-        self.nbytes = size("a buffer", nbytes, 1)
-        self.device, self.stream = device_number(device), _handle(stream)
+        super().__init__(size("a buffer", nbytes, 1), device, stream)
         _free_unused()
-        self._exports: weakref.WeakSet[_Export] = weakref.WeakSet()
-        # Held while the block is freed, exported or recorded. A destructor may run in between that
-        # uses this buffer on the same thread, so it is an RLock.
-        self._lock = threading.RLock()
-        self._ptr: int | None = None
         self._ptr = _allocate(self.nbytes, self.device, self.stream, kind)
-
-    @property
-    def ptr(self) -> int:
-        """The address of the block.
-
-        Raises:
-            InvalidPointer: the buffer was freed.
-        """
-        if self._ptr is None:
-            raise InvalidPointer(f"this buffer of {self.nbytes} bytes has been freed")
-        return self._ptr
-
-    def free(self) -> None:
-        """Frees the block, in the order of its stream and of recorded streams. A second call does
-        nothing.
-
-        Raises:
-            InvalidPointer: arrays that were made of it through DLPack are alive, or a copy in no
-                stream's order goes on. The buffer is not freed then.
-        """
-        _free_unused()
-        with self._lock:
-            if self._ptr is None:
-                return
-            if self._exports:
-                raise InvalidPointer(
-                    f"this buffer of {self.nbytes} bytes is held by {len(self._exports)} arrays "
-                    "made of it through DLPack: it is freed when they are gone"
-                )
-            ptr, self._ptr = self._ptr, None
-            try:
-                _C.free(ptr)
-            except GlakeError:
-                if is_block(ptr):
-                    self._ptr = ptr
-                raise
 
     def record_stream(self, stream: Stream) -> None:
         """Says that work of this stream uses the block.
@@ -108,106 +247,24 @@ class Buffer:
             InvalidArgument: that is no stream.
             InvalidPointer: the buffer was freed.
         """
-        handle = _handle(stream)
+        handle = stream_handle(stream)
         with self._lock:
             ptr = self.ptr
             _C.stream_may_end(self.device, handle)
             _C.record_stream(ptr, handle)
 
-    def __enter__(self) -> Buffer:
-        return self
+    def _lend(self, stream: int) -> None:
+        super()._lend(stream)
+        _C.record_stream(self.ptr, stream)
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        try:
-            self.free()
-        except InvalidPointer:
-            if error is None:  # otherwise the error that ends the block says more
-                raise
+    def _release(self, ptr: int) -> None:
+        _C.free(ptr)
 
-    # At exit the module's names may be None when the last buffers go. A default argument is still
-    # there.
-    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        ptr = getattr(self, "_ptr", None)
-        if ptr is not None and not finalizing():
-            self._ptr = None
-            _let_go(ptr)
+    def _is_there(self, ptr: int) -> bool:
+        return is_block(ptr)
 
-    def __len__(self) -> int:
-        return self.nbytes
-
-    def __repr__(self) -> str:
-        at = "freed" if self._ptr is None else f"at {self._ptr:#x}"
-        return f"<glake.Buffer of {self.nbytes} bytes on cuda:{self.device}, {at}>"
-
-    def __reduce_ex__(self, _: object) -> NoReturn:
-        """copy and pickle ask for this. A second buffer would free the block a second time."""
-        raise WrongType(
-            f"{self!r} cannot be copied or pickled, because it owns its block: transfer.copy() "
-            "copies the bytes to another buffer, share() gives the block to another process"
-        )
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return _CUDA, self.device
-
-    def __dlpack__(
-        self,
-        *,
-        stream: int | None = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
-        copy: bool | None = None,
-    ) -> object:
-        """A capsule of the bytes (uint8), as the DLPack specification says.
-
-        The consumer's stream waits for this buffer's stream, and is recorded.
-
-        Args:
-            stream: the consumer's: None or 1 the legacy default one, 2 the thread's own, -1 no
-                waiting, else a handle.
-            max_version: (1, 0) or later gives a capsule of version 1.
-            dl_device: None, or this GPU.
-            copy: None or False.
-
-        Raises:
-            InvalidArgument: another value, or no pair of numbers.
-            InvalidDevice: `dl_device` is not this GPU.
-            InvalidPointer: the buffer was freed.
-        """
-        version = (0, 0) if max_version is None else _pair("max_version", max_version)
-        if dl_device is not None and _pair("dl_device", dl_device) != self.__dlpack_device__():
-            raise InvalidDevice(f"a buffer of cuda:{self.device} cannot be given as {dl_device}")
-        if copy:
-            raise InvalidArgument("a buffer is shared, not copied: glake.transfer.copy() copies")
-        consumer = 1 if stream is None else whole(stream)
-        if consumer is None or consumer == 0 or consumer < -1:
-            raise InvalidArgument(f"DLPack stream {stream!r}: None, -1, 1, 2 or a handle")
-        with self._lock:
-            if consumer != -1 and consumer != (self.stream or 1):
-                _C.stream_may_end(self.device, consumer)
-                _C.stream_wait(self.device, consumer, self.stream)
-                _C.record_stream(self.ptr, consumer)
-            export = _Export(self)
-            made = _C.dlpack(export, self.ptr, self.nbytes, self.device, version[0] >= 1)
-            self._exports.add(export)
-        return made
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, object]:
-        return {
-            "shape": (self.nbytes,),
-            "typestr": "|u1",
-            "data": (self.ptr, False),
-            "strides": None,
-            "version": 3,
-            "stream": self.stream or 1,
-        }
-
-
-class _Export:
-    """The object that a capsule holds."""
-
-    def __init__(self, buffer: Buffer) -> None:
-        self._buffer = buffer
+    def _drop(self, ptr: int) -> None:
+        _let_go(ptr)
 
 
 def empty(
@@ -282,7 +339,8 @@ def _pair(name: str, value: Any) -> tuple[int, int]:
     return numbers[0], numbers[1]
 
 
-def _handle(stream: Any) -> int:
+def stream_handle(stream: Any) -> int:
+    """The handle of a torch or CuPy stream. Raises InvalidArgument for anything else."""
     for name in ("cuda_stream", "ptr"):  # torch's, CuPy's
         handle = whole(getattr(stream, name, None))
         if handle is not None:

@@ -36,6 +36,12 @@ _ALLOCATOR = {
     "glake.pinned_bytes": Metric(
         "pinned_bytes", "Blocks kept where they are by pins.", labels=_DEVICE
     ),
+    "glake.virtual_backed_bytes": Metric(
+        "virtual_backed_bytes", "Bytes of backed pages of virtual ranges.", labels=_DEVICE
+    ),
+    "glake.virtual_shared_bytes": Metric(
+        "virtual_shared_bytes", "Bytes of them whose memory other pages have, too.", labels=_DEVICE
+    ),
     "glake.paused_bytes": Metric(
         "paused_bytes", "Bytes of regions that are paused.", labels=_DEVICE
     ),

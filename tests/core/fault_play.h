@@ -2,6 +2,7 @@
 // the right status. glake's statistics must always match the blocks that the scenario holds.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 
 #include "harness.h"
@@ -84,6 +85,27 @@ class Play {
     return code == GLAKE_OK;
   }
   bool armed() const { return armed_; }
+  // A contiguous block.
+  void* contiguous(size_t bytes) {
+    void* ptr = glake_malloc_contiguous(bytes, 0, nullptr, GLAKE_CONTIGUOUS_VMM);
+    if (ptr != nullptr) hold({ptr, bytes, 0});
+    if (ptr == nullptr) refused({GLAKE_OUT_OF_MEMORY, GLAKE_DRIVER_ERROR});
+    verify();
+    return ptr;
+  }
+  // Virtual ranges (fault_virtual.h). recover() ends those that were not ended.
+  void* reserve_range(size_t bytes) {
+    void* range = glake_virtual_reserve(bytes, 0);
+    if (range == nullptr) refused({GLAKE_DRIVER_ERROR});
+    if (range != nullptr) ranges_.emplace_back(static_cast<char*>(range), bytes), used_ |= 1;
+    return range;
+  }
+  void forget_range(void* range) {
+    auto same = [range](const auto& each) { return each.first == range; };
+    ranges_.erase(std::find_if(ranges_.begin(), ranges_.end(), same));
+  }
+  void refused_call(std::initializer_list<int> allowed) { refused(allowed); }
+  void hold(const Held& held) { held_.push_back(held); }
   glake_checkpoint* checkpoint(glake_pool pool) {
     glake_checkpoint* now = glake_pool_checkpoint(0, pool);
     CHECK(now != nullptr);
@@ -159,6 +181,10 @@ class Play {
     end_capture();
     CHECK(captured_ == nullptr);
     for (CUgraph graph : graphs_) CU(cuGraphDestroy(graph));
+    for (const auto& [range, bytes] : ranges_) {
+      OK(glake_virtual_free(range, nullptr));
+      for (size_t at = 0; at < bytes; at += kGranule) forget(range + at);
+    }
     if (half_closed_) CHECK(shutdown());  // the second try ends well, and glake can start again
     if (used_ == 0) {
       configure({{"driver", "sim"}});
@@ -216,6 +242,7 @@ class Play {
   CUstream captured_ = nullptr;
   std::vector<CUgraph> graphs_;
   std::vector<Held> held_;
+  std::vector<std::pair<char*, size_t>> ranges_;
   unsigned used_ = 0;  // bits of the devices that are known to be open
   bool armed_ = false;
   bool half_closed_ = false;

@@ -8,6 +8,7 @@
 #include "fault_pools.h"
 #include "fault_regions.h"
 #include "fault_scenario.h"
+#include "fault_virtual.h"
 
 using test::kGranule;
 using test::kKiB;
@@ -342,7 +343,7 @@ void survey(const Scenario& s) {
 std::vector<Scenario> all_scenarios() {
   std::vector<Scenario> all;
   for (const auto& group : {growing(), stitching(), cutting(), crossing(), pooling(), pausing(),
-                            ending(), lifecycle(), threads()}) {
+                            virtual_ranges(), ending(), lifecycle(), threads()}) {
     all.insert(all.end(), group.begin(), group.end());
   }
   return all;

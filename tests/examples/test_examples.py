@@ -16,6 +16,7 @@ HERE = {
     "hook_cupy": "held 12 MiB",
     "hook_fsdp2": "buffers in single allocations",
     "handover": "handed over four times: the same bytes",
+    "kv_cache": "five sequences of 5,400 tokens: ",
     "library_import": "refused: glake: CUDA out of memory",
     "metrics": 'glake_transfer_path_bytes_total{path="cpu>cuda:2>cuda:0"}',
     "nodes": "read 16 MiB, all alike: True",

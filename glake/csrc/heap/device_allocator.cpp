@@ -129,8 +129,12 @@ void DeviceAllocator::require_no_blocks() {
     live += heap->live;
     freed += heap->pending_frees.size();
   }
-  if (live == 0) return;
   const std::string still = device_text(device_.number) + " still has ";
+  if (const size_t ranges = device_.heaps.own().virtuals.ranges().size(); ranges != 0) {
+    throw Error(GLAKE_INVALID_ARGUMENT,
+                still + counted(ranges, "virtual range") + "; free them before glake_shutdown()");
+  }
+  if (live == 0) return;
   if (live > freed) {
     throw Error(GLAKE_INVALID_ARGUMENT, still + counted(live - freed, "live block") +
                                             "; free them before glake_shutdown()");

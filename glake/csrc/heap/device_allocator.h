@@ -14,6 +14,7 @@
 #include "heap/report.h"
 #include "heap/sharing.h"
 #include "heap/snapshot_walk.h"
+#include "heap/virtual_ranges.h"
 #include "memory/fair_mutex.h"
 
 namespace glake {
@@ -45,6 +46,7 @@ class DeviceAllocator {
   ContiguousBlocks contiguous() { return ContiguousBlocks(device_); }
   Pools pools() { return Pools(device_); }
   Regions regions() { return Regions(device_); }
+  VirtualRanges virtual_ranges() { return VirtualRanges(device_.heaps.own()); }
   Sharing sharing() { return Sharing(device_); }
   Peers peers() { return Peers(device_); }
   Limits limits() { return Limits(device_); }

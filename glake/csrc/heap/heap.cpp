@@ -117,6 +117,10 @@ std::string Heap::explain_pointer(Address ptr) {
   for (const View* v : views.recent_first()) {
     if (inside(v->base, v->length.bytes())) view = v;
   }
+  if (const VirtualRange* range = virtuals.around(ptr)) {
+    return " lies in the virtual range at " + hex(range->base()) +
+           ", which is no block: glake_virtual_unback() gives memory of it back";
+  }
   if (!reserved() || (view == nullptr && !small->contains(ptr) && !large->contains(ptr))) {
     return " lies in glake's addresses but no block is there";
   }

@@ -24,6 +24,7 @@
 #include "memory/reservation.h"
 #include "memory/view.h"
 #include "memory/view_space.h"
+#include "memory/virtual_book.h"
 
 namespace glake {
 
@@ -123,6 +124,7 @@ class Heap {
   std::unique_ptr<Arena> small, large;
   std::unique_ptr<ViewSpace> view_space;
   ViewIndex views;
+  VirtualBook virtuals;
   PinTable pins;
   PastPlacements history;
   WaitBudget wait_budget;

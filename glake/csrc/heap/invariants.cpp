@@ -96,6 +96,10 @@ std::string Invariants::broken_views(const Heap& heap, bool settled) {
     if (length != v->length.count) return "a view's length is wrong";
     mapped += length;
   }
+  for (const auto& [base, range] : heap.virtuals.ranges()) {
+    const std::string wrong = broken_range(heap, *range, &aliases);
+    if (!wrong.empty()) return wrong;
+  }
   if (mapped != heap.views.mapped().count) return "mapped view granules are miscounted";
   for (const Arena* arena : {heap.small.get(), heap.large.get()}) {
     for (uint64_t g = 0; g < arena->granule_count() && settled; ++g) {
@@ -105,6 +109,25 @@ std::string Invariants::broken_views(const Heap& heap, bool settled) {
     }
   }
   return "";
+}
+
+// Checks a virtual range's counts, and adds what its pages map to `aliases`.
+std::string Invariants::broken_range(const Heap& heap, VirtualRange& range,
+                                     std::vector<std::vector<uint32_t>>* aliases) {
+  uint64_t backed = 0, mapped = 0;
+  bool elsewhere = false;
+  range.each([&](uint64_t, const VirtualPage& page) {
+    if (page.mapped()) ++mapped, ++(*aliases)[page.arena->id()][page.granule];
+    if (page.block == nullptr) return;
+    ++backed;
+    elsewhere = elsewhere || !page.mapped() || page.block->state.load() != BlockState::kLive ||
+                page.arena->granule_at(page.granule) != page.block->ptr;
+  });
+  if (elsewhere) return "a virtual page does not map its granule";
+  if (backed != range.backed_pages || mapped != range.mapped_pages) {
+    return "the pages of a virtual range are miscounted";
+  }
+  return heap.virtuals.backed() >= heap.virtuals.shared() ? "" : "shared pages are miscounted";
 }
 
 // The number of granules behind an arena.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "heap/device.h"
 
@@ -17,6 +18,8 @@ class Invariants {
  private:
   std::string broken(Heap& heap, Bytes* busy_bytes);
   static std::string broken_views(const Heap& heap, bool settled);
+  static std::string broken_range(const Heap& heap, VirtualRange& range,
+                                  std::vector<std::vector<uint32_t>>* aliases);
   static Granules used_granules(const Arena& arena);
 
   Device& device_;

@@ -139,6 +139,7 @@ Bytes LargestFit::fits_here(const Request& r, Granules growth) {
 }
 
 Bytes LargestFit::largest(const Request& r, Granules growth) {
+  if (r.granules) return (usable(r, growth).whole + growth).bytes();
   Bytes most = fits_here(r, growth);
   auto blocks = [&](const Heap& heap) {
     for (const WholeBlock& w : heap.whole_blocks) {

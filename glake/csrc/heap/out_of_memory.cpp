@@ -135,6 +135,11 @@ Error OutOfMemory::error(const Request& r, const Asked& asked, HotGuard& hot) {
                                  device_.stats.waiting_requested);
   text += line("live " + size_text(live) + " in " +
                counted(static_cast<uint64_t>(device_.stats.allocation.all.current), "block"));
+  const VirtualBook& pages = device_.heaps.own().virtuals;
+  if (const Granules backed{pages.backed() - pages.shared()}; backed.count != 0) {
+    text += line(size_text(backed.bytes()) + " of it in pages of " +
+                 counted(pages.ranges().size(), "virtual range"));
+  }
   Tickets pending;
   std::vector<GranuleRun> runs;
   heap_.granules.new_stamp();

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "heap/mapping_turn.h"
+#include "heap/virtual_ranges.h"
 #include "memory/fair_mutex.h"
 
 namespace glake {
@@ -42,6 +43,7 @@ void Peers::enable(int peer) {
                                         device_text(device_.number) + "; try again");
   }
   for (Heap* heap : device_.heaps.started()) mapped_ranges(*heap, &ranges);
+  VirtualRanges(device_.heaps.own()).mapped_ranges(&ranges);
   device_.contiguous.for_each([&](const Allocation& c) {
     if (c.kind == GLAKE_CONTIGUOUS_VMM) ranges.emplace_back(c.base, c.bytes);
   });

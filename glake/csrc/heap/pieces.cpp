@@ -29,6 +29,20 @@ Found Pieces::on_view(View* view, Bytes offset, const Request& r) {
   return {first, view, view->base + offset};
 }
 
+Found Pieces::granules(const std::vector<GranuleRun>& runs, const Request& r) {
+  Span* first = nullptr;
+  Span** link = &first;
+  for (const GranuleRun& run : runs) {
+    for (uint64_t g = run.granule; g < run.granule + run.count; ++g) {
+      Span* s = run.arena->take(run.arena->extent_at_prefix(g), run.arena->granule_at(g), kGranule);
+      s->stream = r.stream;
+      *link = s;
+      link = &s->piece_next;
+    }
+  }
+  return {first, nullptr, first->begin};
+}
+
 void Pieces::release(Block* b, const Tickets& tickets) {
   PointerMap::find(b->ptr)->erase(b);
   if (b->view != nullptr) {

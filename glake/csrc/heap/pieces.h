@@ -17,6 +17,8 @@ class Pieces {
   // `offset` on in a view.
   Found at_home(Arena& arena, Span* head, Address begin, const Request& r);
   Found on_view(View* view, Bytes offset, const Request& r);
+  // Takes each granule of the runs as a span of its own.
+  Found granules(const std::vector<GranuleRun>& runs, const Request& r);
   // Frees a block's bytes after the work of the tickets. The caller keeps the block's record.
   void release(Block* block, const Tickets& tickets);
   // Frees found bytes that no block has had.

@@ -79,6 +79,10 @@ void Report::append_memory(std::string& json) {
   number("glake.live_blocks", live);
   number("glake.views", own.views.count());
   number("glake.view_bytes", own.views.mapped().bytes());
+  number("glake.virtual_ranges", own.virtuals.ranges().size());
+  number("glake.virtual_backed_bytes", own.virtuals.backed() * kGranule);
+  number("glake.virtual_shared_bytes", own.virtuals.shared() * kGranule);
+  number("glake.virtual_idle_bytes", own.virtuals.idle() * kGranule);
 }
 
 // Appends the work that was done, and the length of searches.

@@ -15,6 +15,7 @@ struct Request {
   Bytes size;
   Bytes requested;
   StreamId stream;
+  bool granules = false;  // `size` in whole granules from anywhere, each a span of its own
   bool small() const { return size <= kSmallLimit; }
 };
 

@@ -20,6 +20,12 @@ Block* SlowPath::allocate(const Request& r, StreamHandle stream, HotGuard& hot) 
   throw OutOfMemory(heap_).error(r, {}, hot);
 }
 
+Found SlowPath::granules(const Request& r, HotGuard& hot) {
+  if (Found found = all(r, hot)) return found;
+  ++device_.stats.ooms;
+  throw OutOfMemory(heap_).error(r, {}, hot);
+}
+
 Found SlowPath::all(const Request& r, HotGuard& hot) {
   device_.settle(hot, Device::Use::kAgain);
   device_.shortage.request_begins();
@@ -29,8 +35,10 @@ Found SlowPath::all(const Request& r, HotGuard& hot) {
     Frees(heap_).drain_pending(device_.options.policy == PolicyKind::kCompact ? Wait::kAllowed
                                                                               : Wait::kNo);
   }
-  if (Found found = Search(heap_).hit(r)) return found;
-  if (heap_.rule.cached_by_threads() && !r.small()) device_.keeping.end();
+  if (!r.granules) {
+    if (Found found = Search(heap_).hit(r)) return found;
+    if (heap_.rule.cached_by_threads() && !r.small()) device_.keeping.end();
+  }
   if (Found found = sized(r, hot)) return found;
   if (ContiguousBlocks(device_).trim(hot)) {
     if (Found found = sized(r, hot)) return found;
@@ -52,6 +60,11 @@ Found SlowPath::all(const Request& r, HotGuard& hot) {
   if (device_.deferred.empty()) return {};
   device_.settle(hot, Device::Use::kAgain);
   return last_resort(r, hot);
+}
+
+Found SlowPath::sized(const Request& r, HotGuard& hot) {
+  if (r.granules) return Stitch(heap_).granules(r, hot);
+  return r.small() ? small(r, hot) : large(r, hot);
 }
 
 // Asks how far every stream is, because that decides which memory is stitched.
@@ -115,6 +128,7 @@ Found SlowPath::last_resort(const Request& r, HotGuard& hot) {
   Frees(heap_).drain_caches(true);
   Frees(heap_).drain_pending(Wait::kAllowed);
   if (heap_.rule.may_split_whole()) Frees(heap_).drain_whole();
+  if (r.granules) return Stitch(heap_).granules(r, hot);
   if (Found found = Search(heap_).fit(heap_.home_of(r), r, Wait::kAllowed)) return found;
   if (r.small()) {
     if (Found found = Search(heap_).fit(*heap_.large, r, Wait::kAllowed)) return found;

@@ -12,12 +12,14 @@ class SlowPath {
 
   // Throws Error (GLAKE_OUT_OF_MEMORY, GLAKE_DRIVER_ERROR).
   Block* allocate(const Request& r, StreamHandle stream, HotGuard& hot);
+  // The same for a request of granules: spans that no block has yet.
+  Found granules(const Request& r, HotGuard& hot);
   // Tries the memory that caches and record_stream hold back, then granules joined at their edges.
   Found last_resort(const Request& r, HotGuard& hot);
 
  private:
   Found all(const Request& r, HotGuard& hot);
-  Found sized(const Request& r, HotGuard& hot) { return r.small() ? small(r, hot) : large(r, hot); }
+  Found sized(const Request& r, HotGuard& hot);
   Found small(const Request& r, HotGuard& hot);
   Found in_rest(const Request& r);
   Found large(const Request& r, HotGuard& hot);

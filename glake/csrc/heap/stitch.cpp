@@ -58,35 +58,50 @@ Granules Stitch::collect(const Request& r, Granules want, Wait wait, std::vector
   return have;
 }
 
+// Collects `need` granules for r, or all that it may have. False: what is missing could not be
+// created either.
+bool Stitch::gather(const Request& r, Granules need, std::vector<GranuleRun>* runs,
+                    Granules* have) {
+  *have = collect(r, need, Wait::kNo, *runs, nullptr);
+  Tickets pending;
+  if (*have < need && device_.clock.count() > 1) {
+    std::vector<GranuleRun> more;
+    Granules all = collect(r, need, Wait::kAllowed, more, &pending);
+    // Only `balanced` grows instead of waiting, and only where there is room.
+    bool compact = device_.options.policy == PolicyKind::kCompact;
+    if (!(all < need) || (compact && *have < all) || *have + heap_.room() < need) {
+      runs->swap(more);
+      *have = all;
+    } else {
+      pending.clear();
+    }
+  }
+  if (*have < need && heap_.room() < need - *have) return false;
+  if (heap_.rule.wait_for(r.stream, pending)) return true;
+  // A captured stream cannot wait for some of this memory. There may be enough without it.
+  runs->clear();
+  pending.clear();
+  *have = collect(r, need, Wait::kSure, *runs, &pending);
+  if (*have < need && heap_.room() < need - *have) return false;
+  return heap_.rule.wait_for(r.stream, pending);
+}
+
+// Adds runs of new granules.
+bool Stitch::add_missing(const Request& r, Granules missing, std::vector<GranuleRun>* runs,
+                         HotGuard& hot) {
+  TakenGranules taken(heap_, r.stream);
+  taken.take(*runs);
+  return Growth(heap_).add_fresh(missing, *runs, taken, hot);
+}
+
 Found Stitch::stitch(const Request& r, HotGuard& hot) {
   Granules need = Granules::ceil(r.size);
   if (heap_.whole_free() + heap_.room() < need) return {};
   Eviction(heap_).make_room(need, hot);
   if (Found found = Extend(heap_).extend_view(r, hot)) return found;
   std::vector<GranuleRun> runs;
-  Granules have = collect(r, need, Wait::kNo, runs, nullptr);
-  Tickets pending;
-  if (have < need && device_.clock.count() > 1) {
-    std::vector<GranuleRun> more;
-    Granules all = collect(r, need, Wait::kAllowed, more, &pending);
-    // Only `balanced` grows instead of waiting, and only where there is room.
-    bool compact = device_.options.policy == PolicyKind::kCompact;
-    if (!(all < need) || (compact && have < all) || have + heap_.room() < need) {
-      runs.swap(more);
-      have = all;
-    } else {
-      pending.clear();
-    }
-  }
-  if (have < need && heap_.room() < need - have) return {};
-  if (!heap_.rule.wait_for(r.stream, pending)) {
-    // A captured stream cannot wait for some of this memory. There may be enough without it.
-    runs.clear();
-    pending.clear();
-    have = collect(r, need, Wait::kSure, runs, &pending);
-    if (have < need && heap_.room() < need - have) return {};
-    if (!heap_.rule.wait_for(r.stream, pending)) return {};
-  }
+  Granules have;
+  if (!gather(r, need, &runs, &have)) return {};
   if (have < need && device_.options.policy == PolicyKind::kCompact) {
     if (Found found = join(r, hot)) return found;
     // join() may have let go of hot. Then other threads may have taken what was found before.
@@ -96,11 +111,20 @@ Found Stitch::stitch(const Request& r, HotGuard& hot) {
   }
   if (have < need) {
     if (have.count == 0) return Growth(heap_).grow(r, hot);
-    TakenGranules taken(heap_, r.stream);
-    taken.take(runs);
-    if (!Growth(heap_).add_fresh(need - have, runs, taken, hot)) return {};
+    if (!add_missing(r, need - have, &runs, hot)) return {};
   }
   return build_view(std::move(runs), 0, r, hot);
+}
+
+Found Stitch::granules(const Request& r, HotGuard& hot) {
+  const Granules need = Granules::floor(r.size);
+  if (heap_.whole_free() + heap_.room() < need) return {};
+  heap_.granules.new_stamp();  // no granule is left out
+  std::vector<GranuleRun> runs;
+  Granules have;
+  if (!gather(r, need, &runs, &have)) return {};
+  if (have < need && !add_missing(r, need - have, &runs, hot)) return {};
+  return Pieces(heap_).granules(runs, r);
 }
 
 // Joins whole granules between the free end of one granule and the free start of another. This

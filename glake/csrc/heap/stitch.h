@@ -15,6 +15,8 @@ class Stitch {
   explicit Stitch(Heap& heap) : heap_(heap), device_(heap.device) {}
 
   Found stitch(const Request& r, HotGuard& hot);
+  // Finds r.size in whole granules, and maps nothing. It creates what is missing.
+  Found granules(const Request& r, HotGuard& hot);
   // A last resort: joins the free end of one granule, whole granules and the free start of another.
   Found stitch_edges(const Request& r, HotGuard& hot, bool grows = true);
   // Maps the runs behind what the view has. Takes r's bytes from `offset` on, before hot is let go.
@@ -30,6 +32,9 @@ class Stitch {
  private:
   using Edge = GranuleEdges::Edge;
 
+  bool gather(const Request& r, Granules need, std::vector<GranuleRun>* runs, Granules* have);
+  bool add_missing(const Request& r, Granules missing, std::vector<GranuleRun>* runs,
+                   HotGuard& hot);
   Found join(const Request& r, HotGuard& hot, bool grows = true);
   Found build_joined(const Edge& head, std::vector<GranuleRun> runs, const Edge& tail,
                      const Request& r, HotGuard& hot);

@@ -5,6 +5,7 @@
 #include "heap/eviction.h"
 #include "heap/frees.h"
 #include "heap/pause.h"
+#include "heap/virtual_ranges.h"
 #include "watch/watch.h"
 
 namespace glake {
@@ -81,7 +82,8 @@ Granules Trim::shrink(Granules want, HotGuard& hot) {
   device_.clock.mark_all();
   device_.clock.poll();
   Granules got = trim(want, hot);
-  if (!(got < want) || heap_.views.count() == 0) return got;
+  if (!(got < want) || (heap_.views.count() == 0 && heap_.virtuals.empty())) return got;
+  VirtualRanges(heap_).drop_idle(false, hot);
   std::vector<View*> oldest(heap_.views.recent_first().rbegin(), heap_.views.recent_first().rend());
   for (View* view : oldest) Eviction(heap_).evict(view, hot);
   return got + trim(want - got, hot);
@@ -103,6 +105,7 @@ void Trim::idle(bool synced, HotGuard& hot) {
     if (synced) view->tickets_full = false;
     Eviction(heap_).evict(view, hot);
   }
+  VirtualRanges(heap_).drop_idle(synced, hot);
   trim({~uint64_t{0}}, hot);
 }
 

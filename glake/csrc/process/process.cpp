@@ -369,6 +369,9 @@ Owned Process::owned(Address at) {
   if (b == nullptr && !ours) return {};
   Owned found;
   found.device = (ours ? table->heap() : b->heap)->number;
+  if (b == nullptr && VirtualRanges(*table->heap()).backed_around(at, &found.begin, &found.bytes)) {
+    return found;
+  }
   if (b == nullptr || b->state.load() != BlockState::kLive) return found;
   CallerBlock held{b->ptr, b->requested, b->ptr};
   DebugDevice* debug = hooks_.has(kDebug) ? debug_of(*b->heap) : nullptr;

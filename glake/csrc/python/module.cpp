@@ -14,6 +14,7 @@ void bind_watch(py::module_& module);     // watch.cpp
 void bind_sharing(py::module_& module);   // memory.cpp
 void bind_dlpack(py::module_& module);    // dlpack.cpp
 void bind_regions(py::module_& module);   // regions.cpp
+void bind_virtual(py::module_& module);   // virtual_memory.cpp
 void bind_transfer(py::module_& module);  // transfer.cpp
 void bind_plans(py::module_& module);     // plan.cpp
 }  // namespace glake::python
@@ -185,6 +186,7 @@ PYBIND11_MODULE(_C, module) {
   glake::python::bind_sharing(module);
   glake::python::bind_dlpack(module);
   glake::python::bind_regions(module);
+  glake::python::bind_virtual(module);
   glake::python::bind_transfer(module);
   glake::python::bind_plans(module);
   glake::replay::bind_replay(module);

@@ -304,6 +304,56 @@ GLAKE_API int glake_region_resume(int device, glake_pool region, int verify);
  * pools that are paused. `state`: 0 in use, 1 paused, 2 just being paused or resumed. */
 GLAKE_API size_t glake_regions(char* json, size_t capacity);
 
+/* ---- Virtual ranges ---------------------------------------------------------------------------
+ *
+ * A virtual range is addresses without memory. Pages of it, 2 MiB each, are backed by memory one by
+ * one, and unbacked again, at addresses that never change. So an array can grow in place, and the
+ * key-value cache of a language model takes what its sequences have, not what they may get. The
+ * memory is the same that glake_malloc() takes: what one of them frees serves the other, without a
+ * driver call or a copy. Work may touch backed pages only.
+ */
+
+/* Reserves at least `bytes` of addresses on a device, in whole pages, 1 GiB aligned. Costs no
+ * device memory. NULL on failure. */
+GLAKE_API void* glake_virtual_reserve(size_t bytes, int device);
+
+/* Backs all pages that have a byte in [offset, offset + bytes), and does all or nothing. Those that
+ * are backed stay as they are. The contents of the others are undefined. Work on `stream` may use
+ * them at once. GLAKE_OUT_OF_MEMORY: nothing was backed. A page that was unbacked and whose memory
+ * nobody has taken meanwhile costs no driver call. One that must be mapped anew may make the caller
+ * wait for the work that used the page before it was unbacked. During a capture that is refused
+ * (GLAKE_INVALID_ARGUMENT). */
+GLAKE_API int glake_virtual_back(void* range, size_t offset, size_t bytes, void* stream);
+
+/* Gives the memory of all pages that lie in [offset, offset + bytes) as a whole to later requests,
+ * in the order of `stream`: work that is enqueued there may still use it. Work of other streams on
+ * these pages must be ordered before (glake_stream_wait()). Makes no driver call. Pages that are
+ * not backed are left out. */
+GLAKE_API int glake_virtual_unback(void* range, size_t offset, size_t bytes, void* stream);
+
+/* Backs pages by the memory of as many pages from `from_offset` on of the range `from`, which may
+ * be the same range. What is written through one of them is seen through the other by work that
+ * comes later in stream order. The memory is free once all pages that share it are unbacked.
+ * GLAKE_INVALID_ARGUMENT: a number is no multiple of 2 MiB, a page is backed, or a page of `from`
+ * is not. */
+GLAKE_API int glake_virtual_alias(void* range, size_t offset, void* from, size_t from_offset,
+                                  size_t bytes);
+
+/* Unbacks all pages and gives the addresses back, once all work of the device is done, which it
+ * waits for. Refused while a stream is being captured (GLAKE_INVALID_ARGUMENT). If the driver
+ * refuses, the range stays: call again. NULL does nothing. */
+GLAKE_API int glake_virtual_free(void* range, void* stream);
+
+typedef struct glake_virtual {
+  uint64_t bytes;  /* of addresses */
+  uint64_t backed; /* of backed pages */
+  uint64_t shared; /* of these, in pages that share their memory with others */
+  uint64_t mapped; /* of pages with a mapping, backed or not */
+} glake_virtual;
+
+/* `size` is sizeof(glake_virtual) as the caller was compiled. */
+GLAKE_API int glake_virtual_info(void* range, glake_virtual* info, size_t size);
+
 /* ---- Memory that others must see whole --------------------------------------------------------
  */
 

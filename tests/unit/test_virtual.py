@@ -1,0 +1,154 @@
+"""glake.reserve(): virtual buffers, on the simulated driver."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import gc
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import glake
+from glake import _C, errors
+
+MIB = 1 << 20
+PAGE = 2 * MIB
+
+
+@pytest.fixture(autouse=True)
+def simulated() -> Iterator[None]:
+    _C.shutdown()
+    for name, value in (("driver", "sim"), ("limit", "64MiB")):
+        _C.configure(name, value)
+    yield
+    gc.collect()
+    assert live() == 0
+    _C.shutdown()
+    for name in ("driver", "limit"):
+        _C.configure(name, "")
+
+
+def live() -> int:
+    return int(_C.stats()["allocated_bytes.all.current"])
+
+
+def test_memory_is_behind_backed_pages_only() -> None:
+    buffer = glake.reserve("512GiB")
+    assert buffer.nbytes == 512 << 30 and live() == 0
+    buffer.back(MIB, 3 * MIB)
+    assert (buffer.backed, live()) == (2 * PAGE, 2 * PAGE)
+    ctypes.memset(buffer.ptr, 7, 2 * PAGE)
+    buffer.unback(MIB, 5 * MIB)  # the first page lies in it in part
+    assert buffer.backed == PAGE and buffer.mapped == 2 * PAGE
+    assert ctypes.string_at(buffer.ptr + MIB, 1) == b"\7"
+    buffer.free()
+    assert live() == 0 and "freed" in repr(buffer)
+    buffer.free()
+    for use in (buffer.back, buffer.unback, lambda: buffer.backed):
+        with pytest.raises(errors.InvalidPointer, match="this virtual buffer of .* been freed"):
+            use()
+
+
+def test_unbacked_memory_serves_blocks() -> None:
+    with glake.reserve("64MiB") as buffer:
+        buffer.back()
+        with pytest.raises(errors.OutOfMemory, match="64.00 MiB of it in pages of 1 virtual range"):
+            glake.empty("2MiB")
+        buffer.unback(0, 32 * MIB)
+        with glake.empty("32MiB"):
+            assert _C.stats()["glake.physical_bytes"] == 64 * MIB
+            with pytest.raises(errors.OutOfMemory):
+                buffer.back()
+            assert buffer.backed == 32 * MIB
+        buffer.back()
+
+
+def test_tensors_lie_in_it_and_hold_it() -> None:
+    buffer = glake.reserve("1GiB")
+    buffer.back(0, 4 * PAGE)
+    tensor = buffer.tensor(torch.float32, [1024, 256])
+    tensor.fill_(3)
+    later = buffer.tensor(torch.int16, [5], begin=PAGE)
+    later.copy_(torch.arange(5))
+    assert tensor.data_ptr() == buffer.ptr and later.data_ptr() == buffer.ptr + PAGE
+    with pytest.raises(errors.InvalidPointer, match="held by 2 arrays"):
+        buffer.free()
+    del buffer
+    assert tensor.sum() == 3 * 1024 * 256 and later.tolist() == [0, 1, 2, 3, 4]
+    del tensor, later
+    gc.collect()
+    assert live() == 0 and _C.stats()["glake.virtual_ranges"] == 0
+
+
+def test_aliases() -> None:
+    buffer, other = glake.reserve("16MiB"), glake.reserve("16MiB")
+    buffer.back(0, 2 * PAGE)
+    other.alias(PAGE, buffer, 0, 2 * PAGE)
+    buffer.alias(4 * PAGE, buffer, PAGE, PAGE)
+    assert live() == 2 * PAGE and (buffer.shared, other.shared) == (3 * PAGE, 2 * PAGE)
+    ctypes.memset(buffer.ptr + PAGE, 9, PAGE)
+    for place in (other.ptr + 2 * PAGE, buffer.ptr + 4 * PAGE):
+        assert ctypes.string_at(place, 1) == b"\11"
+    buffer.free()
+    assert live() == 2 * PAGE and ctypes.string_at(other.ptr + 2 * PAGE, 1) == b"\11"
+
+
+def test_it_copies_like_any_memory() -> None:
+    from glake import transfer
+
+    buffer = glake.reserve("64MiB")
+    buffer.back(0, 12 * MIB)
+    buffer.unback(4 * MIB, 6 * MIB)
+    host = torch.arange(4 * MIB, dtype=torch.int32).to(torch.uint8)
+    with transfer.Engine():
+        inside = buffer.tensor(torch.uint8, [4 * MIB])
+        done = transfer.copy(transfer.Raw(buffer.ptr, 4 * MIB, 0), host)
+        done.wait()
+        assert torch.equal(inside, host)
+        with pytest.raises(errors.InvalidPointer):
+            transfer.copy(
+                transfer.Raw(buffer.ptr, 5 * MIB, 0), torch.zeros(5 * MIB, dtype=torch.uint8)
+            )
+        with pytest.raises(errors.InvalidPointer):
+            transfer.copy(transfer.Raw(buffer.ptr + 4 * MIB, MIB, 0), host[:MIB]).wait()
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda b: b.back(-1), errors.InvalidArgument),
+        (lambda b: b.back(0, b.nbytes + 1), errors.InvalidArgument),
+        (lambda b: b.back(5, 4), errors.InvalidArgument),
+        (lambda b: b.unback("a"), errors.WrongType),
+        (lambda b: b.back(0, 1, "stream"), errors.InvalidArgument),
+        (lambda b: b.alias(0, b, PAGE, PAGE), errors.InvalidArgument),
+        (lambda b: b.alias(0, 5, PAGE, PAGE), errors.WrongType),
+        (lambda b: b.alias(0, b, PAGE, 0), errors.InvalidArgument),
+        (lambda b: b.tensor(torch.float32, [b.nbytes]), errors.InvalidArgument),
+        (lambda b: b.tensor(torch.float32, [1], begin=2), errors.InvalidArgument),
+        (lambda b: b.tensor(torch.float32, [-1]), errors.InvalidArgument),
+        (lambda b: copy.copy(b), errors.WrongType),
+        (lambda b: _C.free(b.ptr), errors.InvalidPointer),
+        (lambda b: glake.share(b.ptr), errors.InvalidPointer),
+        (lambda b: glake.reserve(0), errors.InvalidArgument),
+        (lambda b: glake.reserve("1GiB", device=9), errors.InvalidDevice),
+    ],
+)
+def test_wrong_use(call: object, error: type[Exception]) -> None:
+    with glake.reserve("8MiB") as buffer, pytest.raises(error):
+        call(buffer)  # type: ignore[operator]
+
+
+def test_an_empty_part_is_nothing() -> None:
+    with glake.reserve("8MiB") as buffer:
+        buffer.back(4, 4)
+        buffer.unback(4, 4)
+        assert buffer.backed == 0
+
+
+def test_nothing_is_lost_without_a_free() -> None:
+    glake.reserve("8MiB").back()
+    gc.collect()
+    assert live() == 0
