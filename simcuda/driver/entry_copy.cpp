@@ -11,25 +11,23 @@ namespace {
 // The kind of memory that a call declares for one end of a copy.
 enum class Place { kHost, kDevice, kUnified };
 
-struct Request {
-  CopyEnd dst, src;
-  size_t bytes = 0, rows = 1;
-  bool peer = false, wait = false;
-};
-
 CopyEnd end(uint64_t address, Place place, size_t pitch = 0) {
   return {address, pitch, place == Place::kHost, place == Place::kUnified};
 }
 
-CUresult run(Symbol symbol, CUstream stream, const Request& request) {
-  return on_stream_blocking(symbol, stream, [&](Driver& driver, uint64_t id, Lock* lock) {
-    return copy(&driver, id, lock, request.dst, request.src, request.bytes, request.rows,
-                request.peer, request.wait);
-  });
+CUresult run(Symbol symbol, CUstream stream, const CopyRequest& request) {
+  return on_stream_blocking(
+      symbol, stream, [&](Driver& driver, uint64_t id, Lock* lock) -> CUresult {
+        if (request.peer && (driver.contexts.live(as_context(request.to)) == nullptr ||
+                             driver.contexts.live(as_context(request.from)) == nullptr)) {
+          return bad_context();
+        }
+        return copy(&driver, id, lock, request);
+      });
 }
 
 CUresult plain(Symbol symbol, CUstream stream, CopyEnd dst, CopyEnd src, size_t bytes, bool wait) {
-  Request request;
+  CopyRequest request;
   request.dst = dst;
   request.src = src;
   request.bytes = bytes;
@@ -37,26 +35,26 @@ CUresult plain(Symbol symbol, CUstream stream, CopyEnd dst, CopyEnd src, size_t 
   return run(symbol, stream, request);
 }
 
+uint64_t id_of(CUcontext context) { return reinterpret_cast<uint64_t>(context); }
+
 // A copy between contexts, which may be of two devices.
 CUresult between(Symbol symbol, CUstream stream, CUdeviceptr dst, CUcontext dst_context,
                  CUdeviceptr src, CUcontext src_context, size_t bytes) {
-  return on_stream_blocking(symbol, stream,
-                            [&](Driver& driver, uint64_t id, Lock* lock) -> CUresult {
-                              if (driver.contexts.live(dst_context) == nullptr ||
-                                  driver.contexts.live(src_context) == nullptr) {
-                                return bad_context();
-                              }
-                              return copy(&driver, id, lock, end(dst, Place::kDevice),
-                                          end(src, Place::kDevice), bytes, 1, true, false);
-                            });
+  CopyRequest request;
+  request.dst = end(dst, Place::kDevice);
+  request.src = end(src, Place::kDevice);
+  request.bytes = bytes;
+  request.peer = true;
+  request.to = id_of(dst_context);
+  request.from = id_of(src_context);
+  return run(symbol, stream, request);
 }
 
 uint64_t number(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
 
-CUresult set(Symbol symbol, CUstream stream, CUdeviceptr dst, uint64_t value, unsigned width,
-             size_t count) {
-  return on_stream_blocking(symbol, stream, [&](Driver& driver, uint64_t id, Lock*) -> CUresult {
-    return fill(&driver, id, dst, value, width, count);
+CUresult set(Symbol symbol, CUstream stream, const FillRequest& request) {
+  return on_stream_blocking(symbol, stream, [&](Driver& driver, uint64_t id, Lock* lock) {
+    return fill(&driver, id, lock, request);
   });
 }
 
@@ -76,14 +74,11 @@ bool end_of(CUmemorytype type, const void* host, CUdeviceptr device, size_t x, s
 
 // Rows at equal distances. `Given`: the parameters of a 2D copy, or of a 3D copy with one layer.
 template <class Given>
-CUresult copy_rows(Symbol symbol, CUstream stream, const Given& given, bool peer, bool wait) {
+CUresult copy_rows(Symbol symbol, CUstream stream, const Given& given, CopyRequest request) {
   const size_t dst_pitch = given.dstPitch != 0 ? given.dstPitch : given.WidthInBytes;
   const size_t src_pitch = given.srcPitch != 0 ? given.srcPitch : given.WidthInBytes;
-  Request request;
   request.bytes = given.WidthInBytes;
   request.rows = given.Height;
-  request.peer = peer;
-  request.wait = wait;
   if (!end_of(given.dstMemoryType, given.dstHost, given.dstDevice, given.dstXInBytes, given.dstY,
               dst_pitch, &request.dst) ||
       !end_of(given.srcMemoryType, given.srcHost, given.srcDevice, given.srcXInBytes, given.srcY,
@@ -103,7 +98,9 @@ CUresult copy_rows(Symbol symbol, CUstream stream, const Given& given, bool peer
 
 CUresult copy_2d(Symbol symbol, CUstream stream, const CUDA_MEMCPY2D* given, bool wait) {
   if (given == nullptr) return fail(CUDA_ERROR_INVALID_VALUE, "cuMemcpy2D: no parameters");
-  return copy_rows(symbol, stream, *given, false, wait);
+  CopyRequest request;
+  request.wait = wait;
+  return copy_rows(symbol, stream, *given, request);
 }
 
 }  // namespace
@@ -172,25 +169,28 @@ CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* given, CUstream stream) {
   if (given->Depth != 1 || given->dstZ != 0 || given->srcZ != 0) {
     return fail(CUDA_ERROR_NOT_SUPPORTED, "cuMemcpy3DPeer: simcuda copies one layer");
   }
-  return copy_rows(CALL(cuMemcpy3DPeerAsync), stream, *given, true, false);
+  CopyRequest request;
+  request.peer = true;
+  request.to = id_of(given->dstContext);
+  request.from = id_of(given->srcContext);
+  return copy_rows(CALL(cuMemcpy3DPeerAsync), stream, *given, request);
 }
 
-// Memsets of device memory are asynchronous to the host in either form.
 CUresult cuMemsetD8(CUdeviceptr dst, unsigned char value, size_t count) {
-  return set(CALL(cuMemsetD8), nullptr, dst, value, 1, count);
+  return set(CALL(cuMemsetD8), nullptr, {dst, value, 1, count, true});
 }
 CUresult cuMemsetD16(CUdeviceptr dst, unsigned short value, size_t count) {
-  return set(CALL(cuMemsetD16), nullptr, dst, value, 2, count);
+  return set(CALL(cuMemsetD16), nullptr, {dst, value, 2, count, true});
 }
 CUresult cuMemsetD32(CUdeviceptr dst, unsigned int value, size_t count) {
-  return set(CALL(cuMemsetD32), nullptr, dst, value, 4, count);
+  return set(CALL(cuMemsetD32), nullptr, {dst, value, 4, count, true});
 }
 CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t count, CUstream stream) {
-  return set(CALL(cuMemsetD8Async), stream, dst, value, 1, count);
+  return set(CALL(cuMemsetD8Async), stream, {dst, value, 1, count, false});
 }
 CUresult cuMemsetD16Async(CUdeviceptr dst, unsigned short value, size_t count, CUstream stream) {
-  return set(CALL(cuMemsetD16Async), stream, dst, value, 2, count);
+  return set(CALL(cuMemsetD16Async), stream, {dst, value, 2, count, false});
 }
 CUresult cuMemsetD32Async(CUdeviceptr dst, unsigned int value, size_t count, CUstream stream) {
-  return set(CALL(cuMemsetD32Async), stream, dst, value, 4, count);
+  return set(CALL(cuMemsetD32Async), stream, {dst, value, 4, count, false});
 }

@@ -56,8 +56,22 @@ static void remember(std::vector<OpPtr>* copies, const OpPtr& op) {
 
 void Scheduler::enqueue(Stream* stream, const OpPtr& op, const OpPtr& also) {
   op->device = stream->device;
-  depend(op, stream->tail);
+  append(stream, op);
   depend(op, also);
+  admit(stream, op);
+}
+
+void Scheduler::enqueue_across(Stream* stream, const std::vector<Stream*>& others,
+                               const OpPtr& op) {
+  op->device = stream->device;
+  append(stream, op);
+  for (Stream* other : others) append(other, op);
+  admit(stream, op);
+}
+
+// Makes `op` the stream's last work.
+void Scheduler::append(Stream* stream, const OpPtr& op) {
+  depend(op, stream->tail);
   // The legacy stream waits for all blocking streams of its context, and they wait for it.
   if (stream->legacy) {
     streams_->for_each([&](uint64_t, Stream& other) {
@@ -68,7 +82,6 @@ void Scheduler::enqueue(Stream* stream, const OpPtr& op, const OpPtr& also) {
     if (legacy != nullptr) depend(op, legacy->tail);
   }
   stream->tail = op;
-  admit(stream, op);
 }
 
 OpPtr Scheduler::enqueue_graph(Stream* stream, const std::vector<Ordered>& work,

@@ -44,6 +44,8 @@ class Scheduler {
 
   // Appends to the stream by the rules of the legacy stream. `op` also runs after `also`.
   void enqueue(Stream* stream, const OpPtr& op, const OpPtr& also = nullptr);
+  // The same, as if `op` were also the next work of the streams `others`.
+  void enqueue_across(Stream* stream, const std::vector<Stream*>& others, const OpPtr& op);
   struct Ordered {  // a piece of a graph
     OpPtr op;
     const After* after = nullptr;  // indices in the list; all are lower than its own
@@ -72,6 +74,7 @@ class Scheduler {
   Waits& waits() { return waits_; }
 
  private:
+  void append(Stream* stream, const OpPtr& op);
   void admit(Stream* stream, const OpPtr& op);
 
   std::mutex* const mutex_;

@@ -81,6 +81,30 @@ void take_source(Op* op) {
   }
 }
 
+// The legacy streams that a copy is also the next work of. A copy between two devices in the NULL
+// stream starts after what was given to either device, and ends before what is given to them later
+// (CUDA C++ Programming Guide, Multi-Device System). Streams that do not wait for the NULL stream
+// are left out, because their own description says so. Where the call names no contexts, a device's
+// work is that of its primary context.
+std::vector<Stream*> others_of(Driver* driver, const Stream& stream, const Op& op,
+                               const CopyRequest& request) {
+  std::vector<Stream*> others;
+  if (!stream.legacy || op.dst.host || op.src.host) return others;
+  uint64_t ends[2] = {request.to, request.from};
+  if (!request.peer) {
+    ends[0] = driver->contexts.primary(owner(driver, op.dst.address, stream.device))->id;
+    ends[1] = driver->contexts.primary(owner(driver, op.src.address, stream.device))->id;
+    if (ends[0] == ends[1]) return others;
+  }
+  for (const uint64_t end : ends) {
+    const Context* context = driver->contexts.live(as_context(end));
+    if (context == nullptr || end == stream.context) continue;
+    Stream* other = driver->streams.resolve(CU_STREAM_LEGACY, context);
+    if (others.empty() || others[0] != other) others.push_back(other);
+  }
+  return others;
+}
+
 CUgraphNodeType node_type(const Op& op) {
   switch (op.kind) {
     case Op::Kind::kCopy:
@@ -179,8 +203,13 @@ int node_of_host(const Driver& driver, uint64_t address, size_t bytes) {
   return static_cast<int>(glake::parse_whole(option, 0, last).value_or(last));
 }
 
-CUresult submit(Driver* driver, Stream* stream, const OpPtr& op) {
+CUresult submit(Driver* driver, Stream* stream, const OpPtr& op,
+                const std::vector<Stream*>& others) {
   bool taken = false;
+  for (Stream* other : others) {
+    const CUresult allowed = driver->captures.take(other, &taken);
+    if (allowed != CUDA_SUCCESS) return allowed;
+  }
   const CUresult result = driver->captures.take(stream, &taken);
   if (result != CUDA_SUCCESS) return result;
   const bool writes = op->kind == Op::Kind::kCopy || op->kind == Op::Kind::kMemset || op->launch;
@@ -190,13 +219,15 @@ CUresult submit(Driver* driver, Stream* stream, const OpPtr& op) {
   } else if (driver->ticking()) {
     driver->tick_clock.work(stream);
   } else {
-    driver->scheduler->enqueue(stream, op);
+    driver->scheduler->enqueue_across(stream, others, op);
   }
   return CUDA_SUCCESS;
 }
 
-CUresult copy(Driver* driver, uint64_t id, Lock* lock, CopyEnd dst, CopyEnd src, size_t bytes,
-              size_t rows, bool peer, bool wait) {
+CUresult copy(Driver* driver, uint64_t id, Lock* lock, const CopyRequest& request) {
+  CopyEnd dst = request.dst, src = request.src;
+  const size_t bytes = request.bytes, rows = request.rows;
+  bool wait = request.wait;
   CUresult result = resolve(driver, &dst, bytes, rows);
   if (result == CUDA_SUCCESS) result = resolve(driver, &src, bytes, rows);
   Stream* stream = driver->streams.find(id);
@@ -207,7 +238,7 @@ CUresult copy(Driver* driver, uint64_t id, Lock* lock, CopyEnd dst, CopyEnd src,
   op->bytes = bytes;
   op->rows = rows;
   const auto side = [&](const CopyEnd& end) {
-    const int device = peer ? owner(driver, end.address, stream->device) : stream->device;
+    const int device = request.peer ? owner(driver, end.address, stream->device) : stream->device;
     return Op::Side{end.address, end.pitch, end.host, device};
   };
   op->dst = side(dst);
@@ -229,7 +260,7 @@ CUresult copy(Driver* driver, uint64_t id, Lock* lock, CopyEnd dst, CopyEnd src,
   }
   if (dst.host && !driver->host.pinned(dst.address, dst_span)) wait = true;
   if (dst.host && src.host) wait = true;
-  result = submit(driver, stream, op);
+  result = submit(driver, stream, op, others_of(driver, *stream, *op, request));
   if (result != CUDA_SUCCESS || !wait || capturing || driver->ticking()) return result;
   result = driver->scheduler->waits().wait(lock, op);
   return result != CUDA_SUCCESS ? result : tell_faults({op}, true);
@@ -299,22 +330,26 @@ CUresult copy_blocks(Driver* driver, uint64_t id, uint64_t table, uint32_t count
   return submit(driver, stream, op);
 }
 
-CUresult fill(Driver* driver, uint64_t id, CUdeviceptr dst, uint64_t value, unsigned width,
-              size_t count) {
+CUresult fill(Driver* driver, uint64_t id, Lock* lock, const FillRequest& request) {
+  const CUdeviceptr dst = request.dst;
   CopyEnd end{dst, 0, false, false};
-  const CUresult result = resolve(driver, &end, count * width, 1);
-  if (result != CUDA_SUCCESS || count == 0) return result;
-  if (dst % width != 0) return fail(CUDA_ERROR_INVALID_VALUE, "memset: address not aligned");
+  CUresult result = resolve(driver, &end, request.count * request.width, 1);
+  if (result != CUDA_SUCCESS || request.count == 0) return result;
+  if (dst % request.width != 0)
+    return fail(CUDA_ERROR_INVALID_VALUE, "memset: address not aligned");
   Stream* stream = driver->streams.find(id);
+  const bool wait = request.synchronous && (end.host || driver->memory.find(dst)->managed);
   const auto op = std::make_shared<Op>();
   op->kind = Op::Kind::kMemset;
-  op->bytes = count * width;
-  op->value = value;
-  op->width = width;
+  op->bytes = request.count * request.width;
+  op->value = request.value;
+  op->width = request.width;
   op->dst = {dst, 0, end.host, stream->device};
   const int gpu = driver->gpus.gpu(owner(driver, dst, stream->device));
   op->route = driver->topology.device_to_device(gpu, gpu);
-  return submit(driver, stream, op);
+  result = submit(driver, stream, op);
+  if (result != CUDA_SUCCESS || !wait || driver->ticking()) return result;
+  return driver->scheduler->waits().wait(lock, op);
 }
 
 }  // namespace simcuda

@@ -510,10 +510,24 @@ void check_unknown_values_are_refused() {
   OK(cuDevicePrimaryCtxRetain(&peer, 1));
   OK(cuMemcpyPeer(block, here, block + 64, peer, 64));
   OK(cuMemcpyPeerAsync(block, peer, block + 64, here, 64, nullptr));
+  CUDA_MEMCPY3D_PEER rows{};
+  rows.srcMemoryType = rows.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  rows.dstDevice = block;
+  rows.srcDevice = block + 64;
+  rows.WidthInBytes = 64;
+  rows.Height = rows.Depth = 1;
+  rows.dstContext = here;
+  rows.srcContext = peer;
+  OK(cuMemcpy3DPeerAsync(&rows, nullptr));
   OK(cuDevicePrimaryCtxRelease(1));
   for (const CUcontext wrong : {nothing, peer, CUcontext{nullptr}}) {
     GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemcpyPeer(block, wrong, block + 64, here, 64));
     GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemcpyPeerAsync(block, here, block + 64, wrong, 64, 0));
+    rows.srcContext = wrong;
+    GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemcpy3DPeerAsync(&rows, nullptr));
+    std::swap(rows.srcContext, rows.dstContext);
+    GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemcpy3DPeerAsync(&rows, nullptr));
+    std::swap(rows.srcContext, rows.dstContext);
   }
   static unsigned char page[4096] __attribute__((aligned(4096)));
   GIVES(CUDA_ERROR_INVALID_VALUE, cuMemHostRegister(page, sizeof page, 0x100));

@@ -68,6 +68,97 @@ void check_work_runs_late() {
   TRUE(reinterpret_cast<volatile unsigned char*>(memory.at)[0] == 3);
 }
 
+unsigned char first_byte(CUdeviceptr at) {
+  unsigned char seen = 0;
+  OK(cuMemcpyDtoH(&seen, at, 1));
+  return seen;
+}
+
+// A copy between two GPUs in the NULL stream starts after the default-stream work of both, and ends
+// before what comes there later. No other stream of the second GPU is waited for.
+void check_null_stream_copies_order_both_gpus(const char* schedule) {
+  const Sim sim({{"preset", "dgx1v"}, {"schedule", schedule}});
+  const bool late = std::string(schedule) != "threaded";
+  CUcontext here = nullptr, there = nullptr;
+  OK(cuCtxGetCurrent(&here));
+  Mapped target(kGranule);
+  OK(cuDevicePrimaryCtxRetain(&there, 1));
+  Mapped source(kGranule, 1);
+  OK(cuCtxSetCurrent(there));
+  const CUstream blocking = new_stream(CU_STREAM_DEFAULT), apart = new_stream();
+  OK(cuMemsetD8Async(source.at, 7, kGranule, nullptr));
+  OK(cuCtxSetCurrent(here));
+  OK(cuMemcpyPeer(target.at, here, source.at, there, kGranule));
+  TRUE(first_byte(target.at) == 7);
+  for (const CUstream stream : {CUstream{nullptr}, blocking}) {
+    OK(cuCtxSetCurrent(there));
+    OK(cuMemsetD8Async(source.at, 1, kGranule, stream));
+    OK(cuCtxSetCurrent(here));
+    OK(cuMemcpyPeerAsync(target.at, here, source.at, there, kGranule, nullptr));
+    OK(cuCtxSetCurrent(there));
+    OK(cuMemsetD8Async(source.at, 2, kGranule, stream));
+    OK(cuCtxSynchronize());
+    OK(cuCtxSetCurrent(here));
+    TRUE(first_byte(target.at) == 1);
+  }
+  if (!late) return;
+  OK(cuCtxSetCurrent(there));
+  OK(cuMemsetD8Async(source.at, 3, kGranule, apart));
+  OK(cuCtxSetCurrent(here));
+  OK(cuMemcpyPeer(target.at, here, source.at, there, kGranule));
+  TRUE(first_byte(target.at) == 2);
+  // A copy in another blocking stream has the order of its own GPU's NULL stream alone.
+  const CUstream mine = new_stream(CU_STREAM_DEFAULT);
+  OK(cuCtxSetCurrent(there));
+  OK(cuCtxSynchronize());
+  OK(cuMemsetD8Async(source.at, 4, kGranule, nullptr));
+  OK(cuCtxSetCurrent(here));
+  OK(cuMemcpyPeerAsync(target.at, here, source.at, there, kGranule, mine));
+  TRUE(first_byte(target.at) == 3);
+}
+
+void check_null_stream_copies() {
+  check_null_stream_copies_order_both_gpus("lazy");
+  check_null_stream_copies_order_both_gpus("threaded");
+}
+
+// A capture on a blocking stream of the other GPU would have to be waited for.
+void check_null_stream_copy_breaks_capture() {
+  const Sim sim({{"preset", "dgx1v"}});
+  CUcontext here = nullptr, there = nullptr;
+  OK(cuCtxGetCurrent(&here));
+  OK(cuDevicePrimaryCtxRetain(&there, 1));
+  Mapped target(kGranule), source(kGranule, 1);
+  OK(cuCtxSetCurrent(there));
+  const CUstream capturing = new_stream(CU_STREAM_DEFAULT);
+  OK(cuStreamBeginCapture(capturing, CU_STREAM_CAPTURE_MODE_RELAXED));
+  OK(cuCtxSetCurrent(here));
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+        cuMemcpyPeer(target.at, here, source.at, there, kGranule));
+  CUgraph graph = nullptr;
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(capturing, &graph));
+}
+
+// CUDA Driver API, API synchronization behavior, Memset.
+void check_memsets_of_host_memory_wait() {
+  const Sim sim({});
+  const Host host(4096);
+  CUdeviceptr managed = 0;
+  OK(cuMemAllocManaged(&managed, 4096, CU_MEM_ATTACH_GLOBAL));
+  Mapped device(kGranule);
+  for (const CUdeviceptr at : {host.address(), managed, device.at}) {
+    const auto* seen = reinterpret_cast<volatile unsigned char*>(at);
+    OK(cuMemsetD8(at, 1, 4096));
+    TRUE((seen[4095] == 1) == (at != device.at));
+    OK(cuMemsetD32(at, 0x02020202, 1024));
+    TRUE((seen[4095] == 2) == (at != device.at));
+    OK(cuMemsetD8Async(at, 3, 4096, nullptr));
+    TRUE(seen[4095] != 3);
+    OK(cuCtxSynchronize());
+    TRUE(seen[4095] == 3);
+  }
+}
+
 void check_threaded_schedule() {
   const Sim sim({{"schedule", "threaded"}});
   Mapped memory(kGranule);
@@ -165,6 +256,9 @@ int main(int argc, char** argv) {
       {
           {"seeds", check_seeds},
           {"work runs as late as legal", check_work_runs_late},
+          {"copies between GPUs in the NULL stream", check_null_stream_copies},
+          {"a capture on the other GPU", check_null_stream_copy_breaks_capture},
+          {"memsets of host memory wait", check_memsets_of_host_memory_wait},
           {"threaded schedule", check_threaded_schedule},
           {"host functions may not call the driver", check_host_function_may_not_call},
           {"many threads", check_many_threads},
