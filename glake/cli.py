@@ -214,6 +214,11 @@ def _command(script: str, args: tuple[str, ...], as_module: bool, intercept: boo
 @click.option("--check", is_flag=True, help="Fail unless the driver opens and has a device.")
 def info(library: bool, include: bool, options: bool, as_json: bool, check: bool) -> None:
     """Show version, driver, devices and options in force."""
+    if library + include + options + (as_json or check) > 1:
+        raise click.UsageError(
+            "--library, --include, --options, and --json or --check, print different things: give "
+            "one"
+        )
     if library or include:
         click.echo(library_path() if library else include_path())
         return

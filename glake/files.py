@@ -78,7 +78,10 @@ def write_whole(file: Path, content: str | bytes, mode: int = 0o600) -> None:
 def failed(error: OSError | ValueError, path: str | os.PathLike[str]) -> FileFailed:
     """The error of a call that names a file, as glake's. A ValueError: no file has such a name."""
     number, why = getattr(error, "errno", None), getattr(error, "strerror", None)
-    return FileFailed(number or errno.EINVAL, why or str(error), os.fspath(path))
+    name = os.fspath(path)
+    if why is None and "\0" in name:
+        why = "a file's name cannot have a NUL character; leave it out"
+    return FileFailed(number or errno.EINVAL, why or str(error), name)
 
 
 def not_private(folder: Path) -> str:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from glake import _C, arguments
+from glake import _C, arguments, files
 from glake.errors import FileFailed, InvalidArgument
 
 if TYPE_CHECKING:
@@ -111,8 +111,9 @@ def dump_snapshot(path: str | Path = "dump_snapshot.pickle") -> None:
         with open(name, "wb") as file:
             pickle.dump(found, file)
     except (OSError, ValueError) as error:  # a ValueError: no file has such a name
-        number, why = getattr(error, "errno", None), getattr(error, "strerror", None)
-        raise FileFailed(number, f"cannot write a snapshot: {why or error}", name) from None
+        failed = files.failed(error, name)
+        why = f"cannot write a snapshot: {failed.strerror}"
+        raise FileFailed(failed.errno, why, name) from None
 
 
 def _segments(device: int) -> list[SnapshotSegment]:

@@ -1,6 +1,7 @@
 """Public calls refuse wrong arguments with an error of glake's, never one of Python's own."""
 
 import contextlib
+import errno
 import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -338,3 +339,14 @@ def test_a_recording_that_has_ended_does_not_end_the_next(tmp_path: Path) -> Non
     second.stop()
     second.stop()
     assert " 1048576" in (tmp_path / "second.trace").read_text()
+
+
+def test_a_file_name_with_nul_says_so() -> None:
+    calls: list[Callable[[str], object]] = [
+        glake.dump_snapshot,
+        lambda out: glake_plan("train-tiny", out=out),
+    ]
+    for call in calls:
+        with pytest.raises(FileFailed, match="a NUL character") as told:
+            call("a\0b")
+        assert told.value.errno == errno.EINVAL and "a\0b" in str(told.value.filename)

@@ -29,6 +29,15 @@ def test_library_is_the_path_alone() -> None:
     assert run("info", "--library").stdout == f"{glake.library_path()}\n"
 
 
+@pytest.mark.parametrize(
+    "both", [("--library", "--include"), ("--include", "--options"), ("--options", "--json")]
+)
+def test_info_prints_one_thing(both: tuple[str, str]) -> None:
+    done = run("info", *both)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "print different things: give one" in done.stderr
+
+
 def test_info_on_the_simulator() -> None:
     done = run("info", "--json", "--check", GLAKE_DRIVER="sim", GLAKE_SIM_DEVICES="3")
     facts = json.loads(done.stdout)
