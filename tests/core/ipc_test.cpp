@@ -1,5 +1,7 @@
 // Device memory between processes: contents, counts, many blocks, many threads.
+#include <chrono>
 #include <functional>
+#include <future>
 #include <thread>
 
 #include "ipc_play.h"
@@ -127,6 +129,38 @@ TEST(opened_twice_is_counted) {
   const std::string n = number_of(other.ask(opening(text)));
   CHECK(other.ask("closed " + n) == "0" && other.ask("leave") == "0");
   OK(glake_free(ptr));
+  finish();
+}
+
+// A process that is stopped holds up those who open its block, and nobody else.
+TEST(a_stopped_process_holds_up_its_own_openers) {
+  test::running() = "a stopped process";
+  const std::string machine = machine_name();
+  start(machine);
+  {
+    Other stopped(machine), running(machine);
+    const std::string late = stopped.ask("offer " + std::to_string(5 * kMiB));
+    const std::string early = running.ask("offer " + std::to_string(3 * kMiB));
+    CHECK(kill(stopped.pid, SIGSTOP) == 0);
+    const auto open = [](const std::string& text) {
+      return std::async(std::launch::async,
+                        [text] { return glake_ipc_open(text.c_str(), 0, nullptr); });
+    };
+    std::future<void*> first = open(late);
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    std::future<void*> second = open(late), other = open(early);
+    const bool served = other.wait_for(std::chrono::seconds(10)) == std::future_status::ready;
+    const auto soon = std::chrono::milliseconds(0);
+    const bool waits = first.wait_for(soon) != std::future_status::ready &&
+                       second.wait_for(soon) != std::future_status::ready;
+    CHECK(kill(stopped.pid, SIGCONT) == 0);
+    void *a = first.get(), *b = second.get(), *c = other.get();
+    CHECK(served && waits);
+    CHECK(a != nullptr && a == b && c != nullptr && a != c);
+    for (void* block : {a, b, c}) OK(glake_ipc_close(block));
+    GIVES(GLAKE_INVALID_POINTER, glake_ipc_close(a));
+    CHECK(stopped.ask("leave") == "0" && running.ask("leave") == "0");
+  }
   finish();
 }
 

@@ -165,14 +165,17 @@ Status Ipc::take_apart(Import& import) {
   return s;
 }
 
-// Gives everything back after open() has failed. Returns a text to add to the error; "" if the
+// Gives everything back after import() has failed. Returns a text to add to the error; "" if the
 // driver took everything.
 std::string Ipc::give_up(std::unique_ptr<Import> import) {
   const Status s = take_apart(*import);
-  return s.ok() ? "" : ". Besides, " + owe(std::move(import), s);
+  if (s.ok()) return "";
+  std::lock_guard<std::mutex> guard(mutex_);
+  return ". Besides, " + owe(std::move(import), s);
 }
 
 // Keeps an import that the driver refused to take back in full, and returns a text about it.
+// Callers hold the mutex.
 std::string Ipc::owe(std::unique_ptr<Import> import, const Status& refusal) {
   const Bytes addresses = import->kept_addresses();
   const std::string what = import->held != 0
@@ -210,14 +213,42 @@ Address Ipc::open(const std::string& text, DeviceAllocator& device, Bytes* bytes
                 "this process shared the block itself; use its own address");
   }
   check_device(handle, device.number());
-  std::lock_guard<std::mutex> guard(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   settle_owed();
+  asked_.wait(lock, [&] { return asking_.count(text) == 0; });
   auto known = opened_.find(text);
   if (known != opened_.end()) {
     ++imports_[known->second]->count;
     *bytes = handle.bytes;
     return known->second;
   }
+  asking_.insert(text);
+  lock.unlock();
+  std::unique_ptr<Import> made;
+  try {
+    made = import(text, handle, device);
+  } catch (...) {
+    lock.lock();
+    end_asking(text);
+    throw;
+  }
+  lock.lock();
+  end_asking(text);
+  Address ptr = made->base + made->offset;
+  *bytes = handle.bytes;
+  opened_.emplace(text, ptr);
+  imports_.emplace(ptr, std::move(made));
+  return ptr;
+}
+
+void Ipc::end_asking(const std::string& text) {
+  asking_.erase(text);
+  asked_.notify_all();
+}
+
+// Maps the block. The mutex is not held, because the other process may be stopped.
+std::unique_ptr<Ipc::Import> Ipc::import(const std::string& text, const IpcHandle& handle,
+                                         DeviceAllocator& device) {
   auto import = std::make_unique<Import>();
   import->text = text;
   import->on = &device;
@@ -249,11 +280,7 @@ Address Ipc::open(const std::string& text, DeviceAllocator& device, Bytes* bytes
     give_up(std::move(import));
     throw;
   }
-  Address ptr = import->base + import->offset;
-  *bytes = handle.bytes;
-  opened_.emplace(text, ptr);
-  imports_.emplace(ptr, std::move(import));
-  return ptr;
+  return import;
 }
 
 void Ipc::close(Address ptr) {
@@ -287,7 +314,8 @@ void Ipc::close(Address ptr) {
 }
 
 void Ipc::close() {
-  std::lock_guard<std::mutex> guard(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
+  asked_.wait(lock, [this] { return asking_.empty(); });
   if (!imports_.empty()) {
     throw Error(GLAKE_INVALID_ARGUMENT, std::to_string(imports_.size()) +
                                             " blocks of other processes are open; "

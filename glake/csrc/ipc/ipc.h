@@ -2,11 +2,13 @@
 // of others that are mapped here. docs/interop.md says what works with what.
 #pragma once
 
+#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "ipc/ipc_server.h"
@@ -21,9 +23,10 @@ class Ipc {
 
   // The text by which other processes open a live block. Throws Error.
   std::string share(Block& block, const CallerBlock& called);
-  // Maps another process's block on the device; the same text again gives the same address. Throws
-  // Error: GLAKE_INVALID_ARGUMENT (no such handle, or this process's own), GLAKE_INVALID_POINTER
-  // (the block or its process is gone), GLAKE_INVALID_DEVICE, GLAKE_DRIVER_ERROR.
+  // Maps another process's block on the device; the same text again gives the same address. Another
+  // process that does not answer holds up only those who open the same text. Throws Error:
+  // GLAKE_INVALID_ARGUMENT (no such handle, or this process's own), GLAKE_INVALID_POINTER (the
+  // block or its process is gone), GLAKE_INVALID_DEVICE, GLAKE_DRIVER_ERROR.
   Address open(const std::string& text, DeviceAllocator& device, Bytes* bytes);
   void close(Address ptr);
   // Tries again to give back what the driver refused to take. What it refuses again stays owed.
@@ -54,6 +57,9 @@ class Ipc {
   };
 
   void check_device(const IpcHandle& handle, int device);
+  std::unique_ptr<Import> import(const std::string& text, const IpcHandle& handle,
+                                 DeviceAllocator& device);
+  void end_asking(const std::string& text);
   IpcReply ask(const Import& import, const IpcRequest& request, std::vector<IpcFd>* fds);
   void connect(Import& import, const IpcHandle& handle, const IpcRequest& request, IpcReply* reply);
   Status map_all(Import& import, IpcRequest request, const IpcReply& reply,
@@ -65,7 +71,10 @@ class Ipc {
 
   Driver& driver_;
   IpcServer server_;
-  std::mutex mutex_;  // guards the imports; held while a block is opened or closed
+  // Guards what follows. Held while a block is closed, but not while another process is asked.
+  std::mutex mutex_;
+  std::unordered_set<std::string> asking_;  // the texts that are being opened
+  std::condition_variable asked_;           // one of them is open, or refused
   std::map<Address, std::unique_ptr<Import>> imports_;
   std::unordered_map<std::string, Address> opened_;  // by text
   std::vector<std::unique_ptr<Import>> owed_;        // the driver refused to take these back
