@@ -151,6 +151,30 @@ TEST(one_limit_for_all) {
   finish();
 }
 
+// A pool holds memory that is not live, so the device's own heap stitches before it grows. A
+// request that is refused does not change that, however large it was.
+TEST(a_refused_request_changes_no_growth) {
+  for (const bool refused : {false, true}) {
+    test::running() = refused ? "growth after a refusal" : "growth without a refusal";
+    start("128MiB");
+    OK(glake_pool_retain(0, kPool));
+    void* theirs = get(48 * kMiB, kPool);
+    OK(glake_free(theirs));
+    std::vector<void*> own;
+    for (int i = 0; i < 4; ++i) own.push_back(glake_malloc(4 * kMiB, 0, nullptr));
+    for (const size_t i : {0, 2}) OK(glake_free(own[i]));
+    if (refused) CHECK(glake_malloc(size_t{1} << 40, 0, nullptr) == nullptr);
+    const int64_t held = test::stat("reserved_bytes.all.current");
+    const int64_t stitches = test::stat("glake.stitches");
+    void* stitched = glake_malloc(8 * kMiB, 0, nullptr);
+    CHECK(stitched != nullptr && test::stat("glake.stitches") == stitches + 1);
+    CHECK(test::stat("reserved_bytes.all.current") == held);
+    for (void* block : {own[1], own[3], stitched}) OK(glake_free(block));
+    OK(glake_pool_release(0, kPool));
+    finish();
+  }
+}
+
 TEST(use_on_oom) {
   test::running() = "use on oom";
   start("32MiB");

@@ -14,8 +14,15 @@
 namespace glake {
 
 Block* SlowPath::allocate(const Request& r, StreamHandle stream, HotGuard& hot) {
-  if (Found found = all(r, hot)) return heap_.make_block(r, found, stream);
-  if (Block* b = Lending(heap_).borrow(r, stream, hot)) return b;
+  const Bytes most_live = heap_.most_live;
+  try {
+    if (Found found = all(r, hot)) return heap_.make_block(r, found, stream);
+    if (Block* b = Lending(heap_).borrow(r, stream, hot)) return b;
+  } catch (...) {
+    heap_.most_live = most_live;
+    throw;
+  }
+  heap_.most_live = most_live;  // what is never live says nothing about how far to grow
   ++device_.stats.ooms;
   throw OutOfMemory(heap_).error(r, {}, hot);
 }
