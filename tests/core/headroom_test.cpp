@@ -74,6 +74,34 @@ TEST(lowered_as_advised_it_is_enough) {
   finish();
 }
 
+// Another program has taken a part of the headroom. Then the advice names that much more.
+TEST(lowered_as_advised_where_others_hold_more) {
+  for (const size_t set : {64 * kMiB, 63 * kMiB + 5}) {
+    test::running() = "lowered as advised, of " + std::to_string(set);
+    start();
+    void* held = glake_malloc(180 * kMiB, 0, nullptr);
+    OK(glake_set_headroom(0, set, nullptr));
+    {
+      test::CurrentContext context;
+      CUdeviceptr other = 0;
+      CU(cuMemAlloc(&other, 20 * kMiB));
+      CHECK(free_bytes() == 56 * kMiB);
+      CHECK(glake_malloc(20 * kMiB, 0, nullptr) == nullptr);
+      CHECK_TEXT(says("Lowering the headroom by ") && says("GLAKE_HEADROOM=36MiB)"),
+                 test::last_error());
+      OK(glake_set_headroom(0, 38 * kMiB, nullptr));  // less than that is not enough
+      CHECK(glake_malloc(20 * kMiB, 0, nullptr) == nullptr);
+      OK(glake_set_headroom(0, 36 * kMiB, nullptr));
+      void* next = glake_malloc(20 * kMiB, 0, nullptr);
+      CHECK(next != nullptr);
+      OK(glake_free(next));
+      CU(cuMemFree(other));
+    }
+    OK(glake_free(held));
+    finish();
+  }
+}
+
 TEST(idle_memory_is_given_back) {
   test::running() = "idle memory is given back";
   start();

@@ -211,8 +211,11 @@ std::string OutOfMemory::advice(Bytes needed, Granules missing, const GrowthRoom
     return "Raising " + raise_text(short_by + beyond, " would let this request through") + ".";
   }
   if (short_by <= std::min(growth.kept, growth.limit - growth.now).bytes()) {
-    return "Lowering the headroom by " + size_text(short_by) +
-           " would let this request through (glake.headroom, GLAKE_HEADROOM).";
+    // The driver may have less free than the headroom. Then that much more must be given up.
+    const Bytes to = (growth.kept - missing).bytes();
+    return "Lowering the headroom by " + size_text(device_.memory.headroom() - to) +
+           " would let this request through (glake.headroom, GLAKE_HEADROOM=" +
+           std::to_string(to / kMiB) + "MiB).";
   }
   if (short_by <= device_.memory.owed().bytes()) {
     return "emptying the cache (torch.cuda.empty_cache(), glake_empty_cache()) tries again to give "
