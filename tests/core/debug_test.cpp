@@ -36,6 +36,26 @@ TEST(overruns_are_found_in_stream_order) {
   }
 }
 
+// Statistics count what callers asked for. The room for guards is in the blocks' sizes alone.
+TEST(guards_are_not_requested) {
+  Bench bench("guard", "64MiB");
+  const auto asked = [] { return test::stat("requested_bytes.all.current"); };
+  void* small = get(1000);
+  void* large = get(3 * kMiB + 5, bench.stream[1]);
+  CHECK(asked() == 1000 + 3 * kMiB + 5);
+  CHECK(test::stat("requested_bytes.all.peak") == asked());
+  CHECK(test::stat("allocated_bytes.all.current") > asked() + 2048);
+  CHECK(glake_malloc(80 * kMiB, 0, nullptr) == nullptr);
+  CHECK_TEXT(has(test::last_error(), "live 3.00 MiB in 2 blocks"), test::last_error());
+  OK(glake_free(small));
+  OK(glake_check(0));
+  small = get(900);  // from the thread's cache
+  CHECK(asked() == 900 + 3 * kMiB + 5);
+  for (void* block : {small, large}) OK(glake_free(block));
+  OK(glake_check(0));
+  CHECK(asked() == 0);
+}
+
 // A freed pointer may now point to the front guard of another block. A second free of the pointer
 // must not free that block.
 TEST(a_guard_is_no_block) {

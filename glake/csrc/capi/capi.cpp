@@ -197,7 +197,7 @@ int64_t glake_option(const char* key, char* value, size_t capacity) {
 int glake_block_info(const void* ptr, size_t* bytes, int* device, void** stream) {
   return api_call([&] {
     Block& b = Process::instance().block(ptr, false);
-    if (bytes != nullptr) *bytes = Process::instance().requested(ptr, b);
+    if (bytes != nullptr) *bytes = b.requested;
     if (device != nullptr) *device = b.heap->number;
     if (stream != nullptr) *stream = reinterpret_cast<void*>(glake::given_name(b.stream));
   });

@@ -149,15 +149,16 @@ void DeviceAllocator::require_no_blocks() {
                                       device_.driver.describe(waited));
 }
 
-Block* DeviceAllocator::find(Bytes bytes, StreamHandle stream, ThreadCache& cache) {
+Block* DeviceAllocator::find(Bytes bytes, StreamHandle stream, ThreadCache& cache, Bytes guards) {
   const StreamLives::Named named(device_.driver.streams(), stream);
   Heap& own = device_.heaps.own();
-  Bytes size = round_up(bytes, kAlignment);
+  Bytes size = round_up(bytes + guards, kAlignment);
   uint64_t entry = 0;
   {
     HotGuard hot(device_.hot);
     cache.collect(device_.stats);
-    Request r = device_.request(bytes, stream);
+    Request r = device_.request(bytes + guards, stream);
+    r.requested = bytes;
     if (!r.small()) {
       Address place = own.history.expect(size, r.stream, &entry);
       if (place != 0) {

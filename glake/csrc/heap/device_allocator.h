@@ -36,11 +36,11 @@ class DeviceAllocator {
   void require_no_blocks();
 
   int number() const { return device_.number; }
-  // A live block of at least `bytes`. Throws Error (GLAKE_OUT_OF_MEMORY, GLAKE_DRIVER_ERROR). Freed
-  // by its heap (Heap::free).
-  Block* allocate(Bytes bytes, StreamHandle stream, ThreadCache& cache) {
-    Block* b = cache.hit(bytes, stream);
-    return b != nullptr ? b : find(bytes, stream, cache);
+  // A live block of at least `bytes` and `guards`; statistics count `bytes` as requested. Throws
+  // Error (GLAKE_OUT_OF_MEMORY, GLAKE_DRIVER_ERROR). Freed by its heap (Heap::free).
+  Block* allocate(Bytes bytes, StreamHandle stream, ThreadCache& cache, Bytes guards = 0) {
+    Block* b = cache.hit(bytes, stream, guards);
+    return b != nullptr ? b : find(bytes, stream, cache, guards);
   }
   // Blocks of one driver allocation each.
   ContiguousBlocks contiguous() { return ContiguousBlocks(device_); }
@@ -80,7 +80,7 @@ class DeviceAllocator {
   void set_debug(std::unique_ptr<DebugHooks> debug) { device_.debug = std::move(debug); }
 
  private:
-  Block* find(Bytes bytes, StreamHandle stream, ThreadCache& cache);
+  Block* find(Bytes bytes, StreamHandle stream, ThreadCache& cache, Bytes guards);
 
   Device device_;
 };

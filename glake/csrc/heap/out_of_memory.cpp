@@ -125,9 +125,8 @@ Error OutOfMemory::error(const Request& r, const Asked& asked, HotGuard& hot) {
       allocations_fit ? LargestFit(heap_).allocation_growth(kind, below, &driver_free, hot)
                       : GrowthRoom{};
   const GrowthRoom grow = contiguous ? allocations : LargestFit(heap_).growth(&driver_free);
-  const Bytes guards = contiguous ? 0 : heap_.guard_bytes();
   Bytes needed = contiguous ? round_up(r.size, kGranule) : r.size;
-  std::string text = "CUDA out of memory. Tried to allocate " + size_text(r.requested - guards) +
+  std::string text = "CUDA out of memory. Tried to allocate " + size_text(r.requested) +
                      (contiguous ? ", which is " + size_text(needed) + " in whole granules," : "") +
                      " on " + device_text(device_.number) + held_text();
   if (grow.driver < grow.limit) text += driver_text(driver_free, grow);

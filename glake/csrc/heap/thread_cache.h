@@ -32,9 +32,10 @@ class alignas(64) ThreadCache {
   DeviceAllocator* device() const { return device_; }
   const Heap* heap() const { return heap_; }  // the device's own heap, whose blocks it keeps
 
-  // Takes a request as callers make it. Returns a live block, or null.
-  Block* hit(Bytes bytes, StreamHandle stream) {
-    const Bytes size = round_up(bytes, kAlignment);
+  // Takes a request as callers make it, and how much the debug mode adds to it. Returns a live
+  // block, or null.
+  Block* hit(Bytes bytes, StreamHandle stream, Bytes guards) {
+    const Bytes size = round_up(bytes + guards, kAlignment);
     return size <= kSmallLimit || holds_large() ? take(size, bytes, stream) : nullptr;
   }
   Block* take(Bytes size, Bytes requested, StreamHandle stream);

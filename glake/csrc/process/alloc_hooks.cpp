@@ -14,19 +14,19 @@ namespace {
   throw Error(error.code(), error.what() + Watch::instance().top_holders(device.number()));
 }
 
-Block* allocate_or_refuse(ThreadCache& cache, Bytes bytes, StreamHandle stream, glake_pool pool,
-                          const Allocate& allocate) {
+Block* allocate_or_refuse(ThreadCache& cache, Bytes bytes, Bytes guards, StreamHandle stream,
+                          glake_pool pool, const Allocate& allocate) {
   DeviceAllocator& device = *cache.device();
   const bool debug = debug_of(device) != nullptr;
   try {
-    return allocate(cache, bytes);
+    return allocate(cache, bytes, guards);
   } catch (const Error& e) {
     if (e.code() != GLAKE_OUT_OF_MEMORY) throw;
     bool more = debug && debug_of(device)->release_kept();
     if (!more) refuse(device, bytes, stream, pool, e);
   }
   try {
-    return allocate(cache, bytes);
+    return allocate(cache, bytes, guards);
   } catch (const Error& e) {
     if (e.code() != GLAKE_OUT_OF_MEMORY) throw;
     refuse(device, bytes, stream, pool, e);
@@ -69,7 +69,7 @@ void* hooked_malloc(Process& process, Bytes bytes, int device, StreamHandle stre
     DebugDevice* debug =
         guards && process.hooks().has(kDebug) ? debug_of(*cache.device()) : nullptr;
     Bytes overhead = debug != nullptr ? debug->overhead() : 0;
-    Block* b = allocate_or_refuse(cache, bytes + overhead, stream, pool, allocate);
+    Block* b = allocate_or_refuse(cache, bytes, overhead, stream, pool, allocate);
     ptr = b->data();
     if (process.hooks().has(kWatched) || process.hooks().has(kDebug)) {
       Watch::instance().allocated(device, b->ptr, bytes, stream, pool, op);
@@ -97,8 +97,8 @@ void* hooked_malloc(Process& process, Bytes bytes, int device, StreamHandle stre
   }
   if (asked.kind != GLAKE_STITCHED) return contiguous_malloc(process, bytes, device, stream, asked);
   return hooked_malloc(process, bytes, device, stream, {0, 0}, true,
-                       [stream](ThreadCache& cache, Bytes size) {
-                         return cache.device()->allocate(size, stream, cache);
+                       [stream](ThreadCache& cache, Bytes size, Bytes added) {
+                         return cache.device()->allocate(size, stream, cache, added);
                        });
 }
 
@@ -141,27 +141,27 @@ void* contiguous_malloc(Process& process, Bytes bytes, int device, StreamHandle 
   // The block has no guards, because its caller needs a pointer to the first byte of the driver's
   // allocation.
   return hooked_malloc(process, bytes, device, stream, {0, 0}, false,
-                       [stream, asked](ThreadCache& cache, Bytes size) {
+                       [stream, asked](ThreadCache& cache, Bytes size, Bytes) {
                          return cache.device()->contiguous().allocate(size, stream, asked);
                        });
 }
 
 void* pool_malloc(Process& process, Bytes bytes, int device, StreamHandle stream, PoolId pool) {
-  auto allocate = [stream, pool](ThreadCache& cache, Bytes size) {
+  auto allocate = [stream, pool](ThreadCache& cache, Bytes size, Bytes) {
     return cache.device()->pools().allocate(pool, size, stream);
   };
   if (process.hooks().any()) {
     return hooked_malloc(process, bytes, device, stream, {pool.first, pool.second}, false,
                          allocate);
   }
-  return allocate(process.cache(device), bytes)->data();
+  return allocate(process.cache(device), bytes, 0)->data();
 }
 
 void* pool_malloc_at(Process& process, void* ptr, Bytes bytes, int device, StreamHandle stream,
                      PoolId pool) {
   auto at = reinterpret_cast<Address>(ptr);
   return hooked_malloc(process, bytes, device, stream, {pool.first, pool.second}, false,
-                       [stream, pool, at](ThreadCache& cache, Bytes size) {
+                       [stream, pool, at](ThreadCache& cache, Bytes size, Bytes) {
                          return cache.device()->pools().allocate_at(pool, at, size, stream);
                        });
 }

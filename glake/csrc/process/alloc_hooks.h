@@ -40,8 +40,8 @@ void* hooked_malloc(Process& process, Bytes bytes, int device, StreamHandle stre
 void hooked_free(Process& process, void* ptr);
 
 // Allocates by the function `allocate`. If `guards` is true and the option `debug` wants guards,
-// `allocate` is asked for more than `bytes`.
-using Allocate = std::function<Block*(ThreadCache& cache, Bytes bytes)>;
+// `allocate` is asked for room for them beside `bytes`.
+using Allocate = std::function<Block*(ThreadCache& cache, Bytes bytes, Bytes guards)>;
 void* hooked_malloc(Process& process, Bytes bytes, int device, StreamHandle stream, glake_pool pool,
                     bool guards, const Allocate& allocate);
 

@@ -188,15 +188,10 @@ Block& Process::block(const void* ptr, bool take) {
   return *b;
 }
 
-Bytes Process::requested(const void* ptr, const Block& b) const {
-  bool inside = hooks_.has(kDebug) && b.ptr != reinterpret_cast<Address>(ptr);
-  return inside ? b.requested - debug_of(*b.heap)->overhead() : b.requested;
-}
-
 CallerBlock Process::caller_block(const void* ptr, const Block& b) const {
   auto address = reinterpret_cast<Address>(ptr);
   DebugDevice* debug = hooks_.has(kDebug) ? debug_of(*b.heap) : nullptr;
-  return {address, requested(ptr, b), debug != nullptr ? debug->inner(address) : address};
+  return {address, b.requested, debug != nullptr ? debug->inner(address) : address};
 }
 
 Options& Process::read_options() {

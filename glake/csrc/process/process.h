@@ -53,8 +53,6 @@ class Process {
   // The block that a caller holds at `ptr`. With `take` the block itself must start there, and it
   // is marked as freed. Throws Error.
   Block& block(const void* ptr, bool take);
-  // The bytes that the caller of the live block at `ptr` asked for, without its guards.
-  Bytes requested(const void* ptr, const Block& b) const;
   CallerBlock caller_block(const void* ptr, const Block& b) const;
   Owned owned(Address at);  // the live block that holds the byte at `at`
   DeviceAllocator& device(int device) { return *cache(device).device(); }

@@ -36,8 +36,8 @@ class TransferAllocator final : public transfer::Allocator {
   void ask_before_free(bool ask) override { process_.hooks().set(kCopied, ask); }
 
   Address allocate(int gpu, Bytes bytes, StreamHandle stream) override {
-    const auto plain = [stream](ThreadCache& cache, Bytes size) {
-      return cache.device()->allocate(size, stream, cache);
+    const auto plain = [stream](ThreadCache& cache, Bytes size, Bytes guards) {
+      return cache.device()->allocate(size, stream, cache, guards);
     };
     return reinterpret_cast<Address>(
         process_.hooks().has(kDebug)
