@@ -15,7 +15,7 @@
 namespace simcuda {
 namespace {
 
-constexpr uint64_t kMagic = 0x676c616b65730003;
+constexpr uint64_t kMagic = 0x676c616b65730004;
 
 }  // namespace
 
@@ -59,6 +59,7 @@ Machine::~Machine() {
 void Machine::init_state(const Options& options, int devices, bool shared) {
   state_->devices = devices;
   state_->phantom = options.phantom;
+  state_->pcie_peers = static_cast<int32_t>(options.pcie_peers);
   state_->memory_bytes = options.memory;
   state_->extents = 1;  // 0 ends the free lists
   if (!shared) return;
@@ -141,6 +142,13 @@ CUresult Machine::enter_state(const Options& options, int devices, bool first) {
                     std::to_string(options.memory) +
                     " (options devices and memory), for another option phantom, or has another "
                     "version of simcuda");
+  }
+  if (state_->pcie_peers != static_cast<int32_t>(options.pcie_peers)) {
+    return fail(
+        CUDA_ERROR_INVALID_VALUE,
+        "machine " + options.machine +
+            " runs with another option pcie_peers "
+            "(GLAKE_SIM_PCIE_PEERS): give its processes the same value, or name another machine");
   }
   if (options.phantom) {
     close(memory_fd_);

@@ -37,6 +37,7 @@ struct MachineState {
   uint64_t memory_bytes;  // of each device
   int32_t devices;
   int32_t phantom;
+  int32_t pcie_peers;     // the option, as a number
   pthread_mutex_t mutex;  // robust, shared between processes
   uint64_t used[kMaxDevices];
   uint64_t id;  // random; tells one life of a machine from another

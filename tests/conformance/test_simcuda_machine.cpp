@@ -149,6 +149,17 @@ void check_another_shape_is_refused() {
   OK(simcuda_configure("memory", "128MiB"));
   GIVES(CUDA_ERROR_INVALID_VALUE, cuInit(0));
   simcuda_reset();
+  OK(simcuda_configure("machine", machine.c_str()));
+  OK(simcuda_configure("memory", kMemory));
+  OK(simcuda_configure("devices", "2"));
+  OK(simcuda_configure("pcie_peers", "none"));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuInit(0));
+  char message[512] = "";
+  simcuda_last_message(message, sizeof message);
+  TRUE(std::string(message).find("pcie_peers") != std::string::npos);
+  OK(simcuda_configure("pcie_peers", "socket"));
+  OK(cuInit(0));
+  simcuda_reset();
   TRUE(other.ask("still there") == "still there");
 }
 
