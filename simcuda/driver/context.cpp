@@ -41,6 +41,12 @@ std::vector<uint64_t>& stack_of(uint64_t epoch) {
 }  // namespace
 
 CUresult no_context() {
+  Driver* driver = running.load();
+  if (driver != nullptr && driver->contexts.current_was_reset()) {
+    return fail(CUDA_ERROR_CONTEXT_IS_DESTROYED,
+                "the calling thread's current context was reset (cuDevicePrimaryCtxReset); "
+                "cuDevicePrimaryCtxRetain makes it usable again");
+  }
   return fail(CUDA_ERROR_INVALID_CONTEXT, "the calling thread has no current context");
 }
 
@@ -97,14 +103,20 @@ void Contexts::give_memory(Context* context) {
 
 Context* Contexts::live(CUcontext handle) {
   Context* context = find(handle);
-  return context != nullptr && context->refs > 0 ? context : nullptr;
+  return context != nullptr && context->active() ? context : nullptr;
 }
 
 Context* Contexts::current() {
   const std::vector<uint64_t>& stack = stack_of(epoch_);
   if (stack.empty()) return nullptr;
   Context* context = find(stack.back());
-  return context != nullptr && context->refs > 0 ? context : nullptr;
+  return context != nullptr && context->active() ? context : nullptr;
+}
+
+bool Contexts::current_was_reset() {
+  const std::vector<uint64_t>& stack = stack_of(epoch_);
+  const Context* context = stack.empty() ? nullptr : find(stack.back());
+  return context != nullptr && context->reset;
 }
 
 int Contexts::device() {
@@ -121,7 +133,7 @@ bool Contexts::known_device(int* device) {
 
 bool Contexts::has_primary() {
   return std::any_of(primary_.begin(), primary_.end(),
-                     [&](uint64_t id) { return find(id)->refs > 0; });
+                     [&](uint64_t id) { return find(id)->active(); });
 }
 
 void Contexts::push(uint64_t id) {

@@ -12,7 +12,9 @@ namespace simcuda {
 struct Context {
   int device = -1;
   bool primary = false;
-  uint32_t refs = 0;  // of a primary one: times retained; 0: inactive
+  uint32_t refs = 0;   // of a primary one: times retained; 0: inactive
+  bool reset = false;  // inactive until it is retained again, although there are references
+  bool active() const { return refs > 0 && !reset; }
   unsigned flags = 0;
   uint32_t peers = 0;  // devices that this context may reach
   uint64_t id = 0;     // its handle
@@ -37,6 +39,7 @@ class Contexts {
   void destroy(uint64_t id);
   // The stack of the calling thread.
   Context* current();
+  bool current_was_reset();
   // The device of the calling thread's current context, or SIMCUDA_NO_CONTEXT. device() is called
   // under the driver's mutex, and remembers the answer. known_device() needs no mutex. It gives the
   // remembered answer, or false if this may be out of date.

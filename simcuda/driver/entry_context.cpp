@@ -36,6 +36,15 @@ void end_owned(Driver* driver, const Context& context) {
   for (void* block : driver->host.owned_by(context.id)) driver->host.free(block);
 }
 
+// The context ends, and is inactive.
+void end_primary(Driver* driver, Context* context) {
+  driver->contexts.changed();
+  context->peers = 0;
+  end_owned(driver, *context);
+  driver->contexts.give_memory(context);
+  driver->scheduler->lost().recover(context->device);
+}
+
 // For a call that makes or ends the context when it has `refs` references.
 template <class Body>
 CUresult at_refs(Symbol symbol, CUdevice device, uint32_t refs, Body&& body) {
@@ -60,6 +69,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* result, CUdevice device) {
                    const CUresult taken = driver.contexts.take_memory(&context);
                    if (taken != CUDA_SUCCESS) return taken;
                    ++context.refs;
+                   context.reset = false;
                    driver.contexts.changed();
                    *result = as_context(context.id);
                    return CUDA_SUCCESS;
@@ -73,14 +83,31 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
                    Context& context = *driver.contexts.primary(device);
                    if (context.refs == 0) return bad_context();
                    if (--context.refs == 0) {
-                     driver.contexts.changed();
-                     context.peers = 0;
-                     end_owned(&driver, context);
-                     driver.contexts.give_memory(&context);
-                     driver.scheduler->lost().recover(context.device);
+                     end_primary(&driver, &context);
+                     context.reset = false;
                    }
                    return CUDA_SUCCESS;
                  });
+}
+
+// Ends what the context owns, and leaves its references: "Resetting the primary context does not
+// release it". A thread whose current context was reset gets CUDA_ERROR_CONTEXT_IS_DESTROYED.
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  return call(CALL(cuDevicePrimaryCtxReset), 0, [&](Driver& driver) -> CUresult {
+    if (device < 0 || device >= driver.devices) {
+      return fail(CUDA_ERROR_INVALID_DEVICE, "no such device");
+    }
+    Lock lock(driver.mutex);
+    const DriverLock::Turn turn(&driver.calls, &lock, CALL(cuDevicePrimaryCtxReset), {},
+                                LockSide::kWaitsAndExcludes);
+    if (!driver.contexts.primary(device)->active()) return CUDA_SUCCESS;
+    await_uses(&driver, &lock, *driver.contexts.primary(device));
+    Context* context = driver.contexts.primary(device);
+    if (!context->active()) return CUDA_SUCCESS;
+    end_primary(&driver, context);
+    context->reset = true;
+    return CUDA_SUCCESS;
+  });
 }
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags, int* active) {
@@ -88,7 +115,7 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags, int* a
                     [&](Driver&, Context& context) -> CUresult {
                       if (flags == nullptr || active == nullptr) return CUDA_ERROR_INVALID_VALUE;
                       *flags = context.flags;
-                      *active = context.refs > 0;
+                      *active = context.active();
                       return CUDA_SUCCESS;
                     });
 }

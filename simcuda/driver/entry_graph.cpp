@@ -190,6 +190,8 @@ const char* type_name(CUgraphNodeType type) {
   }
 }
 
+constexpr unsigned kAllDotFlags = (1u << 18) - 1;  // CUgraphDebugDot_flags of CUDA 13
+
 bool write_dot(const Graph& graph, std::FILE* file) {
   bool ok = std::fputs("digraph dot {\n", file) >= 0;
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
@@ -348,11 +350,15 @@ CUresult cuGraphExecDestroy(CUgraphExec handle) {
   return result;
 }
 
-CUresult cuGraphDebugDotPrint(CUgraph handle, const char* path, unsigned int) {
+// Nothing more is written for a flag: "which additional node information to write" is not promised
+// in a form that a program could read.
+CUresult cuGraphDebugDotPrint(CUgraph handle, const char* path, unsigned int flags) {
   return locked(CALL(cuGraphDebugDotPrint), 0, [&](Driver& driver) -> CUresult {
     const Graph* graph = driver.graphs.find(handle);
     if (graph == nullptr) return bad_handle("graph");
-    if (path == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (path == nullptr || flags > kAllDotFlags) {
+      return fail(CUDA_ERROR_INVALID_VALUE, "cuGraphDebugDotPrint: path or flags");
+    }
     std::FILE* file = std::fopen(path, "w");
     const bool written = file != nullptr && write_dot(*graph, file);
     if (file != nullptr && std::fclose(file) == 0 && written) return CUDA_SUCCESS;

@@ -1,9 +1,22 @@
 // Stream-ordered allocation. CUDA Driver API, Stream Ordered Memory Allocator.
 #include "driver.h"
+#include "prototypes.h"
 
 using namespace simcuda;  // NOLINT: this file is nothing but simcuda's C face
 
 namespace {
+
+// Whether CUDA has pools of this kind somewhere. Newer headers name the numbers:
+// CU_MEM_LOCATION_TYPE_ NONE, DEVICE, HOST, HOST_NUMA and DEVICE_LOCALITY_DOMAIN,
+// CU_MEM_ALLOCATION_TYPE_PINNED and MANAGED.
+bool documented(int location, int allocation) {
+  constexpr int kNone = 0, kDevice = 1, kHostNuma = 3, kLocality = 6;
+  constexpr int kPinned = 1, kManaged = 2;
+  if (allocation == kManaged && location == kNone) return true;
+  if (location == kLocality) return allocation == kPinned;
+  return location >= kDevice && location <= kHostNuma &&
+         (allocation == kPinned || allocation == kManaged);
+}
 
 // Memory nodes are not modelled. The capture stays as it was, and the caller gets an error.
 CUresult check_capture(Driver* driver, Stream* stream) {
@@ -50,7 +63,58 @@ CUresult on_device(Symbol symbol, CUdevice device, Body&& body) {
   });
 }
 
+// For the calls of CUDA 13 that name a place in memory and a kind of allocation. The body gets the
+// device.
+template <class Body>
+CUresult on_location(Symbol symbol, const CUmemLocation* location, CUmemAllocationType type,
+                     Body&& body) {
+  return locked(symbol, 0, [&](Driver& driver) -> CUresult {
+    if (location == nullptr || !documented(location->type, type)) {
+      return fail(CUDA_ERROR_INVALID_VALUE, "a memory pool's location or allocation type");
+    }
+    if (location->type != CU_MEM_LOCATION_TYPE_DEVICE || type != CU_MEM_ALLOCATION_TYPE_PINNED) {
+      return fail(CUDA_ERROR_NOT_SUPPORTED, "simcuda's pools are of pinned device memory");
+    }
+    if (location->id < 0 || location->id >= driver.devices) {
+      return fail(CUDA_ERROR_INVALID_VALUE, "a memory pool's location: no such device");
+    }
+    return body(driver, location->id);
+  });
+}
+
 }  // namespace
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool, CUmemLocation* location,
+                                CUmemAllocationType type) {
+  return on_location(CALL(cuMemGetDefaultMemPool), location, type,
+                     [&](Driver& driver, CUdevice device) -> CUresult {
+                       if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                       *pool = driver.pools.default_of(device);
+                       return CUDA_SUCCESS;
+                     });
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
+  return on_location(CALL(cuMemGetMemPool), location, type,
+                     [&](Driver& driver, CUdevice device) -> CUresult {
+                       if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                       *pool = driver.pools.current_of(device);
+                       return CUDA_SUCCESS;
+                     });
+}
+
+CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool handle) {
+  return on_location(
+      CALL(cuMemSetMemPool), location, type, [&](Driver& driver, CUdevice device) -> CUresult {
+        const Pool* pool = driver.pools.find(handle);
+        if (pool == nullptr) return bad_handle("pool");
+        if (pool->device() != device) {
+          return fail(CUDA_ERROR_INVALID_VALUE, "cuMemSetMemPool: the pool is another device's");
+        }
+        driver.pools.use(device, handle);
+        return CUDA_SUCCESS;
+      });
+}
 
 CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream handle) {
   return on_stream(CALL(cuMemAllocAsync), handle, [&](Driver& driver, Stream& stream) {

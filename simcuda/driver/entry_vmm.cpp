@@ -11,8 +11,12 @@ CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocatio
          option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)) {
       return fail(CUDA_ERROR_INVALID_VALUE, "cuMemGetAllocationGranularity");
     }
-    if (prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
-        (prop->location.id < 0 || prop->location.id >= driver.devices)) {
+    if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+      return fail(CUDA_ERROR_NOT_SUPPORTED,
+                  "cuMemGetAllocationGranularity: simcuda has device memory only, as "
+                  "CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED says");
+    }
+    if (prop->location.id < 0 || prop->location.id >= driver.devices) {
       return fail(CUDA_ERROR_INVALID_DEVICE, "no such device");
     }
     *granularity = kGranule;

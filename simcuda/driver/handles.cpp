@@ -8,8 +8,14 @@ CUresult Handles::create(size_t bytes, const CUmemAllocationProp& prop, uint64_t
   if (prop.type != CU_MEM_ALLOCATION_TYPE_PINNED) {
     return fail(CUDA_ERROR_INVALID_VALUE, "cuMemCreate: only CU_MEM_ALLOCATION_TYPE_PINNED");
   }
+  constexpr int kHostNumaCurrent = 4;  // as newer headers name it; "will result in" this error
+  if (prop.location.type == kHostNumaCurrent) {
+    return fail(CUDA_ERROR_INVALID_VALUE, "cuMemCreate: CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT");
+  }
   if (prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
-    return fail(CUDA_ERROR_NOT_SUPPORTED, "cuMemCreate: simcuda has device memory only");
+    return fail(CUDA_ERROR_NOT_SUPPORTED,
+                "cuMemCreate: simcuda has device memory only, as "
+                "CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED says");
   }
   if (prop.location.id < 0 || prop.location.id >= gpus_->count()) {
     return fail(CUDA_ERROR_INVALID_DEVICE, "cuMemCreate: no such device");

@@ -26,6 +26,12 @@ SIMCUDA_EXPORT CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream,
                                                              CUgraphNode* dependencies,
                                                              const CUgraphEdgeData* edges,
                                                              size_t count, unsigned int flags);
+SIMCUDA_EXPORT CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool, CUmemLocation* location,
+                                               CUmemAllocationType type);
+SIMCUDA_EXPORT CUresult cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation* location,
+                                        CUmemAllocationType type);
+SIMCUDA_EXPORT CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type,
+                                        CUmemoryPool pool);
 #if CUDA_VERSION < 12080
 typedef int CUmemcpySrcAccessOrder;
 enum {

@@ -39,6 +39,7 @@
   X(cuDeviceGetByPCIBusId, cuDeviceGetByPCIBusId, 4010, 0, 0)                                    \
   X(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, 7000, 0, 0)                              \
   X(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, 11000, 0, 0)                        \
+  X(cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset_v2, 11000, 0, 0)                            \
   X(cuDevicePrimaryCtxGetState, cuDevicePrimaryCtxGetState, 7000, 0, 0)                          \
   X(cuDevicePrimaryCtxSetFlags, cuDevicePrimaryCtxSetFlags_v2, 11000, 0, 0)                      \
   X(cuCtxCreate, cuCtxCreate_v2, 3020, 0, 0)                                                     \
@@ -160,6 +161,9 @@
   X(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, 11020, 0, 0)                           \
   X(cuDeviceGetMemPool, cuDeviceGetMemPool, 11020, 0, 0)                                         \
   X(cuDeviceSetMemPool, cuDeviceSetMemPool, 11020, 0, 0)                                         \
+  X(cuMemGetDefaultMemPool, cuMemGetDefaultMemPool, 13000, 0, 0)                                 \
+  X(cuMemGetMemPool, cuMemGetMemPool, 13000, 0, 0)                                               \
+  X(cuMemSetMemPool, cuMemSetMemPool, 13000, 0, 0)                                               \
   X(cuMemPoolCreate, cuMemPoolCreate, 11020, 0, 0)                                               \
   X(cuMemPoolDestroy, cuMemPoolDestroy, 11020, 0, 0)                                             \
   X(cuMemPoolTrimTo, cuMemPoolTrimTo, 11020, 0, 0)                                               \

@@ -500,6 +500,62 @@ void check_contexts_free_their_memory() {
   TRUE(violations() == "[]");
 }
 
+// A reset ends what a primary context owns, and leaves its references (cuda.h). Its handle is
+// usable once it is retained again.
+void check_primary_contexts_are_reset() {
+  const Sim sim({{"devices", "2"}, {"context_memory", "4MiB"}});
+  CUcontext outer = nullptr, context = nullptr;
+  OK(cuCtxGetCurrent(&outer));
+  OK(cuDevicePrimaryCtxReset(1));  // inactive: nothing to end
+  OK(cuDevicePrimaryCtxRetain(&context, 1));
+  OK(cuCtxSetCurrent(context));
+  CUdeviceptr block = 0;
+  OK(cuMemAlloc(&block, kGranule));
+  const CUstream stream = new_stream();
+  OK(cuMemsetD8Async(block, 1, kGranule, stream));
+  OK(cuDevicePrimaryCtxReset(1));
+  TRUE(ledger_of("used_bytes", 1) == 0);
+  GIVES(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemAlloc(&block, kGranule));
+  GIVES(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuCtxSynchronize());
+  OK(cuCtxSetCurrent(outer));
+  GIVES(CUDA_ERROR_INVALID_CONTEXT, cuCtxSetCurrent(context));
+  TRUE(violations() == "[]");
+  GIVES(CUDA_ERROR_INVALID_HANDLE, cuStreamQuery(stream));
+  TRUE(!violations().empty());
+  unsigned flags = 0;
+  int active = 1;
+  OK(cuDevicePrimaryCtxGetState(1, &flags, &active));
+  TRUE(active == 0);
+  CUcontext again = nullptr;
+  OK(cuDevicePrimaryCtxRetain(&again, 1));
+  OK(cuCtxSetCurrent(again));
+  OK(cuMemAlloc(&block, kGranule));
+  OK(cuMemFree(block));
+  OK(cuDevicePrimaryCtxRelease(1));
+  OK(cuDevicePrimaryCtxGetState(1, &flags, &active));
+  TRUE(active == 1);  // the reference from before the reset
+  OK(cuDevicePrimaryCtxRelease(1));
+  TRUE(ledger_of("used_bytes", 1) == 0);
+  OK(cuCtxSetCurrent(outer));
+  GIVES(CUDA_ERROR_INVALID_DEVICE, cuDevicePrimaryCtxReset(2));
+}
+
+// simcuda has no memory on host nodes, and says so wherever it could be asked for.
+void check_host_locations_are_refused() {
+  const Sim sim({});
+  CUmemGenericAllocationHandle handle = 0;
+  CUmemAllocationProp prop = device_memory(0);
+  size_t granularity = 0;
+  for (const int type : {2, 3}) {  // HOST, HOST_NUMA
+    prop.location.type = static_cast<CUmemLocationType>(type);
+    GIVES(CUDA_ERROR_NOT_SUPPORTED, cuMemCreate(&handle, kGranule, &prop, 0));
+    GIVES(CUDA_ERROR_NOT_SUPPORTED,
+          cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+  }
+  prop.location.type = static_cast<CUmemLocationType>(4);  // HOST_NUMA_CURRENT
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemCreate(&handle, kGranule, &prop, 0));
+}
+
 void check_unknown_values_are_refused() {
   const Sim sim({{"devices", "2"}});
   CUcontext here = nullptr, peer = nullptr;
@@ -603,6 +659,8 @@ int main(int argc, char** argv) {
           {"contexts take memory", check_context_memory},
           {"contexts end what they own", check_contexts_end_what_they_own},
           {"contexts free their memory", check_contexts_free_their_memory},
+          {"primary contexts are reset", check_primary_contexts_are_reset},
+          {"host locations are refused", check_host_locations_are_refused},
           {"unknown values are refused", check_unknown_values_are_refused},
           {"addresses of functions", check_proc_address},
           {"delays hold no lock", check_delays_hold_no_lock},

@@ -229,6 +229,8 @@ void check_kernels_and_host_functions() {
   TRUE(dot.str().find("KERNEL square") != std::string::npos);
   TRUE(dot.str().find("node_0 -> node_1") != std::string::npos);
   GIVES(CUDA_ERROR_OPERATING_SYSTEM, cuGraphDebugDotPrint(graph, "/no/such/place", 0));
+  OK(cuGraphDebugDotPrint(graph, "/dev/null", CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphDebugDotPrint(graph, "/dev/null", 1u << 31));
 }
 
 // The launch of a graph records external event nodes, and waits for them.

@@ -38,6 +38,48 @@ CUdeviceptr allocate(size_t bytes, CUstream stream) {
   return at;
 }
 
+template <class F>
+F pool_call(const char* name) {
+  void* function = nullptr;
+  OK(cuGetProcAddress(name, &function, 13000, 0, nullptr));
+  return reinterpret_cast<F>(function);
+}
+
+// The calls of CUDA 13 that name a location, not a device.
+void check_pools_by_location() {
+  const Sim sim({{"devices", "2"}});
+  using Get = CUresult (*)(CUmemoryPool*, CUmemLocation*, CUmemAllocationType);
+  using Set = CUresult (*)(CUmemLocation*, CUmemAllocationType, CUmemoryPool);
+  const auto get_default = pool_call<Get>("cuMemGetDefaultMemPool");
+  const auto get = pool_call<Get>("cuMemGetMemPool");
+  const auto set = pool_call<Set>("cuMemSetMemPool");
+  const auto pinned = CU_MEM_ALLOCATION_TYPE_PINNED;
+  CUmemLocation location{};
+  location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  location.id = 1;
+  CUmemoryPool pool = nullptr;
+  OK(get_default(&pool, &location, pinned));
+  TRUE(pool == default_pool(1));
+  const CUmemoryPool mine = new_pool(1);
+  GIVES(CUDA_ERROR_INVALID_VALUE, set(&location, pinned, new_pool(0)));
+  OK(set(&location, pinned, mine));
+  OK(get(&pool, &location, pinned));
+  TRUE(pool == mine);
+  OK(cuDeviceGetMemPool(&pool, 1));
+  TRUE(pool == mine);
+  GIVES(CUDA_ERROR_NOT_SUPPORTED, get(&pool, &location, static_cast<CUmemAllocationType>(2)));
+  GIVES(CUDA_ERROR_INVALID_VALUE, get(&pool, &location, CU_MEM_ALLOCATION_TYPE_INVALID));
+  location.id = 2;
+  GIVES(CUDA_ERROR_INVALID_VALUE, get(&pool, &location, pinned));
+  location.type = static_cast<CUmemLocationType>(3);  // HOST_NUMA
+  GIVES(CUDA_ERROR_NOT_SUPPORTED, get_default(&pool, &location, pinned));
+  for (const int type : {0, 4, 99}) {  // NONE, HOST_NUMA_CURRENT
+    location.type = static_cast<CUmemLocationType>(type);
+    GIVES(CUDA_ERROR_INVALID_VALUE, get(&pool, &location, pinned));
+  }
+  GIVES(CUDA_ERROR_INVALID_VALUE, get(&pool, nullptr, pinned));
+}
+
 void check_memory_is_memory() {
   const Sim sim({});
   CUstream stream = new_stream();
@@ -255,6 +297,7 @@ int main(int argc, char** argv) {
   return run_checks(argc, argv,
                     {
                         {"memory is memory", check_memory_is_memory},
+                        {"pools by location", check_pools_by_location},
                         {"reuse is ordered", check_reuse_is_ordered},
                         {"internal dependencies", check_internal_dependencies},
                         {"what is given back", check_what_is_given_back},

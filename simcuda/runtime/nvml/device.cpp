@@ -30,6 +30,11 @@ Status put(const Device* device, int* out, int value) {
   return kSuccess;
 }
 
+Status unmeasured(const Device* device) {
+  const Status known = check(device);
+  return known != kSuccess ? known : kNotSupported;
+}
+
 }  // namespace
 
 NVML(nvmlDeviceGetIndex)(const Device* device, int* index) {
@@ -116,6 +121,16 @@ NVML(nvmlDeviceGetMaxClockInfo)(const Device* device, int which, int* megahertz)
 NVML(nvmlDeviceGetClockInfo)(const Device* device, int which, int* megahertz) {
   return nvmlDeviceGetMaxClockInfo(device, which, megahertz);
 }
+
+// What nobody measures on a simulated device. NVML documents "not supported" for devices that have
+// no such sensor.
+NVML(nvmlDeviceGetUtilizationRates)(const Device* device, void*) { return unmeasured(device); }
+NVML(nvmlDeviceGetPowerUsage)(const Device* device, int*) { return unmeasured(device); }
+NVML(nvmlDeviceGetTotalEnergyConsumption)(const Device* device, void*) {
+  return unmeasured(device);
+}
+NVML(nvmlDeviceGetTemperature)(const Device* device, int, int*) { return unmeasured(device); }
+NVML(nvmlDeviceGetTemperatureV)(const Device* device, void*) { return unmeasured(device); }
 
 // nvmlGpuTopologyLevel_t: 0 one board, 10 one switch, 20 several switches, 30 one host bridge, 40
 // one node, 50 across sockets.
