@@ -1,7 +1,11 @@
 // Watching: which events come, in which order, with which tag and context. Contexts are captured
 // with no lock held, and each is dropped once. Without a watcher nothing is watched.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <memory>
 #include <set>
 #include <thread>
@@ -278,6 +282,34 @@ TEST(threads_and_switches) {
   OK(glake_set_context_hooks(nullptr));
   finish();
   CHECK(hooks.alive.empty());
+}
+
+// A program that ends without glake_shutdown() is told on stderr that its trace is not whole.
+TEST(a_trace_that_ends_with_the_process_is_checked) {
+  test::running() = "a trace that ends with the process";
+  int ends[2];
+  CHECK(pipe(ends) == 0);
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[0]);
+    close(ends[1]);
+    OK(glake_configure("driver", "sim"));
+    OK(glake_configure("trace", "/dev/full"));
+    for (int i = 0; i < 10; ++i) OK(glake_free(glake_malloc(1000, 0, nullptr)));
+    std::exit(0);
+  }
+  close(ends[1]);
+  std::string told;
+  char part[512];
+  for (ssize_t got = 0; (got = read(ends[0], part, sizeof part)) > 0;) {
+    told.append(part, static_cast<size_t>(got));
+  }
+  close(ends[0]);
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+  CHECK_TEXT(told.find("glake: the trace /dev/full is not whole") != std::string::npos, told);
 }
 
 }  // namespace

@@ -2,6 +2,9 @@
 
 #include <pthread.h>
 
+#include <cstdio>
+#include <cstdlib>
+
 #include "base/alone.h"
 #include "debug/debug_device.h"
 #include "heap/paused_heap.h"
@@ -227,7 +230,20 @@ Driver& Process::open_driver() {
   return *driver_;
 }
 
+// A program in C may leave the end of its trace to the end of the process. By then nobody can catch
+// an error, so it is printed. A fork's child has no trace.
+void Process::end_trace_at_exit() noexcept {
+  try {
+    stop_trace();
+  } catch (const Error& error) {
+    if (error.code() == GLAKE_FILE_FAILED) std::fprintf(stderr, "glake: %s\n", error.what());
+  } catch (...) {
+  }
+}
+
 void Process::start_trace(const std::string& path) {
+  static const bool ends = std::atexit([] { instance().end_trace_at_exit(); }) == 0;
+  static_cast<void>(ends);  // if not, the trace is written all the same, unchecked
   stop_trace();
   trace_.start(path);
   hooks_.set(kTraced, true);

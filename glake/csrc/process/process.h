@@ -102,6 +102,7 @@ class Process {
   TraceWriter& trace() { return trace_; }
   void start_trace(const std::string& path);  // throws Error in a forked child, too
   void stop_trace();
+  void end_trace_at_exit() noexcept;
 
  private:
   // A thread's caches, one for each device that it has used.
