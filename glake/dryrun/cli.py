@@ -132,6 +132,13 @@ def show(runs: list[DryRun], console: Console) -> None:
 
 def _show_refusal(run: DryRun, console: Console) -> None:
     if run.oom is None:
+        if run.refusals:
+            requests = "1 request was" if run.refusals == 1 else f"{run.refusals:,} requests were"
+            console.print(
+                f"\n{run.allocator}: {requests} refused, and the script went on: it caught the "
+                "error, or a thread of it ended by it.",
+                highlight=False,
+            )
         return
     refused = run.oom
     amount = size(refused.requested_bytes) if refused.requested_bytes else "memory"

@@ -261,6 +261,18 @@ def test_runs_of_different_lengths_are_not_compared_in_silence():
     assert "different numbers" not in shown(made(), made("glake"), refused)
 
 
+def test_refusals_that_the_job_lived_on_from_are_shown():
+    def shown(**given):
+        console = Console(file=io.StringIO(), width=200)
+        show([made(**given)], console)
+        return console.file.getvalue()
+
+    assert "native: 1 request was refused, and the script went on" in shown(refusals=1)
+    assert "native: 2 requests were refused, and the script went on" in shown(refusals=2)
+    assert "went on" not in shown()
+    assert "went on" not in shown(refusals=1, oom=Refusal(0, 0, 7, 1, "text"))
+
+
 def test_the_report_escapes_and_draws():
     refused = Refusal(0, 1, 7 * MIB, 2, "<script>alert(1)</script>", (("<b>x.py</b>", 5, 1),))
     runs = [made(), made("glake", oom=refused, smallest_capacity_bytes=70 * GIB)]
