@@ -240,7 +240,12 @@ TEST(out_of_memory_callbacks) {
   DataPtr next = allocator()->allocate(200 * kMiB);  // fits after the callback's free
   CHECK(!large);
   CHECK(next.get() != nullptr);
-  CHECK(!thrown<c10::OutOfMemoryError>([] { allocator()->allocate(200 * kMiB); }).empty());
+  CHECK_EQ(allocator()->getDeviceStats(0).num_ooms, 0);  // the request was served
+  held = &next;
+  CHECK(!thrown<c10::OutOfMemoryError>([] { allocator()->allocate(300 * kMiB); }).empty());
+  CHECK_EQ(allocator()->getDeviceStats(0).num_ooms, 1);  // once, although it was tried twice
+  allocator()->resetAccumulatedStats(0);
+  CHECK_EQ(allocator()->getDeviceStats(0).num_ooms, 0);
 }
 
 TEST(attachOomRejectionObserver) {

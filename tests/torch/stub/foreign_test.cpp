@@ -187,6 +187,7 @@ TEST(foreign_pool_use_on_oom) {
   CHECK(refused(70 * kMiB));
   DataPtr lent = allocator()->allocate(50 * kMiB);
   CHECK(lent.get() == where);
+  CHECK_EQ(allocator()->getDeviceStats(0).num_ooms, 2);  // none for what the pool lent
   CHECK(refused(50 * kMiB));
   lent.clear();
   CHECK(from_pool(kPool, 60 * kMiB).get() == where);

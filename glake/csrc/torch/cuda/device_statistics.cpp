@@ -58,6 +58,7 @@ caching::DeviceStats DeviceStatistics::of(c10::DeviceIndex device, bool by_pool)
   if (!used) return stats;
   foreign_.add_to(&stats, device);
   set_oom_rejections(&stats, observers_.rejections(device));
+  stats.num_ooms -= observers_.forgiven(device);
   const Reserved reserved = reserved_by_pool(device, kStatsByPool && by_pool);
   std::lock_guard<std::mutex> guard(mutex_);
   for (const auto& [pool, bytes] : reserved) reserved_of_pool_[{device, pool}];
@@ -75,7 +76,7 @@ void DeviceStatistics::reset_accumulated(c10::DeviceIndex device) {
   if (!devices_.used(devices_.checked(device))) return;
   require(library_, library_.reset_accumulated_stats(device));
   foreign_.reset_accumulated(device);
-  observers_.reset_rejections(device);
+  observers_.reset_counts(device);
   std::lock_guard<std::mutex> guard(mutex_);
   for_pools(device, [](c10::MempoolId_t, StatArray& stat) {
     for (auto& each : stat) each.reset_accumulated();

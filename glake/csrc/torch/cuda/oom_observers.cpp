@@ -35,9 +35,19 @@ int64_t OomObservers::rejections(int device) const {
   return rejections_[static_cast<size_t>(device)];
 }
 
-void OomObservers::reset_rejections(int device) {
+void OomObservers::forgive(int device, int64_t times) {
   std::lock_guard<std::mutex> guard(mutex_);
-  rejections_[static_cast<size_t>(device)] = 0;
+  forgiven_[static_cast<size_t>(device)] += times;
+}
+
+int64_t OomObservers::forgiven(int device) const {
+  std::lock_guard<std::mutex> guard(mutex_);
+  return forgiven_[static_cast<size_t>(device)];
+}
+
+void OomObservers::reset_counts(int device) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  rejections_[static_cast<size_t>(device)] = forgiven_[static_cast<size_t>(device)] = 0;
 }
 
 OomObservers::Room OomObservers::room(int device) const {

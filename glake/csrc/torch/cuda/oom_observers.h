@@ -21,9 +21,14 @@ class OomObservers {
   // Tells all observers, and throws. `text` is glake's message.
   [[noreturn]] void refuse(size_t bytes, int device, const std::string& text);
 
+  // The library counts a request as out of memory whenever it has no memory for it. forgive() says
+  // that this many times were no refusals: the request was served later, or counted again.
+  void forgive(int device, int64_t times);
+  int64_t forgiven(int device) const;
+
   // torch calls it a rejection if the limit refused a request, and not the device.
   int64_t rejections(int device) const;
-  void reset_rejections(int device);
+  void reset_counts(int device);
 
  private:
   struct Room {
@@ -36,7 +41,7 @@ class OomObservers {
   const CudaLibrary& library_;
   const ForeignPools& foreign_;
   mutable std::mutex mutex_;  // guards what follows; nothing is called with it held
-  std::array<int64_t, kMaxDevices> rejections_{};
+  std::array<int64_t, kMaxDevices> rejections_{}, forgiven_{};
   std::vector<native::OutOfMemoryObserver> on_oom_;
   std::vector<OomRejectionObserver> on_rejection_;
 };

@@ -63,16 +63,23 @@ void* TorchBlocks::recover(size_t bytes, int device, cudaStream_t stream, Mempoo
   std::string text;
   int code = library_.error(&text);
   TORCH_CHECK(is_out_of_memory(code, bytes), "glake: ", text);
+  // Another allocator's pool counts nothing in the library.
+  const int64_t each = foreign_.contains(device, pool) ? 0 : 1;
+  int64_t counted = each;
+  void* ptr = nullptr;
   if (make_room(device, pool)) {
-    void* ptr = attempt(bytes, device, stream, pool);
-    if (ptr != nullptr) return ptr;
-    library_.error(&text);
+    ptr = attempt(bytes, device, stream, pool);
+    if (ptr == nullptr) {
+      library_.error(&text);
+      counted += each;
+    }
   }
-  if (pool == kNoPool) {
-    void* ptr = foreign_.lend(round_up(bytes, kAlignment), device, stream, pools_.capturing(device),
-                              history_.gather_for_block());
-    if (ptr != nullptr) return ptr;
+  if (ptr == nullptr && pool == kNoPool) {
+    ptr = foreign_.lend(round_up(bytes, kAlignment), device, stream, pools_.capturing(device),
+                        history_.gather_for_block());
   }
+  observers_.forgive(device, ptr != nullptr ? counted : counted - each);
+  if (ptr != nullptr) return ptr;
   observers_.refuse(bytes, device, text);
 }
 
