@@ -82,7 +82,11 @@ def graph_of(platform: PlatformLike | CapacityGraph) -> CapacityGraph:
     if isinstance(platform, CapacityGraph):
         return platform
     topology = topology_of(platform)
-    return CapacityGraph(file_text({topology.name: topology.platform}), topology.name)
+    graph = CapacityGraph(file_text({topology.name: topology.platform}), topology.name)
+    for a, b in topology.refused:
+        if not graph.linked(a, b):  # NVLinks that the platform has are usable
+            graph.refuse_peers(a, b)
+    return graph
 
 
 def ends(graph: CapacityGraph, src: CopyEnd, dst: CopyEnd, host: str) -> tuple[Place, Place]:

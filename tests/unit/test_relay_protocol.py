@@ -1,5 +1,6 @@
 """Messages of the relay service, and the directory in which it meets its clients."""
 
+import dataclasses
 import json
 import os
 import socket
@@ -155,7 +156,11 @@ def test_keys_tell_topologies_apart(tmp_path: Path) -> None:
         topology.Topology(one.name, one.platform, one.source, ("some GPU 0000:01:00.0",)),
         topology.Topology(one.name, topology.first_gpus(one.platform, 4), one.source),
     ]
-    assert len({files.key, *map(directory.key_of, others)}) == 4
+    refused = dataclasses.replace(one, refused=((0, 1), (2, 7)))
+    files.store(refused)
+    assert directory.stored(files.topology).refused == refused.refused
+    others.append(refused)
+    assert len({files.key, *map(directory.key_of, others)}) == 5
     for text in ("", "{}", '{"name": "x", "devices": [], "platform": {"gpus": 1}}', "[]"):
         files.topology.write_text(text)
         with pytest.raises(InvalidArgument, match=str(files.topology)):

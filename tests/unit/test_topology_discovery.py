@@ -241,6 +241,8 @@ def test_visible_devices(tmp_path: Path) -> None:
 def test_peer_access_and_fabric(tmp_path: Path) -> None:
     text = notes(found_on(machines.a10_box(), tmp_path / "a"))
     assert "no peer access between cuda:0-cuda:4, cuda:0-cuda:5" in text and "chipset" in text
+    refused = found_on(machines.a10_box(), tmp_path / "r").refused
+    assert refused == tuple((a, b) for a in range(4) for b in range(4, 8))
     box = machines.hgx_h100()
     box.p2p = {(a, b): 5 for a in range(8) for b in range(8) if a != b}
     found = found_on(box, tmp_path / "b")

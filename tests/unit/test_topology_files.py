@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from glake.errors import InvalidOption, InvalidPlatform
+from glake import transfer
+from glake.errors import InvalidDevice, InvalidOption, InvalidPlatform
 from glake.platform_file import load_platforms, preset_file, read_file
 from glake.platforms import Platform, file_text
 from glake.transfer import topology
+from glake.transfer.place import graph_of
 from glake.transfer.topology.routes import Routes, Way
 
 GOOD: dict[str, Any] = {
@@ -214,3 +216,36 @@ def test_ways() -> None:
     bare = load_platforms()["dgx1v"]
     tree = tuple(e for e in bare.edges if not e.source[0] == e.target[0] == "g")
     assert Routes(Platform(8, bare.sockets, tree)).way(0, 1) is Way.SAME_SWITCH
+
+
+def test_gpus_that_the_driver_refuses_as_peers_are_planned_through_the_host() -> None:
+    def chosen(allowed: str) -> topology.Topology:
+        variables = {"GLAKE_DRIVER": "sim:a10_l40s_x8", "GLAKE_SIM_PCIE_PEERS": allowed}
+        return topology.current(variables)
+
+    free, none = chosen("socket"), chosen("none")
+    assert free.refused == () and len(none.refused) == 28
+    assert chosen("switch").refused == none.refused  # none of them shares a switch
+    graph = graph_of(none)
+    names = graph.edges()
+    for a, b in none.refused:
+        assert not graph.peers(a, b)
+        assert any("m" in names[edge] for edge, _ in graph.route((a, 0), (b, 0)))
+    assert graph_of(free).peers(0, 1)
+    plans = [
+        str(transfer.explain(dst="cuda:1", src="cuda:0", nbytes=64 << 20, platform=each))
+        for each in (free, none)
+    ]
+    assert plans[0] != plans[1]
+    with pytest.raises(InvalidDevice, match=r"no pair of GPUs \(7, 8\)"):
+        topology.Topology("x", none.platform, "test", (), ((7, 8),))
+
+
+def test_gpus_under_one_switch_stay_peers(tmp_path: Path) -> None:
+    links = [("m0", "s0"), ("s0", "u0"), ("u0", "g0"), ("u0", "g1"), ("s0", "g2")]
+    edges = [[*each, 12] for a, b in links for each in ((a, b), (b, a))]
+    content = {"box": {"gpus": 3, "sockets": [[0, 1, 2]], "edges": edges}}
+    path = written(content, tmp_path / "box.json")
+    given = {"GLAKE_DRIVER": "sim:box", "GLAKE_SIM_PLATFORMS": str(path)}
+    found = topology.current({**given, "GLAKE_SIM_PCIE_PEERS": "switch"})
+    assert found.refused == ((0, 2), (1, 2))

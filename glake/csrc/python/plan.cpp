@@ -133,6 +133,14 @@ void bind_graph(py::module_& module) {
            [](const Topology& graph, int gpu) { return graph.socket_of(to_gpu(graph, gpu)); })
       .def("linked", [](const Topology& graph, int a,
                         int b) { return graph.linked(to_gpu(graph, a), to_gpu(graph, b)); })
+      .def("same_switch",
+           [](const Topology& graph, int a, int b) {
+             return graph.same_switch(to_gpu(graph, a), to_gpu(graph, b));
+           })
+      .def("peers", [](const Topology& graph, int a,
+                       int b) { return graph.peers(to_gpu(graph, a), to_gpu(graph, b)); })
+      .def("refuse_peers", [](Topology& graph, int a,
+                              int b) { graph.refuse_peers(to_gpu(graph, a), to_gpu(graph, b)); })
       .def("copy", [](const Topology& graph) { return std::make_unique<Topology>(graph); })
       .def("edges",
            [](const Topology& graph) {

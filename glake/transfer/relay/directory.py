@@ -53,7 +53,7 @@ def key_of(topology: Topology) -> str:
     """A hash of the graph and of its GPUs. Processes with the same hash share a service."""
     graph = topology.platform.as_dict()
     del graph["assumed"]
-    facts = [graph, topology.devices]
+    facts = [graph, topology.devices, *([topology.refused] if topology.refused else [])]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -108,6 +108,7 @@ class Files:
             "name": topology.name,
             "devices": topology.devices,
             "platform": topology.platform.as_dict(),
+            "refused": topology.refused,
         }
         files.write_whole(self.topology, json.dumps(content))
 
@@ -119,7 +120,8 @@ def stored(file: Path) -> Topology:
         content = json.loads(file.read_text(encoding="utf-8"))
         platform = platform_file.parse(content["platform"], str(file))
         devices = tuple(str(device) for device in content["devices"])
-        return Topology(str(content["name"]), platform, f"file {file}", devices)
+        refused = tuple((int(a), int(b)) for a, b in content.get("refused", ()))
+        return Topology(str(content["name"]), platform, f"file {file}", devices, refused)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise InvalidArgument(f"{file} describes no topology: {error}") from error
 

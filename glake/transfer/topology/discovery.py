@@ -26,6 +26,7 @@ class Found:
     platform: Platform
     names: tuple[str, ...]
     addresses: tuple[str, ...]
+    refused: tuple[tuple[int, int], ...] = ()  # pairs that NVML says are no peers
 
 
 class _Notes(list[str]):
@@ -62,7 +63,13 @@ def discover(
     gpus = [facts.gpus[index] for index in chosen]
     facts = _renumbered(facts, chosen)
     platform = _Machine(facts, sysfs, notes).platform()
-    return Found(platform, tuple(g.name for g in gpus), tuple(g.address for g in gpus))
+    names, addresses = tuple(g.name for g in gpus), tuple(g.address for g in gpus)
+    return Found(platform, names, addresses, _refused(facts))
+
+
+def _refused(facts: NvmlFacts) -> tuple[tuple[int, int], ...]:
+    bad = {(min(pair), max(pair)) for pair, status in facts.p2p.items() if status != "ok"}
+    return tuple(sorted(bad))
 
 
 def _facts(source: Nvml | None, sysfs: Sysfs, notes: _Notes) -> NvmlFacts:

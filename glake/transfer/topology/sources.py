@@ -80,7 +80,8 @@ def current(environ: Mapping[str, str] | None = None, calibrated: bool = True) -
     found = discover(environ)
     described = zip(found.names, found.addresses, strict=True)
     devices = tuple(f"{name} {address}" for name, address in described)
-    topology = Topology("this_machine", found.platform, "this machine (NVML, /sys)", devices)
+    source = "this machine (NVML, /sys)"
+    topology = Topology("this_machine", found.platform, source, devices, found.refused)
     return _measured(topology, calibrated)
 
 
@@ -110,7 +111,24 @@ def _simulated(options: config.Config) -> Topology:
     if count is not None and count != platform.gpus:
         platform = first_gpus(platform, count, preset)
         source += f", its first {count} GPUs"
-    return Topology(preset, platform, source)
+    topology = Topology(preset, platform, source)
+    if options.sim_pcie_peers == "socket":
+        return topology
+    return replace(topology, refused=_refused(topology, options.sim_pcie_peers))
+
+
+def _refused(topology: Topology, allowed: str) -> tuple[tuple[int, int], ...]:
+    """The pairs without NVLink to which the simulated driver gives no peer access
+    (GLAKE_SIM_PCIE_PEERS)."""
+    from glake._C import CapacityGraph  # only here, so that presets need no core
+
+    graph = CapacityGraph(topology.text(), topology.name)
+    return tuple(
+        (a, b)
+        for b in range(graph.gpus)
+        for a in range(b)
+        if not graph.linked(a, b) and (allowed == "none" or not graph.same_switch(a, b))
+    )
 
 
 def _chosen(platforms: Mapping[str, Platform], name: str, where: str) -> Platform:
