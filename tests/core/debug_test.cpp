@@ -254,6 +254,9 @@ TEST(kept_blocks_are_not_in_the_way) {
     CHECK(test::stat("allocation.all.current") == 0);
     OK(glake_check(0));
   }
+  CHECK(test::stat("num_ooms") == 0);  // each request was served
+  CHECK(glake_malloc(40 * kMiB, 0, nullptr) == nullptr);
+  CHECK(test::stat("num_ooms") == 1);  // once, although it was tried twice
 }
 
 // A block lent by a private pool is guarded, checked and given back as any other.

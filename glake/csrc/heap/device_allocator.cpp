@@ -186,6 +186,11 @@ Block* DeviceAllocator::find(Bytes bytes, StreamHandle stream, ThreadCache& cach
   return b;
 }
 
+void DeviceAllocator::forgive_refusal() {
+  HotGuard hot(device_.hot);
+  if (device_.stats.ooms != 0) --device_.stats.ooms;  // it is 0 if somebody has reset it since
+}
+
 ThreadCache* DeviceAllocator::make_cache() {
   Bytes limit = 0;
   {

@@ -73,6 +73,8 @@ class DeviceAllocator {
   bool capturing();  // whether any stream that was named is being captured
   // Notes that work has been enqueued that no ticket names. It may use any block's memory.
   void note_unticketed();
+  // A request that was refused is tried again, so that the first refusal does not count.
+  void forgive_refusal();
   FairMutex& mapping_lock() { return device_.slow; }
 
   // The debug modes keep freed blocks from reuse for a while. Null without them.

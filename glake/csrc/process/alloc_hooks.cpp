@@ -24,6 +24,7 @@ Block* allocate_or_refuse(ThreadCache& cache, Bytes bytes, Bytes guards, StreamH
     if (e.code() != GLAKE_OUT_OF_MEMORY) throw;
     bool more = debug && debug_of(device)->release_kept();
     if (!more) refuse(device, bytes, stream, pool, e);
+    device.forgive_refusal();
   }
   try {
     return allocate(cache, bytes, guards);
