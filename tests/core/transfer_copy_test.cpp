@@ -45,6 +45,26 @@ std::string copy_once(int dst_place, int src_place, size_t bytes, size_t to, siz
   return result;
 }
 
+// A plain copy that no stream orders is in a stream of the engine's own. Its id names no handle of
+// a stream that has ended with its engine.
+TEST(ids_of_a_closed_engine_name_no_stream) {
+  test::running() = "ids of a closed engine";
+  Node node("dgx1v");
+  Buffer dst(0, kMiB), src(kPinned, kMiB);
+  src.fill(2);
+  const uint64_t id = Call(dst, 0, src, 0, kMiB).start();
+  OK(glake_copy_wait(id, kForever));
+  CHECK(dst.holds(2, 0, kMiB, 0));
+  OK(glake_transfer_close());
+  OK(glake_transfer_open("", ""));
+  OK(glake_copy_wait(id, kForever));
+  CHECK(glake_copy_done(id) == 1 && glake_copy_settled(id) == 1);
+  OK(glake_copy_stream_wait(id, 0, nullptr));
+  const uint64_t next = Call(dst, 0, src, 0, kMiB).start();
+  CHECK(next != id);
+  OK(glake_copy_wait(next, kForever));
+}
+
 TEST(sizes_and_alignments) {
   const std::pair<int, int> ends[] = {{0, kPinned},   {kPinned, 0},   {5, 0},
                                       {0, kPageable}, {kPageable, 3}, {2, 2}};

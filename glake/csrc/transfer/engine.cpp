@@ -423,6 +423,9 @@ uint64_t Engine::plain(const Request& request, bool captured, Rate rate, const c
   }
   TrackedCopies::TrackPtr track = tracked ? tracked_.make(request, rate) : nullptr;
   plain_.submit(request, stream);
+  if (!tracked && !request.ordered) {
+    return PlainId::of_engine(device, !request.src.host(), devices_.number()).id();
+  }
   if (!tracked) return PlainId(device, stream, captured).id();
   return tracked_.put(std::move(track), stream, why);
 }

@@ -572,7 +572,8 @@ GLAKE_API int glake_copy_wait(uint64_t id, uint64_t timeout_ns);
 /* 1 if the copy is done, else 0, or a negative glake_status. GLAKE_INVALID_ARGUMENT: no copy has
  * this id, or it was released. Every function that takes an id can fail so. glake keeps nothing of
  * a plain copy that is not tracked: its id itself holds the device and the stream. So an invented
- * id that names a stream is taken for the id of such a copy. */
+ * id that names a stream is taken for the id of such a copy. Such a copy that no stream orders is
+ * done once its engine is closed, for the next engine too. */
 GLAKE_API int glake_copy_done(uint64_t id);
 /* 1: the copy is over, and none of its driver copies may still read the source or write the
  * destination. After a failure, driver copies that were given up may still do so for a while. An id

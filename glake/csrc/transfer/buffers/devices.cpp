@@ -6,8 +6,14 @@
 
 namespace glake::transfer {
 
+namespace {
+
+std::atomic<uint64_t> engines{0};  // that the process has had
+
+}  // namespace
+
 Devices::Devices(Driver& driver, Allocator& allocator)
-    : driver_(driver), allocator_(allocator), count_(driver.device_count()) {
+    : driver_(driver), allocator_(allocator), count_(driver.device_count()), number_(++engines) {
   const auto count = static_cast<size_t>(count_);
   streams_ = std::make_unique<std::atomic<StreamHandle>[]>(2 * count);
   opened_ = std::make_unique<std::atomic<bool>[]>(count);

@@ -23,6 +23,8 @@ class Devices {
   Devices& operator=(const Devices&) = delete;
 
   int count() const { return count_; }
+  // Tells this engine's streams from those of other engines of the process.
+  uint64_t number() const { return number_; }
   // Throws Error (GLAKE_INVALID_DEVICE) if there is no such device.
   void require(int device, const char* what) const;
   void open(int device);
@@ -46,6 +48,7 @@ class Devices {
   Driver& driver_;
   Allocator& allocator_;
   const int count_;
+  const uint64_t number_;
   std::unique_ptr<std::atomic<bool>[]> opened_;
   std::unique_ptr<std::atomic<StreamHandle>[]> streams_;  // two for each device: in, out
   std::mutex mutex_;                                      // guards what follows

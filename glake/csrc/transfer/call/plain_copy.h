@@ -17,13 +17,15 @@ class PlainCopy final : public Copy {
   int wait(uint64_t timeout_ns, std::string* text) override;
   bool done() override;
   bool settled() override { return done(); }
-  void make_stream_wait(int device, StreamHandle stream) override;
+  void make_stream_wait(int device, StreamHandle waiting) override;
   void cancel() override {}
   void release() override {}
   void progress(Bytes* done, Bytes* total) override { *done = *total = 0; }
   std::string result() override;
 
  private:
+  bool stream(StreamHandle* stream);
+
   Driver& driver_;
   Devices& devices_;
   PlainId id_;
