@@ -53,6 +53,13 @@ inline std::string share(void* ptr) {
   return text;
 }
 
+inline std::string share_shard(void* ptr) {
+  char text[600];
+  size_t length = glake_shard_share(ptr, text, sizeof text);
+  CHECK(length != 0 && length < sizeof text && std::strlen(text) == length);
+  return text;
+}
+
 inline int descriptors() {
   int count = 0;
   DIR* listing = opendir("/proc/self/fd");
@@ -133,7 +140,8 @@ struct Servant {
 
   std::string open(const std::string& text, int device) {
     size_t bytes = 0;
-    void* ptr = glake_ipc_open(text.c_str(), device, &bytes);
+    const bool shard = text.rfind("glake-shard", 0) == 0;
+    void* ptr = (shard ? glake_shard_open : glake_ipc_open)(text.c_str(), device, &bytes);
     if (ptr == nullptr) {
       error = test::last_error();
       return "error " + std::to_string(glake_last_error(nullptr, 0));
@@ -160,6 +168,19 @@ struct Servant {
     if (command == "holds") return holds(opened[a], bytes, seed) ? "yes" : "no";
     if (command == "fill") return fill(opened[a], bytes, seed), "filled";
     if (command == "why") return error;
+    if (command == "write") {  // the driver's answer to a write
+      test::CurrentContext context;
+      const unsigned word = 5;
+      return std::to_string(cuMemcpyHtoD(at(opened[a]), &word, sizeof word));
+    }
+    if (command == "put_back") return std::to_string(glake_shard_close(opened[a]));
+    if (command == "pass_on") return share_shard(opened[a]);
+    if (command == "seal") {  // a filled shard of `a` bytes of its own, sealed and shared
+      opened.push_back(glake_shard_create(a, 0));
+      fill(opened.back(), a, 77);
+      OK(glake_shard_seal(opened.back()));
+      return share_shard(opened.back());
+    }
     if (command == "descriptors") return std::to_string(descriptors());
     if (command == "pinned") return std::to_string(stat("glake.pinned_bytes"));
     if (command == "offer") {  // a filled block of `a` bytes of its own, shared

@@ -90,6 +90,62 @@ int glake_ipc_close(void* ptr) {
   return api_call([&] { Process::instance().ipc().close(address(ptr)); });
 }
 
+void* glake_shard_create(size_t bytes, int device) {
+  void* result = nullptr;
+  api_call([&] {
+    require_size(bytes);
+    Process& process = Process::instance();
+    glake::DeviceAllocator& on = process.device(device);
+    result = reinterpret_cast<void*>(process.ipc().shards().create(on, bytes));
+  });
+  return result;
+}
+
+int glake_shard_seal(void* ptr) {
+  return api_call([&] { Process::instance().ipc().shards().seal(address(ptr)); });
+}
+
+size_t glake_shard_share(void* ptr, char* handle, size_t capacity) {
+  size_t length = 0;
+  api_call([&] {
+    length = copy_out(Process::instance().ipc().shards().share(address(ptr)), handle, capacity);
+  });
+  return length;
+}
+
+void* glake_shard_open(const char* handle, int device, size_t* bytes) {
+  void* result = nullptr;
+  api_call([&] {
+    require(handle != nullptr, "glake_shard_open needs the text of glake_shard_share");
+    Process& process = Process::instance();
+    glake::Bytes size = 0;
+    glake::DeviceAllocator& on = process.device(device);
+    result = reinterpret_cast<void*>(process.ipc().shards().open(handle, on, &size));
+    if (bytes != nullptr) *bytes = size;
+  });
+  return result;
+}
+
+int glake_shard_close(void* ptr) {
+  return api_call([&] { Process::instance().ipc().shards().close(address(ptr)); });
+}
+
+int glake_device_uuid(int device, unsigned char uuid[16]) {
+  return api_call([&] {
+    require(uuid != nullptr, "glake_device_uuid needs room for 16 bytes");
+    Process& process = Process::instance();
+    process.device(device);
+    glake::DeviceUuid found{};
+    const glake::Status s = process.driver().uuid(device, &found);
+    if (!s.ok()) {
+      throw glake::Error(GLAKE_DRIVER_ERROR, "the driver does not name " +
+                                                 glake::device_text(device) + ": " +
+                                                 process.driver().describe(s));
+    }
+    std::copy(found.begin(), found.end(), uuid);
+  });
+}
+
 void* glake_host_malloc(size_t bytes) {
   void* result = nullptr;
   api_call([&] {

@@ -161,7 +161,9 @@ class Driver {
   Status release(Handle handle);
   Status map(Address at, Handle handle, Bytes bytes = kGranule);
   Status unmap(Address at, Bytes bytes);
-  Status set_access(Address at, Bytes bytes, const std::vector<int>& devices);
+  // The devices may read and write there, or only read.
+  Status set_access(Address at, Bytes bytes, const std::vector<int>& devices,
+                    bool read_only = false);
   Status memory_info(Bytes* free, Bytes* total);
   // Headroom is how much of a device's memory stays free for others than glake; 0 is none.
   // creatable() says how much may still be created. It asks the driver only where there is

@@ -105,13 +105,15 @@ Status Driver::unmap(Address at, Bytes bytes) {
   return status(table_->cuMemUnmap(at, bytes));
 }
 
-Status Driver::set_access(Address at, Bytes bytes, const std::vector<int>& devices) {
+Status Driver::set_access(Address at, Bytes bytes, const std::vector<int>& devices,
+                          bool read_only) {
   count(Call::kAccess);
   std::vector<CUmemAccessDesc> grants(devices.size());
   for (size_t i = 0; i < devices.size(); ++i) {
     grants[i].location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     grants[i].location.id = devices[i];
-    grants[i].flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    grants[i].flags =
+        read_only ? CU_MEM_ACCESS_FLAGS_PROT_READ : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   }
   return status(table_->cuMemSetAccess(at, bytes, grants.data(), grants.size()));
 }

@@ -1,18 +1,10 @@
 #include "ipc/ipc.h"
 
-#include <algorithm>
-
 #include "driver/device_scope.h"
 #include "heap/device_allocator.h"
 
 namespace glake {
 namespace {
-
-Error gone(uint64_t pid, const char* why) {
-  return Error(GLAKE_INVALID_POINTER, "process " + std::to_string(pid) +
-                                          ", which shared the block, " + why +
-                                          "; ask it for a new handle");
-}
 
 // Checks what a peer says before it is used.
 bool sensible(const IpcReply& r, const IpcHandle& handle) {
@@ -55,53 +47,11 @@ std::string Ipc::share(Block& block, const CallerBlock& called) {
   return format_handle(handle);
 }
 
-void Ipc::check_device(const IpcHandle& handle, int device) {
-  DeviceUuid mine{}, none{};
-  Status s = driver_.uuid(device, &mine);
-  if (!s.ok()) {
-    throw Error(GLAKE_DRIVER_ERROR,
-                "the driver does not name " + device_text(device) + ": " + driver_.describe(s));
-  }
-  if (handle.uuid == mine || handle.uuid == none || mine == none) return;
-  throw Error(GLAKE_INVALID_DEVICE,
-              "the block is on the GPU " + hex_of(handle.uuid.data(), handle.uuid.size()) +
-                  ", and " + device_text(device) + " is " + hex_of(mine.data(), mine.size()) +
-                  "; open it on the device it is on");
-}
-
-// Asks the exporter one question. Returns its answer and the descriptors that come with it.
-IpcReply Ipc::ask(const Import& import, const IpcRequest& request, std::vector<IpcFd>* fds) {
-  uint64_t pid = parse_handle(import.text.c_str()).pid;
-  IpcIo io = ipc_send(import.socket, &request, sizeof request, {});
-  IpcReply reply;
-  if (io == IpcIo::kDone) {
-    if (!ipc_wait(import.socket)) throw gone(pid, "does not answer");
-    io = ipc_receive(import.socket, &reply, sizeof reply, fds);
-  }
-  if (io == IpcIo::kClosed) throw gone(pid, "has ended");
-  if (io == IpcIo::kBroken || reply.count != fds->size() || reply.count > Tuning::kIpcBatch) {
-    throw Error(
-        GLAKE_DRIVER_ERROR,
-        "descriptors of a shared block did not arrive; is the limit of open files reached?");
-  }
-  reply.text[sizeof reply.text - 1] = '\0';
-  if (reply.status != GLAKE_OK) {
-    bool known = reply.status > GLAKE_OK && reply.status <= GLAKE_REGION_REFUSED;
-    throw Error(known ? static_cast<glake_status>(reply.status) : GLAKE_INTERNAL,
-                std::string(reply.text) + " (process " + std::to_string(pid) + ")");
-  }
-  return reply;
-}
-
 void Ipc::connect(Import& import, const IpcHandle& handle, const IpcRequest& request,
                   IpcReply* reply) {
-  import.socket = ipc_connect(handle.pid, handle.socket);
-  if (!import.socket) throw gone(handle.pid, "has ended, or shares nothing any more");
-  if (!ipc_same_user(import.socket)) {
-    throw Error(GLAKE_INVALID_ARGUMENT, "the handle's socket belongs to another user");
-  }
+  import.client.emplace(handle);
   std::vector<IpcFd> none;
-  *reply = ask(import, request, &none);
+  *reply = import.client->ask(request, &none);
   if (!sensible(*reply, handle)) {
     throw Error(GLAKE_INVALID_ARGUMENT, "the handle does not describe the block it names");
   }
@@ -117,7 +67,7 @@ Status Ipc::map_all(Import& import, IpcRequest request, const IpcReply& reply,
   request.op = IpcOp::kNext;
   while (s.ok() && request.from < reply.handles) {
     std::vector<IpcFd> fds;
-    ask(import, request, &fds);
+    import.client->ask(request, &fds);
     if (fds.empty() || request.from + fds.size() > reply.handles) {
       throw Error(GLAKE_INTERNAL, "the exporting process sent too few or too many descriptors");
     }
@@ -142,79 +92,25 @@ Status Ipc::map_all(Import& import, IpcRequest request, const IpcReply& reply,
   return s;
 }
 
-// Undoes the import step by step. If the driver refuses a step, the next call begins with that
-// step.
-Status Ipc::take_apart(Import& import) {
-  Status s;
-  if (import.legacy) {
-    if (import.base != 0) s = driver_.close_legacy(import.base);
-    if (s.ok()) import.base = 0;
-  } else {
-    if (import.mapped != 0) s = driver_.unmap(import.base, import.mapped);
-    if (s.ok()) import.mapped = 0;
-  }
-  if (!s.ok()) return s;
-  import.held = import.handle != 0 ? import.handle_bytes : 0;
-  import.socket.reset();
-  if (import.handle != 0) s = driver_.release(import.handle);
-  if (!s.ok()) return s;
-  import.handle = 0;
-  import.held = 0;
-  if (import.base != 0) s = driver_.free_range(import.base, import.reserved);
-  if (s.ok()) import.base = 0;
-  return s;
-}
-
-// Gives everything back after import() has failed. Returns a text to add to the error; "" if the
-// driver took everything.
-std::string Ipc::give_up(std::unique_ptr<Import> import) {
-  const Status s = take_apart(*import);
-  if (s.ok()) return "";
-  std::lock_guard<std::mutex> guard(mutex_);
-  return ". Besides, " + owe(std::move(import), s);
-}
-
-// Keeps an import that the driver refused to take back in full, and returns a text about it.
-// Callers hold the mutex.
-std::string Ipc::owe(std::unique_ptr<Import> import, const Status& refusal) {
-  const Bytes addresses = import->kept_addresses();
-  const std::string what = import->held != 0
-                               ? size_text(import->held) + " of memory (glake.owed_bytes)"
-                               : size_text(addresses) + " of addresses";
-  import->on->sharing().owe_imported(import->held, addresses, driver_.describe(refusal));
-  owed_.push_back(std::move(import));
-  return "the driver refused to take back " + what + ": " + driver_.describe(refusal) +
-         ". Emptying the cache (torch.cuda.empty_cache(), glake_empty_cache()), the next opening "
-         "and the end of the process try again";
-}
-
 void Ipc::settle() {
+  shards_.settle();
   std::lock_guard<std::mutex> guard(mutex_);
-  settle_owed();
-}
-
-void Ipc::settle_owed() {
-  auto paid = [this](const std::unique_ptr<Import>& import) {
-    DeviceScope scope(driver_, import->on->number());
-    if (!scope.status().ok()) return false;
-    import->on->sharing().pay_imported(import->held, import->kept_addresses());
-    const Status s = take_apart(*import);
-    if (s.ok()) return true;
-    import->on->sharing().owe_imported(import->held, import->kept_addresses(), driver_.describe(s));
-    return false;
-  };
-  owed_.erase(std::remove_if(owed_.begin(), owed_.end(), paid), owed_.end());
+  owed_.settle();
 }
 
 Address Ipc::open(const std::string& text, DeviceAllocator& device, Bytes* bytes) {
   IpcHandle handle = parse_handle(text.c_str());
+  if (handle.shard) {
+    throw Error(GLAKE_INVALID_ARGUMENT,
+                "this is the handle of a shard, which is read-only; glake_shard_open() opens it");
+  }
   if (server_.is_mine(handle)) {
     throw Error(GLAKE_INVALID_ARGUMENT,
                 "this process shared the block itself; use its own address");
   }
-  check_device(handle, device.number());
+  require_same_gpu(driver_, handle, device.number());
   std::unique_lock<std::mutex> lock(mutex_);
-  settle_owed();
+  owed_.settle();
   asked_.wait(lock, [&] { return asking_.count(text) == 0; });
   auto known = opened_.find(text);
   if (known != opened_.end()) {
@@ -246,12 +142,16 @@ void Ipc::end_asking(const std::string& text) {
   asked_.notify_all();
 }
 
+std::string Ipc::give_up(std::unique_ptr<Import> import) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  return owed_.give_up(std::move(import));
+}
+
 // Maps the block. The mutex is not held, because the other process may be stopped.
 std::unique_ptr<Ipc::Import> Ipc::import(const std::string& text, const IpcHandle& handle,
                                          DeviceAllocator& device) {
-  auto import = std::make_unique<Import>();
+  auto import = std::make_unique<Import>(device);
   import->text = text;
-  import->on = &device;
   import->legacy = handle.legacy;
   import->bytes = handle.bytes;
   IpcRequest request;
@@ -296,13 +196,12 @@ void Ipc::close(Address ptr) {
     --import.count;
     return;
   }
-  const int device = import.on->number();
+  const int device = import.on.number();
   DeviceScope scope(driver_, device);
   Status s = scope.status();
   if (s.ok()) s = driver_.synchronize(device);  // work may still use the block
-  if (s.ok()) s = take_apart(import);
-  bool mapped = import.mapped != 0 || (import.legacy && import.base != 0);
-  if (!s.ok() && mapped) {
+  if (s.ok()) s = import.take_apart(driver_);
+  if (!s.ok() && import.reachable()) {
     throw Error(GLAKE_DRIVER_ERROR, "the driver refused to unmap " + hex(ptr) + ": " +
                                         driver_.describe(s) + "; it stays open, try again");
   }
@@ -310,10 +209,11 @@ void Ipc::close(Address ptr) {
   std::unique_ptr<Import> closed = std::move(found->second);
   imports_.erase(found);
   if (s.ok()) return;
-  throw Error(GLAKE_MEMORY_OWED, hex(ptr) + " is closed, but " + owe(std::move(closed), s));
+  throw Error(GLAKE_MEMORY_OWED, hex(ptr) + " is closed, but " + owed_.owe(std::move(closed), s));
 }
 
 void Ipc::close() {
+  shards_.end();
   std::unique_lock<std::mutex> lock(mutex_);
   asked_.wait(lock, [this] { return asking_.empty(); });
   if (!imports_.empty()) {
@@ -321,7 +221,7 @@ void Ipc::close() {
                                             " blocks of other processes are open; "
                                             "glake_ipc_close() them before glake_shutdown()");
   }
-  settle_owed();
+  owed_.settle();
   if (!owed_.empty()) {
     throw Error(GLAKE_DRIVER_ERROR,
                 "the driver refused to give up a block of another process; try again");

@@ -6,18 +6,22 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
+#include "ipc/ipc_client.h"
 #include "ipc/ipc_server.h"
+#include "ipc/mapped_memory.h"
+#include "ipc/shards.h"
 
 namespace glake {
 
 class Ipc {
  public:
-  explicit Ipc(Driver& driver) : driver_(driver), server_(driver) {}
+  explicit Ipc(Driver& driver) : driver_(driver), server_(driver), owed_(driver) {}
   Ipc(const Ipc&) = delete;
   Ipc& operator=(const Ipc&) = delete;
 
@@ -31,43 +35,32 @@ class Ipc {
   void close(Address ptr);
   // Tries again to give back what the driver refused to take. What it refuses again stays owed.
   void settle();
+  // Memory that processes have in common and that none can write.
+  Shards& shards() { return shards_; }
   // Ends the server, which unpins the shared blocks. Throws Error while blocks of other processes
   // are open.
   void close();
 
  private:
-  struct Import {
-    // The addresses that are still reserved for a closed block, in bytes; 0 while it also holds
-    // memory.
-    Bytes kept_addresses() const { return held == 0 && base != 0 ? reserved : 0; }
+  struct Import : MappedMemory {
+    using MappedMemory::MappedMemory;
+    void unmapped() override { client.reset(); }
 
     std::string text;
-    DeviceAllocator* on = nullptr;
     uint64_t count = 1;
-    IpcFd socket;  // when it ends, the block is unpinned in its own process
-    bool legacy = false;
-    Address base = 0;    // reserved, or opened by the driver; 0: neither
-    Bytes reserved = 0;  // of a VMM block
-    Bytes mapped = 0;    // from `base` on
-    Handle handle = 0;   // imported and not yet released
-    Bytes handle_bytes = 0;
-    Bytes held = 0;    // memory of the other process, mapped or as a handle
-    Bytes offset = 0;  // of the block, from `base`
+    std::optional<IpcClient> client;  // when it ends, the block is unpinned in its own process
+    Bytes offset = 0;                 // of the block, from `base`
     Bytes bytes = 0;
   };
 
-  void check_device(const IpcHandle& handle, int device);
   std::unique_ptr<Import> import(const std::string& text, const IpcHandle& handle,
                                  DeviceAllocator& device);
   void end_asking(const std::string& text);
-  IpcReply ask(const Import& import, const IpcRequest& request, std::vector<IpcFd>* fds);
+  // Gives everything back after import() has failed. Returns a text to add to the error.
+  std::string give_up(std::unique_ptr<Import> import);
   void connect(Import& import, const IpcHandle& handle, const IpcRequest& request, IpcReply* reply);
   Status map_all(Import& import, IpcRequest request, const IpcReply& reply,
                  const std::vector<int>& grants);
-  Status take_apart(Import& import);
-  std::string give_up(std::unique_ptr<Import> import);
-  std::string owe(std::unique_ptr<Import> import, const Status& refusal);
-  void settle_owed();
 
   Driver& driver_;
   IpcServer server_;
@@ -77,7 +70,8 @@ class Ipc {
   std::condition_variable asked_;           // one of them is open, or refused
   std::map<Address, std::unique_ptr<Import>> imports_;
   std::unordered_map<std::string, Address> opened_;  // by text
-  std::vector<std::unique_ptr<Import>> owed_;        // the driver refused to take these back
+  OwedMemory owed_;
+  Shards shards_{driver_, server_};
 };
 
 }  // namespace glake

@@ -89,6 +89,18 @@ uint64_t IpcServer::number(Device& device) {
   return ++last_ * kDevices + ordinal;
 }
 
+uint64_t IpcServer::offer(int device, Handle handle, Bytes bytes) {
+  std::lock_guard<std::mutex> guard(offers_mutex_);
+  const uint64_t number = ++last_ * kDevices + static_cast<uint64_t>(device);
+  offers_[number] = {device, handle, bytes};
+  return number;
+}
+
+void IpcServer::withdraw(uint64_t number) {
+  std::lock_guard<std::mutex> guard(offers_mutex_);
+  offers_.erase(number);
+}
+
 void IpcServer::fill(IpcHandle* handle) const {
   std::lock_guard<std::mutex> guard(mutex_);
   handle->pid = pid_;
@@ -168,6 +180,8 @@ bool IpcServer::answer(Connection& connection) {
     open(connection, request, &reply);
   } else if (request.op == IpcOp::kNext && connection.device != nullptr) {
     next(connection, request.from, &reply, &fds);
+  } else if (request.op == IpcOp::kShard && connection.device == nullptr) {
+    give_shard(request.id, &reply, &fds);
   } else {
     refuse(&reply, GLAKE_INVALID_ARGUMENT,
            "this request does not fit what the connection has asked before");
@@ -210,6 +224,29 @@ void IpcServer::next(Connection& connection, uint64_t from, IpcReply* reply,
   fds->clear();
   refuse(reply, GLAKE_DRIVER_ERROR,
          "the exporting process's driver refused to export the memory: " + driver_.describe(s));
+}
+
+void IpcServer::give_shard(uint64_t number, IpcReply* reply, std::vector<IpcFd>* fds) {
+  std::lock_guard<std::mutex> guard(offers_mutex_);
+  auto found = offers_.find(number);
+  if (exiting.load() || found == offers_.end()) {
+    refuse(reply, GLAKE_INVALID_POINTER, "the shard has been closed by the process that shared it");
+    return;
+  }
+  const Offer& offer = found->second;
+  DeviceScope scope(driver_, offer.device);
+  Status s = scope.status();
+  int fd = -1;
+  if (s.ok()) s = driver_.export_fd(offer.handle, &fd);
+  if (!s.ok()) {
+    refuse(reply, GLAKE_DRIVER_ERROR,
+           "the driver refused to export a shard: " + driver_.describe(s));
+    return;
+  }
+  fds->push_back(IpcFd::open([fd] { return fd; }));
+  reply->bytes = offer.bytes;
+  reply->handle_bytes = round_up(offer.bytes, kGranule);
+  reply->handles = 1;
 }
 
 }  // namespace glake

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -27,11 +28,21 @@ class IpcServer {
   void stop();
   // A new number, by which other processes ask for a block of this device.
   uint64_t number(Device& device);
+  // Lets other processes map a whole driver allocation of `bytes` bytes until withdraw() is called.
+  // Returns its number, by which they ask.
+  uint64_t offer(int device, Handle handle, Bytes bytes);
+  // When it returns, the handle is not in use here any more, and may be released.
+  void withdraw(uint64_t number);
   // Fills in the socket and the token by which other processes ask.
   void fill(IpcHandle* handle) const;
   bool is_mine(const IpcHandle& handle) const;
 
  private:
+  struct Offer {
+    int device = 0;
+    Handle handle = 0;
+    Bytes bytes = 0;
+  };
   struct Connection {
     IpcFd socket;
     Device* device = nullptr;  // null until it has opened its block
@@ -44,6 +55,7 @@ class IpcServer {
   bool answer(Connection& connection);
   void open(Connection& connection, const IpcRequest& request, IpcReply* reply);
   void next(Connection& connection, uint64_t from, IpcReply* reply, std::vector<IpcFd>* fds);
+  void give_shard(uint64_t number, IpcReply* reply, std::vector<IpcFd>* fds);
   void end(Connection& connection);
 
   Driver& driver_;
@@ -55,6 +67,8 @@ class IpcServer {
   IpcToken token_{};
   std::atomic<uint64_t> last_{0};
   std::atomic<Device*> devices_[64] = {};
+  std::mutex offers_mutex_;  // held while a handle is exported
+  std::map<uint64_t, Offer> offers_;
   std::vector<std::unique_ptr<Connection>> connections_;  // used by the thread alone
 };
 

@@ -13,7 +13,8 @@ namespace glake {
 
 constexpr uint32_t kIpcMagic = 0x676c6b31;  // "glk1"
 
-enum class IpcOp : uint32_t { kOpen = 1, kNext = 2 };
+// kShard asks for a whole shard. One answer brings its descriptor.
+enum class IpcOp : uint32_t { kOpen = 1, kNext = 2, kShard = 3 };
 
 struct IpcRequest {
   uint32_t magic = kIpcMagic;

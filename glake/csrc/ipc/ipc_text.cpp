@@ -6,7 +6,7 @@
 namespace glake {
 namespace {
 
-constexpr const char* kPrefix = "glake-ipc-1";
+constexpr const char *kPrefix = "glake-ipc-1", *kShardPrefix = "glake-shard-1";
 constexpr size_t kMostText = 512;  // more than any handle has
 
 [[noreturn]] void refuse(const std::string& why) {
@@ -53,7 +53,7 @@ std::string hex_of(const uint8_t* bytes, size_t count) {
 }
 
 std::string format_handle(const IpcHandle& h) {
-  std::string text = kPrefix;
+  std::string text = h.shard ? kShardPrefix : kPrefix;
   for (uint64_t n : {h.pid, h.socket, h.id, h.bytes}) text += ":" + hex_number(n);
   text += ":" + hex_of(h.token.data(), h.token.size());
   text += ":" + hex_of(h.uuid.data(), h.uuid.size());
@@ -72,9 +72,14 @@ IpcHandle parse_handle(const char* text) {
       fields.back() += text[i];
     }
   }
-  if (fields[0] != kPrefix) refuse("it does not begin with glake-ipc-1");
-  if (fields.size() != 7 && fields.size() != 8) refuse("it has the wrong number of fields");
+  const bool shard = fields[0] == kShardPrefix;
+  if (!shard && fields[0] != kPrefix) {
+    refuse("it begins with neither glake-ipc-1 nor glake-shard-1");
+  }
+  if (fields.size() != 7 && (shard || fields.size() != 8))
+    refuse("it has the wrong number of fields");
   IpcHandle h;
+  h.shard = shard;
   h.pid = read_number(fields[1]);
   h.socket = read_number(fields[2]);
   h.id = read_number(fields[3]);

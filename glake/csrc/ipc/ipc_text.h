@@ -16,9 +16,10 @@ struct IpcHandle {
   uint64_t pid = 0;     // of the exporting process; part of its socket's name
   uint64_t socket = 0;  // the random part of its socket's name
   IpcToken token{};     // the exporting process answers only requests that have it
-  uint64_t id = 0;      // of the block
+  uint64_t id = 0;      // of the block, or of the shard
   Bytes bytes = 0;
-  DeviceUuid uuid{};  // of the device the memory is on
+  DeviceUuid uuid{};   // of the device the memory is on
+  bool shard = false;  // of a shard (ipc/shards.h)
   bool legacy = false;
   LegacyHandle driver_handle{};
 };

@@ -16,6 +16,7 @@ struct Tensor {
   uint64_t byte_offset;
 };
 constexpr int32_t kCuda = 2;
+constexpr uint64_t kReadOnly = 1;  // a flag of Versioned
 constexpr uint8_t kUnsigned = 1;
 
 struct Legacy {
@@ -75,13 +76,16 @@ struct Export {
 };
 
 template <typename Managed>
-py::object capsule(const py::object& owner, void* data, size_t bytes, int device) {
+py::object capsule(const py::object& owner, void* data, size_t bytes, int device, bool read_only) {
   auto made = std::make_unique<Export<Managed>>();
   made->shape[0] = static_cast<int64_t>(bytes);
   made->managed.tensor = {data, kCuda, device, 1, kUnsigned, 8, 1, made->shape, made->strides, 0};
   made->managed.context = made.get();
   made->managed.deleter = &Export<Managed>::end;
-  if constexpr (std::is_same_v<Managed, Versioned>) made->managed.major = 1;
+  if constexpr (std::is_same_v<Managed, Versioned>) {
+    made->managed.major = 1;
+    made->managed.flags = read_only ? kReadOnly : 0;
+  }
   PyObject* capsule =
       PyCapsule_New(&made->managed, Names<Managed>::fresh, &Export<Managed>::unused);
   if (capsule == nullptr) throw py::error_already_set();
@@ -96,12 +100,15 @@ void bind_dlpack(py::module_& module) {
   module.def(
       "dlpack",
       [](const py::object& owner, const py::int_& ptr, const py::int_& bytes,
-         const py::int_& device, bool versioned) {
+         const py::int_& device, bool versioned, bool read_only) {
         void* data = to_block(ptr);
-        return versioned ? capsule<Versioned>(owner, data, to_bytes(bytes), to_device(device))
-                         : capsule<Legacy>(owner, data, to_bytes(bytes), to_device(device));
+        const size_t size = to_bytes(bytes);
+        const int on = to_device(device);
+        return versioned ? capsule<Versioned>(owner, data, size, on, read_only)
+                         : capsule<Legacy>(owner, data, size, on, read_only);
       },
       py::arg("owner"), py::arg("ptr"), py::arg("bytes"), py::arg("device"), py::arg("versioned"),
+      py::arg("read_only") = false,
       "A DLPack capsule of the bytes, which holds `owner` until its consumer is done.");
 }
 

@@ -14,19 +14,23 @@ py::int_ allocate_contiguous(const py::int_& bytes, const py::int_& device, cons
   return from_pointer(block);
 }
 
-std::string share(const py::int_& ptr) {
+// `share` is glake_ipc_share() or glake_shard_share().
+template <size_t (*share)(void*, char*, size_t)>
+std::string shared_text(const py::int_& ptr) {
   std::string text(640, '\0');
-  size_t length = released(glake_ipc_share, to_block(ptr), &text[0], text.size());
+  size_t length = released(share, to_block(ptr), &text[0], text.size());
   if (length == 0) raise_last();
   text.resize(length);
   return text;
 }
 
+// `open` is glake_ipc_open() or glake_shard_open().
+template <void* (*open)(const char*, int, size_t*)>
 py::tuple open_shared(const std::string& handle, const py::int_& device) {
   // A NUL in the text would end it early for C. C gets "" instead, and refuses that.
   size_t bytes = 0;
   std::string text = handle.find('\0') == std::string::npos ? handle : "";
-  void* block = released(glake_ipc_open, text.c_str(), to_device(device), &bytes);
+  void* block = released(open, text.c_str(), to_device(device), &bytes);
   if (block == nullptr) raise_last();
   return py::make_tuple(from_pointer(block), bytes);
 }
@@ -35,6 +39,35 @@ py::int_ allocate_host(const py::int_& bytes) {
   void* block = released(glake_host_malloc, to_bytes(bytes));
   if (block == nullptr) raise_last();
   return from_pointer(block);
+}
+
+py::int_ create_shard(const py::int_& bytes, const py::int_& device) {
+  void* shard = released(glake_shard_create, to_bytes(bytes), to_device(device));
+  if (shard == nullptr) raise_last();
+  return from_pointer(shard);
+}
+
+py::bytes device_uuid(const py::int_& device) {
+  unsigned char uuid[16];
+  check(released(glake_device_uuid, to_device(device), &uuid[0]));
+  return {reinterpret_cast<const char*>(uuid), sizeof uuid};
+}
+
+void bind_shards(py::module_& module) {
+  module.def("shard_create", &create_shard, py::arg("bytes"), py::arg("device") = 0,
+             "Address of a new shard, which may be written until it is sealed.");
+  module.def(
+      "shard_seal", [](const py::int_& ptr) { check(released(glake_shard_seal, to_block(ptr))); },
+      py::arg("ptr"), "Makes a shard read-only for good, after the device's work.");
+  module.def("shard_share", &shared_text<glake_shard_share>, py::arg("ptr"),
+             "The text by which other processes open a sealed shard.");
+  module.def("shard_open", &open_shared<glake_shard_open>, py::arg("handle"), py::arg("device") = 0,
+             "(address, bytes) of another process's shard, mapped here read-only.");
+  module.def(
+      "shard_close", [](const py::int_& ptr) { check(released(glake_shard_close, to_block(ptr))); },
+      py::arg("ptr"), "Closes a shard here, once it was closed as often as opened.");
+  module.def("device_uuid", &device_uuid, py::arg("device") = 0,
+             "The 16 bytes that tell the GPU from all others.");
 }
 
 void bind_host(py::module_& module) {
@@ -82,13 +115,14 @@ void bind_sharing(py::module_& module) {
   module.def(
       "unpin", [](const py::int_& ptr) { check(released(glake_unpin, to_block(ptr))); },
       py::arg("ptr"), "Ends one pin of a block, which may have been freed.");
-  module.def("ipc_share", &share, py::arg("ptr"),
+  module.def("ipc_share", &shared_text<glake_ipc_share>, py::arg("ptr"),
              "The text by which other processes open a block.");
-  module.def("ipc_open", &open_shared, py::arg("handle"), py::arg("device") = 0,
+  module.def("ipc_open", &open_shared<glake_ipc_open>, py::arg("handle"), py::arg("device") = 0,
              "(address, bytes) of another process's block, mapped here.");
   module.def(
       "ipc_close", [](const py::int_& ptr) { check(released(glake_ipc_close, to_block(ptr))); },
       py::arg("ptr"), "Closes a block, and unmaps it once it was closed as often as opened.");
+  bind_shards(module);
   bind_host(module);
 }
 

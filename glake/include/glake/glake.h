@@ -390,6 +390,25 @@ GLAKE_API void* glake_ipc_open(const char* handle, int device, size_t* bytes);
  * it is closed, but the driver refused to take some of it back. glake tries that again later. */
 GLAKE_API int glake_ipc_close(void* ptr);
 
+/* Shards: memory that processes of one user have in common, and that none of them can write. A
+ * shard is one driver allocation. It is in no heap, and does not count against the limit.
+ * glake_shard_create() makes one of at least `bytes`, which its process may write until it calls
+ * glake_shard_seal(). That waits for the device's work, and makes the shard read-only for good. If
+ * the driver refuses, the shard stays writable. */
+GLAKE_API void* glake_shard_create(size_t bytes, int device);
+GLAKE_API int glake_shard_seal(void* ptr);
+/* Writes the text by which other processes open a sealed shard, and returns its length; 0 on
+ * failure. A process that has opened a shard may share it, too. */
+GLAKE_API size_t glake_shard_share(void* ptr, char* handle, size_t capacity);
+/* Maps another process's shard, read-only. The same handle gives the same address. Close it as
+ * often as it was opened. */
+GLAKE_API void* glake_shard_open(const char* handle, int device, size_t* bytes);
+/* Closes a shard that was made or opened here, after the device's work. Others keep what they have
+ * open, also where this process made it. Errors are those of glake_ipc_close(). */
+GLAKE_API int glake_shard_close(void* ptr);
+/* Writes the 16 bytes by which the driver tells the GPU from all others; zeros if it cannot. */
+GLAKE_API int glake_device_uuid(int device, unsigned char uuid[16]);
+
 /* Pinned host memory, which every device can reach. It is cached, and reused once the recorded work
  * on it is complete. */
 GLAKE_API void* glake_host_malloc(size_t bytes);

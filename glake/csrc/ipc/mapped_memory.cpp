@@ -1,0 +1,60 @@
+#include "ipc/mapped_memory.h"
+
+#include <algorithm>
+
+#include "driver/device_scope.h"
+
+namespace glake {
+
+Status MappedMemory::take_apart(Driver& driver) {
+  Status s;
+  if (legacy) {
+    if (base != 0) s = driver.close_legacy(base);
+    if (s.ok()) base = 0;
+  } else {
+    if (mapped != 0) s = driver.unmap(base, mapped);
+    if (s.ok()) mapped = 0;
+  }
+  if (!s.ok()) return s;
+  held = handle != 0 ? handle_bytes : 0;
+  unmapped();
+  if (handle != 0) s = driver.release(handle);
+  if (!s.ok()) return s;
+  handle = 0;
+  held = 0;
+  if (base != 0) s = driver.free_range(base, reserved);
+  if (s.ok()) base = 0;
+  return s;
+}
+
+std::string OwedMemory::give_up(std::unique_ptr<MappedMemory> memory) {
+  const Status s = memory->take_apart(driver_);
+  return s.ok() ? "" : ". Besides, " + owe(std::move(memory), s);
+}
+
+std::string OwedMemory::owe(std::unique_ptr<MappedMemory> memory, const Status& refusal) {
+  const Bytes addresses = memory->kept_addresses();
+  const std::string what = memory->held != 0
+                               ? size_text(memory->held) + " of memory (glake.owed_bytes)"
+                               : size_text(addresses) + " of addresses";
+  memory->on.sharing().owe_imported(memory->held, addresses, driver_.describe(refusal));
+  owed_.push_back(std::move(memory));
+  return "the driver refused to take back " + what + ": " + driver_.describe(refusal) +
+         ". Emptying the cache (torch.cuda.empty_cache(), glake_empty_cache()), the next opening "
+         "and the end of the process try again";
+}
+
+void OwedMemory::settle() {
+  auto paid = [this](const std::unique_ptr<MappedMemory>& memory) {
+    DeviceScope scope(driver_, memory->on.number());
+    if (!scope.status().ok()) return false;
+    memory->on.sharing().pay_imported(memory->held, memory->kept_addresses());
+    const Status s = memory->take_apart(driver_);
+    if (s.ok()) return true;
+    memory->on.sharing().owe_imported(memory->held, memory->kept_addresses(), driver_.describe(s));
+    return false;
+  };
+  owed_.erase(std::remove_if(owed_.begin(), owed_.end(), paid), owed_.end());
+}
+
+}  // namespace glake

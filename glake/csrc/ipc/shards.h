@@ -1,0 +1,67 @@
+// Shards: memory that processes of one user have in common, and that none of them can write. Equal
+// weights of several processes lie in shards (docs/deduplication.md). A shard is one driver
+// allocation. Its maker fills it and seals it. From then on every mapping of it is read-only, and
+// each process that has it open can give it to others. So it lives as long as any of them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "ipc/ipc_server.h"
+#include "ipc/mapped_memory.h"
+
+namespace glake {
+
+class Shards {
+ public:
+  Shards(Driver& driver, IpcServer& server) : driver_(driver), server_(server), owed_(driver) {}
+  Shards(const Shards&) = delete;
+  Shards& operator=(const Shards&) = delete;
+
+  // A new shard of at least `bytes`, which only this process has and may write. Throws Error:
+  // GLAKE_OUT_OF_MEMORY, GLAKE_INVALID_ARGUMENT (the driver cannot export memory),
+  // GLAKE_DRIVER_ERROR.
+  Address create(DeviceAllocator& device, Bytes bytes);
+  // Makes the shard read-only, after the device's work. Throws Error. The shard stays writable
+  // then.
+  void seal(Address ptr);
+  // The text by which other processes open a sealed shard. Throws Error.
+  std::string share(Address ptr);
+  // Maps another process's shard, read-only. The same text gives the same address. Throws Error as
+  // Ipc::open() does.
+  Address open(const std::string& text, DeviceAllocator& device, Bytes* bytes);
+  // Closes a shard that was created or opened here, after the device's work. Other processes keep
+  // it. Throws Error.
+  void close(Address ptr);
+
+  void settle();  // tries again to give back what the driver refused to take
+  // Throws Error while shards are open, or the driver refuses to take something back.
+  void end();
+
+ private:
+  struct Shard : MappedMemory {
+    using MappedMemory::MappedMemory;
+    std::string text;  // by which it was opened; empty: this process made it
+    uint64_t count = 1;
+    Bytes bytes = 0;
+    bool sealed = false;
+    uint64_t offer = 0;  // its number at the server; 0: this process has not shared it
+  };
+
+  Shard& find(Address ptr);
+  Status build(Shard& shard, int fd);
+  Status grant(Shard& shard);
+  Address keep(std::unique_ptr<Shard> shard, int fd, const std::string& what);
+
+  Driver& driver_;
+  IpcServer& server_;
+  std::mutex mutex_;  // guards the shards; held while one is made, opened or closed
+  std::map<Address, std::unique_ptr<Shard>> shards_;
+  std::unordered_map<std::string, Address> opened_;  // by text
+  OwedMemory owed_;
+};
+
+}  // namespace glake
