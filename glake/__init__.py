@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from glake import typing as typing
     from glake.allocator.buffer import Buffer, empty
     from glake.allocator.debug import check, findings, tag
+    from glake.allocator.deduplication import Deduplicated, deduplicate
     from glake.allocator.emulation import covered_share
     from glake.allocator.headroom import Headroom, headroom
     from glake.allocator.kv_cache import KVCache
@@ -77,6 +78,8 @@ _HOME = {
     "TransformersCache": ("glake.allocator.transformers_cache", "TransformersCache"),
     "VirtualBuffer": ("glake.allocator.virtual", "VirtualBuffer"),
     "reserve": ("glake.allocator.virtual", "reserve"),
+    "Deduplicated": ("glake.allocator.deduplication", "Deduplicated"),
+    "deduplicate": ("glake.allocator.deduplication", "deduplicate"),
     "Headroom": ("glake.allocator.headroom", "Headroom"),
     "headroom": ("glake.allocator.headroom", "headroom"),
     "Region": ("glake.allocator.regions", "Region"),
@@ -149,6 +152,7 @@ __all__ = [
     "CopyFailed",
     "CopyRefused",
     "Corrupted",
+    "Deduplicated",
     "DriverAbsent",
     "DriverError",
     "Forked",
@@ -177,6 +181,7 @@ __all__ = [
     "close_shared",
     "contiguous",
     "covered_share",
+    "deduplicate",
     "dry_run",
     "dump_snapshot",
     "empty",

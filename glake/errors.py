@@ -66,8 +66,9 @@ class GlakeError(Exception):
 
     Attributes:
         status: its glake_status of glake.h.
-        begun: of an error of copy_batch(): the Transfer of copies that had begun by then; else
-            None.
+        begun: of an error of copy_batch(): the Transfer of copies that had begun by then. Of an
+            error of deduplicate(): the Deduplicated of weights that could not be made private
+            again, which are as before in all else. Else None.
     """
 
     status = 10

@@ -9,6 +9,8 @@ import fcntl
 import os
 import secrets
 import stat
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from glake.errors import FileFailed
@@ -73,6 +75,16 @@ def write_whole(file: Path, content: str | bytes, mode: int = 0o600) -> None:
         raise
     finally:
         part.unlink(missing_ok=True)
+
+
+def user_folder(name: str, environ: Mapping[str, str] | None = None) -> Path:
+    """The folder in which processes of this user meet: `name` in $XDG_RUNTIME_DIR, else `name`-UID
+    in the folder for temporary files. It may not exist, and not_private() must check it."""
+    environ = os.environ if environ is None else environ
+    base = environ.get("XDG_RUNTIME_DIR", "")
+    if base.startswith("/") and os.path.isdir(base):
+        return Path(base) / name
+    return Path(tempfile.gettempdir()) / f"{name}-{os.geteuid()}"
 
 
 def failed(error: OSError | ValueError, path: str | os.PathLike[str]) -> FileFailed:

@@ -66,6 +66,11 @@ class DeviceMemory:
         _C.stream_wait(self.device, stream, self.stream)
 
     @property
+    def read_only(self) -> bool:
+        """Whether nothing may write the bytes."""
+        return False
+
+    @property
     def ptr(self) -> int:
         """The first address.
 
@@ -153,7 +158,8 @@ class DeviceMemory:
             copy: None or False.
 
         Raises:
-            InvalidArgument: another value, or no pair of numbers.
+            InvalidArgument: another value, or no pair of numbers; or the memory is read-only, and
+                an older version is asked for.
             InvalidDevice: `dl_device` is not this GPU.
             InvalidPointer: it was freed.
         """
@@ -170,17 +176,22 @@ class DeviceMemory:
         if consumer is None or consumer == 0 or consumer < -1:
             raise InvalidArgument(f"DLPack stream {stream!r}: None, -1, 1, 2 or a handle")
         with self._lock:
+            if self.read_only and version[0] < 1:
+                raise InvalidArgument(
+                    "these bytes are read-only, which only DLPack 1.0 and later can say: pass "
+                    "max_version=(1, 0)"
+                )
             if consumer != -1 and consumer != (self.stream or 1):
                 self._lend(consumer)
-            export = self._export()
-            return _C.dlpack(export, self.ptr, self.nbytes, self.device, version[0] >= 1)
+            export, newer = self._export(), version[0] >= 1
+            return _C.dlpack(export, self.ptr, self.nbytes, self.device, newer, self.read_only)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, object]:
         return {
             "shape": (self.nbytes,),
             "typestr": "|u1",
-            "data": (self.ptr, False),
+            "data": (self.ptr, self.read_only),
             "strides": None,
             "version": 3,
             "stream": self.stream or 1,
@@ -233,7 +244,38 @@ class Buffer(DeviceMemory):
         kind = _KINDS[contiguous if isinstance(contiguous, str) else flag("contiguous", contiguous)]
         super().__init__(size("a buffer", nbytes, 1), device, stream)
         _free_unused()
+        self._contiguous = kind
+        self._home: object = None
         self._ptr = _allocate(self.nbytes, self.device, self.stream, kind)
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the bytes lie in memory that other processes have too (glake.deduplicate())."""
+        return self._home is not None
+
+    def _exported(self) -> int:
+        """How many arrays that were made of it through DLPack are alive."""
+        return len(self._exports)
+
+    def _move(self, ptr: int, home: object) -> None:
+        """Lets the buffer stand for bytes at another address, which `home` keeps there, and frees
+        its block."""
+        with self._lock:
+            former, self._ptr = self.ptr, ptr
+            own, self._home = self._home is None, home
+        if own:
+            _let_go(former)
+
+    def _move_back(self, fill: Callable[[int], None]) -> None:
+        """Gives the buffer a block of its own again. `fill` is called with its address first."""
+        block = _allocate(self.nbytes, self.device, self.stream, self._contiguous)
+        try:
+            fill(block)
+        except BaseException:
+            _let_go(block)
+            raise
+        with self._lock:
+            self._ptr, self._home = block, None
 
     def record_stream(self, stream: Stream) -> None:
         """Says that work of this stream uses the block.
@@ -250,21 +292,27 @@ class Buffer(DeviceMemory):
         handle = stream_handle(stream)
         with self._lock:
             ptr = self.ptr
-            _C.stream_may_end(self.device, handle)
-            _C.record_stream(ptr, handle)
+            if self._home is None:  # the end of a shard waits for the whole device
+                _C.stream_may_end(self.device, handle)
+                _C.record_stream(ptr, handle)
 
     def _lend(self, stream: int) -> None:
         super()._lend(stream)
-        _C.record_stream(self.ptr, stream)
+        if self._home is None:
+            _C.record_stream(self.ptr, stream)
 
     def _release(self, ptr: int) -> None:
-        _C.free(ptr)
+        if self._home is not None:
+            self._home = None
+        else:
+            _C.free(ptr)
 
     def _is_there(self, ptr: int) -> bool:
         return is_block(ptr)
 
     def _drop(self, ptr: int) -> None:
-        _let_go(ptr)
+        if self._home is None:
+            _let_go(ptr)
 
 
 def empty(

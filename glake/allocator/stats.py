@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 def stats(device: Device = 0) -> dict[str, int]:
     """The device's statistics: PyTorch's names (torch.cuda.memory_stats) and glake's own.
 
-    Four groups are of the whole process, whatever the device. `glake.host.` is about pinned memory
-    of glake's pool. `glake.transfer.` and `glake.files.` are about the engines' copies, reads and
-    writes, and are 0 while there is no engine. `glake.integrations.` says what each hook has done.
+    Five groups are of the whole process, whatever the device. `glake.host.` is about pinned memory
+    of glake's pool. `glake.deduplication.` is about what deduplicate() has shared.
+    `glake.transfer.` and `glake.files.` are about the engines' copies, reads and writes, and are 0
+    while there is no engine. `glake.integrations.` says what each hook has done.
 
     Args:
         device: 0, "cuda:0" or a torch.device.
@@ -32,11 +33,14 @@ def stats(device: Device = 0) -> dict[str, int]:
     Raises:
         GlakeError: there is no such device or no driver, or this is a forked child.
     """
+    from glake.allocator import deduplication
     from glake.transfer import files
 
     found = dict(_C.stats(device_number(device)))
     found |= {f"glake.host.{name}": value for name, value in _C.host_stats().items()}
     found |= {f"glake.transfer.{name}": value for name, value in _copied().items()}
+    shared = deduplication.totals()
+    found |= {f"glake.deduplication.{name}": value for name, value in shared.items()}
     found |= {f"glake.files.{name}": value for name, value in files.stats().items()}
     for source in _sources:
         found |= source()

@@ -69,6 +69,17 @@ _HOST = {
     "allocated_bytes.current": Metric("host_allocated_bytes", "Bytes of live pinned blocks."),
     "reserved_bytes.current": Metric("host_reserved_bytes", "Pinned host memory held."),
 }
+_SHARED = {
+    "mapped_bytes": Metric("deduplication_mapped_bytes", "Shards that this process has mapped."),
+    "shards": Metric("deduplication_shards", "How many there are."),
+    "published_bytes": Metric(
+        "deduplication_published_bytes", "Weights put into new shards.", True
+    ),
+    "found_bytes": Metric("deduplication_found_bytes", "Weights that were there already.", True),
+    "given_back_bytes": Metric(
+        "deduplication_given_back_bytes", "Private memory that was freed for that.", True
+    ),
+}
 
 _TRANSFER = {
     "transfers": Metric("transfers", "Copies over several paths.", counter=True),
@@ -125,7 +136,13 @@ _READABLE = Metric(
 
 def metrics() -> list[Metric]:
     """All metrics, in the order of read()."""
-    found = [*_ALLOCATOR.values(), _DRIVER_CALLS, *_HOST.values(), *_TRANSFER.values()]
+    found = [
+        *_ALLOCATOR.values(),
+        _DRIVER_CALLS,
+        *_HOST.values(),
+        *_SHARED.values(),
+        *_TRANSFER.values(),
+    ]
     found += [*_PATH.values(), _PATH_STATE, _QUARANTINED]
     found += [metric for metric, _ in (*_FILES.values(), *_NODES.values())]
     return list({metric.name: metric for metric in [*found, _READABLE]}.values())
@@ -143,6 +160,7 @@ class Reading:
         parts: dict[str, Callable[[Any], None]] = {
             "allocator": self._allocator,
             "host": _host,
+            "deduplication": _deduplication,
             "transfer": _transfer,
             "files": _files,
             "nodes": _nodes,
@@ -200,6 +218,13 @@ def _host(give: Any) -> None:
     stats = core.host_stats() if core is not None else {}
     if stats:
         _plain(give, _HOST, stats)
+
+
+def _deduplication(give: Any) -> None:
+    module = sys.modules.get("glake.allocator.deduplication")
+    totals = module.totals() if module is not None else {}
+    if totals.get("published_bytes") or totals.get("found_bytes"):
+        _plain(give, _SHARED, totals)
 
 
 def _transfer(give: Any) -> None:

@@ -14,7 +14,6 @@ import json
 import os
 import socket
 import struct
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,11 +28,7 @@ _LONGEST = 107  # the most bytes of a socket's path
 
 def place(environ: Mapping[str, str] | None = None) -> Path:
     """The path of the directory, which may not exist."""
-    environ = os.environ if environ is None else environ
-    base = environ.get("XDG_RUNTIME_DIR", "")
-    if base.startswith("/") and os.path.isdir(base):
-        return Path(base) / "glake-relay"
-    return Path(tempfile.gettempdir()) / f"glake-relay-{os.geteuid()}"
+    return files.user_folder("glake-relay", environ)
 
 
 def private(where: Path | None = None) -> Path:

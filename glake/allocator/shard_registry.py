@@ -1,0 +1,119 @@
+"""Where processes of one user find each other's shards: a private folder.
+
+`$XDG_RUNTIME_DIR/glake-shards`, else `glake-shards-UID` in the directory for temporary files. A
+shard has a KEY, a hash of its contents and of its GPU, and two files: KEY.json, with the texts by
+which it can be opened, and KEY.lock, which a process locks while it looks for the shard and makes
+it. So of several processes only one makes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+
+from glake import files
+from glake.errors import BusyTimeout, InvalidArgument
+
+PATIENCE_S = 300.0  # for another process that hashes and makes the same shard
+_PAUSE_S = 0.005
+
+
+class Registry:
+    """The folder, which is made if there is none."""
+
+    def __init__(self) -> None:
+        """Raises InvalidArgument if the folder is not private to this user."""
+        self.folder = files.user_folder("glake-shards")
+        try:
+            problem = files.not_private(self.folder)
+        except OSError as error:
+            problem = f"no private folder at {self.folder}: {error.strerror}"
+        if problem:
+            raise InvalidArgument(f"{problem}; remove it, or set XDG_RUNTIME_DIR")
+
+    @contextlib.contextmanager
+    def locked(self, key: str, patience: float = PATIENCE_S) -> Iterator[None]:
+        """Holds the lock of a key. Raises BusyTimeout if another process has it for so long."""
+        end = time.monotonic() + patience
+        held = self._lock(key)
+        while held is None:
+            if time.monotonic() > end:
+                raise BusyTimeout(
+                    f"another process has held {self.folder / key}.lock for {patience:g} s while "
+                    "it makes the same shard; is it stopped? End it, and try again"
+                )
+            time.sleep(_PAUSE_S)
+            held = self._lock(key)
+        try:
+            yield
+        finally:
+            os.close(held)
+
+    def texts(self, key: str) -> list[str]:
+        """The texts by which the shard may be opened. A file that cannot be read has none."""
+        try:
+            found = json.loads((self.folder / f"{key}.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return []
+        valid = isinstance(found, list) and all(isinstance(text, str) for text in found)
+        return found if valid else []
+
+    def store(self, key: str, texts: list[str]) -> None:
+        """Replaces the texts. The caller has the lock of the key. Raises FileFailed."""
+        file = self.folder / f"{key}.json"
+        try:
+            if texts:
+                files.write_whole(file, json.dumps(texts))
+            else:
+                file.unlink(missing_ok=True)
+        except OSError as error:
+            raise files.failed(error, file) from error
+
+    def tidy(self) -> None:
+        """Removes the files of shards that only ended processes had."""
+        for file in self.folder.glob("*.lock"):
+            key = file.stem
+            if any(map(_lives, self.texts(key))):
+                continue
+            held = self._lock(key)
+            if held is None:
+                continue
+            try:
+                if not any(map(_lives, self.texts(key))):
+                    self.store(key, [])
+                    file.unlink(missing_ok=True)
+            finally:
+                os.close(held)
+
+    def _lock(self, key: str) -> int | None:
+        """The descriptor of the lock; None: another process has it."""
+        file = self.folder / f"{key}.lock"
+        held = files.lock(file)
+        if held is None:
+            return None
+        # tidy() of another process may have removed the file before it was locked here. A later
+        # process would then lock a new one.
+        try:
+            found, there = os.fstat(held), os.stat(file)
+        except FileNotFoundError:
+            there = None
+        if there is not None and os.path.samestat(found, there):
+            return held
+        fcntl.flock(held, fcntl.LOCK_UN)
+        os.close(held)
+        return None
+
+
+def _lives(text: str) -> bool:
+    """Whether the process that wrote the text may be alive. Its number is the second field."""
+    try:
+        os.kill(int(text.split(":")[1], 16), 0)
+    except PermissionError:
+        return True
+    except (OSError, ValueError, IndexError, OverflowError):
+        return False
+    return True

@@ -1,0 +1,272 @@
+"""Shards of weights: packed, hashed, shared with other processes, and found again."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from glake import _C
+from glake.allocator.shard_registry import Registry
+from glake.allocator.weights import Weight
+from glake.errors import (
+    GlakeError,
+    InvalidArgument,
+    InvalidDevice,
+    InvalidPointer,
+    MemoryOwed,
+    OutOfMemory,
+)
+
+ALIGN = 512  # bytes: where a storage may begin, as in glake's arenas
+PIECE = 8 << 20  # bytes that are hashed at once, of two pinned buffers
+_VERSION = b"glake-shard-1"  # part of every hash: changes when the layout of shards does
+
+_left: deque[int] = deque()  # shards that could not be closed yet
+
+
+class Shard:
+    """A shard that this process has mapped. It is closed when nothing holds it any more: no tensor
+    or buffer that lies in it."""
+
+    def __init__(self, ptr: int, device: int, nbytes: int, key: str) -> None:
+        """Takes over a shard that is open at `ptr`."""
+        self.ptr, self.device, self.nbytes, self.key = ptr, device, nbytes, key
+        # At exit the driver takes the memory back with the process.
+        weakref.finalize(self, _close, ptr).atexit = False
+
+
+def _close(ptr: int) -> None:
+    try:
+        _C.shard_close(ptr)
+    except (MemoryOwed, InvalidPointer):  # closed; the core tries the rest again
+        pass
+    except GlakeError:  # a stream is being captured, or the driver refuses: later
+        _left.append(ptr)
+
+
+def close_left() -> None:
+    """Tries again to close shards that nothing holds."""
+    for _ in range(len(_left)):
+        with contextlib.suppress(IndexError):  # another thread was faster
+            _close(_left.popleft())
+
+
+@dataclass
+class Part:
+    """Equal weights, and where they lie in their shard."""
+
+    digest: bytes
+    weights: list[Weight]
+    offset: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of one of the weights."""
+        return self.weights[0].nbytes
+
+
+@dataclass
+class Content:
+    """What one shard holds, or will hold."""
+
+    device: int
+    parts: list[Part] = field(default_factory=list)
+    nbytes: int = 0
+
+    def add(self, part: Part) -> None:
+        """Puts the part behind the others."""
+        part.offset = -(-self.nbytes // ALIGN) * ALIGN
+        self.parts.append(part)
+        self.nbytes = part.offset + part.nbytes
+
+    def key(self) -> str:
+        """A hash of the contents, their places and the GPU."""
+        uuid = _C.device_uuid(self.device)
+        if not any(uuid):
+            raise InvalidDevice(
+                f"the driver does not tell cuda:{self.device} from other GPUs, so that no shard "
+                "can be known to be on it"
+            )
+        digest = hashlib.sha256(_VERSION + uuid)
+        for part in self.parts:
+            digest.update(part.offset.to_bytes(8, "little") + part.digest)
+        return digest.hexdigest()
+
+
+def plan(weights: Iterable[Weight], shard_size: int) -> list[Content]:
+    """Hashes the weights, and divides them into shards in their order. Of equal weights of one GPU
+    only the first takes room."""
+    parts: dict[tuple[int, bytes], Part] = {}
+    contents: list[Content] = []
+    last: dict[int, Content] = {}
+    reader = Reader()
+    for weight in weights:
+        digest = reader.digest(weight.layout, weight.device, weight.address, weight.nbytes)
+        known = parts.get((weight.device, digest))
+        if known is not None:
+            known.weights.append(weight)
+            continue
+        part = parts[weight.device, digest] = Part(digest, [weight])
+        content = last.get(weight.device)
+        if content is None or content.nbytes + ALIGN + part.nbytes > shard_size:
+            content = last[weight.device] = Content(weight.device)
+            contents.append(content)
+        content.add(part)
+    return contents
+
+
+class Reader:
+    """Hashes GPU memory by two pinned buffers: while one is hashed, the next bytes arrive in the
+    other."""
+
+    def __init__(self) -> None:
+        """Takes the buffers from glake's host pool, to which they return with this object."""
+        from glake.transfer.host import pinned_block
+
+        self._buffers = [pinned_block(PIECE) for _ in range(2)]
+
+    def digest(self, layout: str, device: int, address: int, nbytes: int) -> bytes:
+        """The hash of the bytes, and of what they mean."""
+        digest = hashlib.sha256(_VERSION + layout.encode() + b"\0")
+        for piece in self._pieces(device, address, nbytes):
+            digest.update(piece)
+        return digest.digest()
+
+    def _pieces(self, device: int, address: int, nbytes: int) -> Iterator[memoryview]:
+        under_way: tuple[Any, memoryview] | None = None
+        try:
+            for turn, begin in enumerate(range(0, nbytes, PIECE)):
+                size = min(PIECE, nbytes - begin)
+                memory, there = self._buffers[turn % 2]
+                transfer = start_copy(there, -1, address + begin, device, size)
+                if under_way is not None:
+                    under_way[0].wait()
+                    yield under_way[1]
+                under_way = transfer, memoryview(memory)[:size]
+            if under_way is not None:
+                under_way[0].wait()
+                yield under_way[1]
+        finally:
+            # After an error a copy may still write into a buffer.
+            if under_way is not None:
+                with contextlib.suppress(GlakeError):
+                    under_way[0].wait()
+
+
+def start_copy(dst: int, dst_device: int, src: int, src_device: int, nbytes: int) -> Any:
+    """Starts a copy after the work of the GPU's legacy default stream. Device -1 is pinned host
+    memory."""
+    from glake.transfer import Raw, copy
+
+    gpu = max(dst_device, src_device)
+    return copy(Raw(dst, nbytes, dst_device), Raw(src, nbytes, src_device), stream=(gpu, 0))
+
+
+class Shelf:
+    """The shards that this process has mapped, and where in them each weight lies."""
+
+    def __init__(self) -> None:
+        """Holds nothing yet. It keeps no shard alive."""
+        self._shards: weakref.WeakValueDictionary[str, Shard] = weakref.WeakValueDictionary()
+        self._places: dict[tuple[int, bytes], tuple[weakref.ref[Shard], int]] = {}
+
+    def contains(self, address: int) -> bool:
+        """Whether the address is in one of the shards."""
+        return any(each.ptr <= address < each.ptr + each.nbytes for each in self._shards.values())
+
+    def find(self, content: Content) -> list[tuple[Part, Shard, int]] | None:
+        """The place of each part, if this process has all of them in shards already."""
+        places = []
+        for part in content.parts:
+            reference, offset = self._places.get((content.device, part.digest), (None, 0))
+            shard = reference() if reference is not None else None
+            if shard is None:
+                return None
+            places.append((part, shard, offset))
+        return places
+
+    def keep(self, content: Content, shard: Shard) -> list[tuple[Part, Shard, int]]:
+        """Notes the shard. Returns the place of each part."""
+        self._places = {key: place for key, place in self._places.items() if place[0]() is not None}
+        self._shards[shard.key] = shard
+        for part in content.parts:
+            self._places[content.device, part.digest] = weakref.ref(shard), part.offset
+        return [(part, shard, part.offset) for part in content.parts]
+
+    def bytes(self) -> int:
+        """The bytes of all shards that are mapped here."""
+        return sum(each.nbytes for each in self._shards.values())
+
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._shards)
+
+
+def obtain(content: Content, registry: Registry) -> tuple[Shard, bool]:
+    """Opens the shard with this content, or makes it. Returns it, and whether it was there."""
+    key = content.key()
+    with registry.locked(key):
+        texts = registry.texts(key)
+        ptr, valid = _open_any(texts, content)
+        found = ptr is not None
+        if ptr is None:
+            ptr = _made(content)
+        shard = Shard(ptr, content.device, content.nbytes, key)
+        # Every process that has the shard can give it on, so that it outlives its maker.
+        registry.store(key, [*valid, _C.shard_share(ptr)])
+    return shard, found
+
+
+def _open_any(texts: list[str], content: Content) -> tuple[int | None, list[str]]:
+    """The address of the shard by the first text that works; None: no text does. Also the texts
+    without those that were tried in vain."""
+    for count, text in enumerate(texts):
+        try:
+            ptr, nbytes = _C.shard_open(text, content.device)
+        except (InvalidPointer, InvalidArgument, InvalidDevice):
+            continue  # its process is gone or has closed it, or nobody wrote such a text
+        if nbytes == content.nbytes:
+            return ptr, texts[count:]
+        _close(ptr)
+    return None, []
+
+
+def _made(content: Content) -> int:
+    """A new sealed shard with copies of the weights. Nothing is left of it after an error."""
+    try:
+        ptr = _C.shard_create(content.nbytes, content.device)
+    except OutOfMemory:
+        _C.empty_cache(content.device)
+        ptr = _C.shard_create(content.nbytes, content.device)
+    try:
+        copies = [
+            start_copy(
+                ptr + part.offset,
+                content.device,
+                part.weights[0].address,
+                content.device,
+                part.nbytes,
+            )
+            for part in content.parts
+        ]
+        for each in copies:
+            each.wait()
+        _C.shard_seal(ptr)
+        reader = Reader()
+        for part in content.parts:
+            first = part.weights[0]
+            at = ptr + part.offset
+            if reader.digest(first.layout, content.device, at, part.nbytes) != part.digest:
+                raise InvalidArgument(
+                    f"{first.name!r} was written while it was shared: end all work that writes "
+                    "weights before deduplicate()"
+                )
+    except BaseException:
+        _close(ptr)
+        raise
+    return ptr
