@@ -164,11 +164,17 @@ def _of_tensors(named: list[tuple[str, Any]], already: Callable[[int], bool]) ->
     if not named:
         return []
     import torch
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
     from glake.transfer.storages import storages_of
 
     names: dict[int, str] = {}
     for name, tensor in named:
+        if is_traceable_wrapper_subclass(tensor):
+            raise InvalidArgument(
+                f"{name!r} is {type_name(tensor)}, whose memory others hold too: pass its inner "
+                "tensors, such as to_local()"
+            )
         if tensor.device.type != "cuda":
             raise InvalidArgument(
                 f"{name!r} is on {tensor.device}, and only memory of a GPU is shared: move it "

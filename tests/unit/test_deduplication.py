@@ -30,7 +30,7 @@ class Process:
         env = {name: value for name, value in os.environ.items() if not name.startswith("GLAKE_")}
         env |= {"XDG_RUNTIME_DIR": str(folder), "GLAKE_DRIVER": "sim"}
         env |= {"GLAKE_SIM_MACHINE": f"dedup-{os.getpid()}-{folder.name}"}
-        env |= {"GLAKE_SIM_MEMORY": "256MiB", "GLAKE_LIMIT": "200MiB"}
+        env |= {"GLAKE_SIM_MEMORY": "256MiB"}
         self._process = subprocess.Popen(
             [sys.executable, str(PROGRAM)],
             stdin=subprocess.PIPE,
@@ -201,6 +201,29 @@ def test_equal_weights_of_one_process(start: Any) -> None:
     assert process.ask("private") and process.ask("intact", "reference.")
 
 
+def test_one_more_shard_is_room_enough(start: Any) -> None:
+    process = start()
+    process.ask("load", "", 12, 4 * MIB)
+    process.ask("share", 4 * MIB)  # now the engine is open, which takes memory of the GPU
+    process.ask("undo")
+    process.ask("fill", 4 * MIB)
+    assert process.ask("share", 4 * MIB)["shards"] == 12
+    assert process.ask("intact")
+    process.ask("undo")  # which needs no more room than that
+    assert process.ask("private") and process.ask("intact")
+
+
+def test_no_room_for_a_shard(start: Any) -> None:
+    process = start()
+    process.ask("load", "", 12)
+    process.ask("share", 4 * MIB)
+    process.ask("undo")
+    process.ask("fill", 2 * MIB)
+    refused = process.ask("share", 4 * MIB)
+    assert refused["error"] == "OutOfMemory" and "shard" in refused["text"]
+    assert process.ask("private") and process.ask("intact")
+
+
 def test_no_room_for_a_later_shard(start: Any) -> None:
     process = start()
     process.ask("load")
@@ -290,6 +313,10 @@ def test_tensors_that_cannot_be_shared() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(InvalidArgument, match="only memory of a GPU"):
         glake.deduplicate(torch.nn.Linear(2, 2))
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    with pytest.raises(InvalidArgument, match="TwoTensor, whose memory others hold"):
+        glake.deduplicate({"a": TwoTensor(torch.ones(2), torch.ones(2))})
 
 
 def test_the_benchmark_counts_one_copy() -> None:

@@ -44,3 +44,7 @@ def test_vllm_sleeps_by_glake(real):
 
 def test_streams_of_others_may_be_destroyed(real):
     assert "destroyed" in real(f"{PROGRAMS}/external_streams", **GLAKE).stdout
+
+
+def test_equal_models_are_held_once(real):
+    assert "deduplicated True" in real(f"{PROGRAMS}/deduplication", **GLAKE).stdout

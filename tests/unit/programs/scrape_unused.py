@@ -11,7 +11,7 @@ with glake.metrics.serve_prometheus(0) as server:
     assert server.address == "127.0.0.1"
     found, _ = scrape(server)
     assert "glake._C" not in sys.modules and "torch" not in sys.modules
-    assert set(found.values()) == {1.0} and len(found) == 5, found
+    assert set(found.values()) == {1.0} and len(found) == 6, found
     from glake import _C
 
     scrape(server)

@@ -13,6 +13,8 @@ from glake.errors import GlakeError
 from glake.transfer import HOST, Raw, copy
 
 MIB = 1 << 20
+TOTAL = 256 * MIB  # the GPU's memory (GLAKE_SIM_MEMORY)
+filling: list[glake.Buffer] = []
 weights: dict[str, glake.Buffer] = {}
 results: list[object] = []
 
@@ -107,6 +109,7 @@ def undo() -> None:
 def drop() -> None:
     weights.clear()
     results.clear()
+    filling.clear()
 
 
 def used() -> int:
@@ -119,6 +122,13 @@ def used() -> int:
     assert driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
     assert driver.cuDevicePrimaryCtxRelease_v2(0) == 0
     return total.value - free.value
+
+
+def fill(leave: int) -> None:
+    """Takes the GPU's memory but for `leave` bytes."""
+    with glake.empty(MIB):
+        pass
+    filling.append(glake.empty(TOTAL - used() - leave))
 
 
 def violations() -> list[str]:
@@ -137,6 +147,7 @@ def main() -> None:
         undo,
         drop,
         used,
+        fill,
         violations,
     )
     named = {each.__name__: each for each in commands}

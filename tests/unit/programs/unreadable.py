@@ -15,7 +15,7 @@ if child == 0:
         from glake.metrics.reading import Reading
 
         read = {each.metric.name: dict(each.values) for each in Reading().read()}
-        parts = ("allocator", "host", "transfer", "files", "nodes")
+        parts = ("allocator", "host", "deduplication", "transfer", "files", "nodes")
         assert read == {"readable": {(part,): 0 for part in parts}}, read
         code = 7
     finally:
