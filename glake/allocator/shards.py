@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
+import os
+import queue
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +27,8 @@ from glake.errors import (
 )
 
 ALIGN = 512  # bytes: where a storage may begin, as in glake's arenas
-PIECE = 8 << 20  # bytes that are hashed at once, of two pinned buffers
+PIECE = 8 << 20  # bytes that a thread hashes at once, in a pinned buffer
+THREADS = 4
 _VERSION = b"glake-shard-1"  # part of every hash: changes when the layout of shards does
 
 _left: deque[int] = deque()  # shards that could not be closed yet
@@ -98,15 +103,13 @@ class Content:
         return digest.hexdigest()
 
 
-def plan(weights: Iterable[Weight], shard_size: int) -> list[Content]:
+def plan(weights: Sequence[Weight], shard_size: int) -> list[Content]:
     """Hashes the weights, and divides them into shards in their order. Of equal weights of one GPU
     only the first takes room."""
     parts: dict[tuple[int, bytes], Part] = {}
     contents: list[Content] = []
     last: dict[int, Content] = {}
-    reader = Reader()
-    for weight in weights:
-        digest = reader.digest(weight.layout, weight.device, weight.address, weight.nbytes)
+    for weight, digest in zip(weights, digests([_span(each) for each in weights]), strict=True):
         known = parts.get((weight.device, digest))
         if known is not None:
             known.weights.append(weight)
@@ -120,42 +123,59 @@ def plan(weights: Iterable[Weight], shard_size: int) -> list[Content]:
     return contents
 
 
-class Reader:
-    """Hashes GPU memory by two pinned buffers: while one is hashed, the next bytes arrive in the
-    other."""
+def _span(weight: Weight, address: int | None = None) -> Span:
+    """The weight's bytes, or equal ones at another address."""
+    there = weight.address if address is None else address
+    return Span(weight.layout, weight.device, there, weight.nbytes)
 
-    def __init__(self) -> None:
-        """Takes the buffers from glake's host pool, to which they return with this object."""
-        from glake.transfer.host import pinned_block
 
-        self._buffers = [pinned_block(PIECE) for _ in range(2)]
+@dataclass(frozen=True)
+class Span:
+    """Bytes of a GPU, and what they mean."""
 
-    def digest(self, layout: str, device: int, address: int, nbytes: int) -> bytes:
-        """The hash of the bytes, and of what they mean."""
-        digest = hashlib.sha256(_VERSION + layout.encode() + b"\0")
-        for piece in self._pieces(device, address, nbytes):
-            digest.update(piece)
-        return digest.digest()
+    layout: str
+    device: int
+    address: int
+    nbytes: int
 
-    def _pieces(self, device: int, address: int, nbytes: int) -> Iterator[memoryview]:
-        under_way: tuple[Any, memoryview] | None = None
+    def pieces(self) -> list[tuple[int, int, int]]:
+        """(GPU, address, bytes) of what is hashed at once."""
+        begins = range(self.address, self.address + self.nbytes, PIECE)
+        end = self.address + self.nbytes
+        return [(self.device, begin, min(PIECE, end - begin)) for begin in begins]
+
+
+def digests(spans: Sequence[Span]) -> list[bytes]:
+    """A hash of each span's bytes and layout.
+
+    Threads hash a piece each, which they copy to a pinned buffer of their own. So copies and hashes
+    overlap, and no more than THREADS pieces are on the host.
+    """
+    from glake.transfer.host import pinned_block
+
+    threads = min(THREADS, os.cpu_count() or 1)
+    buffers: queue.SimpleQueue[tuple[Any, int]] = queue.SimpleQueue()
+    for _ in range(threads):
+        buffers.put(pinned_block(PIECE))
+
+    def hashed(piece: tuple[int, int, int]) -> bytes:
+        device, address, size = piece
+        memory, there = buffer = buffers.get()
         try:
-            for turn, begin in enumerate(range(0, nbytes, PIECE)):
-                size = min(PIECE, nbytes - begin)
-                memory, there = self._buffers[turn % 2]
-                transfer = start_copy(there, -1, address + begin, device, size)
-                if under_way is not None:
-                    under_way[0].wait()
-                    yield under_way[1]
-                under_way = transfer, memoryview(memory)[:size]
-            if under_way is not None:
-                under_way[0].wait()
-                yield under_way[1]
+            start_copy(there, -1, address, device, size).wait()
+            return hashlib.sha256(memoryview(memory)[:size]).digest()
         finally:
-            # After an error a copy may still write into a buffer.
-            if under_way is not None:
-                with contextlib.suppress(GlakeError):
-                    under_way[0].wait()
+            buffers.put(buffer)
+
+    found = []
+    with ThreadPoolExecutor(threads, "glake-hash") as pool:
+        of_pieces = pool.map(hashed, [piece for span in spans for piece in span.pieces()])
+        for span in spans:
+            digest = hashlib.sha256(_VERSION + span.layout.encode() + b"\0")
+            for each in itertools.islice(of_pieces, len(span.pieces())):
+                digest.update(each)
+            found.append(digest.digest())
+    return found
 
 
 def start_copy(dst: int, dst_device: int, src: int, src_device: int, nbytes: int) -> Any:
@@ -257,14 +277,12 @@ def _made(content: Content) -> int:
         for each in copies:
             each.wait()
         _C.shard_seal(ptr)
-        reader = Reader()
-        for part in content.parts:
-            first = part.weights[0]
-            at = ptr + part.offset
-            if reader.digest(first.layout, content.device, at, part.nbytes) != part.digest:
+        spans = [_span(part.weights[0], ptr + part.offset) for part in content.parts]
+        for part, digest in zip(content.parts, digests(spans), strict=True):
+            if digest != part.digest:
                 raise InvalidArgument(
-                    f"{first.name!r} was written while it was shared: end all work that writes "
-                    "weights before deduplicate()"
+                    f"{part.weights[0].name!r} was written while it was shared: end all work that "
+                    "writes weights before deduplicate()"
                 )
     except BaseException:
         _close(ptr)
