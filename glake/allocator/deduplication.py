@@ -104,7 +104,7 @@ class Deduplicated:
 
 def _copy_of(weight: weights.Weight) -> weights.Fill:
     def fill(there: int) -> None:
-        shards.start_copy(there, weight.device, weight.address, weight.device, weight.nbytes).wait()
+        shards.start_copy(there, weight.address, weight).wait()
 
     return fill
 

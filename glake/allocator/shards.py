@@ -126,7 +126,7 @@ def plan(weights: Sequence[Weight], shard_size: int) -> list[Content]:
 def _span(weight: Weight, address: int | None = None) -> Span:
     """The weight's bytes, or equal ones at another address."""
     there = weight.address if address is None else address
-    return Span(weight.layout, weight.device, there, weight.nbytes)
+    return Span(weight.layout, weight.device, weight.stream, there, weight.nbytes)
 
 
 @dataclass(frozen=True)
@@ -135,14 +135,15 @@ class Span:
 
     layout: str
     device: int
+    stream: int
     address: int
     nbytes: int
 
-    def pieces(self) -> list[tuple[int, int, int]]:
-        """(GPU, address, bytes) of what is hashed at once."""
-        begins = range(self.address, self.address + self.nbytes, PIECE)
-        end = self.address + self.nbytes
-        return [(self.device, begin, min(PIECE, end - begin)) for begin in begins]
+    def pieces(self) -> list[tuple[tuple[int, int], int, int]]:
+        """((GPU, stream), address, bytes) of what is hashed at once."""
+        on, end = (self.device, self.stream), self.address + self.nbytes
+        begins = range(self.address, end, PIECE)
+        return [(on, begin, min(PIECE, end - begin)) for begin in begins]
 
 
 def digests(spans: Sequence[Span]) -> list[bytes]:
@@ -151,6 +152,7 @@ def digests(spans: Sequence[Span]) -> list[bytes]:
     Threads hash a piece each, which they copy to a pinned buffer of their own. So copies and hashes
     overlap, and no more than THREADS pieces are on the host.
     """
+    from glake.transfer import HOST, Raw, copy
     from glake.transfer.host import pinned_block
 
     threads = min(THREADS, os.cpu_count() or 1)
@@ -158,11 +160,11 @@ def digests(spans: Sequence[Span]) -> list[bytes]:
     for _ in range(threads):
         buffers.put(pinned_block(PIECE))
 
-    def hashed(piece: tuple[int, int, int]) -> bytes:
-        device, address, size = piece
+    def hashed(piece: tuple[tuple[int, int], int, int]) -> bytes:
+        on, address, size = piece
         memory, there = buffer = buffers.get()
         try:
-            start_copy(there, -1, address, device, size).wait()
+            copy(Raw(there, size, HOST), Raw(address, size, on[0]), stream=on).wait()
             return hashlib.sha256(memoryview(memory)[:size]).digest()
         finally:
             buffers.put(buffer)
@@ -178,13 +180,12 @@ def digests(spans: Sequence[Span]) -> list[bytes]:
     return found
 
 
-def start_copy(dst: int, dst_device: int, src: int, src_device: int, nbytes: int) -> Any:
-    """Starts a copy after the work of the GPU's legacy default stream. Device -1 is pinned host
-    memory."""
+def start_copy(dst: int, src: int, weight: Weight) -> Any:
+    """Starts a copy of a weight's bytes on its GPU, after the work of its stream."""
     from glake.transfer import Raw, copy
 
-    gpu = max(dst_device, src_device)
-    return copy(Raw(dst, nbytes, dst_device), Raw(src, nbytes, src_device), stream=(gpu, 0))
+    ends = Raw(dst, weight.nbytes, weight.device), Raw(src, weight.nbytes, weight.device)
+    return copy(*ends, stream=(weight.device, weight.stream))
 
 
 class Shelf:
@@ -265,13 +266,7 @@ def _made(content: Content) -> int:
         ptr = _C.shard_create(content.nbytes, content.device)
     try:
         copies = [
-            start_copy(
-                ptr + part.offset,
-                content.device,
-                part.weights[0].address,
-                content.device,
-                part.nbytes,
-            )
+            start_copy(ptr + part.offset, part.weights[0].address, part.weights[0])
             for part in content.parts
         ]
         for each in copies:

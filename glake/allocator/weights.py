@@ -19,7 +19,10 @@ class Weight:
     """Bytes of one GPU that move as a whole.
 
     `layout` says what the bytes mean: weights are equal if their bytes and their layouts are.
+    `stream` orders the work on their memory.
     """
+
+    stream = 0
 
     def __init__(self, name: str, device: int, address: int, nbytes: int, layout: str) -> None:
         self.name, self.device, self.layout = name, device, layout
@@ -56,6 +59,7 @@ class BufferWeight(Weight):
                 "would keep its address: let go of them first"
             )
         super().__init__(name, buffer.device, buffer.ptr, buffer.nbytes, "uint8")
+        self.stream = buffer.stream
         self._buffer = weakref.ref(buffer)
 
     def _move(self, ptr: int, home: object) -> None:

@@ -26,11 +26,11 @@ SHARD = 10 * MIB  # the same in one shard, in whole granules
 class Process:
     """A process with weights."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **options: str) -> None:
         env = {name: value for name, value in os.environ.items() if not name.startswith("GLAKE_")}
         env |= {"XDG_RUNTIME_DIR": str(folder), "GLAKE_DRIVER": "sim"}
         env |= {"GLAKE_SIM_MACHINE": f"dedup-{os.getpid()}-{folder.name}"}
-        env |= {"GLAKE_SIM_MEMORY": "256MiB"}
+        env |= {"GLAKE_SIM_MEMORY": "256MiB", **options}
         self._process = subprocess.Popen(
             [sys.executable, str(PROGRAM)],
             stdin=subprocess.PIPE,
@@ -67,8 +67,8 @@ def start(tmp_path: Path) -> Iterator[Any]:
     """Starts a process. All that a test starts share a registry and a GPU."""
     started: list[Process] = []
 
-    def one() -> Process:
-        started.append(Process(tmp_path))
+    def one(**options: str) -> Process:
+        started.append(Process(tmp_path, **options))
         return started[-1]
 
     try:
@@ -278,6 +278,18 @@ def test_a_driver_without_read_only_access(start: Any) -> None:
     refused = process.ask("share")
     assert refused["error"] == "DriverError" and "read-only" in refused["text"]
     assert process.ask("private") and process.ask("intact")
+
+
+def test_debug_modes(start: Any) -> None:
+    """New and freed blocks are filled, after other work of their stream; guards are around them."""
+    first = start(GLAKE_DEBUG="guard,poison,trace,sync")
+    second = start()
+    for process in (first, second):
+        process.ask("load")
+    assert first.ask("share")["found_bytes"] == 0
+    assert second.ask("share")["found_bytes"] == WEIGHTS
+    first.ask("undo")
+    assert first.ask("private") and first.ask("intact") and second.ask("intact")
 
 
 def test_an_array_keeps_the_address(start: Any) -> None:

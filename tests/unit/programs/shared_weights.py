@@ -36,7 +36,7 @@ def put(buffer: glake.Buffer, offset: int, content: bytes) -> None:
     size = len(content)
     with pinned(size) as host:
         ctypes.memmove(host, content, size)
-        copy(Raw(buffer.ptr + offset, size, 0), Raw(host, size, HOST)).wait()
+        copy(Raw(buffer.ptr + offset, size, 0), Raw(host, size, HOST), stream=(0, 0)).wait()
 
 
 def get(buffer: glake.Buffer, offset: int, nbytes: int) -> bytes:
