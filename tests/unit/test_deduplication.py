@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -236,6 +237,36 @@ def test_no_room_for_a_later_shard(start: Any) -> None:
     assert process.ask("private") and process.ask("intact")
     assert process.ask("used") <= before + 2 * MIB  # a granule's edge lies elsewhere now
     assert process.ask("share", 4 * MIB)["shards"] == 3
+
+
+def test_no_room_to_undo(start: Any) -> None:
+    """What cannot be made private again stays shared, with the same bytes, until it can."""
+    process = start()
+    process.ask("load")
+    process.ask("fail", "cuMemCreate", 2, 2, -1)
+    refused = process.ask("share", 4 * MIB)
+    assert refused["error"] == "OutOfMemory" and refused["begun"] == WEIGHTS // 3
+    assert process.ask("intact") and not process.ask("private")
+    assert process.ask("undo")["error"] == "OutOfMemory"
+    assert process.ask("intact") and not process.ask("private")
+    process.ask("fail")
+    assert process.ask("undo") is None
+    assert process.ask("intact") and process.ask("private")
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.01, 0.03, 0.1, 0.3])
+def test_a_process_is_killed_while_it_makes_a_shard(start: Any, delay_s: float) -> None:
+    first, second = start(), start()
+    for process in (first, second):
+        process.ask("load", "", 8)
+    first.tell("share", 8 * MIB)
+    time.sleep(delay_s)
+    first.kill()
+    told = second.ask("share", 8 * MIB)
+    assert told["shared_bytes"] == told["given_back_bytes"] == WEIGHTS // 3 * 8
+    assert second.ask("intact")
+    used = second.ask("used")
+    assert used <= WEIGHTS // 3 * 8 + 4 * 2 * MIB  # nothing is left of the other
 
 
 CALLS = ("cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess",

@@ -101,9 +101,10 @@ def private() -> bool:
 
 
 def undo() -> None:
-    result = results.pop()
+    result = results[-1]
     assert isinstance(result, glake.Deduplicated)
     result.close()
+    results.pop()
 
 
 def drop() -> None:
@@ -162,6 +163,9 @@ def main() -> None:
             answer = named[name](*arguments)
         except GlakeError as error:
             answer = {"error": type(error).__name__, "text": str(error)}
+            if error.begun is not None:
+                results.append(error.begun)
+                answer["begun"] = error.begun.shared_bytes
         print(json.dumps(answer), flush=True)
     drop()
     _C.shutdown()
