@@ -311,6 +311,20 @@ def test_a_driver_without_read_only_access(start: Any) -> None:
     assert process.ask("private") and process.ask("intact")
 
 
+def test_gpus_share_nothing(start: Any) -> None:
+    """Equal weights of two GPUs are two shards, in one process and between two."""
+    first, second = start(GLAKE_SIM_DEVICES="2"), start(GLAKE_SIM_DEVICES="2")
+    first.ask("load", "here.")
+    first.ask("load", "there.", 3, 3 * MIB + 512, 1)
+    told = first.ask("share")
+    assert told["found_bytes"] == 0 and told["shards"] == 2
+    second.ask("load", "", 3, 3 * MIB + 512, 1)
+    assert second.ask("share")["found_bytes"] == WEIGHTS
+    assert first.ask("intact", "here.") and first.ask("intact", "there.")
+    first.ask("undo")
+    assert first.ask("private") and second.ask("intact")
+
+
 def test_debug_modes(start: Any) -> None:
     """New and freed blocks are filled, after other work of their stream; guards are around them."""
     first = start(GLAKE_DEBUG="guard,poison,trace,sync")

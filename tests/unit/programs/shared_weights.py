@@ -36,20 +36,24 @@ def put(buffer: glake.Buffer, offset: int, content: bytes) -> None:
     size = len(content)
     with pinned(size) as host:
         ctypes.memmove(host, content, size)
-        copy(Raw(buffer.ptr + offset, size, 0), Raw(host, size, HOST), stream=(0, 0)).wait()
+        copy(
+            Raw(buffer.ptr + offset, size, buffer.device),
+            Raw(host, size, HOST),
+            stream=(buffer.device, 0),
+        ).wait()
 
 
 def get(buffer: glake.Buffer, offset: int, nbytes: int) -> bytes:
     with pinned(nbytes) as host:
-        copy(Raw(host, nbytes, HOST), Raw(buffer.ptr + offset, nbytes, 0)).wait()
+        copy(Raw(host, nbytes, HOST), Raw(buffer.ptr + offset, nbytes, buffer.device)).wait()
         return ctypes.string_at(host, nbytes)
 
 
-def load(prefix: str = "", count: int = 3, nbytes: int = 3 * MIB + 512) -> None:
+def load(prefix: str = "", count: int = 3, nbytes: int = 3 * MIB + 512, device: int = 0) -> None:
     """Makes weights that are equal in each process, and whatever the prefix of their names."""
     for index in range(count):
         name = f"layer{index}"
-        weights[prefix + name] = buffer = glake.empty(nbytes)
+        weights[prefix + name] = buffer = glake.empty(nbytes, device)
         head = bytes_of(name)
         put(buffer, 0, head * (nbytes // len(head)))
 
