@@ -108,6 +108,37 @@ TEST(the_maker_may_leave) {
   }
 }
 
+// Another process opens a shard while it is closed here: it has the whole shard, or an error.
+TEST(closed_while_it_is_opened) {
+  const std::string machine = machine_name();
+  start(machine);
+  Other other(machine);
+  size_t opened = 0;
+  for (int turn = 0; turn < 60; ++turn) {
+    void* ptr = sealed();
+    other.tell(opening(share_shard(ptr)));
+    usleep(static_cast<useconds_t>(turn * 20));
+    OK(glake_shard_close(ptr));
+    void* next = glake_shard_create(kBytes, 0);  // perhaps where the closed one was
+    fill(next, kBytes, 5);
+    const std::string answer = other.answer();
+    unsigned long which = 0;
+    // "again": at the address of one that it has put back.
+    if (std::sscanf(answer.c_str(), "opened %lu", &which) == 1 ||
+        std::sscanf(answer.c_str(), "again %lu", &which) == 1) {
+      CHECK(other.ask("holds " + range(which, kBytes, 77)) == "yes");
+      CHECK(other.ask("put_back " + std::to_string(which)) == "0");
+      ++opened;
+    } else {
+      CHECK_TEXT(answer == "error " + std::to_string(GLAKE_INVALID_POINTER), answer);
+    }
+    OK(glake_shard_close(next));
+  }
+  CHECK(opened > 0);
+  CHECK(other.ask("leave") == "0");
+  finish();
+}
+
 TEST(wrong_calls) {
   const std::string machine = machine_name();
   start(machine);
