@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 import weakref
@@ -42,6 +43,7 @@ class DeviceMemory:
 
     def __init__(self, nbytes: int, device: Device, stream: Stream) -> None:
         self.nbytes, self.device, self.stream = nbytes, device_number(device), stream_handle(stream)
+        _free_unused()
         self._exports: weakref.WeakSet[Export] = weakref.WeakSet()
         # Held while the memory is freed, exported or recorded. A destructor may run in between that
         # uses this object on the same thread, so it is an RLock.
@@ -243,7 +245,6 @@ class Buffer(DeviceMemory):
             raise InvalidArgument(f'contiguous {contiguous!r}: True, False, "vmm" or "legacy"')
         kind = _KINDS[contiguous if isinstance(contiguous, str) else flag("contiguous", contiguous)]
         super().__init__(size("a buffer", nbytes, 1), device, stream)
-        _free_unused()
         self._contiguous = kind
         self._home: object = None
         self._ptr = _allocate(self.nbytes, self.device, self.stream, kind)
@@ -350,19 +351,31 @@ def _allocate(nbytes: int, device: int, stream: int, kind: int) -> int:
     return _C.malloc_contiguous(nbytes, device, stream, kind)
 
 
-_in_use: deque[int] = deque()  # blocks of dropped buffers that a copy still used
+# What frees memory of dropped objects that could not be freed then: a copy used it, or a stream was
+# being captured. Each returns False while that is so.
+_unfreed: deque[Callable[[], bool]] = deque()
+
+
+def free_later(free: Callable[[], bool]) -> None:
+    """Calls `free` now, and again at later calls of this module, until it returns True."""
+    if not free():
+        _unfreed.append(free)
 
 
 def _let_go(ptr: int) -> None:
     """Frees the block of a dropped buffer, now or once the copy is done that uses it in no stream's
     order."""
+    free_later(functools.partial(_free_block, ptr))
+
+
+def _free_block(ptr: int) -> bool:
     try:
         _C.free(ptr)
     except InvalidPointer:
-        if is_block(ptr):
-            _in_use.append(ptr)
+        return not is_block(ptr)
     except GlakeError:  # in a forked child, or after a shutdown
         pass
+    return True
 
 
 def is_block(ptr: int) -> bool:
@@ -375,9 +388,10 @@ def is_block(ptr: int) -> bool:
 
 
 def _free_unused() -> None:
-    for _ in range(len(_in_use)):
+    """Frees what could not be freed earlier."""
+    for _ in range(len(_unfreed)):
         with contextlib.suppress(IndexError):  # another thread was faster
-            _let_go(_in_use.popleft())
+            free_later(_unfreed.popleft())
 
 
 def _pair(name: str, value: Any) -> tuple[int, int]:

@@ -8,16 +8,19 @@ raises the errors of glake.errors.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from glake import _C
 from glake.allocator.virtual import PAGE, VirtualBuffer
 from glake.arguments import count, word
 from glake.errors import InvalidArgument, OutOfMemory, WrongType
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import Self
 
     from glake.typing import Device, Stream
 
@@ -69,10 +72,12 @@ class KVCache:
     with a common beginning share its pages (fork()).
 
     The tensors that keys() and values() return cover all places. Only the tokens that a sequence
-    has may be read or written. The cache orders its work by one stream. Work of other streams on a
-    sequence must be ordered before cut() and remove() of it.
+    has may be read or written; view() has them alone. The cache orders its work by one stream. Work
+    of other streams on a sequence must be ordered before cut(), remove() and fork() of it, and
+    before it grows after a cut().
 
-    Threads may call any method at any time. The cache ends when nothing holds it or a tensor of it.
+    Threads may call any method at any time. The cache ends with free() or a `with` block, or when
+    nothing holds it or a tensor of it.
 
     Attributes:
         buffer: the VirtualBuffer that it lies in.
@@ -126,9 +131,9 @@ class KVCache:
             shape[name] = count(f"{name} of a KVCache", value)
             if shape[name] < 1:
                 raise InvalidArgument(f"{name} {value} of a KVCache: 1 or more")
-        item = getattr(dtype, "itemsize", None)
-        if not isinstance(item, int):
+        if not isinstance(dtype, importlib.import_module("torch").dtype):
             raise WrongType(f"the dtype of a KVCache is a torch.dtype, not {dtype!r}")
+        item = dtype.itemsize
         self._by_token = word("layout", layout, _LAYOUTS) == "tokens"
         self.layers, self.heads, self.head_dim = shape["layers"], shape["heads"], shape["head_dim"]
         self.tokens, self.sequences = shape["tokens"], shape["sequences"]
@@ -143,8 +148,7 @@ class KVCache:
         self._lock = threading.RLock()
         self._places: dict[int, _Place] = {}
         self._free = list(range(self.sequences - 1, -1, -1))  # the last one ended is used first
-        self._bytes = self._all_bytes()
-        self._both = self._tensor()
+        self._all: torch.Tensor | None = None
 
     def keys(self, layer: int) -> torch.Tensor:
         """All keys of a layer, as [sequences, tokens, heads, head_dim] (strided).
@@ -161,6 +165,34 @@ class KVCache:
             InvalidArgument: there is no such layer.
         """
         return self._of_layer(layer, 1)
+
+    def view(self, sequence: int, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of a sequence's own tokens, each as [tokens, heads, head_dim] (strided).
+
+        Their storage has no other tokens. So they may be copied, saved and compiled as any tensor,
+        which tensors of keys() and values() may not: their storage has addresses without memory.
+
+        Raises:
+            InvalidArgument: no such sequence or layer.
+        """
+        with self._lock:
+            length, index, item = (
+                self._place(sequence).length,
+                self._layer(layer),
+                self.dtype.itemsize,
+            )
+            vector, shape = self.heads * self.head_dim, (length, self.heads, self.head_dim)
+            if not self._by_token:
+                keys, values = (self._at(sequence, 2 * index + which) for which in (0, 1))
+                return self._first(keys, length).view(shape), self._first(values, length).view(
+                    shape
+                )
+            tokens, strides = self._first(self._at(sequence, 0), length), self._rows.row // item
+            keys, values = 2 * index * vector, (2 * index + 1) * vector
+            return (
+                tokens.as_strided(shape, (strides, self.head_dim, 1), keys),
+                tokens.as_strided(shape, (strides, self.head_dim, 1), values),
+            )
 
     def add(self, tokens: int = 0) -> int:
         """Begins a sequence, with memory for `tokens` tokens, whose contents are undefined.
@@ -191,7 +223,8 @@ class KVCache:
 
         Raises:
             OutOfMemory: there is no room. The sequence stays as it was.
-            InvalidArgument: no such sequence, or more tokens than the cache allows.
+            InvalidArgument: no such sequence, or more tokens than the cache allows; or a page would
+                have to be mapped anew while a stream is being captured.
         """
         with self._lock:
             self._place(sequence)
@@ -202,6 +235,8 @@ class KVCache:
 
         Raises:
             InvalidArgument: no such sequence, or it has fewer tokens.
+            InvalidPointer: a copy in no stream's order uses some of the pages. The tokens are gone
+                all the same, and these pages stay until the place is used again.
         """
         with self._lock:
             place, left = self._place(sequence), self._length(tokens)
@@ -209,25 +244,31 @@ class KVCache:
                 raise InvalidArgument(
                     f"sequence {sequence} has {place.length} tokens: cut() cannot leave {left}"
                 )
-            self._unback(sequence, self._rows.pages(left), self._rows.pages(place.length))
+            first, last = self._rows.pages(left), self._rows.pages(place.length)
             place.length = left
-            place.shared = min(place.shared, self._rows.pages(left))
+            place.shared = min(place.shared, first)
+            self._unback(sequence, first, last)
 
     def remove(self, sequence: int) -> None:
         """Ends a sequence. Its memory serves others, after the work that the stream has by now.
 
         Raises:
             InvalidArgument: no such sequence.
+            InvalidPointer: as of cut(). The sequence has ended all the same.
         """
         with self._lock:
-            self.cut(sequence, 0)
-            self._end(sequence)
+            try:
+                self.cut(sequence, 0)
+            finally:
+                if sequence in self._places:
+                    self._end(sequence)
 
     def fork(self, sequence: int, tokens: int | None = None) -> int:
         """Begins a sequence with the first tokens of another one, whose whole pages both share.
 
         What lies in the last page, which is not whole, is copied, in the order of the cache's
-        stream. Either sequence may grow and be cut afterwards: shared memory is not written.
+        stream. Either sequence may grow and be cut afterwards, and the new tokens are its own. But
+        who writes tokens again that both have writes those of the other, too.
 
         Args:
             sequence: the other one.
@@ -266,6 +307,27 @@ class KVCache:
             source.shared = max(source.shared, whole)
             return fork
 
+    def free(self) -> None:
+        """Ends the cache and gives its addresses back, once the device's work is done.
+
+        Raises:
+            InvalidPointer: tensors of it are alive, or a copy in no stream's order goes on.
+            InvalidArgument: a stream is being captured.
+            DriverError: the driver refused. The cache stays.
+        """
+        with self._lock:
+            self._all = None
+            self.buffer.free()
+            self._places.clear()
+            self._free.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._all = None
+        self.buffer.__exit__(kind, error, trace)
+
     def length(self, sequence: int) -> int:
         """How many tokens a sequence has memory for.
 
@@ -295,13 +357,19 @@ class KVCache:
             f"tokens in {self.layers} layers, on cuda:{self.buffer.device}>"
         )
 
-    def _all_bytes(self) -> torch.Tensor:
-        import torch
-
-        return self.buffer.tensor(torch.uint8, [self.buffer.nbytes])
+    def _first(self, begin: int, tokens: int) -> torch.Tensor:
+        """The elements of a region's first rows."""
+        elements = tokens * self._rows.row // self.dtype.itemsize
+        return self.buffer.tensor(self.dtype, [elements], begin)
 
     def _tensor(self) -> torch.Tensor:
         """[sequences, layers, 2, tokens, heads, head_dim], strided."""
+        with self._lock:
+            if self._all is None:
+                self._all = self._strided()
+            return self._all
+
+    def _strided(self) -> torch.Tensor:
         item, rows = self.dtype.itemsize, self._rows
         vector = self.heads * self.head_dim
         shape = (self.sequences, self.layers, 2, self.tokens, self.heads, self.head_dim)
@@ -309,16 +377,19 @@ class KVCache:
             inner = (2 * vector, vector, rows.row // item)
         else:
             inner = (2 * rows.stride // item, rows.stride // item, vector)
-        flat = self._bytes.view(self.dtype)
+        flat = self.buffer.tensor(self.dtype, [self._spare // item])
         return flat.as_strided(shape, (rows.place // item, *inner, self.head_dim, 1))
 
-    def _of_layer(self, layer: int, which: int) -> torch.Tensor:
+    def _layer(self, layer: int) -> int:
         index = count("a layer", layer)
         if not 0 <= index < self.layers:
             raise InvalidArgument(
                 f"layer {layer} of a cache that has layers 0 to {self.layers - 1}"
             )
-        return self._both[:, index, which]
+        return index
+
+    def _of_layer(self, layer: int, which: int) -> torch.Tensor:
+        return self._tensor()[:, self._layer(layer), which]
 
     def _length(self, tokens: int) -> int:
         wanted = count("a sequence's tokens", tokens)
@@ -378,8 +449,11 @@ class KVCache:
                 raise
 
     def _unback(self, sequence: int, first: int, last: int) -> None:
-        for region in range(self._rows.regions if last > first else 0):
-            self.buffer.unback(self._at(sequence, region, first), self._at(sequence, region, last))
+        """Unbacks pages [first, last) of all regions, also if one of them is refused."""
+        with contextlib.ExitStack() as regions:
+            for region in range(self._rows.regions if last > first else 0):
+                ends = self._at(sequence, region, first), self._at(sequence, region, last)
+                regions.callback(self.buffer.unback, *ends)
 
     def _own_last_page(self, sequence: int, place: _Place) -> None:
         """Gives a sequence a copy of its last page, which it shares and is about to write into.
@@ -388,31 +462,34 @@ class KVCache:
         used = place.length * self._rows.row - page * PAGE
         for region in range(self._rows.regions):
             at = self._at(sequence, region, page)
+            if self.buffer.figures(at, at + PAGE)[1] == 0:
+                continue  # the others have ended
+            if _C.capturing(self.buffer.device):
+                raise InvalidArgument(
+                    f"sequence {sequence} was cut back into tokens that it shares, and cannot grow "
+                    "while a stream is being captured, because a page must be mapped anew: grow it "
+                    "before the capture"
+                )
             self.buffer.back(self._spare)
             try:
                 self._copy(self._spare, at, used)
-                self.buffer.unback(at, at + PAGE)
-                try:
-                    self.buffer.alias(at, self.buffer, self._spare, PAGE)
-                except BaseException:  # the driver refused: without the page, its tokens are gone
-                    self.cut(sequence, page * PAGE // self._rows.row)
-                    raise
+                self.buffer.alias(at, self.buffer, self._spare, PAGE)
             finally:
                 self.buffer.unback(self._spare)
         place.shared = page
 
     def _copy(self, to: int, source: int, nbytes: int) -> None:
         """Copies bytes of the buffer, in the order of its stream."""
-        with self._stream():
-            self._bytes[to : to + nbytes].copy_(self._bytes[source : source + nbytes])
-
-    def _stream(self) -> contextlib.AbstractContextManager[object]:
-        """A context in which torch works on the cache's stream."""
-        import torch
-
-        device = self._bytes.device
-        if device.type != "cuda":
-            return contextlib.nullcontext()
-        if self.buffer.stream == 0:
-            return torch.cuda.stream(torch.cuda.default_stream(device))
-        return torch.cuda.stream(torch.cuda.ExternalStream(self.buffer.stream, device))
+        torch: Any = importlib.import_module("torch")
+        there, here = (self.buffer.tensor(torch.uint8, [nbytes], at) for at in (to, source))
+        if there.device.type != "cuda":
+            there.copy_(here)
+            return
+        own = self.buffer.stream
+        stream = (
+            torch.cuda.ExternalStream(own, there.device)
+            if own
+            else torch.cuda.default_stream(there.device)
+        )
+        with torch.cuda.stream(stream):
+            there.copy_(here)

@@ -26,7 +26,7 @@ class TransformersCache(DynamicCache):  # type: ignore[misc]
 
     Layers with full attention grow in place, in memory of the model's GPU that glake lends them
     page by page. Layers of other kinds (sliding windows, linear attention) are transformers' own.
-    It is for inference: what autograd saves of the keys and values must not be written again.
+    It is for inference: keys that require a gradient are refused.
     """
 
     def __init__(self, config: PretrainedConfig, tokens: int | None = None) -> None:
@@ -71,22 +71,18 @@ class _Layer(DynamicLayer):  # type: ignore[misc]
                 "TransformersCache needs the same, use transformers' DynamicCache"
             )
         self.dtype, self.device = key_states.dtype, key_states.device
-        cuda = self.device.type == "cuda"
+        self._rows = (batch, heads)
         self._cache = KVCache(
             1,
             batch * heads,
             width,
             self.dtype,
             self._tokens,
-            device=self.device if cuda else 0,
-            stream=torch.cuda.current_stream(self.device) if cuda else 0,
+            layout="layers",
+            device=self.device if self.device.type == "cuda" else 0,
         )
         self._sequence = self._cache.add()
-        self._both = tuple(
-            of(0)[self._sequence].unflatten(1, (batch, heads)).permute(1, 2, 0, 3)
-            for of in (self._cache.keys, self._cache.values)
-        )
-        self._show(0)
+        self._show()
         self.is_initialized = True
 
     def update(
@@ -96,16 +92,27 @@ class _Layer(DynamicLayer):  # type: ignore[misc]
 
         Raises:
             OutOfMemory: there is no room. The cache stays as it was.
-            InvalidArgument: the text becomes longer than the cache allows.
+            InvalidArgument: the text becomes longer than the cache allows, the batch is another one
+                than that of the tokens it has, or the keys require a gradient.
         """
-        if not self.is_initialized:
+        if torch.is_grad_enabled() and (key_states.requires_grad or value_states.requires_grad):
+            raise InvalidArgument(
+                "TransformersCache is for inference, and these keys require a gradient: call the "
+                "model under torch.no_grad(), or use transformers' DynamicCache"
+            )
+        had = self.get_seq_length()
+        if not self.is_initialized or _kind(key_states) != _kind(self.keys):
+            if had:
+                raise InvalidArgument(
+                    f"keys of {_kind(key_states)} for a cache that has {had} tokens of "
+                    f"{_kind(self.keys)}: reset() it first"
+                )
             self.lazy_initialization(key_states, value_states)
-        had = self.keys.shape[-2]
-        length = had + key_states.shape[-2]
-        self._cache.grow(self._sequence, length)
-        for all_, new in zip(self._both, (key_states, value_states), strict=True):
-            all_[:, :, had:length] = new
-        self._show(length)
+        self._follow_stream()
+        self._cache.grow(self._sequence, had + key_states.shape[-2])
+        self._show()
+        self.keys[:, :, had:] = key_states
+        self.values[:, :, had:] = value_states
         return self.keys, self.values
 
     def reset(self) -> None:
@@ -141,12 +148,39 @@ class _Layer(DynamicLayer):  # type: ignore[misc]
 
     def _replace(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Begins anew with the keys and values of another batch."""
-        self.lazy_initialization(keys, values)
+        self.reset()
         self.update(keys, values)
 
     def _shorten(self, length: int) -> None:
+        self._follow_stream()
         self._cache.cut(self._sequence, length)
-        self._show(length)
+        self._show()
 
-    def _show(self, length: int) -> None:
-        self.keys, self.values = (all_[:, :, :length] for all_ in self._both)
+    def _follow_stream(self) -> None:
+        """Orders pages by the stream in which the caller works now, as torch orders tensors."""
+        if self.device.type == "cuda":
+            self._cache.buffer.stream = torch.cuda.current_stream(self.device).cuda_stream
+
+    def _show(self) -> None:
+        """Makes tensors of the tokens that there are. Their storage has no other tokens, so that
+        they may be copied, saved and compiled."""
+        self.keys, self.values = (
+            tokens.unflatten(1, self._rows).permute(1, 2, 0, 3)
+            for tokens in self._cache.view(self._sequence, 0)
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and deepcopy: a copy has memory of its own."""
+        both = (self.keys, self.values) if self.is_initialized else (None, None)
+        keys, values = (each if each is None else each.detach().clone() for each in both)
+        return {"tokens": self._tokens, "keys": keys, "values": values}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        _Layer.__init__(self, state["tokens"])
+        if state["keys"] is not None:
+            self.update(state["keys"], state["values"])
+
+
+def _kind(keys: torch.Tensor) -> str:
+    batch, heads, _, width = keys.shape
+    return f"[{batch}, {heads}, tokens, {width}] {keys.dtype} on {keys.device}"

@@ -6,16 +6,16 @@ errors of glake.errors.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
+import functools
 import importlib
 import math
 from typing import TYPE_CHECKING, Any
 
 from glake import _C
-from glake.allocator.buffer import DeviceMemory, stream_handle
+from glake.allocator.buffer import DeviceMemory, free_later, stream_handle
 from glake.arguments import count, size
-from glake.errors import GlakeError, InvalidArgument, InvalidPointer, WrongType
+from glake.errors import DriverError, GlakeError, InvalidArgument, InvalidPointer, WrongType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,6 +52,8 @@ class VirtualBuffer(DeviceMemory):
         """As reserve(), with all arguments."""
         pages = -(-size("a virtual buffer", nbytes, 1) // PAGE)
         super().__init__(pages * PAGE, device, stream)
+        self._given = stream  # CuPy's streams end with their objects
+        self._of(stream)
         self._ptr = _C.virtual_reserve(self.nbytes, self.device)
 
     def back(self, begin: int = 0, end: int | None = None, stream: Stream | None = None) -> None:
@@ -98,22 +100,32 @@ class VirtualBuffer(DeviceMemory):
         if nbytes:
             _C.virtual_unback(self.ptr, offset, nbytes, self._of(stream))
 
-    def alias(self, begin: int, source: VirtualBuffer, source_begin: int, nbytes: int) -> None:
+    def alias(
+        self,
+        begin: int,
+        source: VirtualBuffer,
+        source_begin: int,
+        nbytes: int,
+        stream: Stream | None = None,
+    ) -> None:
         """Backs pages by the memory of as many pages of `source`, which may be the same buffer.
 
         What is written through one is seen through the other by work that comes later in stream
-        order. The memory is free once all pages that share it are unbacked.
+        order. The memory is free once all pages that share it are unbacked. What backed the pages
+        before is given back in the order of the stream, as by unback().
 
         Args:
             begin: offset in bytes, a multiple of 2 MiB.
             source: a buffer of the same GPU.
             source_begin: offset in `source` in bytes, a multiple of 2 MiB.
             nbytes: bytes, a multiple of 2 MiB.
+            stream: the stream that used the pages; None: the buffer's own.
 
         Raises:
-            InvalidArgument: a number is no such multiple, a page is backed, or one of `source` is
-                not; or the two are of two GPUs.
-            InvalidPointer: a buffer was freed.
+            InvalidArgument: a number is no such multiple, or a page of `source` is not backed; or
+                the two are of two GPUs; or a page would have to be mapped anew while a stream is
+                being captured.
+            InvalidPointer: a buffer was freed, or a copy in no stream's order uses the pages.
             WrongType: an offset is no whole number, or `source` is no virtual buffer.
             DriverError: the driver refused a call.
         """
@@ -124,28 +136,44 @@ class VirtualBuffer(DeviceMemory):
         bytes_ = count("bytes of an alias", nbytes)
         if bytes_ < 1:
             raise InvalidArgument(f"an alias of {bytes_} bytes: 2 MiB or more")
-        _C.virtual_alias(self.ptr, to, source.ptr, from_, bytes_)
+        _C.virtual_alias(self.ptr, to, source.ptr, from_, bytes_, self._of(stream))
 
     @property
     def backed(self) -> int:
         """Bytes of backed pages."""
-        return self._info()[1]
+        return self.figures()[0]
 
     @property
     def shared(self) -> int:
         """Bytes of backed pages that share their memory with other pages."""
-        return self._info()[2]
+        return self.figures()[1]
 
     @property
     def mapped(self) -> int:
         """Bytes of pages that are mapped. Those that are not backed hold no memory of their own."""
-        return self._info()[3]
+        return self.figures()[2]
+
+    def figures(self, begin: int = 0, end: int | None = None) -> tuple[int, int, int]:
+        """`backed`, `shared` and `mapped` of the pages that have a byte in [begin, end).
+
+        Raises:
+            InvalidArgument: the part does not lie in the buffer.
+            InvalidPointer: the buffer was freed.
+            WrongType: an offset is no whole number.
+        """
+        offset, nbytes = self._part(begin, end)
+        if nbytes == 0:
+            return 0, 0, 0
+        _, backed, shared, mapped = _C.virtual_info(self.ptr, offset, nbytes)
+        return backed, shared, mapped
 
     def tensor(self, dtype: torch.dtype, shape: Sequence[int], begin: int = 0) -> torch.Tensor:
-        """A torch tensor over the buffer, backed or not, which keeps the buffer.
+        """A torch tensor over a part of the buffer, backed or not, which keeps the buffer.
 
         With PyTorch's CUDA build it is a CUDA tensor. With a build for the CPU and
-        GLAKE_DRIVER=sim it is a CPU tensor in the simulated GPU's memory.
+        GLAKE_DRIVER=sim it is a CPU tensor in the simulated GPU's memory. Its storage is that part
+        alone. copy.deepcopy(), pickle and torch.save() of the tensor, or of a slice, read all of
+        the storage, which must be backed then.
 
         Args:
             dtype: the elements' type.
@@ -155,8 +183,12 @@ class VirtualBuffer(DeviceMemory):
         Raises:
             InvalidArgument: the tensor does not fit in the buffer, or is not aligned.
             InvalidPointer: the buffer was freed.
+            WrongType: `dtype` is no torch.dtype, or a number is no whole number.
             GlakeError: there is no PyTorch, or it cannot use this device.
         """
+        package = _torch()
+        if not isinstance(dtype, package.dtype):
+            raise WrongType(f"the dtype of a tensor is a torch.dtype, not {dtype!r}")
         numbers = [count("a dimension", each) for each in shape]
         offset, room = self._part(begin, None)
         nbytes = math.prod(numbers) * dtype.itemsize
@@ -165,8 +197,10 @@ class VirtualBuffer(DeviceMemory):
                 f"a tensor of {tuple(numbers)} {dtype} at offset {offset}: the buffer has {room} "
                 f"bytes from there on, and an offset is a multiple of {dtype.itemsize}"
             )
-        all_: torch.Tensor = _bytes_of(self)
-        return all_[offset : offset + nbytes].view(dtype).view(numbers)
+        part: torch.Tensor = package.empty(0, dtype=package.uint8)
+        if nbytes:
+            part = self._bytes(package, offset, nbytes)
+        return part.view(dtype).view(numbers)
 
     def _part(self, begin: int, end: int | None) -> tuple[int, int]:
         """Offset and size in bytes."""
@@ -178,25 +212,36 @@ class VirtualBuffer(DeviceMemory):
             )
         return first, last - first
 
-    def _of(self, stream: Stream | None) -> int:
-        return self.stream if stream is None else stream_handle(stream)
+    def _bytes(self, torch: Any, offset: int, nbytes: int) -> Any:
+        """A torch tensor of these bytes, which keeps the buffer."""
+        with self._lock:
+            if torch.version.cuda is not None:
+                return torch.from_dlpack(_Part(self, offset, nbytes))
+            if "simcuda" not in _C.driver_path():
+                raise GlakeError(
+                    f"this PyTorch ({torch.__version__}) has no CUDA, so it cannot use memory of "
+                    f"{_C.driver_path()}"
+                )
+            memory: Any = (ctypes.c_ubyte * nbytes).from_address(self.ptr + offset)
+            memory.owner = self._export()
+            return torch.frombuffer(memory, dtype=torch.uint8)
 
-    def _info(self) -> tuple[int, int, int, int]:
-        return _C.virtual_info(self.ptr)
+    def _of(self, stream: Stream | None) -> int:
+        if stream is None:
+            return self.stream
+        handle = stream_handle(stream)
+        if handle != 0:
+            _C.stream_may_end(self.device, handle)
+        return handle
 
     def _release(self, ptr: int) -> None:
-        _C.virtual_free(ptr, self.stream)
+        _C.virtual_free(ptr)
 
     def _is_there(self, ptr: int) -> bool:
-        try:
-            _C.virtual_info(ptr)
-        except InvalidPointer:
-            return False
-        return True
+        return _is_range(ptr)
 
     def _drop(self, ptr: int) -> None:
-        with contextlib.suppress(GlakeError):  # in a forked child, or after a shutdown
-            _C.virtual_free(ptr, self.stream)
+        free_later(functools.partial(_free_range, ptr))
 
 
 def reserve(nbytes: int | str, device: Device = 0, stream: Stream = 0) -> VirtualBuffer:
@@ -219,19 +264,43 @@ def reserve(nbytes: int | str, device: Device = 0, stream: Stream = 0) -> Virtua
     return VirtualBuffer(nbytes, device, stream)
 
 
-def _bytes_of(buffer: VirtualBuffer) -> Any:
-    """A torch tensor of all bytes of the buffer, which keeps the buffer."""
+class _Part:
+    """A part of a buffer, for torch.from_dlpack(). No stream waits for another one, because pages
+    are ordered by back()."""
+
+    def __init__(self, buffer: VirtualBuffer, offset: int, nbytes: int) -> None:
+        self._buffer, self._at, self._nbytes = buffer, buffer.ptr + offset, nbytes
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._buffer.__dlpack_device__()
+
+    def __dlpack__(self, **_: object) -> object:
+        buffer = self._buffer
+        return _C.dlpack(buffer._export(), self._at, self._nbytes, buffer.device, False, False)
+
+
+def _free_range(ptr: int) -> bool:
     try:
-        torch: Any = importlib.import_module("torch")
+        _C.virtual_free(ptr)
+    except (InvalidArgument, DriverError):  # a stream is being captured, or the driver refused
+        return False
+    except InvalidPointer:  # a copy in no stream's order uses it
+        return not _is_range(ptr)
+    except GlakeError:  # in a forked child, or after a shutdown
+        pass
+    return True
+
+
+def _is_range(ptr: int) -> bool:
+    try:
+        _C.virtual_info(ptr, 0, 1)
+    except InvalidPointer:
+        return False
+    return True
+
+
+def _torch() -> Any:
+    try:
+        return importlib.import_module("torch")
     except ModuleNotFoundError as error:
         raise GlakeError("VirtualBuffer.tensor() is for PyTorch, which is not installed") from error
-    if torch.version.cuda is not None:
-        return torch.from_dlpack(buffer)
-    if "simcuda" not in _C.driver_path():
-        raise GlakeError(
-            f"this PyTorch ({torch.__version__}) has no CUDA, so it cannot use memory of "
-            f"{_C.driver_path()}"
-        )
-    memory: Any = (ctypes.c_ubyte * buffer.nbytes).from_address(buffer.ptr)
-    memory.owner = buffer._export()
-    return torch.frombuffer(memory, dtype=torch.uint8)

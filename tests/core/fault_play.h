@@ -182,7 +182,7 @@ class Play {
     CHECK(captured_ == nullptr);
     for (CUgraph graph : graphs_) CU(cuGraphDestroy(graph));
     for (const auto& [range, bytes] : ranges_) {
-      OK(glake_virtual_free(range, nullptr));
+      OK(glake_virtual_free(range));
       for (size_t at = 0; at < bytes; at += kGranule) forget(range + at);
     }
     if (half_closed_) CHECK(shutdown());  // the second try ends well, and glake can start again

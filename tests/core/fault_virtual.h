@@ -32,26 +32,29 @@ class Range {
     for (size_t i = first; i < first + count; ++i) set(i, false, true);
     play_.verify();
   }
-  // `first` must not share its memory yet.
-  bool alias(size_t to, size_t first, size_t count) {
+  // The pages at `first` must not share their memory yet.
+  bool alias(size_t to, size_t first, size_t count, int on = 0) {
     if (base_ == nullptr) return false;
-    const int code =
-        glake_virtual_alias(base_, to * kGranule, base_, first * kGranule, count * kGranule);
-    if (code != GLAKE_OK) {
-      play_.refused_call({GLAKE_OUT_OF_MEMORY, GLAKE_DRIVER_ERROR});
-    } else {
-      for (size_t i = to; i < to + count; ++i) set(i, true, false);
+    const int code = glake_virtual_alias(base_, to * kGranule, base_, first * kGranule,
+                                         count * kGranule, play_.stream(on));
+    if (code != GLAKE_OK) play_.refused_call({GLAKE_OUT_OF_MEMORY, GLAKE_DRIVER_ERROR});
+    for (size_t i = to; i < to + count; ++i) {
+      // A page whose former memory cannot be mapped again is unbacked.
+      glake_virtual now{};
+      OK(glake_virtual_info(base_, i * kGranule, kGranule, &now, sizeof now));
+      if (code == GLAKE_OK || now.backed == 0) set(i, false, true);
+      if (code == GLAKE_OK) set(i, true, false);
     }
     play_.verify();
     return code == GLAKE_OK;
   }
   void end() {
     if (base_ == nullptr) return;
-    const bool ended = glake_virtual_free(base_, nullptr) == GLAKE_OK;
+    const bool ended = glake_virtual_free(base_) == GLAKE_OK;
     glake_virtual left{};
     if (!ended) {
       play_.refused_call({GLAKE_DRIVER_ERROR});
-      OK(glake_virtual_info(base_, &left, sizeof left));
+      OK(glake_virtual_info(base_, 0, kPages * kGranule, &left, sizeof left));
     }
     for (size_t i = 0; i < kPages && left.backed == 0; ++i) set(i, false, true);
     if (ended) {
@@ -133,6 +136,8 @@ inline std::vector<Scenario> virtual_ranges() {
            range.unback(6, 2);
            range.alias(8, 2, 2);
            range.unback(8, 2);
+           range.touch(3, 1, 1);
+           range.alias(3, 0, 1, 1);
          }
          range.unback(0, 4);
          p.empty_cache();

@@ -62,9 +62,9 @@ bool is_mapped(void* ptr) {
   return true;
 }
 int64_t mapping_calls() { return stat("glake.driver_calls"); }
-glake_virtual info(void* range) {
+glake_virtual info(void* range, size_t pages) {
   glake_virtual found{};
-  OK(glake_virtual_info(range, &found, sizeof found));
+  OK(glake_virtual_info(range, 0, pages * kGranule, &found, sizeof found));
   return found;
 }
 
@@ -80,9 +80,10 @@ TEST(pages_have_memory_only_while_they_are_backed) {
   OK(glake_virtual_back(range, 0, 10 * kMiB, nullptr));  // two more; the three stay as they are
   CHECK(holds(range, 7, 6 * kMiB));
   OK(glake_virtual_unback(range, kMiB, 4 * kMiB, nullptr));  // only the second lies in it whole
-  CHECK(info(range).backed == 4 * kGranule && info(range).mapped == 5 * kGranule);
+  CHECK(info(range, 9).backed == 4 * kGranule && info(range, 9).mapped == 5 * kGranule);
+  CHECK(info(range, 2).backed == kGranule && info(range, 2).bytes == 2 * kGranule);
   CHECK(holds(range, 7, kGranule) && holds(range + 2 * kGranule, 7, kGranule));
-  OK(glake_virtual_free(range, nullptr));
+  OK(glake_virtual_free(range));
   CHECK(stat("allocated_bytes.all.current") == 0);
   CHECK(stat("glake.virtual_ranges") == 0);
 }
@@ -98,7 +99,7 @@ TEST(a_repeated_step_makes_no_driver_call) {
     OK(glake_virtual_back(range, 0, 8 * kGranule, nullptr));
   }
   CHECK(mapping_calls() == calls);
-  OK(glake_virtual_free(range, nullptr));
+  OK(glake_virtual_free(range));
 }
 
 TEST(unbacked_memory_serves_blocks_and_the_reverse) {
@@ -117,7 +118,7 @@ TEST(unbacked_memory_serves_blocks_and_the_reverse) {
   OK(glake_virtual_back(range, 2 * kGranule, 4 * kGranule, nullptr));
   fill(range + 2 * kGranule, 3, 4 * kGranule);
   CHECK(holds(range, 1, 2 * kGranule) && holds(range + 6 * kGranule, 1, 2 * kGranule));
-  OK(glake_virtual_free(range, nullptr));
+  OK(glake_virtual_free(range));
 }
 
 // Pages whose granules others have meanwhile are mapped anew, and the others keep their bytes.
@@ -134,7 +135,7 @@ TEST(pages_are_mapped_anew_where_their_memory_is_gone) {
   fill(range, 6, 4 * kGranule);
   CHECK(holds(block, 5, 4 * kGranule) && holds(range, 6, 4 * kGranule));
   OK(glake_free(block));
-  OK(glake_virtual_free(range, nullptr));
+  OK(glake_virtual_free(range));
 }
 
 TEST(out_of_memory_changes_nothing) {
@@ -149,11 +150,11 @@ TEST(out_of_memory_changes_nothing) {
   CHECK_TEXT(text.find("virtual range") != std::string::npos, text);
   CHECK_TEXT(text.find("largest fit now 8.00 MiB") != std::string::npos, text);
   CHECK(stat("num_ooms") == ooms + 1);
-  CHECK(info(range).backed == 5 * kGranule);
+  CHECK(info(range, 64).backed == 5 * kGranule);
   CHECK(holds(range, 9, 2 * kGranule) && holds(range + 3 * kGranule, 9, 3 * kGranule));
   // As much as the text names does fit, beside the pages that are backed.
   OK(glake_virtual_back(range, 0, 10 * kGranule, nullptr));
-  OK(glake_virtual_free(range, nullptr));
+  OK(glake_virtual_free(range));
 }
 
 TEST(aliases_share_memory_until_the_last_one_goes) {
@@ -161,12 +162,12 @@ TEST(aliases_share_memory_until_the_last_one_goes) {
   char* range = reserve(16 * kGranule);
   char* other = reserve(4 * kGranule);
   OK(glake_virtual_back(range, 0, 3 * kGranule, nullptr));
-  OK(glake_virtual_alias(range, 8 * kGranule, range, 0, 3 * kGranule));
-  OK(glake_virtual_alias(other, kGranule, range, kGranule, kGranule));
+  OK(glake_virtual_alias(range, 8 * kGranule, range, 0, 3 * kGranule, nullptr));
+  OK(glake_virtual_alias(other, kGranule, range, kGranule, kGranule, nullptr));
   CHECK(stat("allocated_bytes.all.current") == 3 * kPage);
   CHECK(stat("glake.virtual_backed_bytes") == 7 * kPage);
   CHECK(stat("glake.virtual_shared_bytes") == 4 * kPage);
-  CHECK(info(range).shared == 6 * kGranule && info(other).shared == kGranule);
+  CHECK(info(range, 16).shared == 6 * kGranule && info(other, 4).shared == kGranule);
   fill(range + kGranule, 3, kGranule);
   CHECK(holds(range + 9 * kGranule, 3, kGranule) && holds(other + kGranule, 3, kGranule));
   OK(glake_virtual_unback(range, 0, 3 * kGranule, nullptr));
@@ -174,15 +175,31 @@ TEST(aliases_share_memory_until_the_last_one_goes) {
   void* block = get(3 * kGranule);
   fill(block, 4, 3 * kGranule);
   CHECK(holds(range + 9 * kGranule, 3, kGranule));
-  OK(glake_virtual_free(range, nullptr));
+  OK(glake_virtual_free(range));
   CHECK(stat("glake.virtual_shared_bytes") == 0);
   CHECK(holds(other + kGranule, 3, kGranule));
   // Backed again where the alias was: by memory of its own, though its old granule is in use.
   OK(glake_virtual_back(other, 0, 4 * kGranule, nullptr));
   fill(other, 8, kGranule);
   CHECK(holds(other + kGranule, 3, kGranule) && holds(block, 4, 3 * kGranule));
-  OK(glake_virtual_free(other, nullptr));
+  OK(glake_virtual_free(other));
   OK(glake_free(block));
+}
+
+// A backed page gets the memory of another one. Its own serves others, after the work on it.
+TEST(an_alias_replaces_what_a_page_had) {
+  Session session(test::Options{{"limit", "6MiB"}});
+  char* range = reserve(4 * kGranule);
+  OK(glake_virtual_back(range, 0, 3 * kGranule, nullptr));
+  fill(range, 1, kGranule);
+  for (unsigned char i = 0; i < 20; ++i) fill(range + kGranule, i, kGranule);
+  OK(glake_virtual_alias(range, kGranule, range, 0, kGranule, nullptr));
+  void* block = get(kGranule);
+  fill(block, 7, kGranule);
+  CHECK(holds(range + kGranule, 1, kGranule) && holds(block, 7, kGranule));
+  CHECK(stat("glake.virtual_shared_bytes") == kPage);
+  OK(glake_free(block));
+  OK(glake_virtual_free(range));
 }
 
 // Two idle pages whose mappings lead to one granule: backed again, they have one each.
@@ -190,14 +207,14 @@ TEST(former_aliases_have_memory_of_their_own) {
   Session session;
   char* range = reserve(4 * kGranule);
   OK(glake_virtual_back(range, 0, kGranule, nullptr));
-  OK(glake_virtual_alias(range, kGranule, range, 0, kGranule));
+  OK(glake_virtual_alias(range, kGranule, range, 0, kGranule, nullptr));
   OK(glake_virtual_unback(range, 0, 2 * kGranule, nullptr));
   CHECK(stat("allocated_bytes.all.current") == 0);
   OK(glake_virtual_back(range, 0, 2 * kGranule, nullptr));
   fill(range, 1, kGranule);
   fill(range + kGranule, 2, kGranule);
   CHECK(holds(range, 1, kGranule) && holds(range + kGranule, 2, kGranule));
-  OK(glake_virtual_free(range, nullptr));
+  OK(glake_virtual_free(range));
 }
 
 TEST(idle_memory_goes_back_to_the_driver) {
@@ -211,7 +228,7 @@ TEST(idle_memory_goes_back_to_the_driver) {
   CHECK(stat("glake.physical_bytes") == 2 * kPage);
   CHECK(stat("glake.virtual_idle_bytes") == 0);
   CHECK(holds(range + 6 * kGranule, 1, 2 * kGranule));
-  OK(glake_virtual_free(range, nullptr));
+  OK(glake_virtual_free(range));
 }
 
 // A contiguous block needs new memory, and finds that idle pages can give theirs back.
@@ -224,7 +241,7 @@ TEST(idle_memory_makes_room_for_others) {
   CHECK(block != nullptr);
   CHECK(stat("glake.physical_bytes") == 16 * kPage);
   OK(glake_free(block));
-  OK(glake_virtual_free(range, nullptr));
+  OK(glake_virtual_free(range));
 }
 
 // Work that is enqueued before an unback may use the page, even while others want its memory.
@@ -252,7 +269,7 @@ TEST(later_users_come_after_enqueued_work) {
     CHECK(holds(range + 4 * kGranule, 0x11, 4 * kGranule));
     OK(glake_virtual_unback(range, 4 * kGranule, 4 * kGranule, second));
   }
-  OK(glake_virtual_free(range, first));
+  OK(glake_virtual_free(range));
   test::end_stream(first);
   test::end_stream(second);
 }
@@ -270,11 +287,12 @@ TEST(wrong_use_is_named) {
   GIVES(GLAKE_INVALID_POINTER, glake_virtual_unback(&here, 0, 1, nullptr));
   void* block = get(kGranule);
   GIVES(GLAKE_INVALID_POINTER, glake_virtual_back(block, 0, 1, nullptr));
-  GIVES(GLAKE_INVALID_POINTER, glake_virtual_alias(range, 0, block, 0, kGranule));
+  GIVES(GLAKE_INVALID_POINTER, glake_virtual_alias(range, 0, block, 0, kGranule, nullptr));
   OK(glake_virtual_back(range, 0, kGranule, nullptr));
-  GIVES(GLAKE_INVALID_ARGUMENT, glake_virtual_alias(range, 0, range, 0, kGranule));
-  GIVES(GLAKE_INVALID_ARGUMENT, glake_virtual_alias(range, kGranule, range, 0, kMiB));
-  GIVES(GLAKE_INVALID_ARGUMENT, glake_virtual_alias(range, kGranule, range, 4 * kMiB, kGranule));
+  OK(glake_virtual_alias(range, 0, range, 0, kGranule, nullptr));  // it is so already
+  GIVES(GLAKE_INVALID_ARGUMENT, glake_virtual_alias(range, kGranule, range, 0, kMiB, nullptr));
+  GIVES(GLAKE_INVALID_ARGUMENT,
+        glake_virtual_alias(range, kGranule, range, 4 * kMiB, kGranule, nullptr));
   GIVES(GLAKE_INVALID_POINTER, glake_free(range));
   CHECK(test::last_error().find("virtual range") != std::string::npos);
   GIVES(GLAKE_INVALID_POINTER, glake_pin(range));
@@ -282,10 +300,10 @@ TEST(wrong_use_is_named) {
   CHECK(test::last_error().find("1 virtual range") != std::string::npos);
   CHECK(glake_virtual_reserve(0, 0) == nullptr);
   CHECK(glake_virtual_reserve(kGranule, 7) == nullptr);
-  GIVES(GLAKE_INVALID_ARGUMENT, glake_virtual_info(range, nullptr, 8));
-  OK(glake_virtual_free(nullptr, nullptr));
-  OK(glake_virtual_free(range, nullptr));
-  GIVES(GLAKE_INVALID_POINTER, glake_virtual_free(range, nullptr));
+  GIVES(GLAKE_INVALID_ARGUMENT, glake_virtual_info(range, 0, 1, nullptr, 8));
+  OK(glake_virtual_free(nullptr));
+  OK(glake_virtual_free(range));
+  GIVES(GLAKE_INVALID_POINTER, glake_virtual_free(range));
   OK(glake_free(block));
 }
 
@@ -305,12 +323,12 @@ TEST(mappings_stay_during_a_capture) {
   OK(glake_virtual_unback(range, 2 * kGranule, kGranule, stream));
   void* block = get(kGranule, stream);  // the same granule, on the same stream
   GIVES(GLAKE_INVALID_ARGUMENT, glake_virtual_back(range, 2 * kGranule, kGranule, stream));
-  GIVES(GLAKE_INVALID_ARGUMENT, glake_virtual_free(range, stream));
+  GIVES(GLAKE_INVALID_ARGUMENT, glake_virtual_free(range));
   CU(cuStreamEndCapture(stream, &graph));
   CU(cuGraphDestroy(graph));
   OK(glake_virtual_back(range, 0, 3 * kGranule, stream));
   OK(glake_free(block));
-  OK(glake_virtual_free(range, stream));
+  OK(glake_virtual_free(range));
   test::end_stream(stream);
 }
 
@@ -327,7 +345,7 @@ TEST(other_devices_reach_pages) {
     CU(cuCtxSynchronize());
   }
   CHECK(holds(range, 5, 4 * kGranule));
-  OK(glake_virtual_free(range, nullptr));
+  OK(glake_virtual_free(range));
 }
 
 // Random calls of four threads on one range and on blocks. Each page has one owner at a time, who
@@ -359,7 +377,7 @@ TEST(threads_share_a_range) {
   CHECK(wrong == 0);
   OK(glake_check(0));
   CHECK(stat("allocated_bytes.all.current") == 0);
-  OK(glake_virtual_free(range, nullptr));
+  OK(glake_virtual_free(range));
 }
 
 // A model of what pages hold, against random calls on three streams at a tight limit. The simulator
@@ -381,7 +399,7 @@ class Program {
     for (int i = 0; i < steps; ++i) step();
     verify();
     for (Held& h : blocks_) OK(glake_free(h.ptr));
-    OK(glake_virtual_free(range_, nullptr));
+    OK(glake_virtual_free(range_));
     for (CUstream s : streams_) {
       if (s != nullptr) test::end_stream(s);
     }
@@ -456,9 +474,13 @@ class Program {
   }
   bool shared(size_t i) const { return std::count(group_, group_ + kPages, group_[i]) > 1; }
   void alias(size_t to, size_t from) {
-    const bool possible = group_[to] == 0 && group_[from] != 0;
-    const int code = glake_virtual_alias(range_, to * kGranule, range_, from * kGranule, kGranule);
+    CUstream s = stream();
+    const bool possible = group_[from] != 0;
+    if (possible && group_[to] != 0 && !shared(to)) fill(page(to), 0xee, kGranule, s);
+    const int code =
+        glake_virtual_alias(range_, to * kGranule, range_, from * kGranule, kGranule, s);
     CHECK(code == (possible ? GLAKE_OK : GLAKE_INVALID_ARGUMENT));
+    if (possible && to == from) fill(page(to), values_[group_[to]], kGranule, s);
     if (possible) group_[to] = group_[from];
   }
   void allocate() {

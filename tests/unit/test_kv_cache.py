@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import itertools
 import random
@@ -132,6 +133,46 @@ def test_a_cut_into_the_shared_beginning_writes_nothing_shared(layout: str) -> N
         write(kv, sequence, left, 2400, 5 + sequence)
     assert holds(kv, two, 0, 300, 1) and holds(kv, two, 300, 2400, 5 + two)
     assert holds(kv, one, 0, 1001, 1) and holds(kv, one, 1001, 2400, 5 + one)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_view_has_a_sequences_own_tokens(layout: str) -> None:
+    kv = cache(layout)
+    one, two = kv.add(3), kv.add(700)
+    write(kv, two, 0, 700, 2)
+    for layer in range(kv.layers):
+        keys, values = kv.view(two, layer)
+        assert keys.data_ptr() == kv.keys(layer)[two].data_ptr()
+        assert torch.equal(keys, kv.keys(layer)[two, :700])
+        assert torch.equal(copy.deepcopy(values), kv.values(layer)[two, :700])
+    kv.cut(one, 0)
+    assert kv.view(one, 0)[0].shape == (0, 5, 64)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_is_not_shared_any_more_is_not_copied(layout: str) -> None:
+    kv = cache(layout)
+    one = kv.add(2000)
+    write(kv, one, 0, 2000, 1)
+    two = kv.fork(one)
+    kv.remove(one)
+    kv.cut(two, 100)
+    with glake.empty(96 * 2**20 - live()):  # there is no room for a copy
+        kv.grow(two, 101)
+    assert holds(kv, two, 0, 100, 1)
+
+
+def test_it_ends() -> None:
+    with cache() as kv:
+        kv.add(100)
+        keys = kv.keys(0)
+        with pytest.raises(errors.InvalidPointer, match="held by 1 arrays"):
+            kv.free()
+        assert kv.length(0) == 100
+        del keys
+    assert live() == 0
+    with pytest.raises(errors.InvalidPointer):
+        kv.buffer.back()
 
 
 def test_no_room_changes_nothing() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,7 +61,7 @@ def test_the_same_tokens(mode: str) -> None:
     cache = glake.TransformersCache(model.config)
     assert generate(model, cache, **MODES[mode]) == generate(model, None, **MODES[mode])
     assert cache.get_seq_length() == 36
-    assert int(_C.stats()["allocated_bytes.all.current"]) == 3 * (2 << 20)  # a page a layer
+    assert int(_C.stats()["allocated_bytes.all.current"]) == 6 * (2 << 20)  # two pages a layer
 
 
 def test_it_is_used_again_and_cropped() -> None:
@@ -86,6 +89,55 @@ def test_rows_of_the_batch() -> None:
     assert torch.equal(cache.layers[1].keys, before.repeat_interleave(3, dim=0))
     cache.batch_select_indices(torch.tensor([0, 5]))
     assert torch.equal(cache.layers[1].keys, before)
+
+
+def test_it_is_copied_pickled_and_saved(tmp_path: Path) -> None:
+    model = llama()
+    cache = glake.TransformersCache(model.config)
+    first = generate(model, cache)
+    keys = cache.layers[2].keys.clone()
+    torch.save(cache.layers[2].keys, tmp_path / "keys.pt")
+    assert torch.equal(torch.load(tmp_path / "keys.pt"), keys)
+    for other in (copy.deepcopy(cache), pickle.loads(pickle.dumps(cache))):
+        assert torch.equal(other.layers[2].keys, keys)
+        other.layers[2].keys.zero_()
+    assert torch.equal(cache.layers[2].keys, keys)
+    cache.reset()
+    assert generate(model, cache) == first
+
+
+def test_after_reset_it_takes_other_shapes() -> None:
+    model = llama()
+    cache = glake.TransformersCache(model.config)
+    with torch.no_grad():
+        model(IDS, past_key_values=cache)
+        with pytest.raises(errors.InvalidArgument, match=r"reset\(\) it first"):
+            model(IDS[:1], past_key_values=cache)
+        cache.reset()
+        model(IDS[:1], past_key_values=cache)
+    assert cache.layers[0].keys.shape == (1, 2, 7, 16)
+    with torch.inference_mode():
+        cache.reset()
+        model(IDS, past_key_values=cache)
+    with torch.no_grad():
+        model(IDS, past_key_values=cache)
+    assert cache.get_seq_length() == 14
+
+
+def test_gradients_are_refused() -> None:
+    model = llama()
+    with pytest.raises(errors.InvalidArgument, match="for inference"):
+        model(IDS, past_key_values=glake.TransformersCache(model.config))
+
+
+def test_compiled_code_may_use_it() -> None:
+    model = llama()
+    cache, whole = glake.TransformersCache(model.config), model(IDS).logits
+    compiled = torch.compile(model, backend="aot_eager")
+    with torch.no_grad():
+        for first, last in ((0, 4), (4, 5), (5, 7)):
+            found = compiled(IDS[:, first:last], past_key_values=cache).logits
+            torch.testing.assert_close(found, whole[:, first:last], rtol=1e-4, atol=1e-4)
 
 
 def test_layers_of_other_kinds_stay() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import gc
+import pickle
 from collections.abc import Iterator
 
 import pytest
@@ -129,6 +130,9 @@ def test_it_copies_like_any_memory() -> None:
         (lambda b: b.tensor(torch.float32, [b.nbytes]), errors.InvalidArgument),
         (lambda b: b.tensor(torch.float32, [1], begin=2), errors.InvalidArgument),
         (lambda b: b.tensor(torch.float32, [-1]), errors.InvalidArgument),
+        (lambda b: b.tensor("float32", [1]), errors.WrongType),
+        (lambda b: b.figures(0, b.nbytes + 1), errors.InvalidArgument),
+        (lambda b: glake.reserve(1 << 62), errors.InvalidArgument),
         (lambda b: copy.copy(b), errors.WrongType),
         (lambda b: _C.free(b.ptr), errors.InvalidPointer),
         (lambda b: glake.share(b.ptr), errors.InvalidPointer),
@@ -139,6 +143,61 @@ def test_it_copies_like_any_memory() -> None:
 def test_wrong_use(call: object, error: type[Exception]) -> None:
     with glake.reserve("8MiB") as buffer, pytest.raises(error):
         call(buffer)  # type: ignore[operator]
+
+
+def test_an_alias_replaces() -> None:
+    with glake.reserve("8MiB") as buffer:
+        buffer.back(0, 2 * PAGE)
+        ctypes.memset(buffer.ptr, 5, PAGE)
+        buffer.alias(PAGE, buffer, 0, PAGE)
+        assert live() == PAGE and buffer.figures(PAGE, 2 * PAGE) == (PAGE, PAGE, PAGE)
+        assert ctypes.string_at(buffer.ptr + PAGE, 1) == b"\5"
+
+
+def test_a_tensor_of_backed_pages_can_be_copied() -> None:
+    buffer = glake.reserve("1GiB")
+    buffer.back(PAGE, 3 * PAGE)
+    tensor = buffer.tensor(torch.int32, [PAGE // 4, 2], begin=PAGE).fill_(6)
+    assert torch.equal(copy.deepcopy(tensor), tensor)
+    assert torch.equal(pickle.loads(pickle.dumps(tensor)), tensor)
+    assert buffer.tensor(torch.int32, [0, 3]).shape == (0, 3)
+
+
+@pytest.mark.parametrize("mode", ["guard", "poison", "trace", "guard,poison,trace"])
+def test_debug_modes_find_nothing_in_pages(mode: str) -> None:
+    _C.shutdown()
+    _C.configure("driver", "sim")
+    _C.configure("debug", mode)
+    try:
+        glake.empty("24MiB").free()
+        with glake.reserve("64MiB") as buffer:
+            buffer.back(0, 24 << 20)
+            ctypes.memset(buffer.ptr, 1, 24 << 20)
+            _C.check(0)
+            buffer.unback(0, 12 << 20)
+            buffer.back(0, 24 << 20)
+            ctypes.memset(buffer.ptr, 2, 24 << 20)
+            _C.check(0)
+    finally:
+        _C.shutdown()
+        _C.configure("debug", "")
+        _C.configure("driver", "sim")
+
+
+def test_a_dropped_buffer_in_use_is_freed_later() -> None:
+    from glake import transfer
+
+    host = torch.zeros(32 << 20, dtype=torch.uint8)
+    with transfer.Engine():
+        buffer = glake.reserve("64MiB")
+        buffer.back(0, 32 << 20)
+        copied = transfer.copy(
+            transfer.Raw(buffer.ptr, 32 << 20, 0), host, stream=transfer.UNORDERED
+        )
+        del buffer
+        copied.wait()
+    glake.reserve(1).free()
+    assert live() == 0
 
 
 def test_an_empty_part_is_nothing() -> None:

@@ -90,6 +90,12 @@ int glake_record_stream(void* ptr, void* stream) {
   });
 }
 
+int glake_capturing(int device) {
+  bool capturing = false;
+  const int code = api_call([&] { capturing = Process::instance().device(device).capturing(); });
+  return code == GLAKE_OK ? static_cast<int>(capturing) : -code;
+}
+
 int glake_stream_wait(int device, void* stream, void* for_stream) {
   return api_call([&] {
     Process::instance().device(device).stream_wait(glake::stream_of(stream),

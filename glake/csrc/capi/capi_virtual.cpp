@@ -14,7 +14,8 @@ extern "C" {
 void* glake_virtual_reserve(size_t bytes, int device) {
   void* result = nullptr;
   api_call([&] {
-    require_size(bytes);
+    require(bytes != 0 && bytes <= glake::kMostSize,
+            "a virtual range has from 1 byte to 64 TiB of addresses");
     result = VirtualCalls(Process::instance()).reserve(bytes, device);
   });
   return result;
@@ -32,22 +33,25 @@ int glake_virtual_unback(void* range, size_t offset, size_t bytes, void* stream)
   });
 }
 
-int glake_virtual_alias(void* range, size_t offset, void* from, size_t from_offset, size_t bytes) {
-  return api_call(
-      [&] { VirtualCalls(Process::instance()).alias(range, offset, from, from_offset, bytes); });
-}
-
-int glake_virtual_free(void* range, void* stream) {
+int glake_virtual_alias(void* range, size_t offset, void* from, size_t from_offset, size_t bytes,
+                        void* stream) {
   return api_call([&] {
-    if (range == nullptr) return;
-    VirtualCalls(Process::instance()).end(range, glake::stream_of(stream));
+    VirtualCalls(Process::instance())
+        .alias(range, offset, from, from_offset, bytes, glake::stream_of(stream));
   });
 }
 
-int glake_virtual_info(void* range, glake_virtual* info, size_t size) {
+int glake_virtual_free(void* range) {
+  return api_call([&] {
+    if (range == nullptr) return;
+    VirtualCalls(Process::instance()).end(range);
+  });
+}
+
+int glake_virtual_info(void* range, size_t offset, size_t bytes, glake_virtual* info, size_t size) {
   return api_call([&] {
     require(info != nullptr, "glake_virtual_info needs a place for the figures");
-    const glake::VirtualInfo found = VirtualCalls(Process::instance()).info(range);
+    const glake::VirtualInfo found = VirtualCalls(Process::instance()).info(range, offset, bytes);
     const glake_virtual figures{found.bytes, found.backed, found.shared, found.mapped};
     std::memset(info, 0, size);
     std::memcpy(info, &figures, std::min(size, sizeof figures));

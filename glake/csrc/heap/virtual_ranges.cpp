@@ -82,7 +82,13 @@ Block* VirtualRanges::take_again(const VirtualPage& page, const Request& r, Stre
   Arena& arena = *page.arena;
   const Found found = Pieces(heap_).at_home(arena, arena.extent_at_prefix(page.granule),
                                             arena.granule_at(page.granule), r);
-  return heap_.make_block(r, found, stream);
+  return make_block(found.pieces, r, stream);
+}
+
+Block* VirtualRanges::make_block(Span* span, const Request& r, StreamHandle stream) {
+  // Debug modes check no pages. So they must not expect what they wrote into freed blocks there.
+  if (device_.debug != nullptr) device_.debug->forget(span->begin, kGranule);
+  return heap_.make_block(r, {span, nullptr, span->begin}, stream);
 }
 
 // Backs the part by what is mapped there already, without a driver call. False: some page needs
@@ -124,19 +130,20 @@ void VirtualRanges::back(Address base, Bytes offset, Bytes bytes, StreamHandle s
   device_.settle(hot);
   const Part part = touched(base, offset, bytes);
   const Request r{kGranule, kGranule, device_.clock.id_of(stream)};
-  Fills fills = claim(part);
+  Fills fills = claim(part, false);
   try {
     take_granules(*part.range, fills, r, stream, hot);
     fill(*part.range, fills, hot);
   } catch (...) {
-    undo(*part.range, fills);
+    undo(*part.range, fills, hot);
     throw;
   }
   for (const Fill& f : fills) log.taken(*f.block);
 }
 
 // Claims the pages of the part that are not backed, so that no other thread backs them meanwhile.
-VirtualRanges::Fills VirtualRanges::claim(const Part& part) {
+// With `all`, backed ones too: these are then unbacked.
+VirtualRanges::Fills VirtualRanges::claim(const Part& part, bool all) {
   Fills fills;
   for (uint64_t i = part.first; i < part.last; ++i) {
     const VirtualPage& page = part.range->page(i);
@@ -145,9 +152,14 @@ VirtualRanges::Fills VirtualRanges::claim(const Part& part) {
                                           page_text(*part.range, i) + " (" +
                                           device_.refusals.text() + "); try again");
     }
-    if (page.block == nullptr) fills.push_back({i});
+    if (page.block == nullptr || all) fills.push_back({i});
   }
-  for (const Fill& f : fills) part.range->page(f.index).claimed = true;
+  for (Fill& f : fills) {
+    VirtualPage& page = part.range->page(f.index);
+    page.claimed = true;
+    f.former = std::exchange(page.block, nullptr);
+    if (f.former != nullptr) --part.range->backed_pages;
+  }
   return fills;
 }
 
@@ -170,7 +182,7 @@ void VirtualRanges::take_granules(VirtualRange& range, Fills& fills, const Reque
   for (Fill& f : fills) {
     if (f.block != nullptr) continue;
     Span* next = std::exchange(span->piece_next, nullptr);
-    f.block = heap_.make_block(r, {span, nullptr, span->begin}, stream);
+    f.block = make_block(span, r, stream);
     span = next;
   }
 }
@@ -192,11 +204,35 @@ void VirtualRanges::fill(VirtualRange& range, Fills& fills, HotGuard& hot) {
 }
 
 // Takes back what back() or alias() has done for the pages.
-void VirtualRanges::undo(VirtualRange& range, const Fills& fills) {
+void VirtualRanges::undo(VirtualRange& range, const Fills& fills, HotGuard& hot) {
   for (const Fill& f : fills) {
+    VirtualPage& page = range.page(f.index);
     if (f.block != nullptr) give(f.block, nullptr);
-    range.page(f.index).claimed = f.owed;
+    if (f.former != nullptr && !page.mapped() && !f.owed) map_again(range, f, hot);
+    const bool there = f.former != nullptr && page.mapped() && !f.owed;
+    if (there) {
+      page.block = f.former;
+      ++range.backed_pages;
+    } else if (f.former != nullptr) {
+      give(f.former, nullptr);  // its bytes are lost with the mapping
+    }
+    page.claimed = f.owed;
   }
+}
+
+// Maps a page's former granule, which was unmapped for another one that the driver then refused.
+void VirtualRanges::map_again(VirtualRange& range, const Fill& f, HotGuard& hot) {
+  const Arena& arena = heap_.arena_of(f.former->ptr);
+  const Handle handle = heap_.granules.handle(arena, arena.granule_of(f.former->ptr));
+  const Address at = range.at(f.index);
+  hot.unlock();
+  Status s = device_.driver.map(at, handle);
+  const bool mapped = s.ok();
+  if (s.ok()) s = device_.driver.set_access(at, kGranule, device_.grants);
+  // A mapping without access is worth nothing. If it stays, the page is as good as unbacked.
+  const bool off = mapped && !s.ok() && device_.driver.unmap(at, kGranule).ok();
+  hot.lock();
+  if (mapped && !off) set_mapping(range, range.page(f.index), *f.former);
 }
 
 void VirtualRanges::map(VirtualRange& range, Fills& fills, HotGuard& hot) {
@@ -342,8 +378,9 @@ void VirtualRanges::give(Block* block, const PageLog* log) {
   Frees(heap_).free(block);
 }
 
-void VirtualRanges::alias(Address base, Bytes offset, Address from, Bytes from_offset,
-                          Bytes bytes) {
+void VirtualRanges::alias(Address base, Bytes offset, Address from, Bytes from_offset, Bytes bytes,
+                          StreamHandle stream, const PageLog& log) {
+  const StreamLives::Named named(device_.driver.streams(), stream);
   MappingTurn turn(device_);
   HotGuard hot(device_.hot);
   device_.settle(hot);
@@ -353,33 +390,39 @@ void VirtualRanges::alias(Address base, Bytes offset, Address from, Bytes from_o
     throw Error(GLAKE_INVALID_ARGUMENT,
                 std::to_string(b) + " is no multiple of 2 MiB: only whole pages can be shared");
   }
-  for (uint64_t i = 0; i < part.last - part.first; ++i) {
-    if (part.range->backed(part.first + i)) {
-      throw Error(GLAKE_INVALID_ARGUMENT,
-                  page_text(*part.range, part.first + i) + " is backed already; unback it first");
-    }
-    if (!source.range->backed(source.first + i)) {
-      throw Error(GLAKE_INVALID_ARGUMENT, page_text(*source.range, source.first + i) +
-                                              " is not backed, so it has nothing to share");
-    }
+  for (uint64_t i = source.first; i < source.last; ++i) {
+    if (source.range->backed(i)) continue;
+    throw Error(GLAKE_INVALID_ARGUMENT,
+                page_text(*source.range, i) + " is not backed, so it has nothing to share");
   }
-  Fills fills = claim(part);
+  std::vector<Block*> blocks;
+  for (uint64_t i = source.first; i < source.last; ++i) {
+    blocks.push_back(source.range->page(i).block);
+  }
+  VirtualRange& range = *part.range;
+  Fills fills = claim(part, true);
+  const StreamId id = device_.clock.id_of(stream);
   for (Fill& f : fills) {
-    const VirtualPage& page = part.range->page(f.index);
-    f.block = source.range->page(source.first + (f.index - part.first)).block;
+    VirtualPage& page = range.page(f.index);
+    f.block = blocks[f.index - part.first];
     book_.join(f.block);
     f.mapped = page.mapped() && page.arena->granule_at(page.granule) == f.block->ptr;
+    if (f.former == nullptr) continue;
+    page.used_until(device_.clock.stamp(id));
+    if (id != f.former->stream_id) f.former->recorded.add(id);
   }
   try {
-    fill(*part.range, fills, hot);
+    fill(range, fills, hot);
   } catch (...) {
-    undo(*part.range, fills);
+    undo(range, fills, hot);
     throw;
+  }
+  for (const Fill& f : fills) {
+    if (f.former != nullptr) give(f.former, &log);
   }
 }
 
-void VirtualRanges::end(Address base, StreamHandle stream, const PageLog& log) {
-  const StreamLives::Named named(device_.driver.streams(), stream);
+void VirtualRanges::end(Address base, const PageLog& log) {
   MappingTurn turn(device_);
   HotGuard hot(device_.hot);
   device_.settle(hot);
@@ -389,10 +432,12 @@ void VirtualRanges::end(Address base, StreamHandle stream, const PageLog& log) {
   try {
     // Work of any stream may use the pages, and would fault once they are unmapped.
     device_.require(device_.synchronize(hot), "to be synchronised to free a virtual range");
-    unback({&range, 0, range.length().count}, stream, log);
     std::vector<uint64_t> pages;
-    range.each([&](uint64_t i, const VirtualPage& page) {
+    range.each([&](uint64_t i, VirtualPage& page) {
       if (page.mapped()) pages.push_back(i);
+      if (page.block == nullptr) return;
+      --range.backed_pages;
+      give(std::exchange(page.block, nullptr), &log);
     });
     clear(range, pages, hot);
     hot.unlock();
@@ -421,17 +466,24 @@ void VirtualRanges::require_endable(VirtualRange& range) {
                                       device_.refusals.text() + "); free it again later");
 }
 
-VirtualInfo VirtualRanges::info(Address base) {
+VirtualInfo VirtualRanges::info(Address base, Bytes offset, Bytes bytes) {
   HotGuard hot(device_.hot);
-  VirtualRange& range = need(base);
+  const Part part = touched(base, offset, bytes);
   VirtualInfo info;
-  info.bytes = range.length().bytes();
-  info.backed = range.backed_pages * kGranule;
-  info.mapped = range.mapped_pages * kGranule;
-  range.each([&](uint64_t, const VirtualPage& page) {
-    if (page.block != nullptr && book_.pages_of(page.block) != 1) info.shared += kGranule;
+  info.bytes = (part.last - part.first) * kGranule;
+  part.range->each([&](uint64_t i, const VirtualPage& page) {
+    if (i < part.first || i >= part.last || !page.mapped()) return;
+    info.mapped += kGranule;
+    if (page.block == nullptr) return;
+    info.backed += kGranule;
+    if (book_.pages_of(page.block) != 1) info.shared += kGranule;
   });
   return info;
+}
+
+Bytes VirtualRanges::bytes(Address base) {
+  HotGuard hot(device_.hot);
+  return need(base).length().bytes();
 }
 
 bool VirtualRanges::backed_around(Address at, Address* begin, Bytes* bytes) {

@@ -38,11 +38,15 @@ class VirtualRanges {
   Address reserve(Bytes bytes);
   void back(Address base, Bytes offset, Bytes bytes, StreamHandle stream, const PageLog& log);
   void unback(Address base, Bytes offset, Bytes bytes, StreamHandle stream, const PageLog& log);
-  // Backs pages by the granules of pages of `from`, which is a range of this heap.
-  void alias(Address base, Bytes offset, Address from, Bytes from_offset, Bytes bytes);
+  // Backs pages by the granules of pages of `from`, which is a range of this heap. What backed them
+  // before is free after the stream's work.
+  void alias(Address base, Bytes offset, Address from, Bytes from_offset, Bytes bytes,
+             StreamHandle stream, const PageLog& log);
   // Ends a range. Waits for the device's work.
-  void end(Address base, StreamHandle stream, const PageLog& log);
-  VirtualInfo info(Address base);
+  void end(Address base, const PageLog& log);
+  // Of the pages that have a byte in [offset, offset + bytes).
+  VirtualInfo info(Address base, Bytes offset, Bytes bytes);
+  Bytes bytes(Address base);  // of a range
   // The longest backed stretch around an address; false: the address is in no range.
   bool backed_around(Address at, Address* begin, Bytes* bytes);
 
@@ -60,8 +64,9 @@ class VirtualRanges {
   struct Fill {
     uint64_t index = 0;
     Block* block = nullptr;
-    bool mapped = false;  // its granule is mapped there
-    bool owed = false;    // the driver refused to unmap it again
+    Block* former = nullptr;  // what backed the page before
+    bool mapped = false;      // its granule is mapped there
+    bool owed = false;        // the driver refused to unmap it again
   };
   using Fills = std::vector<Fill>;
 
@@ -72,11 +77,13 @@ class VirtualRanges {
   bool free_again(const VirtualPage& page, const Request& r, Wait wait);
   Block* take_again(const VirtualPage& page, const Request& r, StreamHandle stream);
   bool retake_all(const Part& part, const Request& r, StreamHandle stream, const PageLog& log);
-  Fills claim(const Part& part);
+  Block* make_block(Span* span, const Request& r, StreamHandle stream);
+  Fills claim(const Part& part, bool all);
   void take_granules(VirtualRange& range, Fills& fills, const Request& r, StreamHandle stream,
                      HotGuard& hot);
   void fill(VirtualRange& range, Fills& fills, HotGuard& hot);
-  void undo(VirtualRange& range, const Fills& fills);
+  void undo(VirtualRange& range, const Fills& fills, HotGuard& hot);
+  void map_again(VirtualRange& range, const Fill& f, HotGuard& hot);
   void map(VirtualRange& range, Fills& fills, HotGuard& hot);
   void abandon(VirtualRange& range, Fills& fills, uint64_t mapped, HotGuard& hot);
   void clear(VirtualRange& range, const std::vector<uint64_t>& pages, HotGuard& hot);

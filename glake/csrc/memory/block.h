@@ -65,6 +65,7 @@ struct Owned {
   int device = -1;     // -1: the address is not in glake's memory
   Address begin = 0;   // of the live block there, as its caller sees it
   Bytes bytes = 0;     // as its caller asked; 0: no live block is there
+  bool pages = false;  // it lies in a virtual range; begin and bytes are of the backed pages there
   std::string paused;  // why its bytes are not there, and what to do; empty: they are there
 };
 

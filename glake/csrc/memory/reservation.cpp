@@ -48,10 +48,13 @@ Reservation::~Reservation() {
 
 Status Reservation::release() {
   if (reserved_ == 0) return {};
+  // Once the driver has the addresses, it may give them to another device's thread.
+  PointerMap::remove(table_.get());
   Status s = driver_.free_range(reserved_, reserved_bytes_);
   if (s.ok()) {
-    PointerMap::remove(table_.get());
     reserved_ = 0;
+  } else {
+    PointerMap::add(table_.get());
   }
   return s;
 }

@@ -381,6 +381,7 @@ Owned Process::owned(Address at) {
   Owned found;
   found.device = (ours ? table->heap() : b->heap)->number;
   if (b == nullptr && VirtualRanges(*table->heap()).backed_around(at, &found.begin, &found.bytes)) {
+    found.pages = true;
     return found;
   }
   if (b == nullptr || b->state.load() != BlockState::kLive) return found;

@@ -9,13 +9,8 @@ namespace glake {
 
 namespace {
 
-int device_of(void* range) {
-  return PointerMap::find(reinterpret_cast<Address>(range))->heap()->number;
-}
-
 // Reports to those who watch that memory ran out, and adds to the text who holds most.
-[[noreturn]] void refuse(void* range, Bytes bytes, StreamHandle stream, const Error& error) {
-  const int device = device_of(range);
+[[noreturn]] void refuse(int device, Bytes bytes, StreamHandle stream, const Error& error) {
   Watch::event(GLAKE_OOM, device, Process::instance().device(device).driver_free_bytes(), bytes,
                stream);
   throw Error(error.code(), error.what() + Watch::instance().top_holders(device));
@@ -56,14 +51,13 @@ class Recorded {
 
 }  // namespace
 
-VirtualRanges VirtualCalls::ranges_of(void* range) {
+// The range may end meanwhile, on another thread. Its heap stays.
+Heap& VirtualCalls::heap_of(void* range) {
   process_.check_usable();
   const BlockTable* table = PointerMap::find(address(range));
-  if (table == nullptr) {
-    throw Error(GLAKE_INVALID_POINTER,
-                hex(range) + " is not glake's memory; pass what glake_virtual_reserve() gave");
-  }
-  return VirtualRanges(*table->heap());
+  if (table != nullptr) return *table->heap();
+  throw Error(GLAKE_INVALID_POINTER,
+              hex(range) + " is not glake's memory; pass what glake_virtual_reserve() gave");
 }
 
 void* VirtualCalls::reserve(Bytes bytes, int device) {
@@ -71,19 +65,21 @@ void* VirtualCalls::reserve(Bytes bytes, int device) {
 }
 
 void VirtualCalls::back(void* range, Bytes offset, Bytes bytes, StreamHandle stream) {
-  VirtualRanges ranges = ranges_of(range);
+  Heap& heap = heap_of(range);
   {
     Recorded recorded(process_);
     const PageLog log = recorded.log();
     // What the debug modes keep from reuse may be enough.
-    DebugDevice* debug = debug_of(*PointerMap::find(address(range))->heap());
+    DebugDevice* debug = debug_of(heap);
     for (bool last = false;;) {
       try {
-        ranges.back(address(range), offset, bytes, stream, log);
+        VirtualRanges(heap).back(address(range), offset, bytes, stream, log);
         break;
       } catch (const Error& e) {
         if (e.code() != GLAKE_OUT_OF_MEMORY) throw;
-        if (last || debug == nullptr || !debug->release_kept()) refuse(range, bytes, stream, e);
+        const bool more = !last && debug != nullptr && debug->release_kept();
+        if (!more) refuse(heap.number, bytes, stream, e);
+        process_.device(heap.number).forgive_refusal();
         last = true;
       }
     }
@@ -92,37 +88,45 @@ void VirtualCalls::back(void* range, Bytes offset, Bytes bytes, StreamHandle str
 }
 
 void VirtualCalls::unback(void* range, Bytes offset, Bytes bytes, StreamHandle stream) {
-  VirtualRanges ranges = ranges_of(range);
+  Heap& heap = heap_of(range);
   refuse_copied(range, offset, bytes);
   {
     Recorded recorded(process_);
-    ranges.unback(address(range), offset, bytes, stream, recorded.log());
+    VirtualRanges(heap).unback(address(range), offset, bytes, stream, recorded.log());
   }
   drop_unused_contexts();
 }
 
-void VirtualCalls::alias(void* range, Bytes offset, void* from, Bytes from_offset, Bytes bytes) {
-  VirtualRanges ranges = ranges_of(range);
-  const BlockTable* other = PointerMap::find(address(from));
-  if (other != nullptr && other->heap() != PointerMap::find(address(range))->heap()) {
+void VirtualCalls::alias(void* range, Bytes offset, void* from, Bytes from_offset, Bytes bytes,
+                         StreamHandle stream) {
+  Heap& heap = heap_of(range);
+  if (&heap_of(from) != &heap) {
     throw Error(GLAKE_INVALID_ARGUMENT, "the virtual ranges at " + hex(range) + " and " +
                                             hex(from) +
                                             " are of two devices, which share no pages");
   }
-  ranges.alias(address(range), offset, address(from), from_offset, bytes);
-}
-
-void VirtualCalls::end(void* range, StreamHandle stream) {
-  VirtualRanges ranges = ranges_of(range);
-  refuse_copied(range, 0, ranges.info(address(range)).bytes);
+  refuse_copied(range, offset, bytes);
   {
     Recorded recorded(process_);
-    ranges.end(address(range), stream, recorded.log());
+    VirtualRanges(heap).alias(address(range), offset, address(from), from_offset, bytes, stream,
+                              recorded.log());
   }
   drop_unused_contexts();
 }
 
-VirtualInfo VirtualCalls::info(void* range) { return ranges_of(range).info(address(range)); }
+void VirtualCalls::end(void* range) {
+  VirtualRanges ranges(heap_of(range));
+  refuse_copied(range, 0, ranges.bytes(address(range)));
+  {
+    Recorded recorded(process_);
+    ranges.end(address(range), recorded.log());
+  }
+  drop_unused_contexts();
+}
+
+VirtualInfo VirtualCalls::info(void* range, Bytes offset, Bytes bytes) {
+  return VirtualRanges(heap_of(range)).info(address(range), offset, bytes);
+}
 
 void VirtualCalls::refuse_copied(void* range, Bytes offset, Bytes bytes) {
   if (!process_.hooks().has(kCopied)) return;

@@ -14,12 +14,13 @@ class VirtualCalls {
   void* reserve(Bytes bytes, int device);
   void back(void* range, Bytes offset, Bytes bytes, StreamHandle stream);
   void unback(void* range, Bytes offset, Bytes bytes, StreamHandle stream);
-  void alias(void* range, Bytes offset, void* from, Bytes from_offset, Bytes bytes);
-  void end(void* range, StreamHandle stream);
-  VirtualInfo info(void* range);
+  void alias(void* range, Bytes offset, void* from, Bytes from_offset, Bytes bytes,
+             StreamHandle stream);
+  void end(void* range);
+  VirtualInfo info(void* range, Bytes offset, Bytes bytes);
 
  private:
-  VirtualRanges ranges_of(void* range);
+  Heap& heap_of(void* range);
   void refuse_copied(void* range, Bytes offset, Bytes bytes);
 
   Process& process_;

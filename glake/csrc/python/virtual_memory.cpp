@@ -10,9 +10,10 @@ py::int_ reserve(const py::int_& bytes, const py::int_& device) {
   return from_pointer(range);
 }
 
-py::tuple info(const py::int_& range) {
+py::tuple info(const py::int_& range, const py::int_& offset, const py::int_& bytes) {
   glake_virtual found{};
-  check(released(glake_virtual_info, to_block(range), &found, sizeof found));
+  check(released(glake_virtual_info, to_block(range), to_bytes(offset), to_bytes(bytes), &found,
+                 sizeof found));
   return py::make_tuple(found.bytes, found.backed, found.shared, found.mapped);
 }
 
@@ -42,20 +43,26 @@ void bind_virtual(py::module_& module) {
   module.def(
       "virtual_alias",
       [](const py::int_& range, const py::int_& offset, const py::int_& from,
-         const py::int_& from_offset, const py::int_& bytes) {
+         const py::int_& from_offset, const py::int_& bytes, const py::int_& stream) {
         check(released(glake_virtual_alias, to_block(range), to_bytes(offset), to_block(from),
-                       to_bytes(from_offset), to_bytes(bytes)));
+                       to_bytes(from_offset), to_bytes(bytes), to_stream(stream)));
       },
       py::arg("range"), py::arg("offset"), py::arg("source"), py::arg("source_offset"),
-      py::arg("bytes"), "Backs pages by the memory of other pages.");
+      py::arg("bytes"), py::arg("stream") = 0, "Backs pages by the memory of other pages.");
   module.def(
       "virtual_free",
-      [](const py::int_& range, const py::int_& stream) {
-        check(released(glake_virtual_free, to_block(range), to_stream(stream)));
+      [](const py::int_& range) { check(released(glake_virtual_free, to_block(range))); },
+      py::arg("range"), "Ends a virtual range, once the device's work is done.");
+  module.def(
+      "capturing",
+      [](const py::int_& device) {
+        const int found = released(glake_capturing, to_device(device));
+        if (found < 0) raise_last();
+        return found != 0;
       },
-      py::arg("range"), py::arg("stream") = 0, "Ends a virtual range.");
-  module.def("virtual_info", &info, py::arg("range"),
-             "(bytes, backed, shared, mapped) of a virtual range, all in bytes.");
+      py::arg("device") = 0, "Whether a stream of the device is being captured.");
+  module.def("virtual_info", &info, py::arg("range"), py::arg("offset"), py::arg("bytes"),
+             "(bytes, backed, shared, mapped) of pages of a virtual range, all in bytes.");
 }
 
 }  // namespace glake::python

@@ -82,6 +82,10 @@ GLAKE_API int glake_free(void* ptr);
 /* Says that work on `stream` uses the block, so that a later free waits for that work too. */
 GLAKE_API int glake_record_stream(void* ptr, void* stream);
 
+/* 1 if a stream that glake was given on the device is being captured, or was when glake last could
+ * ask about it; else 0. A negative glake_status on failure. */
+GLAKE_API int glake_capturing(int device);
+
 /* Makes later work on `stream` wait for the work that `for_stream` has now. Call it before memory
  * that was allocated on one stream is used on the other. */
 GLAKE_API int glake_stream_wait(int device, void* stream, void* for_stream);
@@ -333,26 +337,29 @@ GLAKE_API int glake_virtual_unback(void* range, size_t offset, size_t bytes, voi
 
 /* Backs pages by the memory of as many pages from `from_offset` on of the range `from`, which may
  * be the same range. What is written through one of them is seen through the other by work that
- * comes later in stream order. The memory is free once all pages that share it are unbacked.
- * GLAKE_INVALID_ARGUMENT: a number is no multiple of 2 MiB, a page is backed, or a page of `from`
- * is not. */
+ * comes later in stream order. The memory is free once all pages that share it are unbacked. What
+ * backed the pages before is given back in the order of `stream`, as by glake_virtual_unback(), but
+ * only if the call succeeds. GLAKE_INVALID_ARGUMENT: a number is no multiple of 2 MiB, or a page of
+ * `from` is not backed. */
 GLAKE_API int glake_virtual_alias(void* range, size_t offset, void* from, size_t from_offset,
-                                  size_t bytes);
+                                  size_t bytes, void* stream);
 
 /* Unbacks all pages and gives the addresses back, once all work of the device is done, which it
  * waits for. Refused while a stream is being captured (GLAKE_INVALID_ARGUMENT). If the driver
  * refuses, the range stays: call again. NULL does nothing. */
-GLAKE_API int glake_virtual_free(void* range, void* stream);
+GLAKE_API int glake_virtual_free(void* range);
 
 typedef struct glake_virtual {
-  uint64_t bytes;  /* of addresses */
-  uint64_t backed; /* of backed pages */
+  uint64_t bytes;  /* of the pages */
+  uint64_t backed; /* of those that are backed */
   uint64_t shared; /* of these, in pages that share their memory with others */
-  uint64_t mapped; /* of pages with a mapping, backed or not */
+  uint64_t mapped; /* of the pages with a mapping, backed or not */
 } glake_virtual;
 
-/* `size` is sizeof(glake_virtual) as the caller was compiled. */
-GLAKE_API int glake_virtual_info(void* range, glake_virtual* info, size_t size);
+/* Figures of the pages that have a byte in [offset, offset + bytes). `size` is
+ * sizeof(glake_virtual) as the caller was compiled. */
+GLAKE_API int glake_virtual_info(void* range, size_t offset, size_t bytes, glake_virtual* info,
+                                 size_t size);
 
 /* ---- Memory that others must see whole --------------------------------------------------------
  */

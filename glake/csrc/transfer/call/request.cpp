@@ -176,6 +176,11 @@ class Ends {
   }
 
   End in_block(const Owned& owned, Address at, Bytes bytes) {
+    if (owned.bytes == 0 && owned.pages) {
+      throw Error(GLAKE_INVALID_POINTER, text(at) +
+                                             " is in a page of a virtual range that is not backed: "
+                                             "glake_virtual_back() first");
+    }
     if (owned.bytes == 0) {
       throw Error(GLAKE_INVALID_POINTER, text(at) +
                                              " is in no live block of glake's: freed already, or "
@@ -183,9 +188,10 @@ class Ends {
     }
     refuse_paused(owned, at);
     if (bytes > owned.bytes - (at - owned.begin)) {
-      throw Error(GLAKE_INVALID_POINTER, beyond(at, bytes, owned.begin + owned.bytes) +
-                                             " (a block of " + std::to_string(owned.bytes) +
-                                             " bytes at " + hex(owned.begin) + ")");
+      throw Error(GLAKE_INVALID_POINTER,
+                  beyond(at, bytes, owned.begin + owned.bytes) +
+                      (owned.pages ? " (backed pages of " : " (a block of ") +
+                      std::to_string(owned.bytes) + " bytes at " + hex(owned.begin) + ")");
     }
     End end;
     end.place.gpu = owned.device;
