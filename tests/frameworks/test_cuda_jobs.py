@@ -43,3 +43,20 @@ def test_fine_tuning_in_memory_that_rests(
     assert ours["allocated"] == pytest.approx(stock["allocated"], rel=0.01)
     assert ours["of_torch"] == ours["of_glake"]
     assert ours["pinned"] > 0 < ours["copied"]
+
+
+def test_generation_by_a_cache_in_virtual_memory(
+    packages: str, real_python: str, tmp_path: Path
+) -> None:
+    asked = {"CUDA_VISIBLE_DEVICES": "0", "GLAKE_ALLOCATOR": "1", "GLAKE_STRICT": "1"}
+    asked |= {"GLAKE_DRIVER": "cuda", "GLAKE_SIM_MEMORY": "2GiB", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [real_python, str(PROGRAMS / "by_cuda.py"), packages, "generation.py", str(tmp_path)],
+        env=libraries.environment({**os.environ, **asked}),
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told == {"same": [True] * 4, "held_after_reset": 0}

@@ -48,3 +48,7 @@ def test_streams_of_others_may_be_destroyed(real):
 
 def test_equal_models_are_held_once(real):
     assert "deduplicated True" in real(f"{PROGRAMS}/deduplication", **GLAKE).stdout
+
+
+def test_keys_and_values_grow_in_place(real):
+    assert "stay apart" in real(f"{PROGRAMS}/kv_cache", **GLAKE).stdout
