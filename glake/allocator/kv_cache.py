@@ -61,6 +61,8 @@ class _Place:
     def __init__(self) -> None:
         self.length = 0  # tokens
         self.shared = 0  # leading pages of each region that other sequences may have too
+        self.pages = 0  # of each region, when `regions` were made
+        self.regions: dict[int, torch.Tensor] = {}  # tensors of the backed pages
 
 
 class KVCache:
@@ -169,30 +171,26 @@ class KVCache:
     def view(self, sequence: int, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of a sequence's own tokens, each as [tokens, heads, head_dim] (strided).
 
-        Their storage has no other tokens. So they may be copied, saved and compiled as any tensor,
-        which tensors of keys() and values() may not: their storage has addresses without memory.
+        Their storage is the pages that the sequence has. So, until it is cut, they may be copied,
+        saved and compiled as any tensor, which tensors of keys() and values() may not: their
+        storage has addresses without memory.
 
         Raises:
             InvalidArgument: no such sequence or layer.
         """
         with self._lock:
-            length, index, item = (
-                self._place(sequence).length,
-                self._layer(layer),
-                self.dtype.itemsize,
-            )
-            vector, shape = self.heads * self.head_dim, (length, self.heads, self.head_dim)
-            if not self._by_token:
-                keys, values = (self._at(sequence, 2 * index + which) for which in (0, 1))
-                return self._first(keys, length).view(shape), self._first(values, length).view(
-                    shape
+            place, index = self._place(sequence), self._layer(layer)
+            vector, shape = self.heads * self.head_dim, (place.length, self.heads, self.head_dim)
+            strides = (self._rows.row // self.dtype.itemsize, self.head_dim, 1)
+            if self._by_token:
+                tokens = self._pages(sequence, place, 0)
+                keys, values = 2 * index * vector, (2 * index + 1) * vector
+                return tokens.as_strided(shape, strides, keys), tokens.as_strided(
+                    shape, strides, values
                 )
-            tokens, strides = self._first(self._at(sequence, 0), length), self._rows.row // item
-            keys, values = 2 * index * vector, (2 * index + 1) * vector
-            return (
-                tokens.as_strided(shape, (strides, self.head_dim, 1), keys),
-                tokens.as_strided(shape, (strides, self.head_dim, 1), values),
-            )
+            of_keys = self._pages(sequence, place, 2 * index)
+            of_values = self._pages(sequence, place, 2 * index + 1)
+            return of_keys.as_strided(shape, strides, 0), of_values.as_strided(shape, strides, 0)
 
     def add(self, tokens: int = 0) -> int:
         """Begins a sequence, with memory for `tokens` tokens, whose contents are undefined.
@@ -247,6 +245,7 @@ class KVCache:
             first, last = self._rows.pages(left), self._rows.pages(place.length)
             place.length = left
             place.shared = min(place.shared, first)
+            place.regions.clear()
             self._unback(sequence, first, last)
 
     def remove(self, sequence: int) -> None:
@@ -316,7 +315,7 @@ class KVCache:
             DriverError: the driver refused. The cache stays.
         """
         with self._lock:
-            self._all = None
+            self._drop_tensors()
             self.buffer.free()
             self._places.clear()
             self._free.clear()
@@ -325,8 +324,13 @@ class KVCache:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._all = None
+        self._drop_tensors()
         self.buffer.__exit__(kind, error, trace)
+
+    def _drop_tensors(self) -> None:
+        self._all = None
+        for place in self._places.values():
+            place.regions.clear()
 
     def length(self, sequence: int) -> int:
         """How many tokens a sequence has memory for.
@@ -357,10 +361,17 @@ class KVCache:
             f"tokens in {self.layers} layers, on cuda:{self.buffer.device}>"
         )
 
-    def _first(self, begin: int, tokens: int) -> torch.Tensor:
-        """The elements of a region's first rows."""
-        elements = tokens * self._rows.row // self.dtype.itemsize
-        return self.buffer.tensor(self.dtype, [elements], begin)
+    def _pages(self, sequence: int, place: _Place, region: int) -> torch.Tensor:
+        """The elements of a region's backed pages."""
+        pages = self._rows.pages(place.length)
+        if pages != place.pages:
+            place.pages = pages
+            place.regions.clear()
+        if region not in place.regions:
+            elements = pages * PAGE // self.dtype.itemsize
+            at = self._at(sequence, region)
+            place.regions[region] = self.buffer.tensor(self.dtype, [elements], at)
+        return place.regions[region]
 
     def _tensor(self) -> torch.Tensor:
         """[sequences, layers, 2, tokens, heads, head_dim], strided."""

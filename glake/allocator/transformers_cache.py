@@ -71,7 +71,7 @@ class _Layer(DynamicLayer):  # type: ignore[misc]
                 "TransformersCache needs the same, use transformers' DynamicCache"
             )
         self.dtype, self.device = key_states.dtype, key_states.device
-        self._rows = (batch, heads)
+        self._like = _like(key_states)
         self._cache = KVCache(
             1,
             batch * heads,
@@ -101,11 +101,11 @@ class _Layer(DynamicLayer):  # type: ignore[misc]
                 "model under torch.no_grad(), or use transformers' DynamicCache"
             )
         had = self.get_seq_length()
-        if not self.is_initialized or _kind(key_states) != _kind(self.keys):
+        if not self.is_initialized or self._like != _like(key_states):
             if had:
                 raise InvalidArgument(
-                    f"keys of {_kind(key_states)} for a cache that has {had} tokens of "
-                    f"{_kind(self.keys)}: reset() it first"
+                    f"keys of {_text(key_states)} for a cache that has {had} tokens of "
+                    f"{_text(self.keys)}: reset() it first"
                 )
             self.lazy_initialization(key_states, value_states)
         self._follow_stream()
@@ -165,7 +165,7 @@ class _Layer(DynamicLayer):  # type: ignore[misc]
         """Makes tensors of the tokens that there are. Their storage has no other tokens, so that
         they may be copied, saved and compiled."""
         self.keys, self.values = (
-            tokens.unflatten(1, self._rows).permute(1, 2, 0, 3)
+            tokens.view(-1, *self._like[:2], tokens.shape[2]).permute(1, 2, 0, 3)
             for tokens in self._cache.view(self._sequence, 0)
         )
 
@@ -181,6 +181,12 @@ class _Layer(DynamicLayer):  # type: ignore[misc]
             self.update(state["keys"], state["values"])
 
 
-def _kind(keys: torch.Tensor) -> str:
+def _like(keys: torch.Tensor) -> tuple[Any, ...]:
+    """What the keys of all tokens have in common."""
+    batch, heads, _, width = keys.shape
+    return batch, heads, width, keys.dtype, keys.device
+
+
+def _text(keys: torch.Tensor) -> str:
     batch, heads, _, width = keys.shape
     return f"[{batch}, {heads}, tokens, {width}] {keys.dtype} on {keys.device}"

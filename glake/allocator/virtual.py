@@ -197,10 +197,12 @@ class VirtualBuffer(DeviceMemory):
                 f"a tensor of {tuple(numbers)} {dtype} at offset {offset}: the buffer has {room} "
                 f"bytes from there on, and an offset is a multiple of {dtype.itemsize}"
             )
-        part: torch.Tensor = package.empty(0, dtype=package.uint8)
-        if nbytes:
-            part = self._bytes(package, offset, nbytes)
-        return part.view(dtype).view(numbers)
+        # A tensor that is made in inference mode could not be written outside it.
+        with package.inference_mode(False):
+            part: torch.Tensor = package.empty(0, dtype=package.uint8)
+            if nbytes:
+                part = self._bytes(package, offset, nbytes)
+            return part.view(dtype).view(numbers)
 
     def _part(self, begin: int, end: int | None) -> tuple[int, int]:
         """Offset and size in bytes."""
