@@ -85,6 +85,26 @@ class KVCache:
         buffer: the VirtualBuffer that it lies in.
         sequences: how many there can be at a time.
         tokens: how many each can have.
+
+    Args:
+        layers: attention layers.
+        heads: key-value heads of a layer (on this GPU).
+        head_dim: elements of a key, and of a value.
+        dtype: of the elements.
+        tokens: the most that a sequence may have. Addresses cost no memory.
+        sequences: the most at a time.
+        layout: what lies side by side: "tokens": all layers of a token, so that a sequence's
+            last page is the only one that is partly used; "layers": all tokens of a layer's
+            keys and values, so that a kernel reads neighbouring bytes, but each layer has a
+            last page of its own for keys and for values.
+        device: 0, "cuda:0" or a torch.device.
+        stream: the stream of the work on the cache: a torch or CuPy stream, or a handle; 0: the
+            legacy default stream.
+
+    Raises:
+        InvalidArgument: a number is below 1, or there is no such layout.
+        WrongType: an argument of another type.
+        GlakeError: as reserve(), or there is no PyTorch that can use the device.
     """
 
     def __init__(
@@ -100,28 +120,7 @@ class KVCache:
         device: Device = 0,
         stream: Stream = 0,
     ) -> None:
-        """Reserves the addresses. Takes no memory.
-
-        Args:
-            layers: attention layers.
-            heads: key-value heads of a layer (on this GPU).
-            head_dim: elements of a key, and of a value.
-            dtype: of the elements.
-            tokens: the most that a sequence may have. Addresses cost no memory.
-            sequences: the most at a time.
-            layout: what lies side by side: "tokens": all layers of a token, so that a sequence's
-                last page is the only one that is partly used; "layers": all tokens of a layer's
-                keys and values, so that a kernel reads neighbouring bytes, but each layer has a
-                last page of its own for keys and for values.
-            device: 0, "cuda:0" or a torch.device.
-            stream: the stream of the work on the cache: a torch or CuPy stream, or a handle; 0: the
-                legacy default stream.
-
-        Raises:
-            InvalidArgument: a number is below 1, or there is no such layout.
-            WrongType: an argument of another type.
-            GlakeError: as reserve(), or there is no PyTorch that can use the device.
-        """
+        """Reserves the addresses. Takes no memory."""
         shape = {
             "layers": layers,
             "heads": heads,
@@ -155,6 +154,9 @@ class KVCache:
     def keys(self, layer: int) -> torch.Tensor:
         """All keys of a layer, as [sequences, tokens, heads, head_dim] (strided).
 
+        Args:
+            layer: its number, from 0.
+
         Raises:
             InvalidArgument: there is no such layer.
         """
@@ -162,6 +164,9 @@ class KVCache:
 
     def values(self, layer: int) -> torch.Tensor:
         """All values of a layer, as [sequences, tokens, heads, head_dim] (strided).
+
+        Args:
+            layer: its number, from 0.
 
         Raises:
             InvalidArgument: there is no such layer.
@@ -174,6 +179,10 @@ class KVCache:
         Their storage is the pages that the sequence has. So, until it is cut, they may be copied,
         saved and compiled as any tensor, which tensors of keys() and values() may not: their
         storage has addresses without memory.
+
+        Args:
+            sequence: its number.
+            layer: its number, from 0.
 
         Raises:
             InvalidArgument: no such sequence or layer.
@@ -194,6 +203,9 @@ class KVCache:
 
     def add(self, tokens: int = 0) -> int:
         """Begins a sequence, with memory for `tokens` tokens, whose contents are undefined.
+
+        Args:
+            tokens: 0 or more.
 
         Returns:
             Its number: the index in the first dimension of keys() and values(). It is used again
@@ -219,6 +231,10 @@ class KVCache:
         Tokens that it has already, or more, do nothing. Call it before the kernels that write the
         new tokens. It is a few integer operations unless a page is full.
 
+        Args:
+            sequence: its number.
+            tokens: how many it has then, at least.
+
         Raises:
             OutOfMemory: there is no room. The sequence stays as it was.
             InvalidArgument: no such sequence, or more tokens than the cache allows; or a page would
@@ -230,6 +246,10 @@ class KVCache:
 
     def cut(self, sequence: int, tokens: int) -> None:
         """Takes tokens off the end of a sequence, so that `tokens` are left. Whole pages are free.
+
+        Args:
+            sequence: its number.
+            tokens: how many are left.
 
         Raises:
             InvalidArgument: no such sequence, or it has fewer tokens.
@@ -250,6 +270,9 @@ class KVCache:
 
     def remove(self, sequence: int) -> None:
         """Ends a sequence. Its memory serves others, after the work that the stream has by now.
+
+        Args:
+            sequence: its number.
 
         Raises:
             InvalidArgument: no such sequence.
@@ -334,6 +357,9 @@ class KVCache:
 
     def length(self, sequence: int) -> int:
         """How many tokens a sequence has memory for.
+
+        Args:
+            sequence: its number.
 
         Raises:
             InvalidArgument: no such sequence.

@@ -27,20 +27,19 @@ class TransformersCache(DynamicCache):  # type: ignore[misc]
     Layers with full attention grow in place, in memory of the model's GPU that glake lends them
     page by page. Layers of other kinds (sliding windows, linear attention) are transformers' own.
     It is for inference: keys that require a gradient are refused.
+
+    Args:
+        config: the model's.
+        tokens: the most that a text may have, the prompt included. Addresses cost no memory.
+            None: the model's own limit (max_position_embeddings).
+
+    Raises:
+        InvalidArgument: `tokens` is below 1.
+        WrongType: `tokens` is no whole number, or `config` is no model's.
     """
 
     def __init__(self, config: PretrainedConfig, tokens: int | None = None) -> None:
-        """Takes no memory.
-
-        Args:
-            config: the model's.
-            tokens: the most that a text may have, the prompt included. Addresses cost no memory.
-                None: the model's own limit (max_position_embeddings).
-
-        Raises:
-            InvalidArgument: `tokens` is below 1.
-            WrongType: `tokens` is no whole number, or `config` is no model's.
-        """
+        """Takes no memory."""
         if not hasattr(config, "get_text_config"):
             raise WrongType(f"the config of a TransformersCache is a model's, not {config!r}")
         if tokens is None:

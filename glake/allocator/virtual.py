@@ -156,6 +156,10 @@ class VirtualBuffer(DeviceMemory):
     def figures(self, begin: int = 0, end: int | None = None) -> tuple[int, int, int]:
         """`backed`, `shared` and `mapped` of the pages that have a byte in [begin, end).
 
+        Args:
+            begin: offset in bytes.
+            end: offset in bytes; None: to the end.
+
         Raises:
             InvalidArgument: the part does not lie in the buffer.
             InvalidPointer: the buffer was freed.

@@ -111,7 +111,7 @@ class World {
     size_t size = 0;       // what it was given
     uintptr_t begin = 0;   // where that begins: before `ptr`, if the block has guards
     size_t room = 0;       // what its owner may write
-    size_t requested = 0;  // as the statistics count it: with guards
+    size_t requested = 0;  // as the statistics count it: without guards
     size_t behind = 0;     // of a contiguous block: the rest of its driver allocation
     bool stamped = false;
   };

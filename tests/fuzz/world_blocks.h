@@ -53,12 +53,12 @@ inline bool World::allocate(size_t bytes, int stream, int device, int pool, int 
 // Enters the size and place that the allocator says it has given.
 inline void World::settle_in(Live& block, const glake::Block& given, int kind) {
   const bool guards = guarded() && block.pool == 0 && kind == GLAKE_STITCHED;
-  block.requested = block.bytes + (guards ? 1024 : 0);
+  block.requested = block.bytes;
   block.size = given.size;
   block.begin = given.ptr;
   block.room = checked() ? block.bytes : block.size;
   CHECK(block.begin + (guards ? 512 : 0) == reinterpret_cast<uintptr_t>(block.ptr));
-  const size_t rounded = (block.requested + 511) / 512 * 512;
+  const size_t rounded = (block.bytes + (guards ? 1024 : 0) + 511) / 512 * 512;
   const bool longer = books_[block.device].pooled && block.size > rounded;  // NO_SPLIT
   CHECK(block.size == rounded || longer);
   CHECK((given.allocation == nullptr) == (kind == GLAKE_STITCHED));

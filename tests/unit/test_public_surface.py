@@ -24,7 +24,7 @@ MODULES = sorted(docs_pages.MODULES.keys() - {"glake.typing"})  # it has only al
 # Classes of objects that calls return. Users do not call their constructors, so only their
 # attributes are described.
 RETURNED = {
-    "glake.Buffer", "glake.Headroom", "glake.Region", "glake.dryrun.DryRun",
+    "glake.Buffer", "glake.Headroom", "glake.Region", "glake.VirtualBuffer", "glake.dryrun.DryRun",
     "glake.dryrun.Refusal", "glake.metrics.Server", "glake.trace.Job",
     "glake.trace.MemoryPlan", "glake.trace.replay.DriverTime", "glake.trace.replay.Holder",
     "glake.trace.replay.Layout", "glake.trace.replay.LayoutBlock",
