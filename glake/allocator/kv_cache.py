@@ -1,8 +1,8 @@
 """A key-value cache in virtual memory: sequences grow in place, and take memory as they grow.
 
-Each sequence's keys and values are contiguous tensors at addresses that never change, so any
-attention kernel can read them, without block tables. docs/virtual.md explains it. Every function
-raises the errors of glake.errors.
+Each sequence's keys and values are strided tensors at addresses that never change. Attention
+kernels that take strides read them as they are, without block tables. docs/virtual.md explains it.
+Every function raises the errors of glake.errors.
 """
 
 from __future__ import annotations

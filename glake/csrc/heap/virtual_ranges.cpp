@@ -208,20 +208,21 @@ void VirtualRanges::undo(VirtualRange& range, const Fills& fills, HotGuard& hot)
   for (const Fill& f : fills) {
     VirtualPage& page = range.page(f.index);
     if (f.block != nullptr) give(f.block, nullptr);
-    if (f.former != nullptr && !page.mapped() && !f.owed) map_again(range, f, hot);
-    const bool there = f.former != nullptr && page.mapped() && !f.owed;
-    if (there) {
+    bool owed = f.owed;
+    if (f.former != nullptr && !owed && (page.mapped() || map_again(range, f, hot))) {
       page.block = f.former;
       ++range.backed_pages;
     } else if (f.former != nullptr) {
       give(f.former, nullptr);  // its bytes are lost with the mapping
+      owed = page.mapped();     // what is mapped there could neither be used nor be unmapped
     }
-    page.claimed = f.owed;
+    page.claimed = owed;
   }
 }
 
 // Maps a page's former granule, which was unmapped for another one that the driver then refused.
-void VirtualRanges::map_again(VirtualRange& range, const Fill& f, HotGuard& hot) {
+// False if the driver refuses this, too.
+bool VirtualRanges::map_again(VirtualRange& range, const Fill& f, HotGuard& hot) {
   const Arena& arena = heap_.arena_of(f.former->ptr);
   const Handle handle = heap_.granules.handle(arena, arena.granule_of(f.former->ptr));
   const Address at = range.at(f.index);
@@ -229,10 +230,14 @@ void VirtualRanges::map_again(VirtualRange& range, const Fill& f, HotGuard& hot)
   Status s = device_.driver.map(at, handle);
   const bool mapped = s.ok();
   if (s.ok()) s = device_.driver.set_access(at, kGranule, device_.grants);
-  // A mapping without access is worth nothing. If it stays, the page is as good as unbacked.
-  const bool off = mapped && !s.ok() && device_.driver.unmap(at, kGranule).ok();
   hot.lock();
-  if (mapped && !off) set_mapping(range, range.page(f.index), *f.former);
+  if (mapped) set_mapping(range, range.page(f.index), *f.former);
+  if (mapped && !s.ok()) {  // a mapping without access is worth nothing
+    hot.unlock();
+    unmap_later(range, f.index, f.index + 1);
+    hot.lock();
+  }
+  return s.ok();
 }
 
 void VirtualRanges::map(VirtualRange& range, Fills& fills, HotGuard& hot) {
@@ -280,19 +285,22 @@ void VirtualRanges::abandon(VirtualRange& range, Fills& fills, uint64_t mapped, 
     pages.push_back(f.index);
   }
   hot.unlock();
-  each_stretch(pages, [&](uint64_t first, uint64_t last) {
-    // This object may be gone when it settles. The range is not: it cannot end with claimed pages.
-    auto settled = [&heap = heap_, &range, first, last] {
-      HotGuard guard(heap.device.hot);
-      for (uint64_t i = first; i < last; ++i) {
-        VirtualRanges(heap).forget_mapping(range, range.page(i));
-        range.page(i).claimed = false;
-      }
-    };
-    device_.deferred.defer({range.at(first), Granules{last - first}.bytes(), {}, settled, {}});
-  });
+  each_stretch(pages, [&](uint64_t first, uint64_t last) { unmap_later(range, first, last); });
   hot.lock();
   for (Fill& f : fills) f.owed = f.owed && range.page(f.index).claimed;
+}
+
+// Unmaps claimed pages and ends the claims, now or once the driver allows it. Hot is not held.
+void VirtualRanges::unmap_later(VirtualRange& range, uint64_t first, uint64_t last) {
+  // This object may be gone when it settles. The range is not: it cannot end with claimed pages.
+  auto settled = [&heap = heap_, &range, first, last] {
+    HotGuard guard(heap.device.hot);
+    for (uint64_t i = first; i < last; ++i) {
+      VirtualRanges(heap).forget_mapping(range, range.page(i));
+      range.page(i).claimed = false;
+    }
+  };
+  device_.deferred.defer({range.at(first), Granules{last - first}.bytes(), {}, settled, {}});
 }
 
 // Unmaps pages that are claimed, once the work that used them is over.

@@ -83,9 +83,10 @@ class VirtualRanges {
                      HotGuard& hot);
   void fill(VirtualRange& range, Fills& fills, HotGuard& hot);
   void undo(VirtualRange& range, const Fills& fills, HotGuard& hot);
-  void map_again(VirtualRange& range, const Fill& f, HotGuard& hot);
+  bool map_again(VirtualRange& range, const Fill& f, HotGuard& hot);
   void map(VirtualRange& range, Fills& fills, HotGuard& hot);
   void abandon(VirtualRange& range, Fills& fills, uint64_t mapped, HotGuard& hot);
+  void unmap_later(VirtualRange& range, uint64_t first, uint64_t last);
   void clear(VirtualRange& range, const std::vector<uint64_t>& pages, HotGuard& hot);
   Status unmap(VirtualRange& range, uint64_t first, uint64_t last, HotGuard& hot);
   void set_mapping(VirtualRange& range, VirtualPage& page, const Block& block);
