@@ -30,6 +30,11 @@ assert held < cache.backed
 assert torch.equal(keys[talks[0], :1_000], keys[system, :1_000])
 assert keys[talks[3], 1_099, 0, 0] == talks[3]
 
+cache.offload(talks[2])  # its own tokens go to host memory; those that it shares stay
+print(f"{cache.offloaded // MIB} MiB in host memory")
+cache.load(talks[2])
+assert keys[talks[2], 1_099, 0, 0] == talks[2]
+
 for sequence in (system, *talks):
     cache.remove(sequence)
 assert glake.stats()["glake.virtual_backed_bytes"] == 0  # tensors can have all of it now

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import importlib
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from glake import _C
+from glake.allocator.kv_layout import Layout
 from glake.allocator.virtual import PAGE, VirtualBuffer
 from glake.arguments import count, word
 from glake.errors import InvalidArgument, OutOfMemory, WrongType
@@ -22,37 +22,14 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Self
 
+    from glake.allocator.kv_layout import Region
+    from glake.allocator.kv_offload import Offloaded
+    from glake.transfer.handle import Transfer
     from glake.typing import Device, Stream
 
 _LAYOUTS = ("tokens", "layers")
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """How one place for a sequence is divided: regions of rows, each row a token's.
-
-    Attributes:
-        regions: 1, or one for each layer's keys and one for its values.
-        row: bytes of a row.
-        stride: bytes from a region to the next one, in whole pages.
-    """
-
-    regions: int
-    row: int
-    stride: int
-
-    @property
-    def place(self) -> int:
-        """Bytes of a place."""
-        return self.regions * self.stride
-
-    def pages(self, rows: int) -> int:
-        """Pages of a region that have a byte of its first `rows`."""
-        return -(-rows * self.row // PAGE)
-
-    def whole(self, rows: int) -> int:
-        """Pages of a region that its first `rows` fill."""
-        return rows * self.row // PAGE
+Span = tuple[int, int]
+"""Offsets of pages in the buffer: of the first one, and of the end."""
 
 
 class _Place:
@@ -60,9 +37,10 @@ class _Place:
 
     def __init__(self) -> None:
         self.length = 0  # tokens
-        self.shared = 0  # leading pages of each region that other sequences may have too
-        self.pages = 0  # of each region, when `regions` were made
-        self.regions: dict[int, torch.Tensor] = {}  # tensors of the backed pages
+        self.shared = 0  # first tokens, whose whole pages other sequences may have too
+        self.tensors: dict[int, tuple[int, torch.Tensor]] = {}  # of regions: pages, all elements
+        self.offloaded: Offloaded | None = None
+        self.away: list[Span] = []  # the pages that it gave up when it was offloaded
 
 
 class KVCache:
@@ -75,8 +53,8 @@ class KVCache:
 
     The tensors that keys() and values() return cover all places. Only the tokens that a sequence
     has may be read or written; view() has them alone. The cache orders its work by one stream. Work
-    of other streams on a sequence must be ordered before cut(), remove() and fork() of it, and
-    before it grows after a cut().
+    of other streams on a sequence must be ordered before cut(), remove(), fork() and offload() of
+    it, and before it grows after a cut().
 
     Threads may call any method at any time. The cache ends with free() or a `with` block, or when
     nothing holds it or a tensor of it.
@@ -89,7 +67,7 @@ class KVCache:
     Args:
         layers: attention layers.
         heads: key-value heads of a layer (on this GPU).
-        head_dim: elements of a key, and of a value.
+        head_dim: elements of a key.
         dtype: of the elements.
         tokens: the most that a sequence may have. Addresses cost no memory.
         sequences: the most at a time.
@@ -97,12 +75,14 @@ class KVCache:
             last page is the only one that is partly used; "layers": all tokens of a layer's
             keys and values, so that a kernel reads neighbouring bytes, but each layer has a
             last page of its own for keys and for values.
+        value_dim: elements of a value; None: as of a key; 0: there are no values, as where
+            multi-head latent attention keeps one vector a token.
         device: 0, "cuda:0" or a torch.device.
         stream: the stream of the work on the cache: a torch or CuPy stream, or a handle; 0: the
             legacy default stream.
 
     Raises:
-        InvalidArgument: a number is below 1, or there is no such layout.
+        InvalidArgument: a number is below 1 (`value_dim`: below 0), or there is no such layout.
         WrongType: an argument of another type.
         GlakeError: as reserve(), or there is no PyTorch that can use the device.
     """
@@ -117,39 +97,34 @@ class KVCache:
         sequences: int = 1,
         *,
         layout: Literal["tokens", "layers"] = "tokens",
+        value_dim: int | None = None,
         device: Device = 0,
         stream: Stream = 0,
     ) -> None:
         """Reserves the addresses. Takes no memory."""
-        shape = {
-            "layers": layers,
-            "heads": heads,
-            "head_dim": head_dim,
-            "tokens": tokens,
-            "sequences": sequences,
-        }
-        for name, value in shape.items():
-            shape[name] = count(f"{name} of a KVCache", value)
-            if shape[name] < 1:
-                raise InvalidArgument(f"{name} {value} of a KVCache: 1 or more")
+        given = {"layers": layers, "heads": heads, "head_dim": head_dim}
+        given |= {"tokens": tokens, "sequences": sequences}
+        least = dict.fromkeys(given, 1)
+        given["value_dim"], least["value_dim"] = head_dim if value_dim is None else value_dim, 0
+        for name, value in given.items():
+            given[name] = count(f"{name} of a KVCache", value)
+            if given[name] < least[name]:
+                raise InvalidArgument(f"{name} {value} of a KVCache: {least[name]} or more")
         if not isinstance(dtype, importlib.import_module("torch").dtype):
             raise WrongType(f"the dtype of a KVCache is a torch.dtype, not {dtype!r}")
-        item = dtype.itemsize
-        self._by_token = word("layout", layout, _LAYOUTS) == "tokens"
-        self.layers, self.heads, self.head_dim = shape["layers"], shape["heads"], shape["head_dim"]
-        self.tokens, self.sequences = shape["tokens"], shape["sequences"]
-        self.dtype = dtype
-        vector = self.heads * self.head_dim * item
-        regions = 1 if self._by_token else 2 * self.layers
-        row = vector * 2 * self.layers // regions
-        self._rows = _Rows(regions, row, -(-self.tokens * row // PAGE) * PAGE)
+        by = word("layout", layout, _LAYOUTS)
+        self.layers, self.heads, self.tokens = given["layers"], given["heads"], given["tokens"]
+        self.head_dim, self.value_dim = given["head_dim"], given["value_dim"]
+        self.sequences, self.dtype = given["sequences"], dtype
+        widths = (self.head_dim, self.value_dim)
+        self._layout = Layout(self.layers, self.heads, widths, dtype.itemsize, self.tokens, by)
         # One more page, in which a page is copied before it changes hands.
-        self._spare = self.sequences * self._rows.place
+        self._spare = self.sequences * self._layout.place
         self.buffer = VirtualBuffer(self._spare + PAGE, device, stream)
         self._lock = threading.RLock()
         self._places: dict[int, _Place] = {}
         self._free = list(range(self.sequences - 1, -1, -1))  # the last one ended is used first
-        self._all: torch.Tensor | None = None
+        self._all: torch.Tensor | None = None  # the elements of all places
 
     def keys(self, layer: int) -> torch.Tensor:
         """All keys of a layer, as [sequences, tokens, heads, head_dim] (strided).
@@ -185,21 +160,12 @@ class KVCache:
             layer: its number, from 0.
 
         Raises:
-            InvalidArgument: no such sequence or layer.
+            InvalidArgument: no such sequence or layer, or it is offloaded.
         """
         with self._lock:
-            place, index = self._place(sequence), self._layer(layer)
-            vector, shape = self.heads * self.head_dim, (place.length, self.heads, self.head_dim)
-            strides = (self._rows.row // self.dtype.itemsize, self.head_dim, 1)
-            if self._by_token:
-                tokens = self._pages(sequence, place, 0)
-                keys, values = 2 * index * vector, (2 * index + 1) * vector
-                return tokens.as_strided(shape, strides, keys), tokens.as_strided(
-                    shape, strides, values
-                )
-            of_keys = self._pages(sequence, place, 2 * index)
-            of_values = self._pages(sequence, place, 2 * index + 1)
-            return of_keys.as_strided(shape, strides, 0), of_values.as_strided(shape, strides, 0)
+            place, index = self._resident(sequence), self._layer(layer)
+            keys, values = (self._of_sequence(sequence, place, index, which) for which in (0, 1))
+            return keys, values
 
     def add(self, tokens: int = 0) -> int:
         """Begins a sequence, with memory for `tokens` tokens, whose contents are undefined.
@@ -219,7 +185,7 @@ class KVCache:
             wanted = self._length(tokens)
             sequence = self._begin()
             try:
-                self._back(sequence, wanted)
+                self._grow(sequence, wanted)
             except BaseException:
                 self._end(sequence)
                 raise
@@ -237,12 +203,12 @@ class KVCache:
 
         Raises:
             OutOfMemory: there is no room. The sequence stays as it was.
-            InvalidArgument: no such sequence, or more tokens than the cache allows; or a page would
-                have to be mapped anew while a stream is being captured.
+            InvalidArgument: no such sequence, it is offloaded, or more tokens than the cache
+                allows; or a page would have to be mapped anew while a stream is being captured.
         """
         with self._lock:
-            self._place(sequence)
-            self._back(sequence, self._length(tokens))
+            self._resident(sequence)
+            self._grow(sequence, self._length(tokens))
 
     def cut(self, sequence: int, tokens: int) -> None:
         """Takes tokens off the end of a sequence, so that `tokens` are left. Whole pages are free.
@@ -252,21 +218,19 @@ class KVCache:
             tokens: how many are left.
 
         Raises:
-            InvalidArgument: no such sequence, or it has fewer tokens.
+            InvalidArgument: no such sequence, it is offloaded, or it has fewer tokens.
             InvalidPointer: a copy in no stream's order uses some of the pages. The tokens are gone
                 all the same, and these pages stay until the place is used again.
         """
         with self._lock:
-            place, left = self._place(sequence), self._length(tokens)
+            place, left = self._resident(sequence), self._length(tokens)
             if left > place.length:
                 raise InvalidArgument(
                     f"sequence {sequence} has {place.length} tokens: cut() cannot leave {left}"
                 )
-            first, last = self._rows.pages(left), self._rows.pages(place.length)
-            place.length = left
-            place.shared = min(place.shared, first)
-            place.regions.clear()
-            self._unback(sequence, first, last)
+            had, place.length = place.length, left
+            place.tensors.clear()
+            self._unback(self._spans(sequence, left, had))
 
     def remove(self, sequence: int) -> None:
         """Ends a sequence. Its memory serves others, after the work that the stream has by now.
@@ -279,11 +243,9 @@ class KVCache:
             InvalidPointer: as of cut(). The sequence has ended all the same.
         """
         with self._lock:
-            try:
-                self.cut(sequence, 0)
-            finally:
-                if sequence in self._places:
-                    self._end(sequence)
+            spans = self._spans(sequence, 0, self._place(sequence).length)
+            self._end(sequence)
+            self._unback(spans)
 
     def fork(self, sequence: int, tokens: int | None = None) -> int:
         """Begins a sequence with the first tokens of another one, whose whole pages both share.
@@ -301,33 +263,105 @@ class KVCache:
 
         Raises:
             OutOfMemory: there is no memory for the last page, or no place. Nothing has begun then.
-            InvalidArgument: no such sequence, or it has fewer tokens.
+            InvalidArgument: no such sequence, it is offloaded, or it has fewer tokens.
         """
         with self._lock:
-            source = self._place(sequence)
+            source = self._resident(sequence)
             length = source.length if tokens is None else self._length(tokens)
             if length > source.length:
                 raise InvalidArgument(
                     f"sequence {sequence} has {source.length} tokens, not {length} to share"
                 )
-            whole, pages = self._rows.whole(length), self._rows.pages(length)
             fork = self._begin()
             try:
-                for region in range(self._rows.regions if whole else 0):
-                    to, from_ = self._at(fork, region), self._at(sequence, region)
-                    self.buffer.alias(to, self.buffer, from_, whole * PAGE)
-                self._back_pages(fork, whole, pages)
-                for region in range(self._rows.regions if pages > whole else 0):
-                    to, from_ = self._at(fork, region, whole), self._at(sequence, region, whole)
-                    self._copy(to, from_, length * self._rows.row - whole * PAGE)
+                self._share(sequence, fork, length)
             except BaseException:
-                self._unback(fork, 0, pages)
+                self._unback(self._spans(fork, 0, length))
                 self._end(fork)
                 raise
             place = self._places[fork]
-            place.length, place.shared = length, whole
-            source.shared = max(source.shared, whole)
+            place.length = place.shared = length
+            source.shared = max(source.shared, length)
             return fork
+
+    def offload(self, sequence: int) -> Transfer:
+        """Moves a sequence's tokens to pinned host memory. Its pages serve others at once.
+
+        The copy goes over every path that glake.transfer finds, after the work that the cache's
+        stream has by now, and what gets the pages later is ordered after the copy. Pages that other
+        sequences share stay where they are. A sequence that is offloaded already stays so.
+
+        Where PyTorch is built for the CPU, no stream orders its work, so the copy is waited for.
+
+        Args:
+            sequence: its number.
+
+        Returns:
+            The copy's handle. Nobody has to wait for it.
+
+        Raises:
+            OutOfMemory: there is no host memory for it. Nothing has changed.
+            InvalidArgument: no such sequence, or a stream is being captured.
+            InvalidPointer: as of cut(). The tokens are offloaded all the same.
+            CopyFailed: the copy failed (by the handle's wait(), and by load()). The tokens are
+                lost: remove() the sequence.
+        """
+        from glake.allocator.kv_offload import Offloaded
+
+        with self._lock:
+            place = self._place(sequence)
+            if place.offloaded is not None:
+                return place.offloaded.transfer
+            self._refuse_capture(f"sequence {sequence} cannot be offloaded")
+            spans = self._own_spans(sequence, place)
+            # Of the last page, only what the tokens fill.
+            ends = [self._end_of(sequence, region, place.length) for region in self._regions()]
+            pieces = [
+                (self.buffer.ptr + begin, min(end, used) - begin)
+                for (begin, end), used in zip(spans, ends, strict=True)
+                if end > begin
+            ]
+            offloaded = Offloaded(pieces, self.buffer.device, self.buffer.stream)
+            self._waited(offloaded.transfer)
+            place.offloaded, place.away = offloaded, spans
+            place.tensors.clear()
+            self._unback(spans)
+            return offloaded.transfer
+
+    def load(self, sequence: int) -> Transfer:
+        """Brings an offloaded sequence back to its addresses. One that is there already stays.
+
+        Work that the cache's stream gets after the call finds the tokens. If the copy to the host
+        is not done yet, the call waits for it.
+
+        Args:
+            sequence: its number.
+
+        Returns:
+            The copy's handle. Nobody has to wait for it.
+
+        Raises:
+            OutOfMemory: there is no room. The sequence stays offloaded.
+            InvalidArgument: no such sequence, or a stream is being captured.
+            CopyFailed: a copy failed, so that the tokens are lost: remove() the sequence. (Of this
+                copy, the handle's wait() raises it.)
+        """
+        from glake.allocator.kv_offload import nothing
+
+        with self._lock:
+            place = self._place(sequence)
+            if place.offloaded is None:
+                return nothing()
+            self._refuse_capture(f"sequence {sequence} cannot be loaded")
+            self._back(place.away)
+            try:
+                transfer = place.offloaded.load(self.buffer.stream)
+                self._waited(transfer)
+            except BaseException:
+                self._unback(place.away)
+                raise
+            place.offloaded = None
+            return transfer
 
     def free(self) -> None:
         """Ends the cache and gives its addresses back, once the device's work is done.
@@ -353,10 +387,10 @@ class KVCache:
     def _drop_tensors(self) -> None:
         self._all = None
         for place in self._places.values():
-            place.regions.clear()
+            place.tensors.clear()
 
     def length(self, sequence: int) -> int:
-        """How many tokens a sequence has memory for.
+        """How many tokens a sequence has, on the GPU or offloaded.
 
         Args:
             sequence: its number.
@@ -377,6 +411,13 @@ class KVCache:
         """Bytes of the pages that several sequences have, once for each."""
         return self.buffer.shared
 
+    @property
+    def offloaded(self) -> int:
+        """Bytes of tokens in host memory."""
+        with self._lock:
+            away = [place.offloaded for place in self._places.values()]
+            return sum(each.nbytes for each in away if each is not None)
+
     def __len__(self) -> int:
         """How many sequences there are."""
         return len(self._places)
@@ -387,35 +428,31 @@ class KVCache:
             f"tokens in {self.layers} layers, on cuda:{self.buffer.device}>"
         )
 
-    def _pages(self, sequence: int, place: _Place, region: int) -> torch.Tensor:
-        """The elements of a region's backed pages."""
-        pages = self._rows.pages(place.length)
-        if pages != place.pages:
-            place.pages = pages
-            place.regions.clear()
-        if region not in place.regions:
+    def _of_sequence(self, sequence: int, place: _Place, layer: int, which: int) -> torch.Tensor:
+        """A sequence's own keys (`which` 0) or values (1) of a layer, over its backed pages."""
+        part = self._layout.part(layer, which)
+        pages = self._layout.regions[part.region].pages(place.length)
+        known = place.tensors.get(part.region)
+        if known is None or known[0] != pages:
             elements = pages * PAGE // self.dtype.itemsize
-            at = self._at(sequence, region)
-            place.regions[region] = self.buffer.tensor(self.dtype, [elements], at)
-        return place.regions[region]
+            at = self._at(sequence, self._layout.regions[part.region])
+            known = pages, self.buffer.tensor(self.dtype, [elements], at)
+            place.tensors[part.region] = known
+        row = self._layout.regions[part.region].row // self.dtype.itemsize
+        shape = (place.length, self.heads, part.width)
+        # Without elements any offset is right, and there may be no page.
+        offset = part.offset if place.length else 0
+        return known[1].as_strided(shape, (row, part.width, 1), offset)
 
-    def _tensor(self) -> torch.Tensor:
-        """[sequences, layers, 2, tokens, heads, head_dim], strided."""
+    def _of_layer(self, layer: int, which: int) -> torch.Tensor:
+        part, item = self._layout.part(self._layer(layer), which), self.dtype.itemsize
+        region = self._layout.regions[part.region]
+        shape = (self.sequences, self.tokens, self.heads, part.width)
+        strides = (self._layout.place // item, region.row // item, part.width, 1)
         with self._lock:
             if self._all is None:
-                self._all = self._strided()
-            return self._all
-
-    def _strided(self) -> torch.Tensor:
-        item, rows = self.dtype.itemsize, self._rows
-        vector = self.heads * self.head_dim
-        shape = (self.sequences, self.layers, 2, self.tokens, self.heads, self.head_dim)
-        if self._by_token:
-            inner = (2 * vector, vector, rows.row // item)
-        else:
-            inner = (2 * rows.stride // item, rows.stride // item, vector)
-        flat = self.buffer.tensor(self.dtype, [self._spare // item])
-        return flat.as_strided(shape, (rows.place // item, *inner, self.head_dim, 1))
+                self._all = self.buffer.tensor(self.dtype, [self._spare // item])
+            return self._all.as_strided(shape, strides, region.offset // item + part.offset)
 
     def _layer(self, layer: int) -> int:
         index = count("a layer", layer)
@@ -424,9 +461,6 @@ class KVCache:
                 f"layer {layer} of a cache that has layers 0 to {self.layers - 1}"
             )
         return index
-
-    def _of_layer(self, layer: int, which: int) -> torch.Tensor:
-        return self._tensor()[:, self._layer(layer), which]
 
     def _length(self, tokens: int) -> int:
         wanted = count("a sequence's tokens", tokens)
@@ -440,6 +474,12 @@ class KVCache:
         place = self._places.get(count("a sequence", sequence))
         if place is None:
             raise InvalidArgument(f"no sequence {sequence} has begun (add(), fork()), or it ended")
+        return place
+
+    def _resident(self, sequence: int) -> _Place:
+        place = self._place(sequence)
+        if place.offloaded is not None:
+            raise InvalidArgument(f"sequence {sequence} is offloaded: load() it first")
         return place
 
     def _begin(self) -> int:
@@ -456,64 +496,109 @@ class KVCache:
         del self._places[sequence]
         self._free.append(sequence)
 
-    def _at(self, sequence: int, region: int, page: int = 0) -> int:
-        """Offset of a region's page in the buffer."""
-        return sequence * self._rows.place + region * self._rows.stride + page * PAGE
+    def _regions(self) -> list[Region]:
+        """Those that have bytes."""
+        return [each for each in self._layout.regions if each.row]
 
-    def _back(self, sequence: int, tokens: int) -> None:
+    def _at(self, sequence: int, region: Region, page: int = 0) -> int:
+        """Offset of a region's page in the buffer."""
+        return sequence * self._layout.place + region.offset + page * PAGE
+
+    def _end_of(self, sequence: int, region: Region, tokens: int) -> int:
+        """Offset of the end of the first tokens of a region."""
+        return self._at(sequence, region) + tokens * region.row
+
+    def _spans(self, sequence: int, had: int, wanted: int) -> list[Span]:
+        """Of each region, the pages that `wanted` tokens have and `had` tokens have not."""
+        return [
+            (
+                self._at(sequence, each, each.pages(had)),
+                self._at(sequence, each, each.pages(wanted)),
+            )
+            for each in self._regions()
+        ]
+
+    def _own_spans(self, sequence: int, place: _Place) -> list[Span]:
+        """Of each region, the pages that no other sequence has. Those that others have come first,
+        because they share a beginning."""
+        spans = []
+        for each in self._regions():
+            begin, end = (self._at(sequence, each, page) for page in (0, each.pages(place.length)))
+            likely = min(end, self._at(sequence, each, each.whole(place.shared)))
+            spans.append((begin + self.buffer.figures(begin, likely)[1], end))
+        return spans
+
+    def _grow(self, sequence: int, tokens: int) -> None:
         """Backs the pages of the first `tokens`."""
-        place, rows = self._places[sequence], self._rows
+        place = self._places[sequence]
         if tokens <= place.length:
             return
-        if rows.whole(place.length) < place.shared:
-            self._own_last_page(sequence, place)
-        self._back_pages(sequence, rows.pages(place.length), rows.pages(tokens))
+        if place.length < place.shared:
+            self._own_last_pages(sequence, place)
+        self._back(self._spans(sequence, place.length, tokens))
         place.length = tokens
 
-    def _back_pages(self, sequence: int, first: int, last: int) -> None:
-        """Backs pages [first, last) of all regions, or none of them."""
-        regions = range(self._rows.regions if last > first else 0)
-        for region in regions:
+    def _back(self, spans: list[Span]) -> None:
+        """Backs all pages, or none of them."""
+        for number, (begin, end) in enumerate(spans):
             try:
-                self.buffer.back(
-                    self._at(sequence, region, first), self._at(sequence, region, last)
-                )
+                self.buffer.back(begin, end)
             except BaseException:
-                for done in range(region):
-                    self.buffer.unback(
-                        self._at(sequence, done, first), self._at(sequence, done, last)
-                    )
+                self._unback(spans[:number])
                 raise
 
-    def _unback(self, sequence: int, first: int, last: int) -> None:
-        """Unbacks pages [first, last) of all regions, also if one of them is refused."""
-        with contextlib.ExitStack() as regions:
-            for region in range(self._rows.regions if last > first else 0):
-                ends = self._at(sequence, region, first), self._at(sequence, region, last)
-                regions.callback(self.buffer.unback, *ends)
+    def _unback(self, spans: list[Span]) -> None:
+        """Unbacks all pages, also if some are refused."""
+        with contextlib.ExitStack() as all_:
+            for begin, end in spans:
+                all_.callback(self.buffer.unback, begin, end)
 
-    def _own_last_page(self, sequence: int, place: _Place) -> None:
-        """Gives a sequence a copy of its last page, which it shares and is about to write into.
+    def _share(self, sequence: int, fork: int, tokens: int) -> None:
+        """Gives a fork the pages of the first tokens: the whole ones shared, others copied."""
+        for region in self._regions():
+            whole = region.whole(tokens)
+            if whole:
+                to, source = self._at(fork, region), self._at(sequence, region)
+                self.buffer.alias(to, self.buffer, source, whole * PAGE)
+        parted = [each for each in self._regions() if each.pages(tokens) > each.whole(tokens)]
+        for region in parted:
+            at = self._at(fork, region, region.whole(tokens))
+            self.buffer.back(at, at + PAGE)
+        for region in parted:
+            to, source = (self._at(one, region, region.whole(tokens)) for one in (fork, sequence))
+            self._copy(to, source, self._end_of(fork, region, tokens) - to)
+
+    def _own_last_pages(self, sequence: int, place: _Place) -> None:
+        """Gives a sequence copies of its last pages, which it shares and is about to write into.
         This happens after a cut() into a shared beginning."""
-        page = self._rows.whole(place.length)
-        used = place.length * self._rows.row - page * PAGE
-        for region in range(self._rows.regions):
-            at = self._at(sequence, region, page)
+        for region in self._regions():
+            at = self._at(sequence, region, region.whole(place.length))
             if self.buffer.figures(at, at + PAGE)[1] == 0:
                 continue  # the others have ended
-            if _C.capturing(self.buffer.device):
-                raise InvalidArgument(
-                    f"sequence {sequence} was cut back into tokens that it shares, and cannot grow "
-                    "while a stream is being captured, because a page must be mapped anew: grow it "
-                    "before the capture"
-                )
+            self._refuse_capture(
+                f"sequence {sequence} was cut back into tokens that it shares, and cannot grow"
+            )
             self.buffer.back(self._spare)
             try:
-                self._copy(self._spare, at, used)
+                self._copy(self._spare, at, self._end_of(sequence, region, place.length) - at)
                 self.buffer.alias(at, self.buffer, self._spare, PAGE)
             finally:
                 self.buffer.unback(self._spare)
-        place.shared = page
+        place.shared = place.length
+
+    def _refuse_capture(self, what: str) -> None:
+        if self.buffer.stream:  # naming the stream makes the core ask about it anew
+            _C.stream_may_end(self.buffer.device, self.buffer.stream)
+        if _C.capturing(self.buffer.device):
+            raise InvalidArgument(
+                f"{what} while a stream is being captured: do it before the capture"
+            )
+
+    @staticmethod
+    def _waited(transfer: Transfer) -> None:
+        """Waits for a copy where no stream orders PyTorch's work after it."""
+        if importlib.import_module("torch").version.cuda is None:
+            transfer.wait()
 
     def _copy(self, to: int, source: int, nbytes: int) -> None:
         """Copies bytes of the buffer, in the order of its stream."""

@@ -64,13 +64,8 @@ class _Layer(DynamicLayer):  # type: ignore[misc]
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Reserves the addresses, once the shapes are known."""
         batch, heads, _, width = key_states.shape
-        if value_states.shape[-1] != width:
-            raise InvalidArgument(
-                f"keys have {width} elements and values {value_states.shape[-1]}: "
-                "TransformersCache needs the same, use transformers' DynamicCache"
-            )
         self.dtype, self.device = key_states.dtype, key_states.device
-        self._like = _like(key_states)
+        self._like = _like(key_states, value_states)
         self._cache = KVCache(
             1,
             batch * heads,
@@ -78,6 +73,7 @@ class _Layer(DynamicLayer):  # type: ignore[misc]
             self.dtype,
             self._tokens,
             layout="layers",
+            value_dim=value_states.shape[-1],
             device=self.device if self.device.type == "cuda" else 0,
         )
         self._sequence = self._cache.add()
@@ -100,11 +96,12 @@ class _Layer(DynamicLayer):  # type: ignore[misc]
                 "model under torch.no_grad(), or use transformers' DynamicCache"
             )
         had = self.get_seq_length()
-        if not self.is_initialized or self._like != _like(key_states):
+        if not self.is_initialized or self._like != _like(key_states, value_states):
             if had:
                 raise InvalidArgument(
-                    f"keys of {_text(key_states)} for a cache that has {had} tokens of "
-                    f"{_text(self.keys)}: reset() it first"
+                    f"keys of {_text(key_states)} and values of {_text(value_states)} for a cache "
+                    f"that has {had} tokens of {_text(self.keys)} and {_text(self.values)}: "
+                    "reset() it first"
                 )
             self.lazy_initialization(key_states, value_states)
         self._follow_stream()
@@ -180,10 +177,10 @@ class _Layer(DynamicLayer):  # type: ignore[misc]
             self.update(state["keys"], state["values"])
 
 
-def _like(keys: torch.Tensor) -> tuple[Any, ...]:
-    """What the keys of all tokens have in common."""
+def _like(keys: torch.Tensor, values: torch.Tensor) -> tuple[Any, ...]:
+    """What the keys and values of all tokens have in common."""
     batch, heads, _, width = keys.shape
-    return batch, heads, width, keys.dtype, keys.device
+    return batch, heads, width, values.shape[-1], keys.dtype, keys.device
 
 
 def _text(keys: torch.Tensor) -> str:

@@ -21,6 +21,7 @@ PROGRAMS: dict[str, dict[str, str]] = {
     "gds.py": {},
     "handles.py": {"COPY_ORDER": "held"},  # only held copies can be cancelled or evade a link
     "host_memory.py": {},
+    "kv_cache.py": {"SIM_MEMORY": "256MiB"},
     "lending.py": {},
     "nodes.py": {},
     "offload.py": {"SIM_MEMORY": "256MiB"},

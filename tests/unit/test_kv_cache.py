@@ -14,6 +14,7 @@ import torch
 import glake
 from glake import _C, errors
 from glake.allocator.kv_cache import KVCache
+from glake.transfer.engine import open_engine
 
 PAGE = 2 << 20
 LAYOUTS = ("tokens", "layers")
@@ -27,9 +28,15 @@ def simulated() -> Iterator[None]:
     yield
     gc.collect()
     assert live() == 0
+    end_engine()
     _C.shutdown()
     for name in ("driver", "limit"):
         _C.configure(name, "")
+
+
+def end_engine() -> None:
+    if (engine := open_engine()) is not None:
+        engine.close()
 
 
 def live() -> int:
@@ -192,6 +199,85 @@ def test_no_room_changes_nothing() -> None:
     assert holds(kv, fork, 0, 4000, 1)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_sequence_goes_to_the_host_and_comes_back(layout: str) -> None:
+    kv = cache(layout)
+    one, two = kv.add(3001), kv.add(900)
+    write(kv, one, 0, 3001, 1)
+    write(kv, two, 0, 900, 2)
+    address, before = kv.view(one, 2)[1].data_ptr(), live()
+    sent = kv.offload(one)
+    assert sent.result().bytes == 3001 * 7680 == kv.offloaded
+    assert kv.offload(one) is sent and kv.length(one) == 3001
+    assert live() == kv.backed < before
+    with glake.empty(80 << 20, stream=0) as block:  # others have the memory meanwhile
+        assert block.nbytes == 80 << 20
+        with pytest.raises(errors.OutOfMemory):
+            kv.load(one)
+        assert kv.offloaded and holds(kv, two, 0, 900, 2)
+    kv.load(one)
+    kv.load(one)
+    assert kv.offloaded == 0 and kv.view(one, 2)[1].data_ptr() == address
+    assert holds(kv, one, 0, 3001, 1) and holds(kv, two, 0, 900, 2)
+    kv.grow(one, 3500)
+    write(kv, one, 3001, 3500, 3)
+    assert holds(kv, one, 0, 3001, 1) and live() == kv.backed
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_shared_pages_stay_when_one_sequence_is_offloaded(layout: str) -> None:
+    kv = cache(layout, tokens=3000)
+    one = kv.add(2000)
+    write(kv, one, 0, 2000, 1)
+    two = kv.fork(one)
+    kv.grow(two, 2600)
+    write(kv, two, 2000, 2600, 2)
+    shared = kv.shared
+    kv.offload(two)
+    assert kv.offloaded == 2600 * 7680 - shared // 2
+    assert kv.shared == shared and holds(kv, one, 0, 2000, 1)
+    kv.remove(one)  # the pages that were shared are those of `two` alone now
+    with glake.empty(96 * 2**20 - live()), pytest.raises(errors.OutOfMemory):
+        kv.load(two)
+    kv.load(two)
+    assert holds(kv, two, 0, 2000, 1) and holds(kv, two, 2000, 2600, 2)
+
+
+def test_what_an_offloaded_sequence_refuses() -> None:
+    kv = cache()
+    one, empty = kv.add(500), kv.add()
+    kv.offload(one)
+    for call in (kv.grow, kv.cut, kv.fork, kv.view):
+        with pytest.raises(errors.InvalidArgument, match=r"offloaded: load\(\) it first"):
+            call(one, 1)
+    with pytest.raises(errors.InvalidArgument, match="no sequence 5"):
+        kv.offload(5)
+    assert kv.offload(empty).done() and kv.load(empty).done()
+    kv.remove(one)
+    assert live() == 0 and kv.offloaded == 0
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("value_dim", [0, 16, 100])
+def test_values_of_another_width(layout: str, value_dim: int) -> None:
+    kv = cache(layout, value_dim=value_dim)
+    one = kv.add(2000)
+    write(kv, one, 0, 2000, 1)
+    two = kv.fork(one, 1500)
+    write(kv, two, 1490, 1500, 2)  # tokens in the last page, which is its own
+    kv.cut(one, 300)
+    kv.grow(one, 2500)
+    write(kv, one, 300, 2500, 3)
+    kv.offload(two)
+    kv.load(two)
+    assert holds(kv, two, 0, 1490, 1) and holds(kv, two, 1490, 1500, 2)
+    assert holds(kv, one, 0, 300, 1) and holds(kv, one, 300, 2500, 3)
+    keys, values = kv.view(one, 1)
+    assert keys.shape == (2500, 5, 64) and values.shape == (2500, 5, value_dim)
+    if layout == "tokens":
+        assert kv.add(1) >= 0 and kv._layout.regions[0].row == 3 * 5 * (64 + value_dim) * 4
+
+
 def test_no_place_is_named() -> None:
     kv = cache(sequences=1)
     kv.add()
@@ -211,6 +297,7 @@ def test_no_place_is_named() -> None:
         (lambda kv: kv.remove("a"), errors.WrongType),
         (lambda kv: cache("pages"), errors.InvalidArgument),
         (lambda kv: cache(layers=0), errors.InvalidArgument),
+        (lambda kv: cache(value_dim=-1), errors.InvalidArgument),
         (lambda kv: glake.KVCache(1, 1, 1, "float16", 1), errors.WrongType),
     ],
 )
@@ -229,19 +316,28 @@ def test_a_tensor_outlives_the_cache() -> None:
     assert keys[one, 3, 0, 0] == 10_003
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(8))
 def test_random_programs(seed: int) -> None:
     """Against a model: each sequence is a list of (first token, last token, value)."""
     dice = random.Random(seed)
-    kv = cache(LAYOUTS[seed % 2], tokens=1500, sequences=5)
+    kv = cache(LAYOUTS[seed % 2], tokens=1500, sequences=5, value_dim=(64, 64, 30, 0)[seed % 4])
     model: dict[int, list[int]] = {}  # the value of each token
+    away: set[int] = set()
     blocks: list[glake.Buffer] = []
-    for step in range(60):
+    for step in range(80):
         live_ones = list(model)
         one = dice.choice(live_ones) if live_ones else -1
-        action = dice.choice(["add", "grow", "grow", "cut", "fork", "remove", "block"])
+        action = dice.choice(["add", "grow", "grow", "cut", "fork", "remove", "block", "offload"])
         try:
-            if action == "add":
+            if one in away and (action == "remove" or dice.random() < 0.3):
+                kv.load(one)
+                away.remove(one)
+            elif one in away and action not in ("add", "block"):
+                continue
+            elif action == "offload" and one >= 0:
+                kv.offload(one)
+                away.add(one)
+            elif action == "add":
                 tokens = dice.randrange(0, 800)
                 new = kv.add(tokens)
                 model[new] = [step] * tokens
@@ -274,7 +370,8 @@ def test_random_programs(seed: int) -> None:
         if step % 6 == 5:
             _C.check(0)
             for sequence, values in model.items():
-                assert_holds(kv, sequence, values)
+                if sequence not in away:
+                    assert_holds(kv, sequence, values)
 
 
 def assert_holds(kv: KVCache, sequence: int, values: list[int]) -> None:

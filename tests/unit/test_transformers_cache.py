@@ -11,7 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GemmaConfig, LlamaConfig, LlamaForCausalLM, MistralConfig
+from transformers import (
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
+    GemmaConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+)
 from transformers import MistralForCausalLM as Mistral
 from transformers.cache_utils import DynamicLayer
 
@@ -62,6 +69,22 @@ def test_the_same_tokens(mode: str) -> None:
     assert generate(model, cache, **MODES[mode]) == generate(model, None, **MODES[mode])
     assert cache.get_seq_length() == 36
     assert int(_C.stats()["allocated_bytes.all.current"]) == 6 * (2 << 20)  # two pages a layer
+
+
+def test_values_of_another_width_than_keys() -> None:
+    torch.manual_seed(1)
+    config = DeepseekV3Config(
+        hidden_size=64, intermediate_size=96, moe_intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=4, n_routed_experts=4, n_group=1, topk_group=1,
+        num_experts_per_tok=2, kv_lora_rank=16, q_lora_rank=24, qk_rope_head_dim=8,
+        qk_nope_head_dim=16, v_head_dim=12, vocab_size=97, max_position_embeddings=512,
+    )  # fmt: skip
+    model = DeepseekV3ForCausalLM(config).eval()
+    cache = glake.TransformersCache(config)
+    assert generate(model, cache) == generate(model, None)
+    layer = cache.layers[1]
+    assert layer.keys.shape[-1] != layer.values.shape[-1]
+    assert torch.equal(copy.deepcopy(cache).layers[1].values, layer.values)
 
 
 def test_it_is_used_again_and_cropped() -> None:

@@ -30,6 +30,29 @@ def check_sequences_and_forks() -> None:
             assert (cache.view(one, 5)[0][100:] == 60).all()
 
 
+def check_sequences_go_to_the_host_and_back() -> None:
+    side = torch.cuda.Stream(DEVICE)
+    for stream in (torch.cuda.current_stream(DEVICE), side):
+        with (
+            torch.cuda.stream(stream),
+            glake.KVCache(
+                8, 8, 128, torch.float16, tokens=100_000, value_dim=64, device=DEVICE, stream=stream
+            ) as cache,
+        ):
+            one = cache.add(20_000)
+            for turn in range(1, 6):
+                for layer in range(8):
+                    for part in cache.view(one, layer):
+                        part.fill_(turn * 10 + layer)
+                cache.offload(one)
+                other = torch.full((200 * MIB,), turn, dtype=torch.uint8, device=DEVICE)
+                cache.load(one)
+                for layer in range(8):
+                    assert all((part == turn * 10 + layer).all() for part in cache.view(one, layer))
+                assert (other == turn).all()
+                del other, part
+
+
 def check_attention_reads_strided_keys() -> None:
     torch.manual_seed(0)
     with glake.KVCache(4, 8, 128, torch.float16, tokens=100_000, device=DEVICE) as cache:
