@@ -368,6 +368,10 @@ class Config:
         "none", Size(nothing="none"), 'none, or bytes ("4GiB")',
         "memory of each device that glake leaves free for others",
     )  # fmt: skip
+    cooperate: bool = _option(
+        "0", parse_flag, "0 or 1",
+        "1: this user's processes on a GPU give idle memory back when one of them runs out",
+    )  # fmt: skip
     copy_order: str = _option(
         "enqueued", _choice("enqueued", "held"), "enqueued or held",
         "transfers in a stream's order: all is enqueued, or the stream waits for glake's threads",

@@ -56,6 +56,12 @@ _ALLOCATOR = {
         "allocation_retries", "Allocations tried again after memory was given back.", True, _DEVICE
     ),
     "glake.stitches": Metric("stitches", "Views stitched of free pieces.", True, _DEVICE),
+    "glake.neighbours_gave_bytes": Metric(
+        "neighbours_gave_bytes", "Bytes that other processes gave back.", True, _DEVICE
+    ),
+    "glake.gave_neighbours_bytes": Metric(
+        "gave_neighbours_bytes", "Bytes given back because others asked.", True, _DEVICE
+    ),
     "glake.stream_waits": Metric("stream_waits", "Waits enqueued for streams.", True, _DEVICE),
 }
 _CALLS = "glake.driver_calls."

@@ -83,7 +83,8 @@ TEST(exporter_ending) {
   start(machine);
   auto other = std::make_unique<Other>(machine);
   const auto handle = glake::parse_handle(other->ask("offer " + std::to_string(5 * kMiB)).c_str());
-  const glake::IpcFd socket = glake::ipc_connect(handle.pid, handle.socket);
+  const glake::IpcFd socket =
+      glake::ipc_connect(glake::IpcService::kShare, {handle.pid, handle.socket}, 10000);
   auto ask = [&](glake::IpcOp op) {
     glake::IpcRequest request;
     request.op = op;
@@ -92,7 +93,7 @@ TEST(exporter_ending) {
     glake::IpcReply reply;
     std::vector<glake::IpcFd> fds;
     CHECK(glake::ipc_send(socket, &request, sizeof request, {}) == glake::IpcIo::kDone);
-    CHECK(glake::ipc_wait(socket));
+    CHECK(glake::ipc_wait(socket, 10000));
     CHECK(glake::ipc_receive(socket, &reply, sizeof reply, &fds) == glake::IpcIo::kDone);
     CHECK(reply.count == fds.size());
     return reply;

@@ -131,11 +131,11 @@ IpcReply honest() {
 // Answers one importer. The first request gets `first`. All later ones get `then`, with `fds`
 // descriptors that are not memory of the driver.
 void answer_one(const IpcFd& listener, const IpcReply& first, const IpcReply& then, int fds) {
-  CHECK(glake::ipc_wait(listener));
+  CHECK(glake::ipc_wait(listener, 10000));
   IpcFd socket =
       IpcFd::open([&] { return accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC); });
   IpcRequest request;
-  while (glake::ipc_wait(socket) &&
+  while (glake::ipc_wait(socket, 10000) &&
          glake::ipc_receive(socket, &request, sizeof request, nullptr) == IpcIo::kDone) {
     bool next = request.op == glake::IpcOp::kNext;
     std::vector<IpcFd> sent;
@@ -150,7 +150,7 @@ TEST(lies) {
   test::running() = "lies";
   start(machine_name());
   OK(glake_free(glake_malloc(1, 0, nullptr)));
-  const IpcFd listener = glake::ipc_listen(kPid, kName);
+  const IpcFd listener = glake::ipc_listen(glake::IpcService::kShare, {kPid, kName});
   CHECK(static_cast<bool>(listener));
   const int before = descriptors();
   auto told = [&](const char* what, int status, const std::function<void(IpcReply&)>& first,

@@ -109,6 +109,8 @@ struct Stats {
   uint64_t evictions = 0, growths = 0, cross_stream_hits = 0, repeats = 0;
   uint64_t segments_walked = 0;  // spans that were examined for memory to give back
   uint64_t views_walked = 0;     // views that were examined for room, or to be dropped
+  // How often other processes were asked for memory; bytes that they gave; bytes given to them.
+  uint64_t neighbours_asked = 0, neighbours_gave = 0, gave_neighbours = 0;
 
   void allocate(bool small, Bytes size, Bytes requested) {
     for (PoolStat* count : {&allocation, &active}) count->add(small, 1);

@@ -144,6 +144,14 @@ struct Tuning {
   static constexpr size_t kIpcConnections = 4096;
   static constexpr size_t kIpcBatch = 32;
 
+  // Memory that other processes give back: how long a process that is short waits for all of them,
+  // how long one that gives waits for a question, in ms, and how often a request is tried again. A
+  // process that runs out of memory has nothing better to do, but one that is stopped never
+  // answers. Guesses.
+  static constexpr int kNeighbourPatienceMs = 5000;
+  static constexpr int kNeighbourReadMs = 1000;
+  static constexpr int kNeighbourTries = 3;
+
   // How long a region that is given up sleeps between two questions whether a copy of its bytes has
   // ended, in ms. A guess.
   static constexpr int kRegionPollMs = 1;

@@ -67,13 +67,18 @@ inline std::string hex(const void* p) { return hex(reinterpret_cast<Address>(p))
 // An error that the C interface returns as a glake_status and a sentence.
 class Error : public std::exception {
  public:
-  Error(glake_status code, std::string text) : code_(code), text_(std::move(text)) {}
+  Error(glake_status code, std::string text, Bytes missing = 0)
+      : code_(code), text_(std::move(text)), missing_(missing) {}
   glake_status code() const { return code_; }
+  // GLAKE_OUT_OF_MEMORY: how much more the driver must have free for this to succeed. 0: more in
+  // the driver would not help.
+  Bytes missing() const { return missing_; }
   const char* what() const noexcept override { return text_.c_str(); }
 
  private:
   glake_status code_;
   std::string text_;
+  Bytes missing_;
 };
 
 }  // namespace glake

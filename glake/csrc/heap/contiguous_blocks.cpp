@@ -1,6 +1,7 @@
 #include "heap/contiguous_blocks.h"
 
 #include "heap/mapping_turn.h"
+#include "heap/neighbours.h"
 #include "heap/out_of_memory.h"
 #include "heap/reclaim.h"
 #include "watch/watch.h"
@@ -17,6 +18,12 @@ Block* ContiguousBlocks::allocate(Bytes bytes, StreamHandle stream, const Asked&
     Allocation* c = device_.contiguous.reuse(kind, whole, r.stream, device_.clock, false);
     if (c != nullptr) return hand_out(c, r, stream);
   }
+  return Neighbours::helped(device_, [&] { return find_or_make(bytes, stream, asked); });
+}
+
+Block* ContiguousBlocks::find_or_make(Bytes bytes, StreamHandle stream, const Asked& asked) {
+  const int kind = asked.kind;
+  const Bytes whole = round_up(bytes, kGranule);
   MappingTurn turn(device_);
   device_.contiguous.settle();
   HotGuard hot(device_.hot);
@@ -102,9 +109,10 @@ Error ContiguousBlocks::no_room(const Request& r, const Asked& asked, Status ref
                                          device_.driver.describe(refused));
   }
   ++device_.stats.ooms;
-  std::string text = OutOfMemory(device_.heaps.own()).error(r, asked, hot).what();
+  const Error error = OutOfMemory(device_.heaps.own()).error(r, asked, hot);
+  std::string text = error.what();
   text.insert(text.find('\n'), OutOfMemory::line("no room for a contiguous block"));
-  return Error(GLAKE_OUT_OF_MEMORY, text);
+  return Error(GLAKE_OUT_OF_MEMORY, text, error.missing());
 }
 
 void ContiguousBlocks::free(Block* b) {

@@ -21,6 +21,7 @@ class ContiguousBlocks {
   bool trim(HotGuard& hot);
 
  private:
+  Block* find_or_make(Bytes bytes, StreamHandle stream, const Asked& asked);
   Block* hand_out(Allocation* allocation, const Request& r, StreamHandle stream);
   std::unique_ptr<Allocation> make(int kind, Bytes bytes, HotGuard& hot, Status* refused);
   Error no_room(const Request& r, const Asked& asked, Status refused, HotGuard& hot);

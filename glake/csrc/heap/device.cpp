@@ -85,12 +85,16 @@ Status Device::wait_for_device(HotGuard& guard) {
 // waited for.
 bool Device::wait_for_work(HotGuard& guard) {
   if (!clock.any_capturing()) return synchronize(guard).ok();
+  wait_for_marks(guard);
+  return true;
+}
+
+void Device::wait_for_marks(HotGuard& guard) {
   const std::vector<EventId> marks = clock.last_marks();
   guard.unlock();
   for (EventId mark : marks) driver.wait_host(mark);
   guard.lock();
   clock.poll();
-  return true;
 }
 
 }  // namespace glake

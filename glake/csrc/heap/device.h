@@ -32,6 +32,8 @@ struct Share {
   Bytes bytes;
 };
 
+class Neighbours;
+
 struct Device {
   // Makes no driver call; start() does.
   Device(Driver& driver, int number, const Options& options);
@@ -59,6 +61,9 @@ struct Device {
   // Waits on the host for the work that must end before freed memory can be used again. After that,
   // no request is refused because of such work. False if the driver refused the wait.
   bool wait_for_work(HotGuard& guard);
+  // Waits on the host for the work that is marked. That breaks no capture, even one on a stream
+  // that nobody has named.
+  void wait_for_marks(HotGuard& guard);
 
   Driver& driver;
   const int number;
@@ -82,6 +87,7 @@ struct Device {
   std::vector<std::unique_ptr<ThreadCache>> caches;
   std::vector<Block*> drained;  // scratch of Frees::drain_caches()
   std::unique_ptr<DebugHooks> debug;
+  Neighbours* neighbours = nullptr;  // null: this process does not cooperate
 
   Heaps heaps;  // last, as heaps use the rest
 

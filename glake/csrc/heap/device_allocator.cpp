@@ -5,6 +5,7 @@
 #include "driver/device_scope.h"
 #include "heap/frees.h"
 #include "heap/mapping_turn.h"
+#include "heap/neighbours.h"
 #include "heap/pause.h"
 #include "heap/search.h"
 #include "heap/slow_path.h"
@@ -179,11 +180,13 @@ Block* DeviceAllocator::find(Bytes bytes, StreamHandle stream, ThreadCache& cach
       return own.make_block(r, found, stream);
     }
   }
-  MappingTurn turn(device_);
-  HotGuard hot(device_.hot);
-  Block* b = SlowPath(own).allocate({size, bytes, device_.clock.id_of(stream)}, stream, hot);
-  if (size > kSmallLimit) own.history.placed(entry, b->ptr);
-  return b;
+  return Neighbours::helped(device_, [&] {
+    MappingTurn turn(device_);
+    HotGuard hot(device_.hot);
+    Block* b = SlowPath(own).allocate({size, bytes, device_.clock.id_of(stream)}, stream, hot);
+    if (size > kSmallLimit) own.history.placed(entry, b->ptr);
+    return b;
+  });
 }
 
 void DeviceAllocator::forgive_refusal() {

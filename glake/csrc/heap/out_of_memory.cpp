@@ -32,6 +32,10 @@ std::string OutOfMemory::driver_text(Bytes driver_free, const GrowthRoom& growth
     text += ", so " + size_text(device_.memory.total() - driver_free - held) +
             " is held outside glake: by this process's other allocations and CUDA contexts, or by "
             "other processes";
+    if (device_.neighbours == nullptr) {
+      text +=
+          " (with GLAKE_COOPERATE=1 in each, processes of one user give back what they do not use)";
+    }
   }
   return text;
 }
@@ -144,11 +148,15 @@ Error OutOfMemory::error(const Request& r, const Asked& asked, HotGuard& hot) {
   heap_.granules.new_stamp();
   const Granules idle = Stitch(heap_).collect(r, heap_.whole_free(), Wait::kSure, runs, &pending);
   text += idle_text(idle);
+  const Granules lacks = missing(r, asked, grow.now);
   Bytes callers = LargestFit(heap_).callers(r, asked, allocations);
   text +=
       line("largest fit now " + size_text(callers) + " (" + std::to_string(callers) + " bytes)");
-  text += line(advice(needed, missing(r, asked, grow.now), grow, contiguous ? Granules{0} : idle));
-  return Error(GLAKE_OUT_OF_MEMORY, by_budget(needed) ? text : text + pools_text());
+  text += line(advice(needed, lacks, grow, contiguous ? Granules{0} : idle));
+  if (by_budget(needed)) return Error(GLAKE_OUT_OF_MEMORY, text);
+  // What the limit does not allow, nobody can give.
+  const bool limited = grow.limit < grow.now + lacks;
+  return Error(GLAKE_OUT_OF_MEMORY, text + pools_text(), limited ? 0 : lacks.bytes());
 }
 
 // How many granules the request needs beyond `growth`. A cached contiguous block does not count,

@@ -257,7 +257,8 @@ Error Pause::cannot_resume(const std::string& state, const std::string& way_out,
                    line("The region stays paused, and what was saved of it is kept.") +
                    line("Free about " + size_text(lacks.bytes()) + ", or " + way_out +
                         ", and resume again.") +
-                   OutOfMemory(heap_).pools_text());
+                   OutOfMemory(heap_).pools_text(),
+               device_.memory.room() < needs ? 0 : lacks.bytes());
 }
 
 void Pause::tell(bool paused) {

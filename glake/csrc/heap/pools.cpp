@@ -5,6 +5,7 @@
 #include "heap/checkpoints.h"
 #include "heap/frees.h"
 #include "heap/mapping_turn.h"
+#include "heap/neighbours.h"
 #include "heap/pause.h"
 #include "heap/reclaim.h"
 #include "heap/search.h"
@@ -124,15 +125,17 @@ Block* Pools::allocate(PoolId id, Bytes bytes, StreamHandle stream) {
       if (Block* b = quick(*pool, request(*pool, bytes, stream), stream)) return b;
     }
   }
-  MappingTurn turn(device_);
-  HotGuard hot(device_.hot);
-  Heap& pool = open(id);
-  Pause(pool).end_if_empty();
-  Pause(pool).require_resumed();
-  start(pool, hot);
-  Request r = request(pool, bytes, stream);
-  if (Block* b = quick(pool, r, stream)) return b;
-  return SlowPath(pool).allocate(r, stream, hot);
+  return Neighbours::helped(device_, [&] {
+    MappingTurn turn(device_);
+    HotGuard hot(device_.hot);
+    Heap& pool = open(id);
+    Pause(pool).end_if_empty();
+    Pause(pool).require_resumed();
+    start(pool, hot);
+    Request r = request(pool, bytes, stream);
+    if (Block* b = quick(pool, r, stream)) return b;
+    return SlowPath(pool).allocate(r, stream, hot);
+  });
 }
 
 Block* Pools::allocate_at(PoolId id, Address ptr, Bytes bytes, StreamHandle stream) {

@@ -40,6 +40,31 @@ void Reclaim::claim_outside(int64_t bytes) {
   device_.memory.claim(more);
 }
 
+Granules Reclaim::give_neighbour(Granules want) {
+  MappingTurn turn(device_);
+  HotGuard hot(device_.hot);
+  const Granules before = device_.memory.physical();
+  auto given = [&] {
+    device_.settle(hot);
+    return before - std::min(before, device_.memory.physical());
+  };
+  auto trim = [&] {
+    ContiguousBlocks(device_).trim(hot);
+    for (Heap* heap : device_.heaps.started()) {
+      if (given() < want && heap->gives_back()) Trim(*heap).shrink(want - given(), hot);
+    }
+  };
+  trim();
+  if (given() < want) {
+    device_.wait_for_marks(hot);
+    trim();
+  }
+  Pools(device_).end_unused();
+  const Granules all = given();
+  device_.stats.gave_neighbours += all.bytes();
+  return all;
+}
+
 void Reclaim::give_back(HotGuard& hot) {
   device_.refusals.count_anew();
   device_.settle(hot);

@@ -2,6 +2,7 @@
 
 #include "driver/device_scope.h"
 #include "heap/mapping_turn.h"
+#include "heap/neighbours.h"
 #include "heap/pause.h"
 #include "heap/pools.h"
 #include "heap/trim.h"
@@ -73,6 +74,10 @@ void Regions::cancel_pause(PoolId id) {
 }
 
 Regions::Resumed Regions::begin_resume(PoolId id) {
+  return Neighbours::helped(device_, [&] { return map_again(id); });
+}
+
+Regions::Resumed Regions::map_again(PoolId id) {
   MappingTurn turn(device_);
   HotGuard hot(device_.hot);
   Heap& heap = Pools(device_).need(id);

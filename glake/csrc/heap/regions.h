@@ -50,6 +50,8 @@ class Regions {
   Granules paused_granules();  // callers hold the hot lock
 
  private:
+  Resumed map_again(PoolId id);
+
   Device& device_;
 };
 

@@ -108,6 +108,9 @@ void Report::append_work(std::string& json) {
   number("glake.stream_marks", device_.clock.marks());
   number("glake.cross_stream_hits", device_.stats.cross_stream_hits);
   number("glake.steps", device_.steps);
+  number("glake.neighbours_asked", device_.stats.neighbours_asked);
+  number("glake.neighbours_gave_bytes", device_.stats.neighbours_gave);
+  number("glake.gave_neighbours_bytes", device_.stats.gave_neighbours);
 }
 
 void Report::append_pools(std::string& json) {

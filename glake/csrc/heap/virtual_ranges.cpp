@@ -5,6 +5,7 @@
 #include "heap/availability.h"
 #include "heap/frees.h"
 #include "heap/mapping_turn.h"
+#include "heap/neighbours.h"
 #include "heap/out_of_memory.h"
 #include "heap/pieces.h"
 #include "heap/slow_path.h"
@@ -125,6 +126,12 @@ void VirtualRanges::back(Address base, Bytes offset, Bytes bytes, StreamHandle s
     const Part part = touched(base, offset, bytes);
     if (retake_all(part, device_.request(kGranule, stream), stream, log)) return;
   }
+  Neighbours::helped(device_, [&] { take(base, offset, bytes, stream, log); });
+}
+
+// Backs the part's pages that are not backed. Each needs a granule, or a mapping.
+void VirtualRanges::take(Address base, Bytes offset, Bytes bytes, StreamHandle stream,
+                         const PageLog& log) {
   MappingTurn turn(device_);
   HotGuard hot(device_.hot);
   device_.settle(hot);

@@ -78,6 +78,7 @@ class VirtualRanges {
   Block* take_again(const VirtualPage& page, const Request& r, StreamHandle stream);
   bool retake_all(const Part& part, const Request& r, StreamHandle stream, const PageLog& log);
   Block* make_block(Span* span, const Request& r, StreamHandle stream);
+  void take(Address base, Bytes offset, Bytes bytes, StreamHandle stream, const PageLog& log);
   Fills claim(const Part& part, bool all);
   void take_granules(VirtualRange& range, Fills& fills, const Request& r, StreamHandle stream,
                      HotGuard& hot);

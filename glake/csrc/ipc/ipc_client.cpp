@@ -28,7 +28,9 @@ void require_same_gpu(Driver& driver, const IpcHandle& handle, int device) {
 }
 
 IpcClient::IpcClient(const IpcHandle& handle)
-    : pid_(handle.pid), socket_(ipc_connect(handle.pid, handle.socket)) {
+    : pid_(handle.pid),
+      socket_(
+          ipc_connect(IpcService::kShare, {handle.pid, handle.socket}, Tuning::kIpcPatienceMs)) {
   if (!socket_) throw gone(pid_, "has ended, or shares nothing any more");
   if (!ipc_same_user(socket_)) {
     throw Error(GLAKE_INVALID_ARGUMENT, "the handle's socket belongs to another user");
@@ -39,7 +41,7 @@ IpcReply IpcClient::ask(const IpcRequest& request, std::vector<IpcFd>* fds) cons
   IpcIo io = ipc_send(socket_, &request, sizeof request, {});
   IpcReply reply;
   if (io == IpcIo::kDone) {
-    if (!ipc_wait(socket_)) throw gone(pid_, "does not answer");
+    if (!ipc_wait(socket_, Tuning::kIpcPatienceMs)) throw gone(pid_, "does not answer");
     io = ipc_receive(socket_, &reply, sizeof reply, fds);
   }
   if (io == IpcIo::kClosed) throw gone(pid_, "has ended");

@@ -1,8 +1,6 @@
 #include "ipc/ipc_server.h"
 
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -10,18 +8,15 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 
 #include "base/tuning.h"
 #include "driver/device_scope.h"
+#include "ipc/ipc_thread.h"
 
 namespace glake {
 namespace {
 
 constexpr uint64_t kDevices = 64;  // a block's number modulo this is its device
-
-// Set as the process exits. From then on no driver call is made.
-std::atomic<bool> exiting{false};
 
 bool same(const IpcToken& a, const IpcToken& b) {
   // Compares all bytes in any case. So the time it takes does not tell how many bytes were right.
@@ -40,13 +35,12 @@ void refuse(IpcReply* reply, int status, const std::string& text) {
 void IpcServer::start() {
   std::lock_guard<std::mutex> guard(mutex_);
   if (running_) return;
-  static const bool watched = std::atexit([] { exiting.store(true); }) == 0;
   IpcFd wake = IpcFd::open([] { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
   uint64_t name = 0;
   IpcToken token{};
   auto pid = static_cast<uint64_t>(getpid());
-  bool ok = watched && wake && ipc_random(&name, sizeof name) && ipc_random(&token, sizeof token);
-  IpcFd listener = ok ? ipc_listen(pid, name) : IpcFd();
+  bool ok = wake && ipc_random(&name, sizeof name) && ipc_random(&token, sizeof token);
+  IpcFd listener = ok ? ipc_listen(IpcService::kShare, {pid, name}) : IpcFd();
   if (!listener) {
     throw Error(GLAKE_INTERNAL, "the system refuses a socket to share memory through: errno " +
                                     std::to_string(errno) +
@@ -57,19 +51,12 @@ void IpcServer::start() {
   pid_ = pid;
   name_ = name;
   token_ = token;
-  // The thread starts with all signals blocked, because signals are for the caller's threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
-    thread_ = std::thread([this] { run(); });
-  } catch (const std::system_error& e) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    thread_ = ipc_thread("glake-ipc", [this] { run(); });
+  } catch (const Error&) {
     listener_.reset();
-    throw Error(GLAKE_INTERNAL, std::string("the system refuses a thread: ") + e.what());
+    throw;
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_setname_np(thread_.native_handle(), "glake-ipc");
   running_ = true;
 }
 
@@ -209,7 +196,7 @@ void IpcServer::open(Connection& connection, const IpcRequest& request, IpcReply
 void IpcServer::next(Connection& connection, uint64_t from, IpcReply* reply,
                      std::vector<IpcFd>* fds) {
   const std::vector<Handle>& handles = connection.block.handles;
-  if (exiting.load() || from >= handles.size()) {
+  if (ipc_exiting() || from >= handles.size()) {
     refuse(reply, GLAKE_INVALID_POINTER, "the exporting process is ending");
     return;
   }
@@ -229,7 +216,7 @@ void IpcServer::next(Connection& connection, uint64_t from, IpcReply* reply,
 void IpcServer::give_shard(uint64_t number, IpcReply* reply, std::vector<IpcFd>* fds) {
   std::lock_guard<std::mutex> guard(offers_mutex_);
   auto found = offers_.find(number);
-  if (exiting.load() || found == offers_.end()) {
+  if (ipc_exiting() || found == offers_.end()) {
     refuse(reply, GLAKE_INVALID_POINTER, "the shard has been closed by the process that shared it");
     return;
   }

@@ -9,19 +9,29 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <sstream>
 
 #include "base/tuning.h"
 
 namespace glake {
 namespace {
 
-sockaddr_un address_of(uint64_t pid, uint64_t name, socklen_t* length) {
+constexpr const char* kListening = "00010000";  // __SO_ACCEPTCON, as /proc/net/unix shows it
+
+// How the names of a service's sockets begin.
+std::string prefix_of(IpcService service) {
+  const std::string what = service == IpcService::kShare ? "ipc" : "give-back";
+  return "glake-" + what + "-" + std::to_string(geteuid()) + "-";
+}
+
+sockaddr_un address_of(IpcService service, IpcPlace place, socklen_t* length) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   // The name is abstract (it begins with a NUL). So no file is left behind, however the process
   // ends.
-  std::string text = "glake-ipc-" + std::to_string(geteuid()) + "-" + std::to_string(pid) + "-" +
-                     std::to_string(name);
+  const std::string text =
+      prefix_of(service) + std::to_string(place.pid) + "-" + std::to_string(place.name);
   std::memcpy(address.sun_path + 1, text.data(), text.size());
   *length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
   return address;
@@ -86,39 +96,58 @@ IpcIo ipc_receive(const IpcFd& socket, void* data, size_t size, std::vector<IpcF
   return cut || got != static_cast<ssize_t>(size) ? IpcIo::kBroken : IpcIo::kDone;
 }
 
-bool ipc_wait(const IpcFd& socket) {
+bool ipc_wait(const IpcFd& socket, int patience_ms) {
   pollfd wanted{socket.get(), POLLIN, 0};
   int ready = 0;
   do {
-    ready = poll(&wanted, 1, Tuning::kIpcPatienceMs);
+    ready = poll(&wanted, 1, patience_ms);
   } while (ready < 0 && errno == EINTR);
   return ready == 1;
 }
 
-IpcFd ipc_listen(uint64_t pid, uint64_t name) {
+IpcFd ipc_listen(IpcService service, IpcPlace place) {
   IpcFd made =
       IpcFd::open([] { return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
   socklen_t length = 0;
-  sockaddr_un address = address_of(pid, name, &length);
+  sockaddr_un address = address_of(service, place, &length);
   bool ok = made && bind(made.get(), reinterpret_cast<sockaddr*>(&address), length) == 0 &&
             listen(made.get(), SOMAXCONN) == 0;
   if (!ok) made.reset();
   return made;
 }
 
-IpcFd ipc_connect(uint64_t pid, uint64_t name) {
+IpcFd ipc_connect(IpcService service, IpcPlace place, int patience_ms) {
   IpcFd made = IpcFd::open([] { return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0); });
   if (!made) return made;
-  timeval patience{Tuning::kIpcPatienceMs / 1000, 0};
+  timeval patience{patience_ms / 1000, patience_ms % 1000 * 1000};
   setsockopt(made.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
   socklen_t length = 0;
-  sockaddr_un address = address_of(pid, name, &length);
+  sockaddr_un address = address_of(service, place, &length);
   int result = 0;
   do {
     result = connect(made.get(), reinterpret_cast<sockaddr*>(&address), length);
   } while (result != 0 && errno == EINTR);
   if (result != 0) made.reset();
   return made;
+}
+
+std::vector<IpcPlace> ipc_places(IpcService service) {
+  std::vector<IpcPlace> places;
+  std::ifstream table("/proc/net/unix");
+  const std::string begin = "@" + prefix_of(service);  // the system shows the NUL as @
+  for (std::string line; std::getline(table, line);) {
+    // Number, references, protocol, flags, type, state, inode, name.
+    std::istringstream fields(line);
+    std::string skipped, flags, name;
+    fields >> skipped >> skipped >> skipped >> flags >> skipped >> skipped >> skipped >> name;
+    // Connections have the name of the socket that accepted them, but not its flag.
+    if (flags != kListening || name.compare(0, begin.size(), begin) != 0) continue;
+    IpcPlace place;
+    char dash = 0;
+    std::istringstream numbers(name.substr(begin.size()));
+    if (numbers >> place.pid >> dash >> place.name && dash == '-') places.push_back(place);
+  }
+  return places;
 }
 
 bool ipc_same_user(const IpcFd& socket) {

@@ -39,11 +39,20 @@ enum class IpcIo { kDone, kClosed, kBroken };
 IpcIo ipc_send(const IpcFd& socket, const void* data, size_t size, const std::vector<IpcFd>& fds);
 IpcIo ipc_receive(const IpcFd& socket, void* data, size_t size, std::vector<IpcFd>* fds);
 // Waits until something can be read. False if the other process does not answer in time.
-bool ipc_wait(const IpcFd& socket);
+bool ipc_wait(const IpcFd& socket, int patience_ms);
 
+// What a process listens for. It is a part of the socket's name.
+enum class IpcService { kShare, kGiveBack };
+// The process and the number that a socket's name has.
+struct IpcPlace {
+  uint64_t pid = 0, name = 0;
+};
 // The listening socket of this process, or a connection to another process; empty on failure.
-IpcFd ipc_listen(uint64_t pid, uint64_t name);
-IpcFd ipc_connect(uint64_t pid, uint64_t name);
+IpcFd ipc_listen(IpcService service, IpcPlace place);
+IpcFd ipc_connect(IpcService service, IpcPlace place, int patience_ms);
+// All listening sockets of this user with names of that service. Other users may have made some of
+// them. Empty if the system does not tell (no /proc).
+std::vector<IpcPlace> ipc_places(IpcService service);
 // True if the process at the other end runs as this one's user.
 bool ipc_same_user(const IpcFd& socket);
 // Fills in bytes that nobody can guess. False if the system has none.

@@ -165,6 +165,10 @@ ThreadCache& Process::open_cache(int device) {
     devices_[device] = std::move(made);
   }
   devices_[device]->start();
+  if (options_.cooperate && !devices_[device]->has_neighbours()) {
+    if (neighbours_ == nullptr) neighbours_ = std::make_unique<NeighbourProcesses>(driver);
+    neighbours_->add(*devices_[device]);
+  }
   thread->caches[device] = devices_[device]->make_cache();
   return *thread->caches[device];
 }
@@ -308,6 +312,7 @@ void Process::shutdown() {
                                             counted(pins, "pin") +
                                             "; glake_unpin() them before glake_shutdown()");
   }
+  neighbours_.reset();
   if (ipc_ != nullptr) ipc_->close();
   if (host_ != nullptr) host_->close();
   ipc_.reset();

@@ -10,6 +10,7 @@
 
 #include "heap/device_allocator.h"
 #include "ipc/ipc.h"
+#include "ipc/neighbour_processes.h"
 #include "memory/host_pool.h"
 #include "process/hook_flags.h"
 #include "process/thread_kinds.h"
@@ -134,6 +135,7 @@ class Process {
   TraceWriter trace_;
   std::unique_ptr<HostPool> host_;
   std::unique_ptr<Ipc> ipc_;
+  std::unique_ptr<NeighbourProcesses> neighbours_;  // null: the option `cooperate` is off
   TransferHost transfer_{*this};
   HookFlags hooks_;
   ThreadKinds kinds_{mutex_, hooks_};

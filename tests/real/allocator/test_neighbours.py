@@ -1,5 +1,6 @@
 """Features of GPU memory that other packages need: legacy IPC, allocator settings, pausing."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,9 @@ def test_equal_models_are_held_once(real):
 
 def test_keys_and_values_grow_in_place(real):
     assert "stay apart" in real(f"{PROGRAMS}/kv_cache", **GLAKE).stdout
+
+
+def test_processes_give_back_what_another_needs(real):
+    machine = f"cooperation{os.getpid()}"  # so that two suites at once share no machine
+    asked = {"GLAKE_COOPERATE": "1", "GLAKE_SIM_MACHINE": machine, "GLAKE_SIM_MEMORY": "512MiB"}
+    assert "changed hands" in real(f"{PROGRAMS}/cooperation", **asked, **GLAKE).stdout

@@ -1,0 +1,288 @@
+"""Processes on one simulated GPU that give idle memory back to each other (option cooperate)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+MIB = 1 << 20
+WORKER = Path(__file__).with_name("cooperating_worker.py")
+
+
+class Worker:
+    """A process with a GPU of 256 MiB, which it shares with others of the same machine."""
+
+    def __init__(self, machine: str, **options: str) -> None:
+        settings = {"DRIVER": "sim", "SIM_MACHINE": machine, "SIM_MEMORY": "256MiB"} | options
+        clean = {name: value for name, value in os.environ.items() if name[:6] != "GLAKE_"}
+        self.process = subprocess.Popen(
+            [sys.executable, str(WORKER)],
+            env={**clean, **{f"GLAKE_{name}": value for name, value in settings.items()}},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.line() == "ready"
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def begin(self, expression: str) -> None:
+        assert self.process.stdin is not None
+        print(expression, file=self.process.stdin, flush=True)
+
+    def do(self, expression: str) -> object:
+        self.begin(expression)
+        return eval(self.line())
+
+    def take(self, name: str, mib: int) -> object:
+        return self.do(f"kept.update({name}=glake.empty({mib} << 20))")
+
+    def give(self, name: str) -> object:
+        return self.do(f"kept.pop({name!r}).free()")
+
+    def stat(self, name: str) -> int:
+        found = self.do(f"int(_C.stats()[{name!r}])")
+        assert isinstance(found, int)
+        return found
+
+    def reserved(self) -> int:
+        return self.stat("reserved_bytes.all.current") // MIB
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+@pytest.fixture
+def machine() -> str:
+    return f"cooperation{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def workers(machine: str) -> Iterator[list[Worker]]:
+    made = [Worker(machine, COOPERATE="1") for _ in range(3)]
+    yield made
+    for worker in made:
+        worker.end()
+
+
+def holds_idle(worker: Worker, mib: int) -> None:
+    worker.take("a", mib)
+    worker.give("a")
+    assert worker.reserved() == mib
+
+
+def test_idle_memory_goes_to_who_needs_it(workers: list[Worker]) -> None:
+    one, two, three = workers
+    three.take("live", 40)
+    holds_idle(one, 100)
+    holds_idle(two, 100)
+    assert three.take("a", 150) is None
+    assert one.reserved() + two.reserved() == 256 - 190  # exactly what was missing
+    assert three.stat("glake.neighbours_gave_bytes") == 134 * MIB
+    assert three.stat("glake.neighbours_asked") == 1
+    assert three.stat("num_ooms") == 0
+    assert one.stat("glake.gave_neighbours_bytes") + two.stat("glake.gave_neighbours_bytes") == (
+        134 * MIB
+    )
+    three.give("a")
+    assert one.take("b", 200) is None  # and the other way
+    assert two.reserved() + three.reserved() == 56 and three.do("_C.check(0)") is None
+
+
+def test_blocks_stay_whole_where_memory_is_given(workers: list[Worker]) -> None:
+    one, two, _ = workers
+    one.take("live", 30)
+    one.do("glake.transfer.copy(kept['live'], b'\\x07' * (30 << 20)).wait() and None")
+    one.take("a", 150)
+    one.give("a")
+    assert two.take("a", 200) is None
+    one.do("kept.update(to=bytearray(30 << 20))")
+    one.do("glake.transfer.copy(kept['to'], kept['live']).wait() and None")
+    assert one.do("set(kept['to'])") == {7}
+
+
+def test_what_nobody_can_give_is_out_of_memory(workers: list[Worker]) -> None:
+    one, two, three = workers
+    one.take("a", 100)
+    holds_idle(two, 60)
+    told = three.take("a", 200)
+    assert isinstance(told, str) and told.startswith("OutOfMemory: ")
+    assert "2 of this user's processes gave 0 bytes back" in told or "gave 60.00 MiB" in told
+    assert three.stat("num_ooms") == 1
+    assert three.take("a", 150) is None
+
+
+def test_a_limit_is_not_the_neighbours_matter(machine: str, workers: list[Worker]) -> None:
+    holds_idle(workers[0], 200)
+    limited = Worker(machine, COOPERATE="1", LIMIT="40MiB")
+    try:
+        assert "OutOfMemory" in str(limited.take("a", 50))
+        assert limited.stat("glake.neighbours_asked") == 0 and workers[0].reserved() == 200
+    finally:
+        limited.end()
+
+
+def test_who_does_not_cooperate_keeps_its_memory(machine: str, workers: list[Worker]) -> None:
+    alone = Worker(machine)
+    try:
+        holds_idle(alone, 200)
+        told = workers[0].take("a", 100)
+        assert "no other process of this user cooperates on this GPU" in str(told)
+        assert "OutOfMemory" in str(told) and alone.reserved() == 200
+        workers[0].take("a", 20)
+        assert "GLAKE_COOPERATE=1 in each" in str(alone.take("b", 250))
+    finally:
+        alone.end()
+
+
+def test_other_kinds_of_requests_are_helped(workers: list[Worker]) -> None:
+    one, two, _ = workers
+    for asks in (
+        "kept.update(a=glake.empty(150 << 20, contiguous=True))",
+        "kept.update(a=glake.reserve('1GiB')) or kept['a'].back(0, 150 << 20)",
+    ):
+        holds_idle(one, 200)
+        assert two.do(asks) is None
+        assert one.reserved() <= 106
+        two.give("a")
+        two.do("_C.empty_cache(0)")
+        one.do("_C.empty_cache(0)")
+
+
+def test_a_region_that_wakes_is_helped(workers: list[Worker]) -> None:
+    one, two, _ = workers
+    two.do("kept.update(region=glake.region('r')) or kept['region'].__enter__()")
+    two.take("a", 150)
+    two.do("kept['region'].__exit__(None, None, None)")
+    two.do("glake.pause('r') and None")
+    holds_idle(one, 200)
+    assert "Error" not in str(two.do("glake.resume('r') and None"))
+    assert one.reserved() <= 106 and two.do("kept['a'].nbytes") == 150 << 20
+
+
+def test_a_stopped_process_holds_up_nobody_for_long(workers: list[Worker]) -> None:
+    one, two, three = workers
+    holds_idle(one, 100)
+    holds_idle(two, 100)
+    one.process.send_signal(signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        three.take("a", 150)
+        told = str(three.take("b", 200))
+        assert time.monotonic() - began < 20
+        assert "OutOfMemory" in told and "did not answer" in told
+    finally:
+        one.process.send_signal(signal.SIGCONT)
+    assert three.take("b", 100) is None or one.reserved() == 0
+
+
+def test_those_who_end_at_any_moment(machine: str, workers: list[Worker]) -> None:
+    three = workers[2]
+    for turn in range(8):
+        other = Worker(machine, COOPERATE="1")
+        holds_idle(other, 220)
+        three.begin("kept.update(a=glake.empty(200 << 20))")
+        time.sleep(0.002 * turn)
+        other.end()
+        told = eval(three.line())
+        assert told is None or "OutOfMemory" in told
+        if told is None:
+            three.give("a")
+        three.do("_C.empty_cache(0)")
+
+
+def test_two_that_run_out_at_once(workers: list[Worker]) -> None:
+    one, two, _ = workers
+    for _ in range(5):
+        holds_idle(one, 90)
+        holds_idle(two, 90)
+        for worker in (one, two):
+            worker.begin("kept.update(b=glake.empty(120 << 20))")
+        assert [eval(worker.line()) for worker in (one, two)] == [None, None]
+        for worker in (one, two):
+            worker.give("b")
+            worker.do("_C.empty_cache(0)")
+
+
+def places(worker: Worker) -> list[str]:
+    """The names of the process's sockets."""
+    with open("/proc/net/unix", encoding="utf-8") as table:
+        names = {line.split()[-1] for line in table if "@glake-give-back-" in line}
+    return [name for name in names if f"-{worker.process.pid}-" in name]
+
+
+def test_what_is_no_question_changes_nothing(workers: list[Worker]) -> None:
+    one, two, _ = workers
+    holds_idle(one, 200)
+    (name,) = places(one)
+    for junk in (b"", b"x", bytes(32), struct.pack("<II16sQ", 0x676C6B31, 0, bytes(16), 1 << 40)):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
+            other.connect("\0" + name[1:])
+            other.send(junk)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+        silent.connect("\0" + name[1:])
+        assert one.reserved() == 200
+        assert two.take("a", 150) is None  # the silent one is given a second
+
+
+def test_a_socket_that_lies(machine: str, workers: list[Worker]) -> None:
+    """Anybody can listen under such a name. What it says is worth nothing."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as liar:
+        liar.bind(f"\0glake-give-back-{os.geteuid()}-1-1")
+        liar.listen()
+        liar.settimeout(10)
+        workers[0].take("a", 200)
+        workers[1].begin("kept.update(a=glake.empty(100 << 20))")
+        for _ in range(4):  # it is asked again as long as it gives something
+            try:
+                asked, _ = liar.accept()
+            except TimeoutError:
+                break
+            with asked:
+                asked.recv(64)
+                asked.send(struct.pack("<IIQ", 0x676C6B31, 1, 1 << 60))
+        assert "OutOfMemory" in eval(workers[1].line())
+
+
+def test_it_ends_with_the_process_and_with_a_shutdown(workers: list[Worker]) -> None:
+    one, two, _ = workers
+    holds_idle(one, 200)
+    assert len(places(one)) == 1
+    one.do("_C.shutdown()")
+    assert places(one) == []
+    assert two.take("a", 200) is None
+    two.give("a")
+    holds_idle(one, 50)  # it cooperates again
+    assert len(places(one)) == 1
+    one.begin("sys.exit()")
+    assert one.process.wait(30) == 0
+    assert places(one) == []
+
+
+def test_a_fork_leaves_the_parent_in_its_place(workers: list[Worker]) -> None:
+    one, two, _ = workers
+    holds_idle(one, 200)
+    assert one.do("kept.update(pid=__import__('os').fork()) or "
+                  "(kept['pid'] == 0 and __import__('time').sleep(60))") is False  # fmt: skip
+    try:
+        assert len(places(one)) == 1
+        assert two.take("a", 150) is None
+        assert one.reserved() <= 106
+    finally:
+        os.kill(int(str(one.do("kept['pid']"))), signal.SIGKILL)
