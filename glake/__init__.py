@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from glake import transfer as transfer
     from glake import typing as typing
     from glake.allocator.buffer import Buffer, empty
+    from glake.allocator.cache import empty_cache, empty_host_cache
     from glake.allocator.debug import check, findings, tag
     from glake.allocator.deduplication import Deduplicated, deduplicate
     from glake.allocator.emulation import covered_share
@@ -74,6 +75,8 @@ _HOME = {
     "pin": ("glake.allocator.sharing", "pin"),
     "Buffer": ("glake.allocator.buffer", "Buffer"),
     "empty": ("glake.allocator.buffer", "empty"),
+    "empty_cache": ("glake.allocator.cache", "empty_cache"),
+    "empty_host_cache": ("glake.allocator.cache", "empty_host_cache"),
     "KVCache": ("glake.allocator.kv_cache", "KVCache"),
     "TransformersCache": ("glake.allocator.transformers_cache", "TransformersCache"),
     "VirtualBuffer": ("glake.allocator.virtual", "VirtualBuffer"),
@@ -185,6 +188,8 @@ __all__ = [
     "dry_run",
     "dump_snapshot",
     "empty",
+    "empty_cache",
+    "empty_host_cache",
     "enable",
     "findings",
     "headroom",

@@ -205,6 +205,21 @@ def test_larger_than_the_device(policy: str, pool: str | None) -> None:
     _C.empty_cache()
 
 
+def test_idle_memory_goes_back() -> None:
+    glake.empty("20MiB").free()
+    assert glake.stats()["reserved_bytes.all.current"] >= 20 * MIB
+    glake.empty_cache("cuda:0")
+    assert glake.stats()["reserved_bytes.all.current"] == 0
+    with pytest.raises(errors.InvalidDevice):
+        glake.empty_cache(99)
+    array = glake.transfer.pinned(5 * MIB)
+    del array
+    gc.collect()
+    assert glake.stats()["glake.host.reserved_bytes.current"] >= 5 * MIB
+    glake.empty_host_cache()
+    assert glake.stats()["glake.host.reserved_bytes.current"] == 0
+
+
 @pytest.mark.parametrize(
     "arguments",
     [{"stream": 0}, {"stream": -2}, {"stream": "s"}, {"copy": True}, {"dl_device": (1, 0)}],
