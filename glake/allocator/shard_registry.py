@@ -51,7 +51,7 @@ class Registry:
         try:
             yield
         finally:
-            os.close(held)
+            _unlock(held)
 
     def texts(self, key: str) -> list[str]:
         """The texts by which the shard may be opened. A file that cannot be read has none."""
@@ -84,10 +84,12 @@ class Registry:
                 continue
             try:
                 if not any(map(_lives, self.texts(key))):
+                    for part in self.folder.glob(f"{key}.json.*.part"):  # of a killed process
+                        part.unlink(missing_ok=True)
                     self.store(key, [])
                     file.unlink(missing_ok=True)
             finally:
-                os.close(held)
+                _unlock(held)
 
     def _lock(self, key: str) -> int | None:
         """The descriptor of the lock; None: another process has it."""
@@ -103,9 +105,15 @@ class Registry:
             there = None
         if there is not None and os.path.samestat(found, there):
             return held
-        fcntl.flock(held, fcntl.LOCK_UN)
-        os.close(held)
+        _unlock(held)
         return None
+
+
+def _unlock(held: int) -> None:
+    """A child that was forked meanwhile has the descriptor too, so that closing it here would not
+    end the lock."""
+    fcntl.flock(held, fcntl.LOCK_UN)
+    os.close(held)
 
 
 def _lives(text: str) -> bool:

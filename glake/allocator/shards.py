@@ -194,7 +194,8 @@ class Shelf:
     def __init__(self) -> None:
         """Holds nothing yet. It keeps no shard alive."""
         self._shards: weakref.WeakValueDictionary[str, Shard] = weakref.WeakValueDictionary()
-        self._places: dict[tuple[int, bytes], tuple[weakref.ref[Shard], int]] = {}
+        # Several shards may hold equal weights, and any of them may go first.
+        self._places: dict[tuple[int, bytes], list[tuple[weakref.ref[Shard], int]]] = {}
 
     def contains(self, address: int) -> bool:
         """Whether the address is in one of the shards."""
@@ -204,8 +205,9 @@ class Shelf:
         """The place of each part, if this process has all of them in shards already."""
         places = []
         for part in content.parts:
-            reference, offset = self._places.get((content.device, part.digest), (None, 0))
-            shard = reference() if reference is not None else None
+            known = self._places.get((content.device, part.digest), [])
+            live = ((reference(), offset) for reference, offset in known)
+            shard, offset = next((each for each in live if each[0] is not None), (None, 0))
             if shard is None:
                 return None
             places.append((part, shard, offset))
@@ -213,10 +215,12 @@ class Shelf:
 
     def keep(self, content: Content, shard: Shard) -> list[tuple[Part, Shard, int]]:
         """Notes the shard. Returns the place of each part."""
-        self._places = {key: place for key, place in self._places.items() if place[0]() is not None}
+        live = {key: [each for each in known if each[0]()] for key, known in self._places.items()}
+        self._places = {key: known for key, known in live.items() if known}
         self._shards[shard.key] = shard
         for part in content.parts:
-            self._places[content.device, part.digest] = weakref.ref(shard), part.offset
+            places = self._places.setdefault((content.device, part.digest), [])
+            places.append((weakref.ref(shard), part.offset))
         return [(part, shard, part.offset) for part in content.parts]
 
     def bytes(self) -> int:

@@ -202,6 +202,20 @@ def test_equal_weights_of_one_process(start: Any) -> None:
     assert process.ask("private") and process.ask("intact", "reference.")
 
 
+@pytest.mark.parametrize("gone", ["first.", "second."])
+def test_one_of_two_shards_with_equal_weights_goes(start: Any, gone: str) -> None:
+    process = start()
+    process.ask("load", "first.", 2)
+    process.ask("share")
+    process.ask("load", "second.")  # the same two, and a third one: a shard of its own
+    assert process.ask("share")["found_bytes"] == 0
+    process.ask("drop_some", gone)
+    process.ask("load", "third.", 2)
+    told = process.ask("share")
+    assert told["found_bytes"] == told["shared_bytes"] == WEIGHTS // 3 * 2
+    assert process.ask("intact", "third.")
+
+
 def test_one_more_shard_is_room_enough(start: Any) -> None:
     process = start()
     process.ask("load", "", 12, 4 * MIB)
@@ -413,6 +427,25 @@ def test_a_lock_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert order == ["first", "other"]
 
 
+def test_a_forked_child_holds_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    registry = Registry()
+    reading, writing = os.pipe()
+    with registry.locked("key"):
+        child = os.fork()
+        if child == 0:
+            os.close(writing)
+            os.read(reading, 1)  # until the parent has closed its end
+            os._exit(0)
+    try:
+        with registry.locked("key", 0.05):
+            pass
+    finally:
+        os.close(writing)
+        os.close(reading)
+        os.waitpid(child, 0)
+
+
 def test_what_ended_processes_left_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -424,6 +457,7 @@ def test_what_ended_processes_left_is_removed(
         with registry.locked(key):
             registry.store(key, [f"glake-shard-1:{pid:016x}:0"])
     (registry.folder / "here.json").chmod(0o600)
+    (registry.folder / f"gone.json.{'0' * 16}.part").touch()  # it was killed while it wrote
     registry.tidy()
     assert sorted(each.name for each in registry.folder.iterdir()) == ["here.json", "here.lock"]
     (registry.folder / "here.json").write_text("{not json")

@@ -111,6 +111,11 @@ def undo() -> None:
     results.pop()
 
 
+def drop_some(prefix: str) -> None:
+    for name in [name for name in weights if name.startswith(prefix)]:
+        del weights[name]
+
+
 def drop() -> None:
     weights.clear()
     results.clear()
@@ -151,6 +156,7 @@ def main() -> None:
         private,
         undo,
         drop,
+        drop_some,
         used,
         fill,
         violations,
