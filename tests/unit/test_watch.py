@@ -88,6 +88,28 @@ def test_a_trace_that_cannot_be_written_whole_is_an_error(how: str) -> None:
     assert len(told) == 1 and "/dev/full is not whole: No space left on device" in told[0], told
 
 
+def test_a_trace_goes_on_after_a_shutdown(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_text("a 7 7 0\n")  # of an earlier job
+    done = run("trace_after_shutdown.py", GLAKE_TRACE=str(path))
+    assert done.returncode == 0, done.stderr
+    lines = path.read_text().splitlines()
+    assert [line[0] for line in lines[:2]] == ["#", "#"]
+    assert lines[2:] == ["a 0 1000 0", "f 0", "a 1 1000 0", "f 1"]
+
+
+@pytest.mark.parametrize("command", [["trace", "info"], ["replay"], ["info"]])
+def test_a_command_leaves_a_trace_as_it_is(tmp_path: Path, command: list[str]) -> None:
+    """The option may be set still when a command reads the trace."""
+    path = tmp_path / "trace"
+    path.write_text("a 0 1000 0\nf 0\n")
+    arguments = [*command, *([str(path)] if command != ["info"] else [])]
+    variables = {"GLAKE_DRIVER": "sim", "GLAKE_TRACE": str(path)}
+    done = own_python.run(Path("-m"), "glake", *arguments, **variables, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert path.read_text() == "a 0 1000 0\nf 0\n"
+
+
 def test_a_trace_without_a_name_is_refused_by_its_name() -> None:
     with pytest.raises(FileFailed, match="No such file or directory: ''"):
         glake.record_trace("")

@@ -77,6 +77,7 @@ void Process::Fork::in_child() {
   Process& process = instance();
   Watch::instance().unlock();
   process.hooks_.set(kTraced, false);  // the file is the parent's
+  process.fork_child_ = true;
   if (process.driver_used_) {
     process.forked_.store(true, std::memory_order_relaxed);
     // No hook may run here. The plain path fails too, and says why nothing works in this process.
@@ -204,7 +205,9 @@ CallerBlock Process::caller_block(const void* ptr, const Block& b) const {
 Options& Process::read_options() {
   if (!options_read_) {
     options_ = Options::from_environment();
-    if (!options_.trace.empty()) start_trace(options_.trace);
+    // A command that only reads a trace must not empty it, and a fork's child has none.
+    const bool traced = !options_.trace.empty() && !fork_child_;
+    if (traced) start_trace(options_.trace, TraceWriter::Begin::kFirstEvent);
     options_read_ = true;
     kinds_.use_options(options_);
     use_debug();
@@ -245,11 +248,11 @@ void Process::end_trace_at_exit() noexcept {
   }
 }
 
-void Process::start_trace(const std::string& path) {
+void Process::start_trace(const std::string& path, TraceWriter::Begin begin) {
   static const bool ends = std::atexit([] { instance().end_trace_at_exit(); }) == 0;
   static_cast<void>(ends);  // if not, the trace is written all the same, unchecked
   stop_trace();
-  trace_.start(path);
+  trace_.start(path, begin);
   hooks_.set(kTraced, true);
 }
 

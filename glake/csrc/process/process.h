@@ -101,7 +101,8 @@ class Process {
   HookFlags& hooks() { return hooks_; }
 
   TraceWriter& trace() { return trace_; }
-  void start_trace(const std::string& path);  // throws Error in a forked child, too
+  // Throws Error, also in a forked child.
+  void start_trace(const std::string& path, TraceWriter::Begin begin = TraceWriter::Begin::kNow);
   void stop_trace();
   void end_trace_at_exit() noexcept;
 
@@ -131,6 +132,7 @@ class Process {
   std::string driver_path_;
   std::unique_ptr<Driver> driver_;
   bool driver_used_ = false;  // a driver was opened: a child forked later can use none
+  bool fork_child_ = false;
   std::unique_ptr<DeviceAllocator> devices_[kMaxDevices];
   TraceWriter trace_;
   std::unique_ptr<HostPool> host_;

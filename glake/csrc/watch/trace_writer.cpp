@@ -1,5 +1,8 @@
 #include "watch/trace_writer.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cinttypes>
 #include <cstdarg>
@@ -21,30 +24,46 @@ std::string as_tag(const char* text) {
 }  // namespace
 
 void TraceWriter::print(const char* pattern, ...) {
+  if (begins_) empty_file();
   va_list values;
   va_start(values, pattern);
   if (std::vfprintf(file_, pattern, values) < 0 && failure_ == 0) failure_ = errno;
   va_end(values);
 }
 
-void TraceWriter::start(const std::string& path) {
+// Empties the file.
+void TraceWriter::empty_file() {
+  begins_ = false;
+  struct stat found{};
+  const int fd = fileno(file_);
+  const bool file = fstat(fd, &found) == 0 && S_ISREG(found.st_mode);  // and no pipe
+  if (file && ftruncate(fd, 0) != 0) failure_ = errno;
+  print("# format: a ID BYTES STREAM [TAG] | f ID | r ID STREAM | s STEP\n# recorder: glake\n");
+}
+
+void TraceWriter::start(const std::string& path, Begin begin) {
   std::lock_guard<std::mutex> guard(mutex_);
-  file_ = std::fopen(path.c_str(), "we");
+  file_ = std::fopen(path.c_str(), "ae");
   if (file_ == nullptr) {
     throw Error(GLAKE_INVALID_OPTION,
                 "cannot write a trace to " + path + ": " + std::strerror(errno));
   }
   path_ = path;
   failure_ = 0;
-  print("# format: a ID BYTES STREAM [TAG] | f ID | r ID STREAM | s STEP\n# recorder: glake\n");
-  next_id_ = next_step_ = 0;
   ids_.clear();
   streams_ = {{0, 0}};
+  auto known = begin == Begin::kNow ? stopped_.end() : stopped_.find(path);
+  next_ = known != stopped_.end() ? known->second : Numbers{};
+  begins_ = known == stopped_.end();
+  if (begin == Begin::kNow) empty_file();
 }
 
 void TraceWriter::stop() {
   std::lock_guard<std::mutex> guard(mutex_);
   if (file_ == nullptr) return;
+  struct stat found{};
+  if (begins_ && fstat(fileno(file_), &found) == 0 && found.st_size == 0) empty_file();
+  if (!begins_) stopped_[path_] = next_;
   if (std::fclose(std::exchange(file_, nullptr)) != 0 && failure_ == 0) failure_ = errno;
   if (failure_ == 0) return;
   throw Error(GLAKE_FILE_FAILED, "the trace " + path_ +
@@ -64,9 +83,9 @@ unsigned TraceWriter::stream_number(StreamHandle stream) {
 void TraceWriter::allocated(void* ptr, Bytes bytes, StreamHandle stream, const char* tag) {
   std::lock_guard<std::mutex> guard(mutex_);
   if (!writes()) return;
-  ids_[ptr] = next_id_;
+  ids_[ptr] = next_.id;
   const bool tagged = tag != nullptr && *tag != '\0';
-  print("a %" PRIu64 " %" PRIu64 " %u%s%s\n", next_id_++, bytes, stream_number(stream),
+  print("a %" PRIu64 " %" PRIu64 " %u%s%s\n", next_.id++, bytes, stream_number(stream),
         tagged ? " " : "", tagged ? as_tag(tag).c_str() : "");
 }
 
@@ -88,7 +107,7 @@ void TraceWriter::recorded(void* ptr, StreamHandle stream) {
 
 void TraceWriter::step() {
   std::lock_guard<std::mutex> guard(mutex_);
-  if (writes()) print("s %" PRIu64 "\n", next_step_++);
+  if (writes()) print("s %" PRIu64 "\n", next_.step++);
 }
 
 }  // namespace glake
