@@ -1,5 +1,7 @@
 // Virtual ranges: pages are backed and unbacked at addresses that stay, their memory serves every
 // other request meanwhile, and nobody sees bytes of others.
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -154,6 +156,29 @@ TEST(out_of_memory_changes_nothing) {
   CHECK(holds(range, 9, 2 * kGranule) && holds(range + 3 * kGranule, 9, 3 * kGranule));
   // As much as the text names does fit, beside the pages that are backed.
   OK(glake_virtual_back(range, 0, 10 * kGranule, nullptr));
+  OK(glake_virtual_free(range));
+}
+
+// Terabytes that the device can never hold are refused before any page's books are made.
+TEST(what_can_never_fit_is_refused_at_once) {
+  Session session(test::Options{{"limit", "16MiB"}});
+  constexpr size_t kAll = size_t{4} << 40;
+  char* range = reserve(kAll);
+  OK(glake_virtual_back(range, 0, 3 * kGranule, nullptr));
+  rusage before{}, after{};
+  CHECK(getrusage(RUSAGE_SELF, &before) == 0);
+  GIVES(GLAKE_OUT_OF_MEMORY, glake_virtual_back(range, 0, kAll, nullptr));
+  CHECK(getrusage(RUSAGE_SELF, &after) == 0);
+  CHECK(after.ru_maxrss - before.ru_maxrss < 32 * 1024);  // KiB
+  CHECK(test::last_error().find("Tried to allocate 4.00 TiB") != std::string::npos);
+  CHECK(stat("num_ooms") == 1 && info(range, 8).backed == 3 * kGranule);
+  // All that the limit allows is possible, and one page more is not.
+  OK(glake_virtual_back(range, 0, 8 * kGranule, nullptr));
+  OK(glake_virtual_unback(range, 0, kAll, nullptr));
+  GIVES(GLAKE_OUT_OF_MEMORY, glake_virtual_back(range, kAll / 2, 9 * kGranule, nullptr));
+  OK(glake_virtual_back(range, kAll / 2, 8 * kGranule, nullptr));
+  OK(glake_virtual_unback(range, kAll / 2 + kGranule, kAll / 2 - kGranule, nullptr));
+  CHECK(stat("allocated_bytes.all.current") == kPage);
   OK(glake_virtual_free(range));
 }
 

@@ -137,6 +137,7 @@ void VirtualRanges::take(Address base, Bytes offset, Bytes bytes, StreamHandle s
   device_.settle(hot);
   const Part part = touched(base, offset, bytes);
   const Request r{kGranule, kGranule, device_.clock.id_of(stream)};
+  require_possible(part, r, hot);
   Fills fills = claim(part, false);
   try {
     take_granules(*part.range, fills, r, stream, hot);
@@ -146,6 +147,18 @@ void VirtualRanges::take(Address base, Bytes offset, Bytes bytes, StreamHandle s
     throw;
   }
   for (const Fill& f : fills) log.taken(*f.block);
+}
+
+// Throws Error if the part has more pages without memory than the device may ever hold. Their books
+// would take the host's memory, for nothing.
+void VirtualRanges::require_possible(const Part& part, const Request& r, HotGuard& hot) {
+  Granules missing{part.last - part.first};
+  part.range->each(part.first, part.last, [&](uint64_t, const VirtualPage& page) {
+    if (page.block != nullptr) missing = missing - Granules{1};
+  });
+  if (!(device_.memory.limit() < missing)) return;
+  ++device_.stats.ooms;
+  throw OutOfMemory(heap_).error({missing.bytes(), missing.bytes(), r.stream, true}, {}, hot);
 }
 
 // Claims the pages of the part that are not backed, so that no other thread backs them meanwhile.
@@ -373,15 +386,14 @@ void VirtualRanges::unback(Address base, Bytes offset, Bytes bytes, StreamHandle
 
 void VirtualRanges::unback(const Part& part, StreamHandle stream, const PageLog& log) {
   const StreamId id = device_.clock.id_of(stream);
-  for (uint64_t i = part.first; i < part.last; ++i) {
-    if (!part.range->backed(i)) continue;
-    VirtualPage& page = part.range->page(i);
+  part.range->each(part.first, part.last, [&](uint64_t, VirtualPage& page) {
+    if (page.block == nullptr) return;
     Block* block = std::exchange(page.block, nullptr);
     --part.range->backed_pages;
     page.used_until(device_.clock.stamp(id));
     if (id != block->stream_id) block->recorded.add(id);
     give(block, &log);
-  }
+  });
 }
 
 // Frees a page's granule if no other page has it.
@@ -486,8 +498,8 @@ VirtualInfo VirtualRanges::info(Address base, Bytes offset, Bytes bytes) {
   const Part part = touched(base, offset, bytes);
   VirtualInfo info;
   info.bytes = (part.last - part.first) * kGranule;
-  part.range->each([&](uint64_t i, const VirtualPage& page) {
-    if (i < part.first || i >= part.last || !page.mapped()) return;
+  part.range->each(part.first, part.last, [&](uint64_t, const VirtualPage& page) {
+    if (!page.mapped()) return;
     info.mapped += kGranule;
     if (page.block == nullptr) return;
     info.backed += kGranule;

@@ -79,6 +79,7 @@ class VirtualRanges {
   bool retake_all(const Part& part, const Request& r, StreamHandle stream, const PageLog& log);
   Block* make_block(Span* span, const Request& r, StreamHandle stream);
   void take(Address base, Bytes offset, Bytes bytes, StreamHandle stream, const PageLog& log);
+  void require_possible(const Part& part, const Request& r, HotGuard& hot);
   Fills claim(const Part& part, bool all);
   void take_granules(VirtualRange& range, Fills& fills, const Request& r, StreamHandle stream,
                      HotGuard& hot);

@@ -9,6 +9,7 @@
 // This only keeps books. Callers hold the device's hot lock.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <vector>
@@ -51,12 +52,19 @@ class VirtualRange {
     const VirtualPage* page = find(index);
     return page != nullptr && page->block != nullptr;
   }
-  // Calls visit(index, page) for each page that has books, in order.
+  // Calls visit(index, page) for each page that has books, in order; of all pages, or of
+  // [first, last).
   template <typename Visit>
   void each(Visit&& visit) {
-    for (size_t c = 0; c < chunks_.size(); ++c) {
-      if (chunks_[c] == nullptr) continue;
-      for (size_t i = 0; i < kChunk; ++i) visit(c * kChunk + i, (*chunks_[c])[i]);
+    each(0, length_.count, visit);
+  }
+  template <typename Visit>
+  void each(uint64_t first, uint64_t last, Visit&& visit) {
+    for (uint64_t i = first; i < last;) {
+      Chunk* chunk = chunks_[i / kChunk].get();
+      const uint64_t end = std::min(last, (i / kChunk + 1) * kChunk);
+      for (; chunk != nullptr && i < end; ++i) visit(i, (*chunk)[i % kChunk]);
+      i = end;
     }
   }
 
