@@ -247,12 +247,21 @@ class Buffer(DeviceMemory):
         super().__init__(size("a buffer", nbytes, 1), device, stream)
         self._contiguous = kind
         self._home: object = None
-        self._ptr = _allocate(self.nbytes, self.device, self.stream, kind)
+        self._ends = may_end(stream)
+        self._ptr = self._allocate()
 
     @property
     def read_only(self) -> bool:
         """Whether the bytes lie in memory that other processes have too (glake.deduplicate())."""
         return self._home is not None
+
+    def _allocate(self) -> int:
+        """The address of a new block."""
+        if self._ends:
+            _C.stream_may_end(self.device, self.stream)
+        if self._contiguous == 0:
+            return _C.malloc(self.nbytes, self.device, self.stream)
+        return _C.malloc_contiguous(self.nbytes, self.device, self.stream, self._contiguous)
 
     def _exported(self) -> int:
         """How many arrays that were made of it through DLPack are alive."""
@@ -269,7 +278,7 @@ class Buffer(DeviceMemory):
 
     def _move_back(self, fill: Callable[[int], None]) -> None:
         """Gives the buffer a block of its own again. `fill` is called with its address first."""
-        block = _allocate(self.nbytes, self.device, self.stream, self._contiguous)
+        block = self._allocate()
         try:
             fill(block)
         except BaseException:
@@ -294,7 +303,8 @@ class Buffer(DeviceMemory):
         with self._lock:
             ptr = self.ptr
             if self._home is None:  # the end of a shard waits for the whole device
-                _C.stream_may_end(self.device, handle)
+                if may_end(stream):
+                    _C.stream_may_end(self.device, handle)
                 _C.record_stream(ptr, handle)
 
     def _lend(self, stream: int) -> None:
@@ -341,14 +351,6 @@ def empty(
         DriverError: the driver refused a call.
     """
     return Buffer(nbytes, device, stream, contiguous)
-
-
-def _allocate(nbytes: int, device: int, stream: int, kind: int) -> int:
-    if stream != 0:  # CuPy's streams may end at any time, with their Python objects
-        _C.stream_may_end(device, stream)
-    if kind == 0:
-        return _C.malloc(nbytes, device, stream)
-    return _C.malloc_contiguous(nbytes, device, stream, kind)
 
 
 # What frees memory of dropped objects that could not be freed then: a copy used it, or a stream was
@@ -399,6 +401,13 @@ def _pair(name: str, value: Any) -> tuple[int, int]:
     if len(numbers) != 2 or numbers[0] is None or numbers[1] is None:
         raise InvalidArgument(f"DLPack {name} {value!r}: two whole numbers, such as (1, 0)")
     return numbers[0], numbers[1]
+
+
+def may_end(stream: Any) -> bool:
+    """Whether a stream may end at any time, as CuPy's do with their Python objects. torch's own
+    never end: their ids are odd."""
+    identity = whole(getattr(stream, "stream_id", None))
+    return stream_handle(stream) != 0 and not (identity is not None and identity & 1)
 
 
 def stream_handle(stream: Any) -> int:

@@ -6,14 +6,16 @@ errors of glake.errors.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib
 import math
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from glake import _C
-from glake.allocator.buffer import DeviceMemory, free_later, stream_handle
+from glake.allocator.buffer import DeviceMemory, free_later, may_end, stream_handle
 from glake.arguments import count, size
 from glake.errors import DriverError, GlakeError, InvalidArgument, InvalidPointer, WrongType
 
@@ -53,6 +55,7 @@ class VirtualBuffer(DeviceMemory):
         pages = -(-size("a virtual buffer", nbytes, 1) // PAGE)
         super().__init__(pages * PAGE, device, stream)
         self._given = stream  # CuPy's streams end with their objects
+        self._others: dict[int, weakref.ref[Any]] = {}  # other streams that used it, by handle
         self._of(stream)
         self._ptr = _C.virtual_reserve(self.nbytes, self.device)
 
@@ -236,18 +239,26 @@ class VirtualBuffer(DeviceMemory):
         if stream is None:
             return self.stream
         handle = stream_handle(stream)
-        if handle != 0:
+        if may_end(stream):
             _C.stream_may_end(self.device, handle)
+            with contextlib.suppress(TypeError):  # a number has no life of its own
+                self._others[handle] = weakref.ref(stream)
         return handle
 
+    def _streams(self) -> list[Stream]:
+        """The streams that may end but are there still."""
+        others = [reference() for reference in self._others.values()]
+        return [each for each in (self._given, *others) if each is not None and may_end(each)]
+
     def _release(self, ptr: int) -> None:
+        _ask_anew(self.device, self._streams())
         _C.virtual_free(ptr)
 
     def _is_there(self, ptr: int) -> bool:
         return _is_range(ptr)
 
     def _drop(self, ptr: int) -> None:
-        free_later(functools.partial(_free_range, ptr))
+        free_later(functools.partial(_free_range, ptr, self.device, self._streams()))
 
 
 def reserve(nbytes: int | str, device: Device = 0, stream: Stream = 0) -> VirtualBuffer:
@@ -285,8 +296,17 @@ class _Part:
         return _C.dlpack(buffer._export(), self._at, self._nbytes, buffer.device, False, False)
 
 
-def _free_range(ptr: int) -> bool:
+def _ask_anew(device: int, streams: list[Stream]) -> None:
+    """Of a stream that may end glake knows only what it was when it was last named. It may have
+    been captured then."""
+    for stream in streams:
+        if not isinstance(stream, int):  # nobody knows whether a number's stream is there
+            _C.stream_may_end(device, stream_handle(stream))
+
+
+def _free_range(ptr: int, device: int, streams: list[Stream]) -> bool:
     try:
+        _ask_anew(device, streams)
         _C.virtual_free(ptr)
     except (InvalidArgument, DriverError):  # a stream is being captured, or the driver refused
         return False
