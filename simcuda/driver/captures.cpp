@@ -111,6 +111,19 @@ CUresult Captures::check_unsafe() {
   return CUDA_SUCCESS;
 }
 
+// It is invalid to synchronize a context while any of its streams is captured, in every mode
+// (Programming Guide, Prohibited and Unhandled Operations).
+CUresult Captures::check_context(uint64_t context) {
+  CUresult result = check_unsafe();
+  if (result != CUDA_SUCCESS || captures_.empty()) return result;
+  streams_->for_each([&](uint64_t, Stream& stream) {
+    if (stream.capture == nullptr || stream.context != context) return;
+    result = spoil(stream.capture.get(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                   "a context with a capturing stream cannot be waited for");
+  });
+  return result;
+}
+
 CUresult Captures::check_blocking(Stream* stream) {
   if (stream->capture != nullptr) {
     return spoil(stream->capture.get(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,

@@ -21,6 +21,7 @@ class Captures {
 
   // A call that would break a capture under way returns an error and makes the capture invalid.
   CUresult check_unsafe();                           // for calls that no capture allows
+  CUresult check_context(uint64_t context);          // for waits of all its streams
   CUresult check_blocking(Stream* stream);           // for queries and waits of a stream
   CUresult take(Stream* stream, bool* taken);        // for work; *taken: it is for add_node()
   void add_node(Stream* stream, GraphNode node);     // adds the work to the stream's capture

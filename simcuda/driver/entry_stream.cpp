@@ -319,7 +319,7 @@ CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) 
 CUresult cuCtxSynchronize() {
   return blocking(
       CALL(cuCtxSynchronize), [&](Driver& driver, Context& context, Lock* lock) -> CUresult {
-        const CUresult unsafe = driver.captures.check_unsafe();
+        const CUresult unsafe = driver.captures.check_context(context.id);
         if (unsafe != CUDA_SUCCESS) return unsafe;
         driver.tick_clock.synchronize(&context);
         std::vector<OpPtr> copies;

@@ -1,5 +1,8 @@
 // Shards: memory that processes have in common and that none can write.
+#include <chrono>
 #include <functional>
+#include <future>
+#include <thread>
 
 #include "ipc_play.h"
 
@@ -137,6 +140,70 @@ TEST(closed_while_it_is_opened) {
   CHECK(opened > 0);
   CHECK(other.ask("leave") == "0");
   finish();
+}
+
+// A process that is stopped holds up those who open its shard, and nobody else.
+TEST(a_stopped_process_holds_up_its_own_openers) {
+  const std::string machine = machine_name();
+  start(machine);
+  {
+    Other stopped(machine);
+    const std::string late = stopped.ask("seal " + std::to_string(kBytes));
+    CHECK(kill(stopped.pid, SIGSTOP) == 0);
+    const auto open = [&late] { return glake_shard_open(late.c_str(), 0, nullptr); };
+    std::future<void*> first = std::async(std::launch::async, open);
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    std::future<void*> second = std::async(std::launch::async, open);
+    std::future<void> other = std::async(std::launch::async, [] {
+      OK(glake_shard_close(sealed()));
+      OK(glake_empty_cache(0));
+    });
+    const bool served = other.wait_for(std::chrono::seconds(10)) == std::future_status::ready;
+    CHECK(kill(stopped.pid, SIGCONT) == 0);
+    void *a = first.get(), *b = second.get();
+    other.get();
+    CHECK(served && a != nullptr && a == b && holds(a, kBytes, 77));
+    OK(glake_shard_close(a));
+    OK(glake_shard_close(a));
+    GIVES(GLAKE_INVALID_POINTER, glake_shard_close(a));
+    CHECK(stopped.ask("put_back 0") == "0" && stopped.ask("leave") == "0");
+  }
+  finish();
+}
+
+// The waits of a seal and of a close would break a capture. So they are refused, and the capture
+// goes on.
+TEST(refused_during_a_capture) {
+  const std::string machine = machine_name();
+  for (auto mode : {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_RELAXED}) {
+    start(machine);
+    Other other(machine);
+    const std::string block = other.ask("offer " + std::to_string(kBytes));
+    void *ptr = sealed(), *open = glake_shard_create(kBytes, 0);
+    void* theirs = glake_ipc_open(block.c_str(), 0, nullptr);
+    CUstream stream = nullptr;
+    CUgraph graph = nullptr;
+    {
+      test::CurrentContext context;
+      CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+      OK(glake_free(glake_malloc(kMiB, 0, stream)));  // names it
+      CU(cuStreamBeginCapture(stream, mode));
+      GIVES(GLAKE_INVALID_ARGUMENT, glake_shard_close(ptr));
+      GIVES(GLAKE_INVALID_ARGUMENT, glake_shard_seal(open));
+      GIVES(GLAKE_INVALID_ARGUMENT, glake_ipc_close(theirs));
+      CU(cuStreamEndCapture(stream, &graph));
+      CU(cuGraphDestroy(graph));
+    }
+    CHECK(holds(ptr, kBytes, 77));
+    CHECK(other.ask(opening(share_shard(ptr))).rfind("opened", 0) == 0);
+    OK(glake_shard_seal(open));
+    OK(glake_shard_close(open));
+    OK(glake_shard_close(ptr));
+    OK(glake_ipc_close(theirs));
+    CHECK(other.ask("put_back 0") == "0" && other.ask("leave") == "0");
+    test::end_stream(stream);
+    finish();
+  }
 }
 
 TEST(wrong_calls) {

@@ -199,7 +199,7 @@ void Ipc::close(Address ptr) {
   const int device = import.on.number();
   DeviceScope scope(driver_, device);
   Status s = scope.status();
-  if (s.ok()) s = driver_.synchronize(device);  // work may still use the block
+  if (s.ok()) s = import.wait_for_work(driver_);
   if (s.ok()) s = import.take_apart(driver_);
   if (!s.ok() && import.reachable()) {
     throw Error(GLAKE_DRIVER_ERROR, "the driver refused to unmap " + hex(ptr) + ": " +

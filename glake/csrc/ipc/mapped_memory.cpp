@@ -6,6 +6,14 @@
 
 namespace glake {
 
+Status MappedMemory::wait_for_work(Driver& driver) const {
+  if (!on.capturing()) return driver.synchronize(on.number());
+  throw Error(GLAKE_INVALID_ARGUMENT,
+              "what is shared at " + hex(base) + " of " + device_text(on.number()) +
+                  " cannot be closed or sealed while a stream is being captured, because that "
+                  "waits for the device's work; do it after the capture");
+}
+
 Status MappedMemory::take_apart(Driver& driver) {
   Status s;
   if (legacy) {

@@ -23,6 +23,9 @@ struct MappedMemory {
   Bytes kept_addresses() const { return held == 0 && base != 0 ? reserved : 0; }
   // Whether this process can still reach the memory.
   bool reachable() const { return mapped != 0 || (legacy && base != 0); }
+  // Waits for the work that may use the memory. Throws Error(GLAKE_INVALID_ARGUMENT) while a stream
+  // is being captured, because the wait would break the capture.
+  Status wait_for_work(Driver& driver) const;
   // Undoes the mapping step by step. If the driver refuses a step, the next call begins with that
   // step. A DeviceScope must be open.
   Status take_apart(Driver& driver);

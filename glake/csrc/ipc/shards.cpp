@@ -1,5 +1,8 @@
 #include "ipc/shards.h"
 
+#include <exception>
+#include <utility>
+
 #include "driver/device_scope.h"
 #include "ipc/ipc_client.h"
 
@@ -102,7 +105,7 @@ void Shards::seal(Address ptr) {
   const int device = shard.on.number();
   DeviceScope scope(driver_, device);
   Status s = scope.status();
-  if (s.ok()) s = driver_.synchronize(device);  // work may still write the shard
+  if (s.ok()) s = shard.wait_for_work(driver_);
   shard.sealed = true;
   if (s.ok()) s = grant(shard);
   shard.sealed = s.ok();
@@ -146,30 +149,53 @@ Address Shards::open(const std::string& text, DeviceAllocator& device, Bytes* by
                 "this process shared the shard itself; use its own address");
   }
   require_same_gpu(driver_, handle, device.number());
-  std::lock_guard<std::mutex> guard(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   owed_.settle();
   *bytes = handle.bytes;
+  if (const Address known = again(text)) return known;
+  const IpcFd fd = ask(handle, lock);
+  if (const Address known = again(text)) return known;  // another thread was faster
+  auto shard = std::make_unique<Shard>(device);
+  shard->text = text;
+  shard->bytes = handle.bytes;
+  shard->handle_bytes = round_up(handle.bytes, kGranule);
+  shard->sealed = true;
+  return keep(std::move(shard), fd.get(),
+              "to map the shard of process " + std::to_string(handle.pid));
+}
+
+// The shard that was opened by this text, once more; 0: there is none.
+Address Shards::again(const std::string& text) {
   auto known = opened_.find(text);
-  if (known != opened_.end()) {
-    ++shards_[known->second]->count;
-    return known->second;
-  }
+  if (known == opened_.end()) return 0;
+  ++shards_[known->second]->count;
+  return known->second;
+}
+
+// Asks the process that shares the shard for its descriptor, without the lock.
+IpcFd Shards::ask(const IpcHandle& handle, std::unique_lock<std::mutex>& lock) {
   IpcRequest request;
   request.op = IpcOp::kShard;
   request.token = handle.token;
   request.id = handle.id;
   std::vector<IpcFd> fds;
-  const IpcReply reply = IpcClient(handle).ask(request, &fds);
-  if (!describes(reply, handle)) {
+  IpcReply reply;
+  std::exception_ptr error;
+  ++asking_;
+  lock.unlock();
+  try {
+    reply = IpcClient(handle).ask(request, &fds);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  lock.lock();
+  --asking_;
+  asked_.notify_all();
+  if (error != nullptr) std::rethrow_exception(error);
+  if (!describes(reply, handle) || fds.size() != 1) {
     throw Error(GLAKE_INVALID_ARGUMENT, "the handle does not describe the shard it names");
   }
-  auto shard = std::make_unique<Shard>(device);
-  shard->text = text;
-  shard->bytes = handle.bytes;
-  shard->handle_bytes = reply.handle_bytes;
-  shard->sealed = true;
-  return keep(std::move(shard), fds[0].get(),
-              "to map the shard of process " + std::to_string(handle.pid));
+  return std::move(fds[0]);
 }
 
 void Shards::close(Address ptr) {
@@ -179,13 +205,12 @@ void Shards::close(Address ptr) {
     --shard.count;
     return;
   }
-  // No connection may export the handle once it is released.
-  if (shard.offer != 0) server_.withdraw(shard.offer);
-  shard.offer = 0;
   const int device = shard.on.number();
   DeviceScope scope(driver_, device);
   Status s = scope.status();
-  if (s.ok()) s = driver_.synchronize(device);  // work may still read the shard
+  if (s.ok()) s = shard.wait_for_work(driver_);
+  // No connection may export the handle once it is released.
+  if (s.ok() && shard.offer != 0) server_.withdraw(std::exchange(shard.offer, 0));
   if (s.ok()) s = shard.take_apart(driver_);
   if (!s.ok() && shard.reachable()) {
     throw Error(GLAKE_DRIVER_ERROR, "the driver refused to unmap " + hex(ptr) + ": " +
@@ -205,7 +230,8 @@ void Shards::settle() {
 }
 
 void Shards::end() {
-  std::lock_guard<std::mutex> guard(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
+  asked_.wait(lock, [this] { return asking_ == 0; });
   if (!shards_.empty()) {
     throw Error(GLAKE_INVALID_ARGUMENT, std::to_string(shards_.size()) +
                                             " shards are open; glake_shard_close() them before "

@@ -4,6 +4,7 @@
 // each process that has it open can give it to others. So it lives as long as any of them.
 #pragma once
 
+#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -55,10 +56,16 @@ class Shards {
   Status build(Shard& shard, int fd);
   Status grant(Shard& shard);
   Address keep(std::unique_ptr<Shard> shard, int fd, const std::string& what);
+  Address again(const std::string& text);
+  IpcFd ask(const IpcHandle& handle, std::unique_lock<std::mutex>& lock);
 
   Driver& driver_;
   IpcServer& server_;
-  std::mutex mutex_;  // guards the shards; held while one is made, opened or closed
+  // Guards the shards. It is held while one is made, mapped or closed, but not while another
+  // process is asked for one, because that may be stopped.
+  std::mutex mutex_;
+  std::condition_variable asked_;
+  int asking_ = 0;  // threads that ask
   std::map<Address, std::unique_ptr<Shard>> shards_;
   std::unordered_map<std::string, Address> opened_;  // by text
   OwedMemory owed_;

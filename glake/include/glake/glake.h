@@ -393,15 +393,16 @@ GLAKE_API size_t glake_ipc_share(void* ptr, char* handle, size_t capacity);
 /* Maps the other process's block and returns its address here; `bytes` is its size. Opening the
  * same handle twice gives the same address; close it twice. */
 GLAKE_API void* glake_ipc_open(const char* handle, int device, size_t* bytes);
-/* Closes the block, after the device's work. GLAKE_DRIVER_ERROR: it stays open. GLAKE_MEMORY_OWED:
- * it is closed, but the driver refused to take some of it back. glake tries that again later. */
+/* Closes the block, after the device's work. GLAKE_DRIVER_ERROR: it stays open, as it does during a
+ * stream's capture (GLAKE_INVALID_ARGUMENT). GLAKE_MEMORY_OWED: it is closed, but the driver
+ * refused to take some of it back. glake tries that again later. */
 GLAKE_API int glake_ipc_close(void* ptr);
 
 /* Shards: memory that processes of one user have in common, and that none of them can write. A
  * shard is one driver allocation. It is in no heap, and does not count against the limit.
  * glake_shard_create() makes one of at least `bytes`, which its process may write until it calls
  * glake_shard_seal(). That waits for the device's work, and makes the shard read-only for good. If
- * the driver refuses, the shard stays writable. */
+ * the driver refuses, or a stream is being captured, the shard stays writable. */
 GLAKE_API void* glake_shard_create(size_t bytes, int device);
 GLAKE_API int glake_shard_seal(void* ptr);
 /* Writes the text by which other processes open a sealed shard, and returns its length; 0 on
