@@ -67,9 +67,12 @@ class Deduplicated:
         Raises:
             OutOfMemory: there is no room. The weights that are left stay shared, and close() may be
                 called again.
+            InvalidArgument: a stream is being captured. As before.
             GlakeError: a copy failed. As before.
         """
         with _lock:
+            if self._moved:
+                weights.require_no_capture({weight.device for weight in self._moved})
             while self._moved:
                 weight = self._moved[-1]
                 try:
@@ -136,8 +139,8 @@ def deduplicate(
     Raises:
         WrongType: `things` is neither, or a value is no tensor and no buffer.
         InvalidArgument: a weight requires a gradient, is not on a GPU or not in glake's memory, or
-            was written meanwhile; the driver cannot export memory; or the registry's folder is not
-            private.
+            was written meanwhile; a stream is being captured; the driver cannot export memory; or
+            the registry's folder is not private.
         InvalidDevice: the driver does not tell the GPU from others.
         OutOfMemory: there is no room for a shard.
         BusyTimeout: another process has been making the same shard for five minutes.

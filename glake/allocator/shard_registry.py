@@ -14,6 +14,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from glake import files
 from glake.errors import BusyTimeout, InvalidArgument
@@ -34,10 +35,12 @@ class Registry:
             problem = f"no private folder at {self.folder}: {error.strerror}"
         if problem:
             raise InvalidArgument(f"{problem}; remove it, or set XDG_RUNTIME_DIR")
+        self.silent: set[str] = set()  # the processes that did not answer; see writer_of()
 
     @contextlib.contextmanager
     def locked(self, key: str, patience: float = PATIENCE_S) -> Iterator[None]:
-        """Holds the lock of a key. Raises BusyTimeout if another process has it for so long."""
+        """Holds the lock of a key. Raises BusyTimeout if another process has it for so long, and
+        FileFailed."""
         end = time.monotonic() + patience
         held = self._lock(key)
         while held is None:
@@ -54,13 +57,14 @@ class Registry:
             _unlock(held)
 
     def texts(self, key: str) -> list[str]:
-        """The texts by which the shard may be opened. A file that cannot be read has none."""
+        """The texts by which the shard may be opened, of processes that may be alive. A file that
+        cannot be read has none."""
         try:
             found = json.loads((self.folder / f"{key}.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return []
         valid = isinstance(found, list) and all(isinstance(text, str) for text in found)
-        return found if valid else []
+        return list(filter(_lives, found)) if valid else []
 
     def store(self, key: str, texts: list[str]) -> None:
         """Replaces the texts. The caller has the lock of the key. Raises FileFailed."""
@@ -74,27 +78,33 @@ class Registry:
             raise files.failed(error, file) from error
 
     def tidy(self) -> None:
-        """Removes the files of shards that only ended processes had."""
+        """Removes the files of shards that only ended processes had. What cannot be removed, such
+        as a folder with such a name, is in nobody's way."""
         for file in self.folder.glob("*.lock"):
-            key = file.stem
-            if any(map(_lives, self.texts(key))):
-                continue
-            held = self._lock(key)
-            if held is None:
-                continue
-            try:
-                if not any(map(_lives, self.texts(key))):
-                    for part in self.folder.glob(f"{key}.json.*.part"):  # of a killed process
-                        part.unlink(missing_ok=True)
-                    self.store(key, [])
-                    file.unlink(missing_ok=True)
-            finally:
-                _unlock(held)
+            with contextlib.suppress(OSError):
+                self._tidy(file)
+
+    def _tidy(self, file: Path) -> None:
+        key = file.stem
+        held = None if self.texts(key) else self._lock(key)
+        if held is None:
+            return
+        try:
+            if not self.texts(key):
+                for part in self.folder.glob(f"{key}.json.*.part"):  # of a killed process
+                    part.unlink(missing_ok=True)
+                self.store(key, [])
+                file.unlink(missing_ok=True)
+        finally:
+            _unlock(held)
 
     def _lock(self, key: str) -> int | None:
-        """The descriptor of the lock; None: another process has it."""
+        """The descriptor of the lock; None: another process has it. Raises FileFailed."""
         file = self.folder / f"{key}.lock"
-        held = files.lock(file)
+        try:
+            held = files.lock(file)
+        except OSError as error:
+            raise files.failed(error, file) from error
         if held is None:
             return None
         # tidy() of another process may have removed the file before it was locked here. A later
@@ -116,10 +126,16 @@ def _unlock(held: int) -> None:
     os.close(held)
 
 
+def writer_of(text: str) -> str:
+    """The number of the process that wrote the text, which is its second field, in hexadecimal; ""
+    if it has none."""
+    return (text.split(":") + [""])[1]
+
+
 def _lives(text: str) -> bool:
-    """Whether the process that wrote the text may be alive. Its number is the second field."""
+    """Whether the process that wrote the text may be alive."""
     try:
-        os.kill(int(text.split(":")[1], 16), 0)
+        os.kill(int(writer_of(text), 16), 0)
     except PermissionError:
         return True
     except (OSError, ValueError, IndexError, OverflowError):

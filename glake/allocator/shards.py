@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import os
 import queue
+import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glake import _C
-from glake.allocator.shard_registry import Registry
+from glake.allocator.shard_registry import Registry, writer_of
 from glake.allocator.weights import Weight
 from glake.errors import (
     GlakeError,
@@ -29,6 +30,7 @@ from glake.errors import (
 ALIGN = 512  # bytes: where a storage may begin, as in glake's arenas
 PIECE = 8 << 20  # bytes that a thread hashes at once, in a pinned buffer
 THREADS = 4
+SILENCE_S = 10.0  # a process that is not stopped answers sooner, and a dead one's socket is gone
 _VERSION = b"glake-shard-1"  # part of every hash: changes when the layout of shards does
 
 _left: deque[int] = deque()  # shards that could not be closed yet
@@ -236,8 +238,7 @@ def obtain(content: Content, registry: Registry) -> tuple[Shard, bool]:
     """Opens the shard with this content, or makes it. Returns it, and whether it was there."""
     key = content.key()
     with registry.locked(key):
-        texts = registry.texts(key)
-        ptr, valid = _open_any(texts, content)
+        ptr, valid = _open_any(registry.texts(key), content, registry.silent)
         found = ptr is not None
         if ptr is None:
             ptr = _made(content)
@@ -247,18 +248,32 @@ def obtain(content: Content, registry: Registry) -> tuple[Shard, bool]:
     return shard, found
 
 
-def _open_any(texts: list[str], content: Content) -> tuple[int | None, list[str]]:
+def _open_any(texts: list[str], content: Content, silent: set[str]) -> tuple[int | None, list[str]]:
     """The address of the shard by the first text that works; None: no text does. Also the texts
-    without those that were tried in vain."""
+    without those that were tried in vain.
+
+    A process that is stopped does not answer for a long time. It is asked once, and becomes one of
+    the `silent`. Its texts stay, because it may go on.
+    """
+    kept = []
     for count, text in enumerate(texts):
+        writer = writer_of(text)
+        if writer in silent:
+            kept.append(text)
+            continue
+        begin = time.monotonic()
         try:
             ptr, nbytes = _C.shard_open(text, content.device)
         except (InvalidPointer, InvalidArgument, InvalidDevice):
-            continue  # its process is gone or has closed it, or nobody wrote such a text
+            # Its process is gone or has closed it, or is stopped; or nobody wrote such a text.
+            if time.monotonic() - begin > SILENCE_S:
+                silent.add(writer)
+                kept.append(text)
+            continue
         if nbytes == content.nbytes:
-            return ptr, texts[count:]
+            return ptr, [*texts[count:], *kept]
         _close(ptr)
-    return None, []
+    return None, kept
 
 
 def _made(content: Content) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from glake import _C
@@ -128,6 +128,7 @@ def found(things: Any, already: Callable[[int], bool]) -> list[Weight]:
     """
     buffers: list[tuple[str, Buffer]] = []
     tensors: list[tuple[str, Any]] = []
+    require_no_capture()
     for name, thing in sorted(_named(things), key=lambda each: each[0]):
         if isinstance(thing, Buffer):
             buffers.append((name, thing))
@@ -139,10 +140,27 @@ def found(things: Any, already: Callable[[int], bool]) -> list[Weight]:
         for name, buffer in sorted(unique.values(), key=lambda each: each[0])
         if not buffer.read_only
     ]
+    require_no_capture({weight.device for weight in given})
     given += _of_tensors(tensors, already)
     for weight in given:
         _require_own(weight)
     return sorted(given, key=lambda weight: weight.name)
+
+
+def require_no_capture(devices: Collection[int] = ()) -> None:
+    """Raises InvalidArgument while a stream is being captured, because weights cannot move then:
+    the waits for their work would break the capture."""
+    torch = sys.modules.get("torch")
+    captured = (
+        torch is not None
+        and torch.cuda.is_initialized()
+        and torch.cuda.is_current_stream_capturing()
+    )
+    if captured or any(map(_C.capturing, devices)):
+        raise InvalidArgument(
+            "weights cannot be shared or made private while a stream is being captured: do it "
+            "before or after the capture"
+        )
 
 
 def _named(things: Any) -> Iterator[tuple[str, Any]]:
@@ -195,7 +213,9 @@ def _of_tensors(named: list[tuple[str, Any]], already: Callable[[int], bool]) ->
             )
         names.setdefault(tensor.untyped_storage()._cdata, name)
     storages = storages_of([tensor for _, tensor in named])
-    for device in {one.device for one in storages}:
+    devices = {one.device.index for one in storages}
+    require_no_capture(devices)
+    for device in devices:
         torch.cuda.synchronize(device)  # work that writes the weights
     return [
         TensorWeight(names[one.tensors[0].untyped_storage()._cdata], one)

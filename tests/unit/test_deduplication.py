@@ -15,8 +15,9 @@ import pytest
 
 import glake
 from glake import files
+from glake.allocator import shards
 from glake.allocator.shard_registry import Registry
-from glake.errors import BusyTimeout, InvalidArgument, WrongType
+from glake.errors import BusyTimeout, FileFailed, InvalidArgument, InvalidPointer, WrongType
 
 PROGRAM = Path(__file__).parent / "programs" / "shared_weights.py"
 MIB = 1 << 20
@@ -446,6 +447,38 @@ def test_a_forked_child_holds_no_lock(tmp_path: Path, monkeypatch: pytest.Monkey
         os.waitpid(child, 0)
 
 
+def test_a_lock_that_cannot_be_made_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    registry = Registry()
+    (registry.folder / "key.lock").mkdir()
+    registry.tidy()
+    with pytest.raises(FileFailed, match=r"key\.lock"), registry.locked("key"):
+        pass
+
+
+def test_a_stopped_process_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each question to it takes half a minute. Its texts stay, because it may go on."""
+    stopped = [f"glake-shard-1:{7:016x}:{number}" for number in (0, 1)]
+    running = f"glake-shard-1:{8:016x}:0"
+    asked: list[str] = []
+
+    def opened(text: str, device: int) -> tuple[int, int]:
+        asked.append(text)
+        if text == running:
+            return 4096, MIB
+        raise InvalidPointer("does not answer")
+
+    monkeypatch.setattr(shards._C, "shard_open", opened)
+    monkeypatch.setattr(shards, "SILENCE_S", 0.0)
+    content, silent = shards.Content(0, nbytes=MIB), set[str]()
+    assert shards._open_any(stopped[:1], content, silent) == (None, stopped[:1])
+    texts = [*stopped, running]
+    assert shards._open_any(texts, content, silent) == (4096, [running, *stopped])
+    assert asked == [stopped[0], running]
+
+
 def test_what_ended_processes_left_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -456,6 +489,10 @@ def test_what_ended_processes_left_is_removed(
     for key, pid in (("gone", gone.pid), ("here", os.getpid())):
         with registry.locked(key):
             registry.store(key, [f"glake-shard-1:{pid:016x}:0"])
+    with registry.locked("here"):
+        mine, other = registry.texts("here"), f"glake-shard-1:{gone.pid:016x}:1"
+        registry.store("here", [other, *mine])
+    assert len(mine) == 1 and registry.texts("here") == mine
     (registry.folder / "here.json").chmod(0o600)
     (registry.folder / f"gone.json.{'0' * 16}.part").touch()  # it was killed while it wrote
     registry.tidy()
