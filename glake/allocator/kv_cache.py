@@ -12,7 +12,6 @@ import importlib
 import threading
 from typing import TYPE_CHECKING, Any, Literal
 
-from glake import _C
 from glake.allocator.kv_layout import Layout
 from glake.allocator.virtual import PAGE, VirtualBuffer
 from glake.arguments import count, word
@@ -587,9 +586,7 @@ class KVCache:
         place.shared = place.length
 
     def _refuse_capture(self, what: str) -> None:
-        if self.buffer.stream:  # naming the stream makes the core ask about it anew
-            _C.stream_may_end(self.buffer.device, self.buffer.stream)
-        if _C.capturing(self.buffer.device):
+        if self.buffer._capturing():
             raise InvalidArgument(
                 f"{what} while a stream is being captured: do it before the capture"
             )

@@ -250,6 +250,11 @@ class VirtualBuffer(DeviceMemory):
         others = [reference() for reference in self._others.values()]
         return [each for each in (self._given, *others) if each is not None and may_end(each)]
 
+    def _capturing(self) -> bool:
+        """Whether a stream of the GPU that glake knows is being captured."""
+        _ask_anew(self.device, self._streams())
+        return _C.capturing(self.device)
+
     def _release(self, ptr: int) -> None:
         _ask_anew(self.device, self._streams())
         _C.virtual_free(ptr)

@@ -43,6 +43,32 @@ def sequences_and_forks(layout: str) -> None:
     cache.free()
 
 
+def host_and_back(stream: torch.cuda.Stream | None) -> None:
+    """Nobody waits for the copies: what takes the pages and what reads them is ordered after."""
+    cache = glake.KVCache(**SHAPE, dtype=torch.float16, value_dim=32, stream=stream or 0)
+    one = cache.add(4096)
+    with torch.cuda.stream(stream):
+        for turn in range(1, 4):
+            write(cache, one, 0, 4096, turn)
+            cache.offload(one)
+            other = torch.full((4096 * 2 * 4 * 96,), -turn, dtype=torch.float16, device="cuda")
+            cache.load(one)
+            assert holds(cache, one, 0, 4096, turn) and bool((other == -turn).all())
+            del other
+    if stream is not None:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            try:
+                cache.offload(one)
+            except glake.errors.InvalidArgument as error:
+                assert "before the capture" in str(error)
+            else:
+                raise AssertionError("a capture took an offload")
+        del graph
+    cache.remove(one)
+    cache.free()
+
+
 def pages_and_tensors_take_turns() -> None:
     buffer = glake.reserve("1GiB")
     side = torch.cuda.Stream()
@@ -80,6 +106,8 @@ def graphs() -> None:
 
 for way in ("tokens", "layers"):
     sequences_and_forks(way)
+for side in (None, torch.cuda.Stream()):
+    host_and_back(side)
 pages_and_tensors_take_turns()
 graphs()
 torch.cuda.synchronize()
