@@ -403,6 +403,15 @@ def _pair(name: str, value: Any) -> tuple[int, int]:
     return numbers[0], numbers[1]
 
 
+def capturing(device: int) -> bool:
+    """Whether a stream of the GPU is being captured, as far as is known: one that was named to
+    glake, or torch's current one, which glake may not have seen yet."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is not None and cuda.is_initialized() and cuda.is_current_stream_capturing():
+        return True
+    return _C.capturing(device)
+
+
 def may_end(stream: Any) -> bool:
     """Whether a stream may end at any time, as CuPy's do with their Python objects. torch's own
     never end: their ids are odd."""

@@ -71,8 +71,7 @@ class Deduplicated:
             GlakeError: a copy failed. As before.
         """
         with _lock:
-            if self._moved:
-                weights.require_no_capture({weight.device for weight in self._moved})
+            weights.require_no_capture({weight.device for weight in self._moved})
             while self._moved:
                 weight = self._moved[-1]
                 try:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glake import _C
+from glake.allocator.buffer import capturing
 from glake.allocator.shard_registry import Registry, writer_of
 from glake.allocator.weights import Weight
 from glake.errors import (
@@ -33,7 +34,7 @@ THREADS = 4
 SILENCE_S = 10.0  # a process that is not stopped answers sooner, and a dead one's socket is gone
 _VERSION = b"glake-shard-1"  # part of every hash: changes when the layout of shards does
 
-_left: deque[int] = deque()  # shards that could not be closed yet
+_left: deque[tuple[int, int]] = deque()  # shards that could not be closed yet
 
 
 class Shard:
@@ -44,23 +45,26 @@ class Shard:
         """Takes over a shard that is open at `ptr`."""
         self.ptr, self.device, self.nbytes, self.key = ptr, device, nbytes, key
         # At exit the driver takes the memory back with the process.
-        weakref.finalize(self, _close, ptr).atexit = False
+        weakref.finalize(self, _close, ptr, device).atexit = False
 
 
-def _close(ptr: int) -> None:
+def _close(ptr: int, device: int) -> None:
     try:
-        _C.shard_close(ptr)
+        if capturing(device):
+            _left.append((ptr, device))
+        else:
+            _C.shard_close(ptr)
     except (MemoryOwed, InvalidPointer):  # closed; the core tries the rest again
         pass
     except GlakeError:  # a stream is being captured, or the driver refuses: later
-        _left.append(ptr)
+        _left.append((ptr, device))
 
 
 def close_left() -> None:
     """Tries again to close shards that nothing holds."""
     for _ in range(len(_left)):
         with contextlib.suppress(IndexError):  # another thread was faster
-            _close(_left.popleft())
+            _close(*_left.popleft())
 
 
 @dataclass
@@ -272,7 +276,7 @@ def _open_any(texts: list[str], content: Content, silent: set[str]) -> tuple[int
             continue
         if nbytes == content.nbytes:
             return ptr, [*texts[count:], *kept]
-        _close(ptr)
+        _close(ptr, content.device)
     return None, kept
 
 
@@ -299,6 +303,6 @@ def _made(content: Content) -> int:
                     "writes weights before deduplicate()"
                 )
     except BaseException:
-        _close(ptr)
+        _close(ptr, content.device)
         raise
     return ptr

@@ -15,7 +15,13 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from glake import _C
-from glake.allocator.buffer import DeviceMemory, free_later, may_end, stream_handle
+from glake.allocator.buffer import (
+    DeviceMemory,
+    capturing,
+    free_later,
+    may_end,
+    stream_handle,
+)
 from glake.arguments import count, size
 from glake.errors import DriverError, GlakeError, InvalidArgument, InvalidPointer, WrongType
 
@@ -257,6 +263,11 @@ class VirtualBuffer(DeviceMemory):
 
     def _release(self, ptr: int) -> None:
         _ask_anew(self.device, self._streams())
+        if capturing(self.device):
+            raise InvalidArgument(
+                f"the virtual buffer at {ptr:#x} cannot be freed while a stream is being captured, "
+                "because captured work may use it; do it after the capture"
+            )
         _C.virtual_free(ptr)
 
     def _is_there(self, ptr: int) -> bool:
@@ -312,6 +323,8 @@ def _ask_anew(device: int, streams: list[Stream]) -> None:
 def _free_range(ptr: int, device: int, streams: list[Stream]) -> bool:
     try:
         _ask_anew(device, streams)
+        if capturing(device):
+            return False
         _C.virtual_free(ptr)
     except (InvalidArgument, DriverError):  # a stream is being captured, or the driver refused
         return False

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from glake import _C
-from glake.allocator.buffer import Buffer, is_block
+from glake.allocator.buffer import Buffer, capturing, is_block
 from glake.arguments import type_name
 from glake.errors import InvalidArgument, InvalidPointer, OutOfMemory, WrongType
 
@@ -128,7 +128,6 @@ def found(things: Any, already: Callable[[int], bool]) -> list[Weight]:
     """
     buffers: list[tuple[str, Buffer]] = []
     tensors: list[tuple[str, Any]] = []
-    require_no_capture()
     for name, thing in sorted(_named(things), key=lambda each: each[0]):
         if isinstance(thing, Buffer):
             buffers.append((name, thing))
@@ -147,16 +146,10 @@ def found(things: Any, already: Callable[[int], bool]) -> list[Weight]:
     return sorted(given, key=lambda weight: weight.name)
 
 
-def require_no_capture(devices: Collection[int] = ()) -> None:
+def require_no_capture(devices: Collection[int]) -> None:
     """Raises InvalidArgument while a stream is being captured, because weights cannot move then:
     the waits for their work would break the capture."""
-    torch = sys.modules.get("torch")
-    captured = (
-        torch is not None
-        and torch.cuda.is_initialized()
-        and torch.cuda.is_current_stream_capturing()
-    )
-    if captured or any(map(_C.capturing, devices)):
+    if any(map(capturing, devices)):
         raise InvalidArgument(
             "weights cannot be shared or made private while a stream is being captured: do it "
             "before or after the capture"

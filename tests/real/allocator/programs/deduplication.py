@@ -68,6 +68,32 @@ def child():
     print("written", flush=True)
 
 
+def captured():
+    """A capture that glake has not seen yet goes on, whatever becomes of weights."""
+    model, _ = loaded(1)
+    shared = glake.deduplicate(model)
+    private, buffer = torch.zeros(1000).cuda(), glake.reserve("8MiB")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        private.add_(1)
+        refused(glake.InvalidArgument, "being captured", {"private": private})
+        for change in (shared.close, buffer.free):
+            try:
+                change()
+            except glake.InvalidArgument as error:
+                assert "being captured" in str(error), error
+            else:
+                raise AssertionError("not refused")
+        assert glake.stats()["glake.deduplication.shards"] == 1
+        del model, private
+        gc.collect()
+    graph.replay()
+    torch.cuda.synchronize()
+    buffer.free()
+    assert glake.deduplicate({}).shared_bytes == 0  # closes what was left
+    assert glake.stats()["glake.deduplication.shards"] == 0
+
+
 def parent():
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_RUNTIME_DIR"] = folder
@@ -116,6 +142,7 @@ def parent():
         del reference
         gc.collect()
         assert glake.stats()["glake.deduplication.shards"] == 0  # no weight lies in it any more
+        captured()
     print("deduplicated", "illegal memory access" in errors)
 
 
