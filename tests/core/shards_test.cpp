@@ -171,6 +171,40 @@ TEST(a_stopped_process_holds_up_its_own_openers) {
   finish();
 }
 
+// A device that is let in later reaches what was shared before, and only reads shards.
+TEST(a_peer_reaches_what_is_shared) {
+  const std::string machine = machine_name();
+  start(machine);
+  Other other(machine);
+  void *mine = sealed(), *open = glake_shard_create(kBytes, 0);
+  void* theirs = glake_shard_open(other.ask("seal " + std::to_string(kBytes)).c_str(), 0, nullptr);
+  void* block = glake_ipc_open(other.ask("offer " + std::to_string(kBytes)).c_str(), 0, nullptr);
+  const auto access = [](void* ptr) {
+    const CUmemLocation peer{CU_MEM_LOCATION_TYPE_DEVICE, 1};
+    unsigned long long flags = 0;
+    CU(cuMemGetAccess(&flags, &peer, at(ptr)));
+    return flags;
+  };
+  {
+    test::CurrentContext context;
+    for (void* each : {mine, open, theirs, block}) CHECK(access(each) == 0);
+    CHECK(simcuda_fail("cuMemSetAccess", 2, CUDA_ERROR_UNKNOWN, 1) == 0);
+    GIVES(GLAKE_DRIVER_ERROR, glake_enable_peer_access(0, 1));
+    CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
+    OK(glake_enable_peer_access(0, 1));
+    CHECK(access(mine) == CU_MEM_ACCESS_FLAGS_PROT_READ);
+    CHECK(access(theirs) == CU_MEM_ACCESS_FLAGS_PROT_READ);
+    CHECK(access(open) == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    CHECK(access(block) == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    OK(glake_shard_seal(open));
+    CHECK(access(open) == CU_MEM_ACCESS_FLAGS_PROT_READ);
+  }
+  for (void* each : {mine, open, theirs}) OK(glake_shard_close(each));
+  OK(glake_ipc_close(block));
+  CHECK(other.ask("put_back 0") == "0" && other.ask("leave") == "0");
+  finish();
+}
+
 // The waits of a seal and of a close would break a capture. So they are refused, and the capture
 // goes on.
 TEST(refused_during_a_capture) {

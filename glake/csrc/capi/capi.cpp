@@ -218,8 +218,10 @@ int glake_device_count(void) {
 int glake_enable_peer_access(int device, int peer) {
   return api_call([&] {
     require(device != peer, "a device reaches its own memory already");
-    Process::instance().device(peer);  // its context must exist
-    Process::instance().device(device).peers().enable(peer);
+    Process& process = Process::instance();
+    process.device(peer);  // its context must exist
+    DeviceAllocator& on = process.device(device);
+    process.ipc().enable_peer(on, peer);
   });
 }
 

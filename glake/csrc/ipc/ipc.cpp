@@ -88,8 +88,18 @@ Status Ipc::map_all(Import& import, IpcRequest request, const IpcReply& reply,
     }
     request.from += fds.size();
   }
-  if (s.ok()) s = driver_.set_access(import.base, import.mapped, grants);
+  if (s.ok()) s = import.grant(driver_, grants);
   return s;
+}
+
+void Ipc::enable_peer(DeviceAllocator& device, int peer) {
+  device.peers().enable(peer);
+  shards_.grant_peers(device);
+  std::lock_guard<std::mutex> guard(mutex_);
+  for (auto& [ptr, import] : imports_) {
+    if (&import->on != &device) continue;
+    require_granted(driver_, *import, import->grant(driver_, device.peers().grants()));
+  }
 }
 
 void Ipc::settle() {
@@ -130,6 +140,15 @@ Address Ipc::open(const std::string& text, DeviceAllocator& device, Bytes* bytes
   }
   lock.lock();
   end_asking(text);
+  // Another device may have been granted access to this one's memory meanwhile.
+  const Status s = made->grant(driver_, device.peers().grants());
+  if (!s.ok()) {
+    DeviceScope scope(driver_, device.number());
+    const Address base = made->base;
+    throw Error(GLAKE_DRIVER_ERROR, "the driver refused other devices access to the block at " +
+                                        hex(base) + ": " + driver_.describe(s) +
+                                        owed_.give_up(std::move(made)));
+  }
   Address ptr = made->base + made->offset;
   *bytes = handle.bytes;
   opened_.emplace(text, ptr);

@@ -33,6 +33,9 @@ class Ipc {
   // block or its process is gone), GLAKE_INVALID_DEVICE, GLAKE_DRIVER_ERROR.
   Address open(const std::string& text, DeviceAllocator& device, Bytes* bytes);
   void close(Address ptr);
+  // Makes everything of the device that is mapped now or later accessible from `peer`, also what
+  // other processes share. Throws Error.
+  void enable_peer(DeviceAllocator& device, int peer);
   // Tries again to give back what the driver refused to take. What it refuses again stays owed.
   void settle();
   // Memory that processes have in common and that none can write.

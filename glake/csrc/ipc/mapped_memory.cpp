@@ -6,6 +6,13 @@
 
 namespace glake {
 
+Status MappedMemory::grant(Driver& driver, const std::vector<int>& devices) {
+  if (legacy || mapped == 0 || granted == devices) return {};
+  Status s = driver.set_access(base, mapped, devices, read_only);
+  if (s.ok()) granted = devices;
+  return s;
+}
+
 Status MappedMemory::wait_for_work(Driver& driver) const {
   if (!on.capturing()) return driver.synchronize(on.number());
   throw Error(GLAKE_INVALID_ARGUMENT,
@@ -33,6 +40,13 @@ Status MappedMemory::take_apart(Driver& driver) {
   if (base != 0) s = driver.free_range(base, reserved);
   if (s.ok()) base = 0;
   return s;
+}
+
+void require_granted(Driver& driver, const MappedMemory& memory, const Status& s) {
+  if (s.ok()) return;
+  throw Error(GLAKE_DRIVER_ERROR, "the driver refused other devices access to what is shared at " +
+                                      hex(memory.base) + " of " + device_text(memory.on.number()) +
+                                      ": " + driver.describe(s) + "; try again");
 }
 
 std::string OwedMemory::give_up(std::unique_ptr<MappedMemory> memory) {

@@ -23,6 +23,8 @@ struct MappedMemory {
   Bytes kept_addresses() const { return held == 0 && base != 0 ? reserved : 0; }
   // Whether this process can still reach the memory.
   bool reachable() const { return mapped != 0 || (legacy && base != 0); }
+  // Lets these devices reach what is mapped. Does nothing if they do already.
+  Status grant(Driver& driver, const std::vector<int>& devices);
   // Waits for the work that may use the memory. Throws Error(GLAKE_INVALID_ARGUMENT) while a stream
   // is being captured, because the wait would break the capture.
   Status wait_for_work(Driver& driver) const;
@@ -40,7 +42,12 @@ struct MappedMemory {
   Handle handle = 0;   // not yet released
   Bytes handle_bytes = 0;
   Bytes held = 0;  // physical memory, mapped or as a handle
+  bool read_only = false;
+  std::vector<int> granted;  // the devices that reach it
 };
+
+// Throws Error if the driver refused to grant access to the memory.
+void require_granted(Driver& driver, const MappedMemory& memory, const Status& s);
 
 // What the driver refused to take back. It counts as glake.owed_bytes of its device. The caller
 // guards it by a lock.

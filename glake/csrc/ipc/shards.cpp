@@ -34,10 +34,6 @@ Shards::Shard& Shards::find(Address ptr) {
                   "opened; pass the address of glake_shard_create() or glake_shard_open()");
 }
 
-Status Shards::grant(Shard& shard) {
-  return driver_.set_access(shard.base, shard.mapped, shard.on.peers().grants(), shard.sealed);
-}
-
 // Makes the driver calls of a shard: the memory is created, or is that of the descriptor.
 Status Shards::build(Shard& shard, int fd) {
   const Bytes whole = shard.handle_bytes;
@@ -59,7 +55,7 @@ Status Shards::build(Shard& shard, int fd) {
   s = driver_.map(shard.base, shard.handle, whole);
   if (!s.ok()) return s;
   shard.mapped = whole;
-  return grant(shard);
+  return shard.grant(driver_, shard.on.peers().grants());
 }
 
 // Builds the shard and keeps it, or gives everything back and throws Error.
@@ -101,14 +97,15 @@ Address Shards::create(DeviceAllocator& device, Bytes bytes) {
 void Shards::seal(Address ptr) {
   std::lock_guard<std::mutex> guard(mutex_);
   Shard& shard = find(ptr);
-  if (shard.sealed) return;
+  if (shard.read_only) return;
   const int device = shard.on.number();
   DeviceScope scope(driver_, device);
   Status s = scope.status();
   if (s.ok()) s = shard.wait_for_work(driver_);
-  shard.sealed = true;
-  if (s.ok()) s = grant(shard);
-  shard.sealed = s.ok();
+  shard.read_only = true;
+  shard.granted.clear();
+  if (s.ok()) s = shard.grant(driver_, shard.on.peers().grants());
+  shard.read_only = s.ok();
   if (s.ok()) return;
   throw Error(GLAKE_DRIVER_ERROR, "the driver refused to make " + hex(ptr) + " of " +
                                       device_text(device) + " read-only: " + driver_.describe(s) +
@@ -119,7 +116,7 @@ std::string Shards::share(Address ptr) {
   std::lock_guard<std::mutex> guard(mutex_);
   Shard& shard = find(ptr);
   const int device = shard.on.number();
-  if (!shard.sealed) {
+  if (!shard.read_only) {
     throw Error(GLAKE_INVALID_ARGUMENT,
                 hex(ptr) + " can still be written; glake_shard_seal() it before it is shared");
   }
@@ -159,7 +156,7 @@ Address Shards::open(const std::string& text, DeviceAllocator& device, Bytes* by
   shard->text = text;
   shard->bytes = handle.bytes;
   shard->handle_bytes = round_up(handle.bytes, kGranule);
-  shard->sealed = true;
+  shard->read_only = true;
   return keep(std::move(shard), fd.get(),
               "to map the shard of process " + std::to_string(handle.pid));
 }
@@ -222,6 +219,14 @@ void Shards::close(Address ptr) {
   shards_.erase(found);
   if (s.ok()) return;
   throw Error(GLAKE_MEMORY_OWED, hex(ptr) + " is closed, but " + owed_.owe(std::move(closed), s));
+}
+
+void Shards::grant_peers(DeviceAllocator& device) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  for (auto& [ptr, shard] : shards_) {
+    if (&shard->on != &device) continue;
+    require_granted(driver_, *shard, shard->grant(driver_, device.peers().grants()));
+  }
 }
 
 void Shards::settle() {

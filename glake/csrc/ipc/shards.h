@@ -38,6 +38,9 @@ class Shards {
   // it. Throws Error.
   void close(Address ptr);
 
+  // Lets all devices that reach the device's memory reach its shards. Throws Error.
+  void grant_peers(DeviceAllocator& device);
+
   void settle();  // tries again to give back what the driver refused to take
   // Throws Error while shards are open, or the driver refuses to take something back.
   void end();
@@ -48,13 +51,11 @@ class Shards {
     std::string text;  // by which it was opened; empty: this process made it
     uint64_t count = 1;
     Bytes bytes = 0;
-    bool sealed = false;
     uint64_t offer = 0;  // its number at the server; 0: this process has not shared it
   };
 
   Shard& find(Address ptr);
   Status build(Shard& shard, int fd);
-  Status grant(Shard& shard);
   Address keep(std::unique_ptr<Shard> shard, int fd, const std::string& what);
   Address again(const std::string& text);
   IpcFd ask(const IpcHandle& handle, std::unique_lock<std::mutex>& lock);

@@ -29,7 +29,9 @@ class TransferAllocator final : public transfer::Allocator {
     });
     return std::max(first, 0);
   }
-  void enable_peer(int gpu, int from) override { process_.device(gpu).peers().enable(from); }
+  void enable_peer(int gpu, int from) override {
+    process_.ipc().enable_peer(process_.device(gpu), from);
+  }
   HostPool& host() override { return process_.host(); }
   Owned owned(Address at) override { return process_.owned(at); }
   bool any_paused() override { return PausedHeap::any(); }
