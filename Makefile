@@ -163,7 +163,7 @@ VLLM_CUDA_PY := $(VLLM_CUDA_VENV)/bin/python
 integration-vllm-cuda: real-environment vllm-environment $(VLLM_CUDA_VENV)/.ready
 	@$(PY) setup.py -q egg_info --egg-base $(VLLM_CUDA_VENV)/glake >build/vllm-cuda-glake.log 2>&1
 	$(REAL_HEADERS) VLLM_CUDA_PYTHON="$(CURDIR)/$(VLLM_CUDA_PY)" $(PY) -m pytest \
-	  tests/frameworks/test_vllm_cuda.py tests/frameworks/test_stored_signatures.py -v
+	  tests/frameworks/test_vllm_cuda.py tests/frameworks/test_vllm_elastic.py tests/frameworks/test_stored_signatures.py -v
 
 $(VLLM_CUDA_VENV)/.ready: $(VLLM_VENV)/.ready $(REAL_VENV)/.ready Makefile
 	$(STEP) build/vllm-cuda-venv.log "make $(VLLM_CUDA_VENV)" $(VENV)/bin/python -m venv $(VLLM_CUDA_VENV)

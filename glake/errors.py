@@ -251,7 +251,7 @@ class VersionUntried(GlakeError, RuntimeError):
 
 
 class NotOffered(GlakeError, NotImplementedError):
-    """A call of torch_memory_saver that glake does not offer."""
+    """A call or a setting of another package that glake's hook does not offer."""
 
 
 # Errors of traces, plans and dry runs.

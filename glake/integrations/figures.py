@@ -17,6 +17,13 @@ def add(hook: str, figure: str, amount: int) -> None:
         _counts[f"glake.integrations.{hook}.{figure}"] += amount
 
 
+def peak(hook: str, figure: str, most: str) -> None:
+    """Sets the figure `most` to what `figure` is now, if that is more."""
+    with _lock:
+        now, name = _counts[f"glake.integrations.{hook}.{figure}"], f"glake.integrations.{hook}."
+        _counts[name + most] = max(_counts[name + most], now)
+
+
 def installed(hook: str, is_it: bool) -> None:
     """Sets "glake.integrations.HOOK.installed" to 1 or 0."""
     with _lock:

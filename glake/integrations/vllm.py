@@ -4,7 +4,7 @@ regions.
 vLLM loads `register` in each of its processes (entry point `vllm.general_plugins`). It registers
 the names that a job may choose: the offloading specs GlakeOffloadingSpec and GlakeTieringSpec, the
 secondary tier "glake", the connector GlakeOffloadingConnector and the sleep backend "glake".
-install() makes glake's regions the memory of sleep mode.
+install() makes glake's regions the memory of sleep mode. vllm_elastic has the elastic KV cache.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from glake import _C, integrations
 from glake.allocator import torch as allocator
 from glake.allocator.regions import paused_pools
 from glake.errors import GlakeError, InvalidArgument, RegionRefused
-from glake.integrations import figures
+from glake.integrations import figures, vllm_elastic
 from glake.integrations.replacing import replace, version_of
 
 # Importing this module makes vLLM choose its platform. Only vLLM itself may start that.
@@ -65,6 +65,7 @@ def register() -> None:
     vLLM does not know these names. A version that was not tried is a RuntimeWarning too.
     """
     integrations.or_warn("vllm", _register)
+    vllm_elastic.register()
 
 
 def _register() -> None:

@@ -55,6 +55,35 @@ USED = {
         "DualQueueThreadPool.wait_idle",
         "DualQueueThreadPool.shutdown",
     ],
+    # What the elastic KV cache relies on.
+    "v1/core/block_pool.py": [
+        "BlockPool._maybe_evict_cached_block",
+        "BlockPool.get_new_blocks",
+        "BlockPool.get_num_free_blocks",
+    ],
+    "v1/core/kv_cache_coordinator.py": ["KVCacheCoordinator.get_num_blocks_to_allocate"],
+    "v1/core/kv_cache_manager.py": ["KVCacheManager.allocate_slots"],
+    "v1/core/kv_cache_utils.py": [
+        "FreeKVCacheBlockQueue.popleft",
+        "FreeKVCacheBlockQueue.popleft_n",
+        "FreeKVCacheBlockQueue.remove",
+        "FreeKVCacheBlockQueue.append",
+        "FreeKVCacheBlockQueue.append_n",
+        "FreeKVCacheBlockQueue.prepend_n",
+        "FreeKVCacheBlockQueue.get_all_free_blocks",
+        "FreeKVCacheBlockQueue.iter_blocks_after",
+    ],
+    "v1/core/sched/scheduler.py": ["Scheduler.schedule", "Scheduler.update_from_output"],
+    "v1/engine/core.py": [
+        "EngineCore._initialize_kv_caches",
+        "EngineCore._initialize_effective_attention_block_size",
+    ],
+    "v1/worker/gpu_worker.py": [
+        "Worker.initialize_from_config",
+        "Worker.compile_or_warm_up_model",
+        "Worker.shutdown",
+    ],
+    "v1/worker/utils.py": ["allocate_kv_cache"],
 }
 
 
