@@ -65,7 +65,7 @@ def register() -> None:
     vLLM does not know these names. A version that was not tried is a RuntimeWarning too.
     """
     integrations.or_warn("vllm", _register)
-    vllm_elastic.register()
+    integrations.or_warn("vllm", vllm_elastic.register)
 
 
 def _register() -> None:

@@ -96,6 +96,16 @@ def test_requests_wait_for_memory_and_end(ours: Any) -> None:
     assert crowd["left"] == ours["after"] and crowd["cached_lie_in_memory"]
 
 
+def test_groups_are_small_where_layers_lie_side_by_side(python: str, folder: Path) -> None:
+    ours = told(python, "elastic", folder, VLLM_KV_CACHE_LAYOUT="BLHNC")
+    assert ours["group"] == 8 and ours["backed_idle"] == 2 * MIB  # 8 blocks of 256 KiB
+    assert ours["kept"][2] == 33 * 2 * MIB
+    assert ours["last_again"]["done"] == {"15": [8, 992]}
+    assert ours["middle_again"]["done"] == {"6": [8, 0]}
+    assert ours["cached_lie_in_memory"] and ours["kept_bytes_stay"]
+    assert ours["crowd"]["tokens"] == [300] and ours["crowd"]["left"] == ours["after"]
+
+
 def test_two_engines_of_a_process_take_turns(python: str, folder: Path) -> None:
     ours = told(python, "pair", folder)
     assert [each["ended"] for each in ours["turns"]] == [40] * 4

@@ -12,7 +12,6 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +100,8 @@ class Engine:
             if each.finished:
                 done[each.request_id] = [len(each.outputs[0].token_ids), each.num_cached_tokens]
 
-    def finish(self, at_each: Callable[[int], None] | None = None, most: int = 20000) -> Any:
-        """Steps until every request has ended, and then as long as there are ended ones to tell.
+    def finish(self, most: int = 20000) -> Any:
+        """Steps until every request has ended.
 
         Returns:
             tokens and cached tokens of each request, and what was held at the most.
@@ -112,8 +111,9 @@ class Engine:
         while self.vllm.llm_engine.has_unfinished_requests() and steps < most:
             self.step(done)
             peak, steps = max(peak, held()), steps + 1
-            if at_each is not None:
-                at_each(steps)
+        # A step may have begun before the last request ended. A server goes on by itself.
+        while self.core.batch_queue and not self.vllm.llm_engine.has_unfinished_requests():
+            self.step(done)
         return {"done": done, "peak": peak, "steps": steps, "left": held()}
 
     def cached_lie_in_memory(self) -> bool:

@@ -191,10 +191,28 @@ def cached_blocks_of_kept_groups_are_found() -> None:
     assert list(pool.cache) == ["17"]
 
 
+def memory_for_a_request_goes_before_what_is_kept() -> None:
+    pool = Pool(64, 8, 1, 8)
+    blocks = pool.take(15)  # 1 to 15: groups 0 and 1
+    for each in blocks:
+        each.name = f"{each.block_id}"
+        pool.cache[each.name] = each
+    pool.free(blocks)
+    pool.step()
+    assert pool.queue.prepare(30) and pool.memory.backed == {0, 1, 2, 3}
+    pool.step()  # which does not give back what the request is about to take
+    taken = pool.take(10)  # of groups 0 and 2
+    assert sorted(map(int, pool.cache)) == list(range(8, 16))
+    pool.free(taken)  # it has ended early, and did not need group 3
+    pool.step()
+    assert pool.memory.backed == {0, 2} and not pool.cache
+
+
 runs = [at_random(int(sys.argv[1]) * 4 + number) for number in range(4)]
 assert all(map(sum, zip(*runs, strict=True))), runs
 packs_and_gives_back()
 steps_in_flight_keep_memory()
 a_refusal_takes_nothing_and_stands_for_a_while()
 cached_blocks_of_kept_groups_are_found()
+memory_for_a_request_goes_before_what_is_kept()
 print("kept")
