@@ -257,13 +257,11 @@ class VirtualBuffer(DeviceMemory):
         return [each for each in (self._given, *others) if each is not None and may_end(each)]
 
     def _capturing(self) -> bool:
-        """Whether a stream of the GPU that glake knows is being captured."""
-        _ask_anew(self.device, self._streams())
-        return _C.capturing(self.device)
+        """Whether a stream of the GPU is being captured, as far as is known."""
+        return _captured(self.device, self._streams())
 
     def _release(self, ptr: int) -> None:
-        _ask_anew(self.device, self._streams())
-        if capturing(self.device):
+        if self._capturing():
             raise InvalidArgument(
                 f"the virtual buffer at {ptr:#x} cannot be freed while a stream is being captured, "
                 "because captured work may use it; do it after the capture"
@@ -312,18 +310,21 @@ class _Part:
         return _C.dlpack(buffer._export(), self._at, self._nbytes, buffer.device, False, False)
 
 
-def _ask_anew(device: int, streams: list[Stream]) -> None:
-    """Of a stream that may end glake knows only what it was when it was last named. It may have
-    been captured then."""
+def _captured(device: int, streams: list[Stream]) -> bool:
+    """Whether a stream of the GPU is being captured.
+
+    Of a stream that may end, glake knows only what it was when it was last named. So these are
+    named again.
+    """
     for stream in streams:
         if not isinstance(stream, int):  # nobody knows whether a number's stream is there
             _C.stream_may_end(device, stream_handle(stream))
+    return capturing(device)
 
 
 def _free_range(ptr: int, device: int, streams: list[Stream]) -> bool:
     try:
-        _ask_anew(device, streams)
-        if capturing(device):
+        if _captured(device, streams):
             return False
         _C.virtual_free(ptr)
     except (InvalidArgument, DriverError):  # a stream is being captured, or the driver refused
