@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from glake import _C
+from glake.allocator.buffer import stream_handle
 from glake.allocator.virtual import PAGE
 from glake.errors import GlakeError, InvalidArgument, NotOffered, OutOfMemory
 from glake.integrations import figures
@@ -147,6 +148,7 @@ class BlockMemory:
             for begin, end in runs:
                 self._buffer.back(begin, end, stream)
                 done.append((begin, end))
+            self._hold_headroom(stream)
             for begin, end in runs:
                 self._clear(begin, end)
         except BaseException:
@@ -180,7 +182,7 @@ class BlockMemory:
             nbytes += end - begin
         _count(-nbytes)
         if self._to_driver and nbytes:
-            _C.empty_cache(self._buffer.device)
+            _C.trim(self._buffer.device, nbytes)
 
     def close(self) -> None:
         """Takes the memory of all groups."""
@@ -200,7 +202,15 @@ class BlockMemory:
                 pages.update(range(at // PAGE, -(-to // PAGE)))
         return pages
 
+    def _hold_headroom(self, stream: Any) -> None:
+        """Takes the headroom from the driver, so that it lies idle in this process. What the driver
+        has free, another process may take at any moment."""
+        if self._headroom:
+            device = self._buffer.device
+            _C.free(_C.malloc(self._headroom, device, stream_handle(stream)))
+
     def _check_room(self, nbytes: int) -> None:
+        """Refuses what has no room, before any memory is taken."""
         if not self._headroom or not nbytes:
             return
         device = self._buffer.device

@@ -207,8 +207,12 @@ def test_larger_than_the_device(policy: str, pool: str | None) -> None:
 
 def test_idle_memory_goes_back() -> None:
     glake.empty("20MiB").free()
-    assert glake.stats()["reserved_bytes.all.current"] >= 20 * MIB
+    held = glake.stats()["reserved_bytes.all.current"]
+    assert held >= 20 * MIB
+    assert _C.trim(0, 5 * MIB) == 6 * MIB  # whole granules
+    assert glake.stats()["reserved_bytes.all.current"] == held - 6 * MIB
     glake.empty_cache("cuda:0")
+    assert _C.trim(0, 5 * MIB) == 0
     assert glake.stats()["reserved_bytes.all.current"] == 0
     with pytest.raises(errors.InvalidDevice):
         glake.empty_cache(99)

@@ -130,6 +130,15 @@ int glake_empty_cache(int device) {
   });
 }
 
+int glake_trim(int device, size_t bytes, size_t* given) {
+  return api_call([&] {
+    require(given != nullptr, "glake_trim needs room for the bytes given");
+    DeviceAllocator& allocator = Process::instance().device(device);
+    glake::watched_trim(
+        [&] { *given = allocator.reclaim().give_some(glake::Granules::ceil(bytes)).bytes(); });
+  });
+}
+
 size_t glake_stats(int device, char* json, size_t capacity) {
   size_t length = 0;
   api_call([&] {

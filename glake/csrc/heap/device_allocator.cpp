@@ -189,6 +189,13 @@ Block* DeviceAllocator::find(Bytes bytes, StreamHandle stream, ThreadCache& cach
   });
 }
 
+Bytes DeviceAllocator::give_neighbour(Bytes bytes) {
+  const Bytes given = Reclaim(device_).give_some(Granules::ceil(bytes)).bytes();
+  HotGuard hot(device_.hot);
+  device_.stats.gave_neighbours += given;
+  return given;
+}
+
 void DeviceAllocator::forgive_refusal() {
   HotGuard hot(device_.hot);
   if (device_.stats.ooms != 0) --device_.stats.ooms;  // it is 0 if somebody has reset it since

@@ -80,10 +80,8 @@ class DeviceAllocator {
   // Other processes are asked for memory before a request is refused. Null: they are not.
   void use_neighbours(Neighbours* neighbours) { device_.neighbours = neighbours; }
   bool has_neighbours() const { return device_.neighbours != nullptr; }
-  // For another process that runs out of memory (Reclaim::give_neighbour).
-  Bytes give_neighbour(Bytes bytes) {
-    return Reclaim(device_).give_neighbour(Granules::ceil(bytes)).bytes();
-  }
+  // Gives back idle memory to another process that has run out. Throws Error (Reclaim::give_some).
+  Bytes give_neighbour(Bytes bytes);
 
   // The debug modes keep freed blocks from reuse for a while. Null without them.
   DebugHooks* debug_hooks() { return device_.debug.get(); }

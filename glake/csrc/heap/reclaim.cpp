@@ -40,7 +40,7 @@ void Reclaim::claim_outside(int64_t bytes) {
   device_.memory.claim(more);
 }
 
-Granules Reclaim::give_neighbour(Granules want) {
+Granules Reclaim::give_some(Granules want) {
   MappingTurn turn(device_);
   HotGuard hot(device_.hot);
   const Granules before = device_.memory.physical();
@@ -60,9 +60,7 @@ Granules Reclaim::give_neighbour(Granules want) {
     trim();
   }
   Pools(device_).end_unused();
-  const Granules all = given();
-  device_.stats.gave_neighbours += all.bytes();
-  return all;
+  return given();
 }
 
 void Reclaim::give_back(HotGuard& hot) {

@@ -16,10 +16,9 @@ class Reclaim {
   // negative, it reduces that count. Takes the locks. Throws Error.
   void claim_outside(int64_t bytes);
 
-  // Gives back up to `want` of idle memory for another process, if need be after waiting for
-  // work that is marked. Takes the locks. Returns how much the driver took. Throws Error where the
-  // driver refuses the context.
-  Granules give_neighbour(Granules want);
+  // Gives back up to `want` of idle memory, if need be after waiting for work that is marked. Takes
+  // the locks. Returns how much the driver took. Throws Error where the driver refuses the context.
+  Granules give_some(Granules want);
 
   // Gives back everything idle. If it may wait, it first waits for all the device's work. Throws
   // Error if the wait is refused.

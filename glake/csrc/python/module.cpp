@@ -79,6 +79,15 @@ void bind_memory(py::module_& module) {
       "empty_cache",
       [](const py::int_& device) { check(released(glake_empty_cache, to_device(device))); },
       py::arg("device") = 0, "Returns every granule that no block holds to the driver.");
+  module.def(
+      "trim",
+      [](const py::int_& device, const py::int_& bytes) {
+        size_t given = 0;
+        check(released(glake_trim, to_device(device), to_bytes(bytes), &given));
+        return given;
+      },
+      py::arg("device"), py::arg("bytes"),
+      "Returns about so many idle bytes to the driver. Returns how many the driver took.");
 }
 
 void bind_books(py::module_& module) {

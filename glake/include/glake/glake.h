@@ -110,6 +110,10 @@ GLAKE_API int glake_stream_may_end(int device, void* stream);
  * Nothing is lost. Later requests use the refused memory before new memory, and another call tries
  * again to return it. */
 GLAKE_API int glake_empty_cache(int device);
+/* Returns about `bytes` of idle memory to the driver, in whole granules, and writes to `given` how
+ * much the driver took: less if less is idle. It waits for work that may use that memory, but not
+ * for the whole device. */
+GLAKE_API int glake_trim(int device, size_t bytes, size_t* given);
 
 /* Bytes of a device's memory that are in no segment but that the driver still counts as held,
  * because it refused to release them or to undo a growth. They are not among the reserved bytes.
