@@ -96,7 +96,11 @@ class Program {
     CHECK_TEXT(first != nullptr, test::last_error());
     OK(glake_free(first));
     context_ = std::make_unique<test::CurrentContext>();
-    for (size_t i = 1; i < streams_.size(); ++i) CU(cuStreamCreate(&streams_[i], 1));
+    for (size_t i = 1; i < streams_.size(); ++i) {
+      CU(cuStreamCreate(&streams_[i], 1));
+      // A capture on a stream that glake has not seen would be broken by its wait for the device.
+      OK(glake_free(glake_malloc(1, 0, streams_[i])));
+    }
     if (less_) CU(cuMemAlloc(&taken_, 20 * kMiB));
     if (mode.outside) OK(glake_claim_outside(0, kClaimed));
   }

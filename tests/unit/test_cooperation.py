@@ -183,13 +183,13 @@ def test_a_stopped_process_holds_up_nobody_for_long(workers: list[Worker]) -> No
     one.process.send_signal(signal.SIGSTOP)
     try:
         began = time.monotonic()
-        three.take("a", 150)
-        told = str(three.take("b", 200))
-        assert time.monotonic() - began < 20
+        assert three.take("a", 150) is None  # whoever is asked first
+        told = str(three.take("b", 60))
+        assert time.monotonic() - began < 30
         assert "OutOfMemory" in told and "did not answer" in told
     finally:
         one.process.send_signal(signal.SIGCONT)
-    assert three.take("b", 100) is None or one.reserved() == 0
+    assert three.take("b", 60) is None
 
 
 def test_those_who_end_at_any_moment(machine: str, workers: list[Worker]) -> None:

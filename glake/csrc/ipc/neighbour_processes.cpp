@@ -39,7 +39,7 @@ void NeighbourProcesses::ask_one(const IpcPlace& place, const GiveBackRequest& r
   using std::chrono::duration_cast;
   using std::chrono::milliseconds;
   const auto left = duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
-  const int patience = std::max(static_cast<int>(left.count()), 1);
+  const int patience = std::max(static_cast<int>(left.count()), Tuning::kNeighbourLeastMs);
   const IpcFd socket = ipc_connect(IpcService::kGiveBack, place, patience);
   if (!socket || !ipc_same_user(socket)) return;  // it has just ended, or is somebody else's
   if (ipc_send(socket, &request, sizeof request, {}) != IpcIo::kDone) return;
