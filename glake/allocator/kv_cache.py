@@ -373,15 +373,22 @@ class KVCache:
         with self._lock:
             self._drop_tensors()
             self.buffer.free()
-            self._places.clear()
-            self._free.clear()
+            self._forget()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._drop_tensors()
-        self.buffer.__exit__(kind, error, trace)
+        with self._lock:
+            self._drop_tensors()
+            self.buffer.__exit__(kind, error, trace)
+            if self.buffer._ptr is None:
+                self._forget()
+
+    def _forget(self) -> None:
+        """Forgets all sequences, also those in host memory."""
+        self._places.clear()
+        self._free.clear()
 
     def _drop_tensors(self) -> None:
         self._all = None

@@ -171,6 +171,9 @@ def test_what_is_not_shared_any_more_is_not_copied(layout: str) -> None:
 
 def test_it_ends() -> None:
     with cache() as kv:
+        kv.offload(kv.add(3000))
+    assert len(kv) == 0 == kv.offloaded
+    with cache() as kv:
         kv.add(100)
         keys = kv.keys(0)
         with pytest.raises(errors.InvalidPointer, match="held by 1 arrays"):
