@@ -197,6 +197,56 @@ TEST(destroyed_stream) {
   CHECK(host("waiting_blocks") == 0 && host("reserved_bytes.current") == 0);
 }
 
+// A wait for the device would break the capture.
+TEST(emptied_during_a_capture) {
+  test::running() = "emptied during a capture";
+  Session session;
+  test::CurrentContext context;
+  CUstream ended, captured;
+  CU(cuStreamCreate(&ended, CU_STREAM_NON_BLOCKING));
+  CU(cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING));
+  void* a = get(kMiB);
+  OK(glake_host_record_stream(a, 0, ended));
+  test::end_stream(ended);
+  OK(glake_host_free(a));
+  void* named = glake_malloc(1, 0, captured);
+  CHECK(named != nullptr);
+  OK(glake_free(named));
+  CU(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  CHECK(glake_capturing(0) == 1);
+  OK(glake_host_empty_cache());
+  CHECK(host("waiting_blocks") == 1);
+  CUgraph graph = nullptr;
+  CU(cuStreamEndCapture(captured, &graph));  // not invalidated
+  CU(cuGraphDestroy(graph));
+  OK(glake_host_empty_cache());
+  CHECK(host("waiting_blocks") == 0 && host("reserved_bytes.current") == 0);
+  test::end_stream(captured);
+}
+
+// While the driver does not say whether a stream is still being captured, its capture goes on.
+TEST(capture_that_cannot_be_asked_about) {
+  test::running() = "a capture that cannot be asked about";
+  Session session;
+  test::CurrentContext context;
+  CUstream captured;
+  CU(cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING));
+  void* named = glake_malloc(1, 0, captured);
+  CHECK(named != nullptr);
+  OK(glake_free(named));
+  CU(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  CHECK(glake_capturing(0) == 1);
+  CHECK(simcuda_fail("cuStreamIsCapturing", 1, CUDA_ERROR_UNKNOWN, -1) == 0);
+  CHECK(glake_capturing(0) == 1);
+  OK(glake_empty_cache(0));
+  CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
+  CUgraph graph = nullptr;
+  CU(cuStreamEndCapture(captured, &graph));  // not invalidated
+  CU(cuGraphDestroy(graph));
+  CHECK(glake_capturing(0) == 0);
+  test::end_stream(captured);
+}
+
 TEST(shutdown_needs_them_freed) {
   test::running() = "shutdown";
   Session session;

@@ -95,21 +95,28 @@ inline void World::wait_stream(int stream) {
 }
 
 inline void World::begin_capture(int mode, int stream) {
-  if (captured_ != nullptr || capturing_ != 0) return;
+  // With faults glake might not learn of the capture (see below).
+  if (captured_ != nullptr || capturing_ != 0 || armed_) return;
   note("begin_capture", {mode, stream});
   constexpr CUstreamCaptureMode kModes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL,
                                             CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
                                             CU_STREAM_CAPTURE_MODE_RELAXED};
+  CHECK(glake_capturing(0) == 0);  // opens the device
   const size_t s = stream_of(stream);
   if (stream % 4 == 0 || s == 0 || ended_[s]) {
     CU(cuStreamCreate(&captured_, CU_STREAM_NON_BLOCKING));
-    CU(cuStreamBeginCapture(captured_, kModes[mode % 3]));
-    return;
+  } else {
+    stamps_.verify();
+    exact_full_ = false;  // what was freed on it cannot be waited for
+    capturing_ = static_cast<int>(s);
   }
-  stamps_.verify();
-  exact_full_ = false;  // what was freed on it cannot be waited for
-  CU(cuStreamBeginCapture(streams_[s], kModes[mode % 3]));
-  capturing_ = static_cast<int>(s);
+  const CUstream captured = captured_ != nullptr ? captured_ : handle(capturing_);
+  CU(cuStreamBeginCapture(captured, kModes[mode % 3]));
+  // glake learns of a capture when the stream is named to it. Its waits break other captures.
+  if (glake_capturing(0) == 1) return;
+  OK(glake_stream_may_end(0, captured));
+  if (capturing_ != 0) silent_[s] = true;
+  CHECK(glake_capturing(0) == 1);
 }
 
 inline void World::capture_get(size_t bytes, int pool) {
@@ -229,6 +236,12 @@ inline void World::fail_no_more() {
   note("fail_no_more", {});
   CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
   armed_ = false;
+  // The driver may have refused to say that their captures are over.
+  for (size_t s = 1; s < streams_.size(); ++s) {
+    if (silent_[s] && !ended_[s] && !capturing(static_cast<int>(s))) {
+      OK(glake_stream_may_end(0, streams_[s]));
+    }
+  }
 }
 
 inline void World::identities() {

@@ -181,7 +181,10 @@ int glake_host_empty_cache(void) {
   return api_call([] {
     Process& process = Process::instance();
     glake::RegionCalls(process).drop_freed();
-    process.host().empty_cache();
+    bool capturing = false;
+    process.for_each_device(
+        [&](glake::DeviceAllocator& device) { capturing = capturing || device.capturing(); });
+    process.host().empty_cache(!capturing);
   });
 }
 

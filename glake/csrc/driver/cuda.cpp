@@ -10,6 +10,7 @@ namespace glake {
 
 Status Status::no_memory() { return {CUDA_ERROR_OUT_OF_MEMORY}; }
 Status Status::unready() { return {CUDA_ERROR_NOT_READY}; }
+Status Status::capturing() { return {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED}; }
 bool Status::out_of_memory() const { return code == CUDA_ERROR_OUT_OF_MEMORY; }
 bool Status::not_ready() const { return code == CUDA_ERROR_NOT_READY; }
 bool Status::stream_gone() const {

@@ -56,7 +56,8 @@ struct Status {
   int code = 0;
   bool ok() const { return code == 0; }
   static Status no_memory();
-  static Status unready();  // a status for which not_ready() is true
+  static Status unready();    // a status for which not_ready() is true
+  static Status capturing();  // what may not be done while a stream is being captured
   bool out_of_memory() const;
   bool not_ready() const;
   bool stream_gone() const;  // the stream or its context is destroyed

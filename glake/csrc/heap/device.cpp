@@ -68,7 +68,9 @@ Status Device::synchronize(HotGuard& guard) {
   return thawed ? wait_for_device(guard) : s;
 }
 
+// A wait would break a capture, so the driver is not asked for one then.
 Status Device::wait_for_device(HotGuard& guard) {
+  if (clock.any_capturing()) return Status::capturing();
   clock.begin_sync();
   guard.unlock();
   Status s = driver.synchronize(number);

@@ -312,8 +312,7 @@ void HostPool::poll_locked() {
   }
 }
 
-// Synchronises all devices for the blocks that wait for this. If a device refuses, because a
-// capture is under way, nothing changes.
+// Synchronises all devices for the blocks that wait for this. If a device refuses, nothing changes.
 void HostPool::synchronize() {
   std::vector<int> devices;
   std::vector<HostBlock*> lost;
@@ -369,7 +368,7 @@ Status HostPool::release(const std::vector<HostBlock*>& going) {
   return s;
 }
 
-void HostPool::empty_cache() {
+void HostPool::empty_cache(bool may_wait) {
   {
     std::lock_guard<std::mutex> guard(mutex_);
     if (blocks_.empty()) return;
@@ -378,7 +377,7 @@ void HostPool::empty_cache() {
   DeviceScope scope(driver_, home());
   Status s = scope.status();
   if (s.ok()) {
-    synchronize();
+    if (may_wait) synchronize();
     poll_locked();
     s = release_ready();
   }

@@ -36,8 +36,10 @@ class HostPool {
   void forget(StreamHandle stream, bool done = false);
   // After this call, record() for this device's streams makes no driver call. Throws Error.
   void attach(int device);
-  // Gives back every block that nobody holds or uses. Throws Error when the driver refuses.
-  void empty_cache();
+  // Gives back every block that nobody holds or uses. Blocks of destroyed streams are among them
+  // only if the devices may be waited for. A wait breaks a capture. Throws Error when the driver
+  // refuses.
+  void empty_cache(bool may_wait);
   glake_host_stats_values values();
   std::string stats_json();
   uint64_t live();

@@ -31,25 +31,22 @@ bool StreamClock::foreign(const Stream& s) const {
   return !driver_.streams().askable(s.handle);
 }
 
-bool StreamClock::capturing(StreamId id) {
+// If the driver refuses to say, the last answer holds: a wait would break a capture that goes on.
+bool StreamClock::capturing(StreamId id, bool* answered) {
   Stream& s = streams_[id];
-  if (s.gone) return false;
-  if (foreign(s)) return s.capturing;
-  bool yes = false;
-  Status status = driver_.is_capturing(device_, s.handle, &yes);
-  s.told(status);
-  s.capturing = status.ok() && yes;
-  return s.capturing;
+  if (!s.gone && !foreign(s)) {
+    bool yes = false;
+    const Status status = driver_.is_capturing(device_, s.handle, &yes);
+    s.told(status);
+    if (status.ok()) s.capturing = yes;
+    if (answered != nullptr) *answered = status.ok();
+  }
+  return !s.gone && s.capturing;
 }
 
 bool StreamClock::usable(StreamId id) {
-  Stream& s = streams_[id];
-  if (s.gone || foreign(s)) return false;
-  bool yes = false;
-  Status status = driver_.is_capturing(device_, s.handle, &yes);
-  s.told(status);
-  s.capturing = status.ok() && yes;
-  return status.ok() && !yes;
+  bool answered = false;
+  return !capturing(id, &answered) && answered;
 }
 
 // False if the driver refuses, or if the handle names another stream than when it was first seen.

@@ -26,8 +26,8 @@ class StreamClock : public Completion {
   const Completion* completion() const { return streams_.size() > 1 ? this : nullptr; }
 
   // Whether the stream is being captured. About another thread's own default stream the calling
-  // thread cannot ask, so it gets the last answer.
-  bool capturing(StreamId id);
+  // thread cannot ask, so it gets the last answer. `answered`: whether the driver has answered now.
+  bool capturing(StreamId id, bool* answered = nullptr);
   // The stream ends, for example with its thread. If the stream may still be asked, its pending
   // work is marked; an idle stream has none. If not, that work counts as complete after the next
   // device synchronisation.
