@@ -144,8 +144,10 @@ def test_a_signal_ends_the_job_and_leaves_nothing(real_python, tmp_path, number)
         job = int(run.stdout.readline())
         run.send_signal(number)
         assert run.wait(60) == 128 + number
-    with pytest.raises(ProcessLookupError):
-        os.kill(job, 0)
+    stat = Path(f"/proc/{job}/stat")
+    # A process that has ended may wait for its new parent, which is the system's first process.
+    state = stat.read_text().rpartition(")")[2].split()[0] if stat.exists() else "gone"
+    assert state in ("gone", "Z")
     assert not list(tmp_path.glob("glake-dry-run-*"))
 
 
