@@ -6,20 +6,14 @@
 // granules go back to the driver. unback() makes none.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "heap/device.h"
+#include "heap/page_backing.h"
 #include "memory/virtual_book.h"
 
 namespace glake {
-
-// Tells those who record that a granule was taken or is given back. Called under the hot lock.
-struct PageLog {
-  std::function<void(const Block&)> taken, given;
-};
 
 struct VirtualInfo {
   Bytes bytes = 0;   // of addresses
@@ -60,42 +54,14 @@ class VirtualRanges {
     VirtualRange* range = nullptr;
     uint64_t first = 0, last = 0;  // pages [first, last)
   };
-  // A page that is being backed.
-  struct Fill {
-    uint64_t index = 0;
-    Block* block = nullptr;
-    Block* former = nullptr;  // what backed the page before
-    bool mapped = false;      // its granule is mapped there
-    bool owed = false;        // the driver refused to unmap it again
-  };
-  using Fills = std::vector<Fill>;
-
   VirtualRange& need(Address base) const;
   Part inside(Address base, Bytes offset, Bytes bytes) const;
   Part touched(Address base, Bytes offset, Bytes bytes) const;
 
-  bool free_again(const VirtualPage& page, const Request& r, Wait wait);
-  Block* take_again(const VirtualPage& page, const Request& r, StreamHandle stream);
-  bool retake_all(const Part& part, const Request& r, StreamHandle stream, const PageLog& log);
-  Block* make_block(Span* span, const Request& r, StreamHandle stream);
   void take(Address base, Bytes offset, Bytes bytes, StreamHandle stream, const PageLog& log);
   void require_possible(const Part& part, const Request& r, HotGuard& hot);
-  Fills claim(const Part& part, bool all);
-  void take_granules(VirtualRange& range, Fills& fills, const Request& r, StreamHandle stream,
-                     HotGuard& hot);
-  void fill(VirtualRange& range, Fills& fills, HotGuard& hot);
-  void undo(VirtualRange& range, const Fills& fills, HotGuard& hot);
-  bool map_again(VirtualRange& range, const Fill& f, HotGuard& hot);
-  void map(VirtualRange& range, Fills& fills, HotGuard& hot);
-  void abandon(VirtualRange& range, Fills& fills, uint64_t mapped, HotGuard& hot);
-  void unmap_later(VirtualRange& range, uint64_t first, uint64_t last);
-  void clear(VirtualRange& range, const std::vector<uint64_t>& pages, HotGuard& hot);
-  Status unmap(VirtualRange& range, uint64_t first, uint64_t last, HotGuard& hot);
-  void set_mapping(VirtualRange& range, VirtualPage& page, const Block& block);
-  void forget_mapping(VirtualRange& range, VirtualPage& page);
   void unback(const Part& part, StreamHandle stream, const PageLog& log);
   void require_endable(VirtualRange& range);
-  void give(Block* block, const PageLog* log);
 
   Heap& heap_;
   Device& device_;
