@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from glake.transfer.files import FileEngine, FileTransfer, read_file, write_file
     from glake.transfer.handle import Result, Transfer
     from glake.transfer.host import pinned, register_host
-    from glake.transfer.nodes import Mooncake, Nixl, Node, NodeTransfer, Peer
+    from glake.transfer.nodes import Mooncake, Nixl, Node, NodeTransfer, Peer, Tcp
     from glake.transfer.offload import Offloader
     from glake.transfer.planning import Plan, explain
     from glake.transfer.registration import Registration
@@ -54,6 +54,7 @@ _HOME = {
     "Result": "handle",
     "scatter": "default",
     "stats": "default",
+    "Tcp": "nodes",
     "to": "tensors",
     "torch_copies": "torch_mode",
     "Transfer": "handle",
@@ -96,6 +97,7 @@ __all__ = [
     "Raw",
     "Registration",
     "Result",
+    "Tcp",
     "Transfer",
     "bound",
     "copy",

@@ -1,4 +1,4 @@
-"""Two nodes over Mooncake's transfer engine, with the same checks as tests/transfer has for
+"""Two nodes over Mooncake's transfer engine, with the same checks as tests/transfer has for TCP and
 NIXL."""
 
 import ctypes.util

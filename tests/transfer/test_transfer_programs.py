@@ -31,15 +31,21 @@ PROGRAMS: dict[str, dict[str, str]] = {
 }
 
 
-def run(*arguments: str, **options: str) -> subprocess.CompletedProcess[str]:
-    """Runs a Python on a simulated machine of eight A100."""
+def run(*arguments: str, engine: str = "tcp", **options: str) -> subprocess.CompletedProcess[str]:
+    """Runs a Python on a simulated machine of eight A100, with an engine between nodes."""
     clean = {name: value for name, value in os.environ.items() if name[:6] != "GLAKE_"}
     settings = {"DRIVER": "sim:dgx_a100", "SIM_MEMORY": "128MiB"} | options
     given = {f"GLAKE_{name}": value for name, value in settings.items()}
     return subprocess.run(
         [sys.executable, *arguments],
-        # UCX would use shared memory. TCP stands for the network between nodes.
-        env={**clean, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "UCX_TLS": "tcp", **given},
+        env={
+            **clean,
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            "NODE_BACKEND": engine,
+            "UCX_TLS": "tcp",  # or it would use shared memory: TCP stands for the network
+            **given,
+        },
         cwd=HERE,
         capture_output=True,
         text=True,
@@ -60,6 +66,20 @@ def test_program(program: str) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Exception ignored" not in done.stderr, done.stderr  # by objects that end with Python
+
+
+def test_nodes_over_nixl() -> None:
+    done = run(
+        "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "inside/nodes.py", engine="nixl"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.proof
+def test_killed_readers_do_no_harm() -> None:
+    done = run("programs/killed_readers.py", "20")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(done.stdout.split()[0]) >= 8, done.stdout
 
 
 def test_importing_loads_nothing() -> None:

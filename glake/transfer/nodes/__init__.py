@@ -8,6 +8,7 @@ from glake.transfer.nodes.nixl import Nixl
 from glake.transfer.nodes.node import Node
 from glake.transfer.nodes.peer import Peer
 from glake.transfer.nodes.stats import NodeStats, totals
+from glake.transfer.nodes.tcp import Tcp
 
 __all__ = [
     "Backend",
@@ -18,5 +19,6 @@ __all__ = [
     "NodeStats",
     "NodeTransfer",
     "Peer",
+    "Tcp",
     "totals",
 ]

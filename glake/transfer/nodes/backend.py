@@ -1,7 +1,8 @@
-"""The interface of engines of other projects that carry bytes between nodes."""
+"""The interface of engines that carry bytes between nodes."""
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
@@ -18,6 +19,18 @@ class NetworkRead(ABC):
         Raises:
             PeerFailed: the read has failed.
         """
+
+    def wait(self, seconds: float) -> None:
+        """Waits until over() may have news, or until the time is up.
+
+        Args:
+            seconds: at most so long.
+        """
+        time.sleep(seconds)
+
+    def cancel(self) -> None:  # noqa: B027
+        """Ends the read, if the engine can end one alone. Then over() raises, and does not return
+        False."""
 
 
 class Backend(ABC):

@@ -13,7 +13,7 @@ from glake.errors import PeerFailed, PeerLost
 from glake.transfer.array_memory import HOST, Raw
 from glake.transfer.engine import default_engine
 from glake.transfer.host import pinned_block
-from glake.transfer.nodes.backend import Backend
+from glake.transfer.nodes.backend import Backend, NetworkRead
 from glake.transfer.nodes.slots import Slots
 from glake.transfer.nodes.stats import Counters
 
@@ -85,7 +85,8 @@ class Carrier:
         timeout: float,
         lost: Callable[[], bool],
     ) -> None:
-        """Reads a peer's memory into a slot. If the read does not end, the slot is held.
+        """Reads a peer's memory into a slot. A read that does not end is given up. If the engine
+        cannot end it, the slot is held.
 
         Raises:
             PeerFailed: the engine reports that the read failed.
@@ -98,10 +99,10 @@ class Carrier:
             if not noticed and lost():
                 noticed, end = True, min(end, time.monotonic() + _GRACE)
             if time.monotonic() > end:
-                slots.hold(slot, peer, read)
+                _give_up(read, slots, slot, peer)
                 why = "has ended" if noticed else f"has sent nothing for {timeout:g} s"
                 raise PeerLost(f"the other node {why}: a read of {size} bytes does not end")
-            time.sleep(pause)
+            read.wait(pause)
             pause = min(2 * pause, _LAST_LOOK)
         self.counters.add(network_read_bytes=size)
 
@@ -124,6 +125,16 @@ class Carrier:
     def _is_slot(self, address: int) -> bool:
         begin = ctypes.addressof(self._memory)
         return begin <= address < begin + len(self._memory)
+
+
+def _give_up(read: NetworkRead, slots: Slots, slot: int, peer: str) -> None:
+    read.cancel()
+    try:
+        over = read.over()
+    except PeerFailed:
+        over = True
+    if not over:
+        slots.hold(slot, peer, read)
 
 
 def checksum(address: int, size: int) -> int:

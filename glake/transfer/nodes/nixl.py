@@ -23,6 +23,9 @@ _PACKAGES = ("nixl", "nixl_cu13", "nixl_cu12", "nixl_rocm")  # for all kinds of 
 class Nixl(Backend):
     """Carries the bytes by NIXL. UCX goes over RDMA, or over TCP if there is no RDMA.
 
+    Over TCP, UCX ends this process if a peer is killed while it reads from this node. Use "tcp"
+    there (docs/nodes.md).
+
     Args:
         plugin: NIXL's backend: "UCX", or another that reads host memory.
         options: options of that backend, such as {"ucx_devices": "mlx5_0:1"}. UCX reads its own

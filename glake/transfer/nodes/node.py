@@ -50,7 +50,7 @@ class Node:
     """This process as one of several nodes. It exposes memory by name, and reads and writes memory
     of peers.
 
-    A transfer has two legs. Over the network an engine (NIXL or Mooncake) carries the bytes.
+    A transfer has two legs. Over the network an engine (TCP, NIXL or Mooncake) carries the bytes.
     Between pinned buffers and GPUs glake copies them over all paths of the node. Several pieces are
     in the buffers at once, so that both legs work at the same time. As a context manager, the node
     closes at the end.
@@ -61,12 +61,14 @@ class Node:
         secret: a text or bytes that all nodes know, at least 16 characters or bytes. A host and a
             port require it. It guards who may ask for what. The engine's own traffic is neither
             signed nor encrypted (docs/nodes.md).
-        backend: "nixl", "mooncake", or an object of Nixl or Mooncake with settings of its own.
-            None: the first of them that is installed.
+        backend: the engine: "tcp", "nixl", "mooncake", or an object of Nixl or Mooncake with
+            settings of its own. None: on a machine with an RDMA device NIXL or Mooncake, whichever
+            is installed, and on another machine "tcp". Both nodes of a connection need the same.
         chunk: bytes of a piece, or text such as "4MiB".
         host: the address at which peers' engines reach this node. None: the host of `listen`; for
             a socket's path, the loopback; without `listen`, or with 0.0.0.0, the machine's name.
-            On a loopback address NIXL's UCX stays on the loopback, unless it is told otherwise.
+            "tcp" listens there alone. On a loopback address NIXL's UCX stays on the loopback,
+            unless it is told otherwise.
         depth: pieces under way at once, in each direction, 1 to 256. The node holds 2 * chunk *
             depth bytes of pinned memory.
         timeout: seconds. A peer is lost if a piece takes longer to come, or if an answer takes
@@ -74,8 +76,9 @@ class Node:
 
     Raises:
         InvalidArgument: another value, a port without a secret, or a port that is in use already.
-        PackageMissing: no engine is installed; the text names the line that installs one.
-        PeerFailed: the engine does not start.
+        PackageMissing: the engine's package is not installed, or the machine has RDMA and no engine
+            for it is installed. The text names the line that installs one.
+        PeerFailed: the engine does not start, or `host` is no address of this machine.
         OutOfMemory, DriverError: no pinned memory.
     """
 
@@ -120,6 +123,12 @@ class Node:
         if self._server is not None:
             self._run(self._accept)
         atexit.register(self.close)
+
+    def __repr__(self) -> str:
+        """Its address, its engine, and how many peers it has."""
+        peers = "closed" if self._closed else f"{len(self._links)} peers"
+        at = self.address or "not listening"
+        return f"<Node {at}, over {self._carrier.backend.name}, {peers}>"
 
     @property
     def address(self) -> str | None:
@@ -374,7 +383,10 @@ class Node:
             raise PeerRefused(f"the other node refuses: {theirs.reason}")
         mine = self._carrier.backend.name
         if theirs.backend != mine:
-            raise PeerRefused(f"one node has {theirs.backend}, the other {mine}: choose one engine")
+            raise PeerRefused(
+                f"this node has the engine {mine!r}, the other {theirs.backend!r}: choose one "
+                "engine for both, such as Node(backend='tcp')"
+            )
         metadata = theirs.bytes()
         return self._carrier.join(metadata), metadata, min(theirs.chunk, self._carrier.block)
 

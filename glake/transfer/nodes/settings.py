@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from typing import Any
 
@@ -12,8 +13,11 @@ from glake.transfer.nodes.backend import Backend
 from glake.transfer.nodes.channel import SHORTEST_SECRET
 from glake.transfer.nodes.mooncake import Mooncake
 from glake.transfer.nodes.nixl import Nixl
+from glake.transfer.nodes.tcp import Tcp
 
-_BACKENDS: dict[str, type[Nixl] | type[Mooncake]] = {"nixl": Nixl, "mooncake": Mooncake}
+_OVER_RDMA: dict[str, type[Nixl] | type[Mooncake]] = {"nixl": Nixl, "mooncake": Mooncake}
+_BACKENDS: dict[str, type[Nixl] | type[Mooncake] | type[Tcp]] = {"tcp": Tcp, **_OVER_RDMA}
+_RDMA_DEVICES = "/sys/class/infiniband"  # also those of RoCE, iWARP and EFA
 
 
 def secret_of(given: str | bytes | None) -> bytes:
@@ -61,18 +65,31 @@ def host_of(given: str | None, at: Address | None) -> str:
     return at.host or "127.0.0.1"
 
 
+def has_rdma(devices: str = _RDMA_DEVICES) -> bool:
+    """Whether this machine has a device for RDMA. `devices` is the folder in which the system lists
+    them."""
+    try:
+        return bool(os.listdir(devices))
+    except OSError:
+        return False
+
+
 def backend_of(given: str | Backend | None) -> Backend:
     """The engine of a node: the given object, or a new one. Raises InvalidArgument for another
-    value, and PackageMissing if no engine is installed."""
+    value, and PackageMissing if the machine has RDMA, and no engine that uses it is installed. TCP
+    would then be slow, so it must be asked for."""
     if isinstance(given, Backend):
         return given
     if given is None:
-        for kind in _BACKENDS.values():
+        if not has_rdma():
+            return Tcp()
+        for kind in _OVER_RDMA.values():
             if kind.present():
                 return kind()
         raise PackageMissing(
-            'a Node needs an engine between nodes, NIXL or Mooncake: pip install "glake[nodes]" '
-            '(after the PyTorch you want), or pip install "glake[nodes-mooncake]"'
+            "a Node on a machine with RDMA needs an engine that uses it, NIXL or Mooncake: pip "
+            'install "glake[nodes]" (after the PyTorch you want), or pip install '
+            '"glake[nodes-mooncake]"; or give backend="tcp", which goes without RDMA'
         )
     if not isinstance(given, str) or given not in _BACKENDS:
         raise InvalidArgument(f"backend {given!r}: one of {', '.join(_BACKENDS)}, or an object")

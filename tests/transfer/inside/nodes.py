@@ -28,7 +28,10 @@ from glake.transfer.nodes import carrier as carriers
 WORKER = Path(__file__).resolve().parents[1] / "node_worker.py"
 SECRET = "not for anybody else"
 REFUSAL = b'{"kind": "refused", "reason": "another secret"}'  # of a message with a wrong MAC
-BACKEND = os.environ.get("NODE_BACKEND", "nixl")
+BACKEND = os.environ.get("NODE_BACKEND", "tcp")
+KILLS_A_READER = pytest.mark.skipif(
+    BACKEND == "nixl", reason="over TCP, UCX ends the process from which a killed peer was reading"
+)
 SETTINGS: dict[str, Any] = {
     "secret": SECRET, "backend": BACKEND, "chunk": "256KiB", "depth": 3, "timeout": 20,
     "host": "127.0.0.1",
@@ -264,22 +267,23 @@ def test_wrong_requests(other: Other, node: t.Node) -> None:
         peer.size("small")
 
 
-def test_a_killed_peer_ends_transfers(doomed: Other, node: t.Node) -> None:
+@pytest.mark.parametrize("ways", [("read",), pytest.param(("read", "write"), marks=KILLS_A_READER)])
+def test_a_killed_peer_ends_transfers(doomed: Other, node: t.Node, ways: tuple[str, ...]) -> None:
+    """For a write the peer reads."""
     size = 64 * MIB
     doomed.expose("large", size, 0, 10, True)
     peer = node.connect(doomed.address)
-    reading = peer.read("large", np.zeros(size, "uint8"))
-    writing = peer.write("large", np.zeros(size, "uint8"))
-    while not reading.progress()[0]:
+    going = [getattr(peer, way)("large", np.zeros(size, "uint8")) for way in ways]
+    while not any(each.progress()[0] for each in going):
         time.sleep(0.001)
     doomed.process.kill()
     began = time.monotonic()
-    for each in (reading, writing):
+    for each in going:
         with pytest.raises(errors.PeerLost):
             each.wait(20)
     assert time.monotonic() - began < 10
     found = settled(node, peers=0, under_way=0)
-    assert (found["failed"], found["lost_peers"]) == (2, 1)
+    assert (found["failed"], found["lost_peers"]) == (len(ways), 1)
     with pytest.raises(errors.PeerLost, match="connect again"):
         peer.read("large", np.zeros(1, "uint8"))
     peer.close()
@@ -339,20 +343,20 @@ def test_a_peer_that_does_not_answer(doomed: Other) -> None:
             settled(node, peers=0)
 
 
-def test_a_killed_client_leaves_nothing(node: t.Node) -> None:
+@pytest.mark.parametrize("way", [pytest.param("read", marks=KILLS_A_READER), "write"])
+def test_a_killed_client_leaves_nothing(node: t.Node, way: str) -> None:
     with t.Node(**SETTINGS, listen="127.0.0.1:0") as served:
         memory = Device((64 * MIB,), gpu=1).set(pattern(64 * MIB, 1))
         served.expose("large", memory, writable=True)
-        for way in ("read", "write"):
-            client = Other()
-            client.do(f"kept.update(peer=node.connect({served.address!r}))")
-            client.do("kept.update(buffer=np.zeros(64 << 20, 'uint8'))")
-            before = served.stats()
-            client.do(f"kept.update(going=kept['peer'].{way}('large', kept['buffer']))")
-            while served.stats()["gpu_bytes"] == before["gpu_bytes"]:
-                time.sleep(0.001)
-            client.end()
-            settled(served, peers=0)
+        client = Other()
+        client.do(f"kept.update(peer=node.connect({served.address!r}))")
+        client.do("kept.update(buffer=np.zeros(64 << 20, 'uint8'))")
+        before = served.stats()
+        client.do(f"kept.update(going=kept['peer'].{way}('large', kept['buffer']))")
+        while served.stats()["gpu_bytes"] == before["gpu_bytes"]:
+            time.sleep(0.001)
+        client.end()
+        settled(served, peers=0)
         served.hide("large")
         small = np.arange(100, dtype="uint8")
         served.expose("small", small)
@@ -428,7 +432,7 @@ def test_who_is_let_in(other: Other, tmp_path: Path) -> None:
         ({"depth": 0}, "depth 0"),
         ({"chunk": 4097}, "multiple of 4096"),
         ({"timeout": -1}, "timeout -1"),
-        ({"backend": "carrier pigeon"}, "one of nixl, mooncake"),
+        ({"backend": "carrier pigeon"}, "one of tcp, nixl, mooncake"),
         ({"listen": "127.0.0.1"}, "host:port"),
         ({"listen": "unix:relative"}, "absolute path"),
         ({"listen": other.address}, "in use"),
@@ -510,12 +514,17 @@ def test_connecting_again(other: Other, node: t.Node) -> None:
 def test_another_engine_is_refused(node: t.Node, monkeypatch: pytest.MonkeyPatch) -> None:
     with t.Node(**SETTINGS, listen="127.0.0.1:0") as served:
         monkeypatch.setattr(served._carrier.backend, "name", "carrier pigeon", raising=False)
-        with pytest.raises(errors.PeerRefused, match="choose one engine"):
+        with pytest.raises(errors.PeerRefused, match="choose one engine for both, such as Node"):
             node.connect(served.address or "")
+    assert repr(served) == f"<Node {served.address}, over carrier pigeon, closed>"
+    assert repr(node) == f"<Node not listening, over {BACKEND}, 0 peers>"
 
 
 def test_a_missing_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("glake.extras.present", lambda module: False)
+    with t.Node() as node:  # a machine without RDMA needs no package
+        assert "over tcp" in repr(node)
+    monkeypatch.setattr("glake.transfer.nodes.settings.has_rdma", lambda: True)
     with pytest.raises(errors.PackageMissing, match=r'pip install "glake\[nodes\]"'):
         t.Node()
     with pytest.raises(errors.PackageMissing, match=r"needs nixl.*glake\[nodes\]"):
@@ -598,7 +607,7 @@ def test_closing(other: Other) -> None:
     with pytest.raises(errors.TransferClosed):
         node.connect(other.address)
     left = {thread.name for thread in set(threading.enumerate()) - before}
-    assert not {name for name in left if name.startswith("glake-node")}, left
+    assert not {name for name in left if name.startswith(("glake-node", "glake-tcp"))}, left
     assert node.stats()["buffer_bytes"] == 0 and node.stats()["peers"] == 0
 
 
