@@ -23,6 +23,7 @@ _NUMBER = struct.Struct(">Q")
 _TIMES = struct.Struct("ll")
 _MAC = hashlib.sha256().digest_size
 SHORTEST_SECRET = 16
+_FLAGS = socket.MSG_NOSIGNAL  # a program may let SIGPIPE end it
 _GONE = "the other node has ended the connection"
 
 
@@ -59,7 +60,7 @@ class Channel:
             mac = self._mac(self._way[1], self._sent, body)
             self._sent += 1
             try:
-                self._socket.sendall(text[: protocol.HEAD_BYTES] + mac + body)
+                self._socket.sendall(text[: protocol.HEAD_BYTES] + mac + body, _FLAGS)
             except OSError as error:
                 gone = isinstance(error, ConnectionError)
                 self.close(_GONE if gone else f"the connection has ended: {error}")
@@ -91,6 +92,10 @@ class Channel:
     def dispose(self) -> None:
         """Closes the descriptor, when no thread uses it any more."""
         self.close()
+        self._socket.close()
+
+    def forget(self) -> None:
+        """Closes the descriptor of a forked child. The connection stays its parent's."""
         self._socket.close()
 
     def _receive(self, known: tuple[type[Any], ...], timeout: float | None) -> Any:
@@ -125,7 +130,7 @@ class Channel:
         text = protocol.encode(refusal)
         head, body = text[: protocol.HEAD_BYTES], text[protocol.HEAD_BYTES :]
         with self._sending, contextlib.suppress(OSError):
-            self._socket.sendall(head + bytes(_MAC) + body)
+            self._socket.sendall(head + bytes(_MAC) + body, _FLAGS)
 
     def _mac(self, way: bytes, number: int, body: bytes | memoryview) -> bytes:
         if not self._key:
@@ -170,7 +175,7 @@ def greet(
 
 
 def _send(connection: socket.socket, message: Any) -> None:
-    connection.sendall(protocol.encode(message))
+    connection.sendall(protocol.encode(message), _FLAGS)
 
 
 def _receive(connection: socket.socket, timeout: float) -> Any:

@@ -9,6 +9,7 @@ import os
 import socket
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -123,6 +124,7 @@ class Node:
         if self._server is not None:
             self._run(self._accept)
         atexit.register(self.close)
+        _open.add(self)
 
     def __repr__(self) -> str:
         """Its address, its engine, and how many peers it has."""
@@ -253,6 +255,16 @@ class Node:
     def __exit__(self, *_: object) -> None:
         """Closes it."""
         self.close()
+
+    def _forget(self) -> None:
+        """Closes the descriptors of a forked child. Otherwise peers would not see the parent's end
+        as long as the child lives. It takes no lock: a thread that is not here may hold it."""
+        for channel in list(self._links.values()):
+            channel.forget()
+        for stranger in list(self._strangers):
+            stranger.close()
+        if self._server is not None:
+            self._server.close()
 
     def _require_open(self) -> None:
         handle.require_own(self._family)
@@ -396,6 +408,18 @@ class Node:
         if exposed is None:
             raise InvalidArgument(f"nothing is exposed as {name!r}")
         return exposed
+
+
+_open: weakref.WeakSet[Node] = weakref.WeakSet()
+
+
+def _forget() -> None:
+    for node in list(_open):
+        node._forget()
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def _threads(count: int, name: str) -> ThreadPoolExecutor:

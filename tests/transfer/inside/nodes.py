@@ -552,6 +552,21 @@ def test_a_forked_child_has_no_node(node: t.Node) -> None:
     assert node.stats()["buffer_bytes"] > 0
 
 
+def test_a_killed_node_is_gone_though_its_child_lives(doomed: Other, node: t.Node) -> None:
+    peer = node.connect(doomed.address)
+    sleeps = "__import__('time').sleep(60) or __import__('os')._exit(0)"
+    child = int(doomed.do(f"__import__('os').fork() or {sleeps}"))
+    try:
+        doomed.process.kill()
+        settled(node, peers=0)
+        with pytest.raises(errors.PeerLost, match="ended the connection"):
+            peer.size("anything")
+        with pytest.raises(errors.PeerLost, match="nobody answers"):
+            node.connect(doomed.address, timeout=0.3)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
 def test_what_a_dead_node_has_left(tmp_path: Path) -> None:
     path = tmp_path / "node"
     with socket.socket(socket.AF_UNIX) as dead:
