@@ -1,6 +1,7 @@
 """Runs each file of inside/ in its own Python, because a process has one driver and one engine."""
 
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -73,6 +74,18 @@ def test_nodes_over_nixl() -> None:
         "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "inside/nodes.py", engine="nixl"
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_engines_are_measured() -> None:
+    done = run(
+        str(ROOT / "benchmarks" / "transfer" / "nodes.py"), "--mib", "8", "--rounds", "1", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert {engine for _, _, engine, _ in found} == {"tcp", "nixl"} and len(found) == 10
+    assert all(rate > 0 for _, way, _, (rate,) in found if way != "idle")
+    (idle,) = (seconds for _, way, engine, (seconds,) in found if (way, engine) == ("idle", "tcp"))
+    assert idle < 0.1  # it sleeps, and does not poll
 
 
 @pytest.mark.proof

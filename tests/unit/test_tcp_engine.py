@@ -417,7 +417,7 @@ def test_a_reader_that_stands_still(here: End, there: End, way: str) -> None:
         assert time.monotonic() - began < 5
 
 
-def test_a_peer_that_stands_still_keeps_others_waiting_not(
+def test_a_peer_that_stands_still_holds_up_no_others(
     here: End, there: End, peer: str, fake: FakePeer
 ) -> None:
     still = here.read(here.engine.add(fake.metadata()), fake.address)
@@ -524,7 +524,11 @@ def test_where_it_listens(here: End) -> None:
     assert everywhere.told["host"] != "0.0.0.0"
     socket.create_connection(("127.0.0.2", everywhere.told["port"]), 5).close()
     everywhere.engine.close()
-    for host in ("192.0.2.1", "no such host"):  # an address that documents use, and nobody has
+    for host in (
+        "192.0.2.1",
+        "no such host",
+        "x" * 300,
+    ):  # an address that documents use, and nobody has
         with pytest.raises(PeerFailed, match="give the node host=, an address of this machine"):
             End(host)
     with pytest.raises(InvalidArgument, match="another node's"):

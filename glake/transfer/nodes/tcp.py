@@ -40,11 +40,6 @@ class Tcp(Backend):
         self._metadata: Metadata | None = None
         self._lock = threading.Lock()
 
-    @staticmethod
-    def present() -> bool:
-        """True: it needs no package."""
-        return True
-
     def open(self, address: int, size: int, host: str) -> None:
         if self._opened:
             raise InvalidArgument("this Tcp is another node's: make one for each")
@@ -138,7 +133,7 @@ def _listening(host: str) -> tuple[socket.socket, str]:
     try:
         family, address = _address_of(host)
         listener = socket.create_server((address, 0), family=family, backlog=BACKLOG)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
         raise PeerFailed(
             f"the TCP engine cannot listen on {host!r} ({error}): give the node host=, an address "
             "of this machine"

@@ -7,7 +7,6 @@ import hmac
 import socket
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 
 from glake.transfer.nodes import tcp_format
@@ -91,13 +90,8 @@ class MemoryServer:
 
         thread = threading.Thread(target=run, name="glake-tcp", daemon=True)
         with self._lock:
-            self._threads.add(thread)
-        try:
             thread.start()
-        except RuntimeError:
-            with self._lock:
-                self._threads.discard(thread)
-            raise
+            self._threads.add(thread)  # close() joins it
 
     def _accept(self) -> None:
         while not self._closed:
@@ -153,7 +147,7 @@ class MemoryServer:
         with self._lock:
             self._strangers.pop(connection, None)
             known = reader in self._readers and not self._closed
-            if not known or Counter(self._serving.values())[reader] >= _MOST_OF_A_READER:
+            if not known or list(self._serving.values()).count(reader) >= _MOST_OF_A_READER:
                 return False
             self._serving[connection] = reader
         return True
