@@ -67,7 +67,10 @@ class Tcp(Backend):
         with self._lock:
             if self._server is None:
                 raise PeerFailed(_CLOSED)
-            if peer.id not in self._peers:
+            known = self._peers.get(peer.id)
+            if known is not None and known.to != peer:
+                raise PeerRefused("another peer of the TCP engine has the id of this one")
+            if known is None:
                 self._peers[peer.id] = Connections(peer, self._id)
                 self._server.admit(bytes.fromhex(peer.id))
         return peer.id
@@ -138,6 +141,7 @@ def _listening(host: str) -> tuple[socket.socket, str]:
             f"the TCP engine cannot listen on {host!r} ({error}): give the node host=, an address "
             "of this machine"
         ) from None
+    listener.settimeout(None)  # whatever the program's socket.setdefaulttimeout() says
     if not ipaddress.ip_address(address).is_unspecified:
         return listener, address
     try:

@@ -4,6 +4,7 @@ receives its bytes. So nothing is written behind its back."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import select
 import socket
 import threading
@@ -14,6 +15,7 @@ from glake.transfer.nodes.backend import NetworkRead
 from glake.transfer.nodes.tcp_format import ANSWER, READ, REFUSED, REQUEST, Metadata
 
 MOST_CONNECTIONS = 16  # to a peer; further reads wait for one
+_NOT_REACHED = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH)
 _ENDED = "the other node has ended the connection amid a read"
 
 
@@ -171,8 +173,7 @@ class TcpRead(NetworkRead):
                 try:
                     self._done = self._advanced()
                 except (PeerFailed, OSError) as error:
-                    to = self._connections.to
-                    self._end(f"TCP, {to.host} port {to.port}: {error}")
+                    self._end(self._text(error))
                 else:
                     if self._done:
                         self._end(None)
@@ -203,6 +204,13 @@ class TcpRead(NetworkRead):
                 return False
             self._connection.ask(self._remote, self._size)
         return self._connection.arrived(self._into)
+
+    def _text(self, error: Exception) -> str:
+        to = self._connections.to
+        text = f"TCP, {to.host} port {to.port}: {error}"
+        if getattr(error, "errno", None) in _NOT_REACHED:
+            text += "; unless the other node has ended, give it a host= that this one reaches"
+        return text
 
     def _end(self, failed: str | None) -> None:
         self._failed = failed

@@ -558,6 +558,7 @@ def test_a_killed_node_is_gone_though_its_child_lives(doomed: Other, node: t.Nod
     child = int(doomed.do(f"__import__('os').fork() or {sleeps}"))
     try:
         doomed.process.kill()
+        doomed.process.wait()
         settled(node, peers=0)
         with pytest.raises(errors.PeerLost, match="ended the connection"):
             peer.size("anything")
