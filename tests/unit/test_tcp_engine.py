@@ -181,16 +181,36 @@ def test_bytes_arrive_both_ways(here: End, there: End, peer: str) -> None:
 def test_more_reads_than_connections(here: End, there: End, peer: str) -> None:
     part = SIZE // 64
     reads = [here.read(peer, there.address + i * part, part, i * part) for i in range(64)]
-    for read in reads:
-        read.over()
-    assert len(there.engine._server._serving) <= MOST_CONNECTIONS
     workers = [threading.Thread(target=whole, args=(read,)) for read in reads]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
     assert all(read.over() for read in reads) and (here.memory == there.memory).all()
-    until(lambda: len(there.engine._server._serving) == MOST_CONNECTIONS)
+    assert len(there.engine._server._serving) <= MOST_CONNECTIONS
+
+
+def test_a_read_waits_for_a_connection(here: End, fake: FakePeer) -> None:
+    peer = here.engine.add(fake.metadata())
+    reads = [here.read(peer, fake.address) for _ in range(MOST_CONNECTIONS + 1)]
+    assert not any(read.over() for read in reads)
+    with contextlib.ExitStack() as used:
+        first = [used.enter_context(fake.accept()) for _ in range(MOST_CONNECTIONS)][0]
+        fake.listener.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            fake.listener.accept()
+        began = time.monotonic()
+        reads[-1].wait(0.1)
+        assert time.monotonic() - began >= 0.09 and not reads[-1].over()
+        sender = threading.Thread(
+            target=first.sendall, args=(ANSWER.pack(READ, SIZE) + b"\1" * SIZE,)
+        )
+        sender.start()
+        whole(reads[0])
+        sender.join()
+        assert not reads[-1].over()  # it goes on that connection now
+        assert received(first, REQUEST.size) == REQUEST.pack(fake.address, SIZE)
+        here.engine.close()
 
 
 def test_a_connection_is_used_again(here: End, there: End, peer: str) -> None:
