@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from glake.allocator.kv_layout import Layout
 from glake.allocator.virtual import PAGE, VirtualBuffer
 from glake.arguments import count, word
-from glake.errors import InvalidArgument, OutOfMemory, WrongType
+from glake.errors import GlakeError, InvalidArgument, InvalidPointer, OutOfMemory, WrongType
 
 if TYPE_CHECKING:
     import torch
@@ -122,6 +122,8 @@ class KVCache:
         self.buffer = VirtualBuffer(self._spare + PAGE, device, stream)
         self._lock = threading.RLock()
         self._places: dict[int, _Place] = {}
+        # Pages beyond the tokens of a place that a copy kept from being unbacked.
+        self._stuck: dict[int, list[Span]] = {}
         self._free = list(range(self.sequences - 1, -1, -1))  # the last one ended is used first
         self._all: torch.Tensor | None = None  # the elements of all places
 
@@ -179,6 +181,7 @@ class KVCache:
         Raises:
             OutOfMemory: there is no memory, or no place. Nothing has begun then.
             InvalidArgument: a negative number, or more than `tokens` of the cache.
+            InvalidPointer: the cache was freed, or copies still use pages of every free place.
         """
         with self._lock:
             wanted = self._length(tokens)
@@ -204,6 +207,8 @@ class KVCache:
             OutOfMemory: there is no room. The sequence stays as it was.
             InvalidArgument: no such sequence, it is offloaded, or more tokens than the cache
                 allows; or a page would have to be mapped anew while a stream is being captured.
+            InvalidPointer: a copy in no stream's order still uses pages that cut() could not give
+                up. The sequence stays as it was.
         """
         with self._lock:
             self._resident(sequence)
@@ -219,7 +224,7 @@ class KVCache:
         Raises:
             InvalidArgument: no such sequence, it is offloaded, or it has fewer tokens.
             InvalidPointer: a copy in no stream's order uses some of the pages. The tokens are gone
-                all the same, and these pages stay until the place is used again.
+                all the same, and these pages stay until the place grows again.
         """
         with self._lock:
             place, left = self._resident(sequence), self._length(tokens)
@@ -229,7 +234,7 @@ class KVCache:
                 )
             had, place.length = place.length, left
             place.tensors.clear()
-            self._unback(self._spans(sequence, left, had))
+            self._give_up(sequence, self._spans(sequence, left, had))
 
     def remove(self, sequence: int) -> None:
         """Ends a sequence. Its memory serves others, after the work that the stream has by now.
@@ -244,7 +249,7 @@ class KVCache:
         with self._lock:
             spans = self._spans(sequence, 0, self._place(sequence).length)
             self._end(sequence)
-            self._unback(spans)
+            self._give_up(sequence, spans)
 
     def fork(self, sequence: int, tokens: int | None = None) -> int:
         """Begins a sequence with the first tokens of another one, whose whole pages both share.
@@ -262,7 +267,9 @@ class KVCache:
 
         Raises:
             OutOfMemory: there is no memory for the last page, or no place. Nothing has begun then.
-            InvalidArgument: no such sequence, it is offloaded, or it has fewer tokens.
+            InvalidArgument: no such sequence, it is offloaded, or it has fewer tokens; or a page
+                would have to be copied while a stream is being captured.
+            InvalidPointer: as of add().
         """
         with self._lock:
             source = self._resident(sequence)
@@ -275,8 +282,8 @@ class KVCache:
             try:
                 self._share(sequence, fork, length)
             except BaseException:
-                self._unback(self._spans(fork, 0, length))
                 self._end(fork)
+                self._give_up(fork, self._spans(fork, 0, length))
                 raise
             place = self._places[fork]
             place.length = place.shared = length
@@ -353,11 +360,14 @@ class KVCache:
                 return nothing()
             self._refuse_capture(f"sequence {sequence} cannot be loaded")
             self._back(place.away)
+            transfer = None
             try:
                 transfer = place.offloaded.load(self.buffer.stream)
                 self._waited(transfer)
-            except BaseException:
-                self._unback(place.away)
+            except BaseException as error:
+                self._end_copy(transfer or getattr(error, "begun", None))
+                with contextlib.suppress(InvalidPointer):  # some of it may still go on
+                    self._unback(place.away)
                 raise
             place.offloaded = None
             return transfer
@@ -389,6 +399,7 @@ class KVCache:
         """Forgets all sequences, also those in host memory."""
         self._places.clear()
         self._free.clear()
+        self._stuck.clear()
 
     def _drop_tensors(self) -> None:
         self._all = None
@@ -489,14 +500,23 @@ class KVCache:
         return place
 
     def _begin(self) -> int:
-        if not self._free:
-            raise OutOfMemory(
-                f"all {self.sequences} places for sequences are in use: remove() one, or make the "
-                "cache with more (places without tokens take no memory)"
-            )
-        sequence = self._free.pop()
-        self._places[sequence] = _Place()
-        return sequence
+        _ = self.buffer.ptr  # raises if the cache was freed
+        used: InvalidPointer | None = None
+        for sequence in reversed(self._free):
+            try:
+                self._settle(sequence)
+            except InvalidPointer as error:
+                used = used or error
+                continue
+            self._free.remove(sequence)
+            self._places[sequence] = _Place()
+            return sequence
+        if used is not None:
+            raise used
+        raise OutOfMemory(
+            f"all {self.sequences} places for sequences are in use: remove() one, or make the "
+            "cache with more (places without tokens take no memory)"
+        )
 
     def _end(self, sequence: int) -> None:
         del self._places[sequence]
@@ -539,6 +559,7 @@ class KVCache:
         place = self._places[sequence]
         if tokens <= place.length:
             return
+        self._settle(sequence)
         if place.length < place.shared:
             self._own_last_pages(sequence, place)
         self._back(self._spans(sequence, place.length, tokens))
@@ -552,6 +573,20 @@ class KVCache:
             except BaseException:
                 self._unback(spans[:number])
                 raise
+
+    def _give_up(self, sequence: int, spans: list[Span]) -> None:
+        """Unbacks pages beyond the tokens of a place. It remembers them if some are refused."""
+        try:
+            self._unback(spans)
+        except BaseException:
+            self._stuck.setdefault(sequence, []).extend(spans)
+            raise
+
+    def _settle(self, sequence: int) -> None:
+        """Gives up what an earlier call could not. Other sequences may share these pages, so the
+        place must not grow into them."""
+        if spans := self._stuck.pop(sequence, None):
+            self._give_up(sequence, spans)
 
     def _unback(self, spans: list[Span]) -> None:
         """Unbacks all pages, also if some are refused."""
@@ -570,6 +605,10 @@ class KVCache:
         for region in parted:
             at = self._at(fork, region, region.whole(tokens))
             self.buffer.back(at, at + PAGE)
+        if parted:  # back() has just named the stream, so glake knows whether it is captured
+            self._refuse_capture(
+                f"sequence {sequence} cannot be forked within a page, which is copied,"
+            )
         for region in parted:
             to, source = (self._at(one, region, region.whole(tokens)) for one in (fork, sequence))
             self._copy(to, source, self._end_of(fork, region, tokens) - to)
@@ -597,6 +636,13 @@ class KVCache:
             raise InvalidArgument(
                 f"{what} while a stream is being captured: do it before the capture"
             )
+
+    @staticmethod
+    def _end_copy(transfer: Transfer | None) -> None:
+        """Waits until a copy writes no more, before others get the pages that it writes."""
+        with contextlib.suppress(GlakeError):
+            if transfer is not None:
+                transfer.wait()
 
     @staticmethod
     def _waited(transfer: Transfer) -> None:
