@@ -169,7 +169,7 @@ static CUresult choose_gpus(const Options& options, VisibleGpus* gpus) {
   if (list == nullptr) {
     gpus->all(options.devices);
   } else {
-    gpus->choose(list, options.devices);
+    gpus->choose(list, options.machine, options.devices);
   }
   if (gpus->count() != 0) return CUDA_SUCCESS;
   return fail(CUDA_ERROR_NO_DEVICE, std::string("CUDA_VISIBLE_DEVICES=") + list +

@@ -160,7 +160,8 @@ CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
 
 SIMCUDA_EXPORT CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
   return on_device(CALL(cuDeviceGetUuid), device, uuid, [&](Driver& driver) {
-    std::memcpy(uuid->bytes, gpu_uuid(driver.gpus.gpu(device)).data(), sizeof uuid->bytes);
+    const auto bytes = gpu_uuid(driver.options.machine, driver.gpus.gpu(device));
+    std::memcpy(uuid->bytes, bytes.data(), sizeof uuid->bytes);
     return CUDA_SUCCESS;
   });
 }

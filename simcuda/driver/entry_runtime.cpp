@@ -153,9 +153,11 @@ int simcuda_machine(simcuda_machine_facts* facts) {
   Topology topology;
   const CUresult result = describe(&options, &topology);
   if (result != CUDA_SUCCESS) return result;
-  if (options.preset.size() >= sizeof facts->preset ||
+  if (options.machine.size() >= sizeof facts->machine ||
+      options.preset.size() >= sizeof facts->preset ||
       options.platforms.size() >= sizeof facts->platforms) {
-    return fail(CUDA_ERROR_INVALID_VALUE, "a platform's name or file is too long");
+    return fail(CUDA_ERROR_INVALID_VALUE,
+                "a platform's name or file, or a machine's name, is too long");
   }
   *facts = {};
   facts->devices = options.devices;
@@ -165,6 +167,7 @@ int simcuda_machine(simcuda_machine_facts* facts) {
       if (topology.peers(a, b)) facts->peers[a] |= 1u << b;
     }
   }
+  std::strcpy(facts->machine, options.machine.c_str());
   std::strcpy(facts->preset, options.preset.c_str());
   std::strcpy(facts->platforms, options.platforms.c_str());
   return CUDA_SUCCESS;

@@ -41,6 +41,7 @@ struct simcuda_machine_facts {
   int devices;
   uint64_t memory_bytes; /* of each */
   uint32_t peers[16];    /* by GPU: a bit for each GPU with which peer access is possible */
+  char machine[128];     /* option machine; "": it has no name */
   char preset[128];
   char platforms[1024]; /* path of the platforms file */
 };

@@ -13,18 +13,19 @@ namespace {
 constexpr int kNone = -1;
 
 // The only GPU whose UUID begins with this text; kNone if there is none or more than one.
-int by_uuid(const std::string& text, int gpus) {
+int by_uuid(const std::string& text, const std::string& machine, int gpus) {
   int found = kNone;
   for (int gpu = 0; gpu < gpus; ++gpu) {
-    if (strncasecmp(gpu_uuid_text(gpu).c_str(), text.c_str(), text.size()) != 0) continue;
+    const std::string uuid = gpu_uuid_text(machine, gpu);
+    if (strncasecmp(uuid.c_str(), text.c_str(), text.size()) != 0) continue;
     if (found != kNone) return kNone;
     found = gpu;
   }
   return found;
 }
 
-int named(const std::string& text, int gpus) {
-  if (text.rfind("GPU-", 0) == 0) return by_uuid(text, gpus);
+int named(const std::string& text, const std::string& machine, int gpus) {
+  if (text.rfind("GPU-", 0) == 0) return by_uuid(text, machine, gpus);
   char* end = nullptr;
   const long index = std::strtol(text.c_str(), &end, 10);
   return end == text.c_str() || index < 0 || index >= gpus ? kNone : static_cast<int>(index);
@@ -44,11 +45,11 @@ void VisibleGpus::all(int gpus) {
   visible_ = gpus;
 }
 
-void VisibleGpus::choose(const std::string& list, int gpus) {
+void VisibleGpus::choose(const std::string& list, const std::string& machine, int gpus) {
   gpus_.clear();
   for (size_t at = 0; at <= list.size();) {
     const size_t comma = std::min(list.find(',', at), list.size());
-    const int gpu = named(trimmed(list.substr(at, comma - at)), gpus);
+    const int gpu = named(trimmed(list.substr(at, comma - at)), machine, gpus);
     if (gpu == kNone) break;
     if (number(gpu) >= 0) {
       gpus_.clear();

@@ -15,7 +15,7 @@ class VisibleGpus {
   // variables): indices or UUIDs in the given order, up to the first invalid one. If a GPU is named
   // twice, the process sees none. PyTorch reads the variable in the same way, and says that the
   // driver does.
-  void choose(const std::string& list, int gpus);
+  void choose(const std::string& list, const std::string& machine, int gpus);
 
   int count() const { return visible_; }
   int gpu(int device) const { return gpus_[static_cast<size_t>(device)]; }

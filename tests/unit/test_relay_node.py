@@ -35,6 +35,14 @@ def test_visible_sets_that_differ_meet_at_one_key() -> None:
     assert len(keys) == 1
 
 
+def test_gpus_of_a_named_machine_have_names_of_their_own() -> None:
+    own = node.simulated_uuid(6, "one")
+    assert own != node.simulated_uuid(6) and own != node.simulated_uuid(6, "two")
+    for machine, seen in (("one", (6,)), ("two", ())):
+        environ = SIMULATED | {"GLAKE_SIM_MACHINE": machine, "CUDA_VISIBLE_DEVICES": own}
+        assert node.current(environ).seen == seen
+
+
 def test_a_simulator_without_the_option_shows_all() -> None:
     environ = {"GLAKE_DRIVER": "sim:dgx1v", "CUDA_VISIBLE_DEVICES": "3"}
     assert node.current(environ).seen == tuple(range(8))

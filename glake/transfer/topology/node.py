@@ -88,13 +88,21 @@ def used_by_others(environ: Mapping[str, str], source: Nvml | None = None) -> di
 
 def _gpus(topology: Topology, environ: Mapping[str, str]) -> list[Gpu]:
     if topology.source.startswith("simulated"):
-        return [Gpu("simulated", "", simulated_uuid(g)) for g in range(topology.platform.gpus)]
+        machine = config.read(environ).sim_machine
+        uuids = (simulated_uuid(g, machine) for g in range(topology.platform.gpus))
+        return [Gpu("simulated", "", uuid) for uuid in uuids]
     return list(Nvml().read().gpus)
 
 
-def simulated_uuid(gpu: int) -> str:
+def simulated_uuid(gpu: int, machine: str | None = None) -> str:
     """The UUID that the simulator gives this GPU (simcuda/driver/gpu_uuid.h)."""
-    digits = (b"glake-simcuda".ljust(15, b"\0") + bytes([gpu])).hex()
+    own = b"uda\0\0"
+    if machine:
+        digest = 0xCBF29CE484222325  # FNV-1a
+        for each in machine.encode():
+            digest = (digest ^ each) * 0x100000001B3 % (1 << 64)
+        own = digest.to_bytes(8, "little")[:5]
+    digits = (b"glake-simc" + own + bytes([gpu])).hex()
     return "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 

@@ -66,7 +66,7 @@ std::string bus_id(int index) {
   return text;
 }
 
-std::string uuid(int index) { return simcuda::gpu_uuid_text(index); }
+std::string uuid(int index) { return simcuda::gpu_uuid_text(machine()->facts.machine, index); }
 
 Status put_text(const std::string& text, char* out, unsigned capacity) {
   if (out == nullptr) return kInvalidArgument;
