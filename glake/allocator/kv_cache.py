@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import threading
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from glake.allocator.kv_layout import Layout
 from glake.allocator.virtual import PAGE, VirtualBuffer
@@ -31,6 +31,14 @@ Span = tuple[int, int]
 """Offsets of pages in the buffer: of the first one, and of the end."""
 
 
+class Arriving(NamedTuple):
+    """A load that may still go on."""
+
+    source: Offloaded
+    copy: Transfer
+    length: int  # tokens of the sequence when it began
+
+
 class _Place:
     """What is known of a sequence."""
 
@@ -40,6 +48,20 @@ class _Place:
         self.tensors: dict[int, tuple[int, torch.Tensor]] = {}  # of regions: pages, all elements
         self.offloaded: Offloaded | None = None
         self.away: list[Span] = []  # the pages that it gave up when it was offloaded
+        self.arriving: Arriving | None = None
+
+    def settle(self, wait: bool = False) -> None:
+        """Lets go of the host memory of a load that is over. If it failed, the sequence is
+        offloaded again, and keeps its pages."""
+        if self.arriving is not None and (wait or self.arriving.copy.done()):
+            arriving, self.arriving = self.arriving, None
+            try:
+                arriving.copy.wait()
+            except GlakeError:
+                self.offloaded, self.away = arriving.source, []
+            except BaseException:
+                self.arriving = arriving
+                raise
 
 
 class KVCache:
@@ -227,7 +249,9 @@ class KVCache:
                 all the same, and these pages stay until the place grows again.
         """
         with self._lock:
-            place, left = self._resident(sequence), self._length(tokens)
+            left = self._length(tokens)
+            arriving = self._resident(sequence).arriving
+            place = self._resident(sequence, arriving is not None and left < arriving.length)
             if left > place.length:
                 raise InvalidArgument(
                     f"sequence {sequence} has {place.length} tokens: cut() cannot leave {left}"
@@ -272,7 +296,7 @@ class KVCache:
             InvalidPointer: as of add().
         """
         with self._lock:
-            source = self._resident(sequence)
+            source = self._resident(sequence, wait=True)
             length = source.length if tokens is None else self._length(tokens)
             if length > source.length:
                 raise InvalidArgument(
@@ -316,6 +340,7 @@ class KVCache:
 
         with self._lock:
             place = self._place(sequence)
+            place.settle(wait=True)
             if place.offloaded is not None:
                 return place.offloaded.transfer
             self._refuse_capture(f"sequence {sequence} cannot be offloaded")
@@ -338,7 +363,9 @@ class KVCache:
         """Brings an offloaded sequence back to its addresses. One that is there already stays.
 
         Work that the cache's stream gets after the call finds the tokens. If the copy to the host
-        is not done yet, the call waits for it.
+        is not done yet, the call waits for it. The host memory is kept until the tokens have
+        arrived and the sequence is used again. Until they have, fork(), offload(), and cut() into
+        these tokens, wait for the copy.
 
         Args:
             sequence: its number.
@@ -349,8 +376,9 @@ class KVCache:
         Raises:
             OutOfMemory: there is no room. The sequence stays offloaded.
             InvalidArgument: no such sequence, or a stream is being captured.
-            CopyFailed: a copy failed, so that the tokens are lost: remove() the sequence. (Of this
-                copy, the handle's wait() raises it.)
+            CopyFailed: the copy to the host failed, so that the tokens are lost: remove() the
+                sequence. Of this copy, the handle's wait() raises it. The tokens are still in host
+                memory then, and the sequence is offloaded: load() it again.
         """
         from glake.allocator.kv_offload import nothing
 
@@ -369,7 +397,9 @@ class KVCache:
                 with contextlib.suppress(InvalidPointer):  # some of it may still go on
                     self._unback(place.away)
                 raise
+            place.arriving = Arriving(place.offloaded, transfer, place.length)
             place.offloaded = None
+            place.settle()
             return transfer
 
     def free(self) -> None:
@@ -491,10 +521,13 @@ class KVCache:
         place = self._places.get(count("a sequence", sequence))
         if place is None:
             raise InvalidArgument(f"no sequence {sequence} has begun (add(), fork()), or it ended")
+        place.settle()
         return place
 
-    def _resident(self, sequence: int) -> _Place:
+    def _resident(self, sequence: int, wait: bool = False) -> _Place:
+        """`wait`: until a load of it is over, because what follows could not be done again."""
         place = self._place(sequence)
+        place.settle(wait)
         if place.offloaded is not None:
             raise InvalidArgument(f"sequence {sequence} is offloaded: load() it first")
         return place

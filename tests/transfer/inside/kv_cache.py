@@ -159,6 +159,32 @@ def bytes_of(block: glake.Buffer) -> torch.Tensor:
     return torch.frombuffer(memory, dtype=torch.uint8)
 
 
+@pytest.mark.parametrize("touch", ["grow", "cut", "fork", "offload", "load"])
+def test_a_load_that_fails_later_leaves_the_tokens_in_host_memory(
+    monkeypatch: pytest.MonkeyPatch, touch: str
+) -> None:
+    """As with PyTorch's CUDA build, where nobody waits for the copies."""
+    monkeypatch.setattr(glake.KVCache, "_waited", staticmethod(lambda _: None))
+    with glake.KVCache(1, 16, 1024, torch.float32, TOKENS, 2, layout="layers") as kv:
+        one = kv.add(TOKENS)
+        write(kv, one)
+        kv.offload(one).wait()
+        simcuda.fail_copy("*", "cuda:0", times=-1)
+        handle = kv.load(one)
+        if touch in ("grow", "load"):  # these wait for nothing
+            with pytest.raises(errors.CopyFailed):
+                handle.wait()
+        if touch == "offload":
+            assert kv.offload(one).done()
+        elif touch != "load":
+            with pytest.raises(errors.InvalidArgument, match=r"offloaded: load\(\) it first"):
+                kv.fork(one) if touch == "fork" else getattr(kv, touch)(one, 1)
+        simcuda.fail_copy()
+        kv.load(one).wait()
+        assert kv.offloaded == 0 and kv.length(one) == TOKENS and holds(kv, one)
+        assert kv._places[one].arriving is None
+
+
 def test_each_refused_call_leaves_the_sequence_on_one_side() -> None:
     """What gets the pages after a refusal keeps its bytes, and the sequence its own."""
     with cache() as kv:
