@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
+import resource
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -15,8 +19,11 @@ from pathlib import Path
 
 import pytest
 
+from glake.transfer.topology.node import simulated_uuid
+
 MIB = 1 << 20
 WORKER = Path(__file__).with_name("cooperating_worker.py")
+DRIVER = Path(__file__).resolve().parents[1] / "transfer" / "inside"
 
 
 class Worker:
@@ -192,6 +199,174 @@ def test_a_stopped_process_holds_up_nobody_for_long(workers: list[Worker]) -> No
     assert three.take("b", 60) is None
 
 
+def test_many_stopped_processes_hold_up_nobody_for_long(
+    machine: str, workers: list[Worker]
+) -> None:
+    one, two, three = workers
+    others = [Worker(machine, COOPERATE="1") for _ in range(6)]
+    stopped = [one, *others]
+    for worker in stopped:
+        worker.take("a", 1)
+    for worker in stopped:
+        worker.process.send_signal(signal.SIGSTOP)
+    try:
+        two.take("live", 10)
+        for most in (10, 5):  # those that were silent get little time from then on
+            began = time.monotonic()
+            told = str(three.take("a", 240))
+            assert time.monotonic() - began < most
+            assert "OutOfMemory" in told and "8 of this user's processes gave 0 bytes" in told
+            assert "7 did not answer" in told
+        two.take("idle", 190)
+        two.give("idle")
+        began = time.monotonic()
+        assert three.take("a", 200) is None
+        assert time.monotonic() - began < 1  # those that answer are asked first
+    finally:
+        for worker in stopped:
+            worker.process.send_signal(signal.SIGCONT)
+        for worker in others:
+            worker.end()
+
+
+def test_who_was_stopped_gives_nothing_to_those_that_wait_no_longer(
+    workers: list[Worker],
+) -> None:
+    one, two, _ = workers
+    holds_idle(one, 200)
+    one.process.send_signal(signal.SIGSTOP)
+    try:
+        assert "did not answer" in str(two.take("a", 100))
+    finally:
+        one.process.send_signal(signal.SIGCONT)
+    time.sleep(0.5)
+    assert one.reserved() == 200 and one.stat("glake.gave_neighbours_bytes") == 0
+    assert two.take("a", 100) is None
+    assert one.stat("glake.gave_neighbours_bytes") == two.stat("glake.neighbours_gave_bytes")
+
+
+def test_no_descriptor_is_named(workers: list[Worker]) -> None:
+    one, two, _ = workers
+    holds_idle(one, 200)
+    two.do("kept.update(resource=__import__('resource'), warm=glake.empty(1))")
+    limit = "kept['resource'].setrlimit(kept['resource'].RLIMIT_NOFILE, ({}, {}))"
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    two.do(limit.format(3, most[1]))
+    told = str(two.take("a", 100))
+    two.do(limit.format(*most))
+    assert "OutOfMemory" in told and "no other process gave memory back" in told
+    assert "others could not be asked: /proc/net/unix cannot be read: Too many open files" in told
+    assert "ulimit -n" in told
+    assert two.stat("glake.neighbours_asked") == 1 and two.stat("num_ooms") == 1
+    assert two.take("a", 100) is None and two.stat("num_ooms") == 1
+
+
+def test_who_has_no_descriptor_gives_later(workers: list[Worker]) -> None:
+    one, two, _ = workers
+    holds_idle(one, 200)
+    one.do("kept.update(resource=__import__('resource'), warm=glake.empty(1))")
+    limit = "kept['resource'].setrlimit(kept['resource'].RLIMIT_NOFILE, ({}, {}))"
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    one.do(limit.format(3, most[1]))
+    assert "did not answer" in str(two.take("a", 100))
+    one.do(limit.format(*most))
+    assert two.take("a", 100) is None
+
+
+def test_separate_machines_do_not_ask_each_other(machine: str, workers: list[Worker]) -> None:
+    """Their GPUs are not the same ones."""
+    other = Worker(machine + "-other", COOPERATE="1")
+    try:
+        holds_idle(other, 200)
+        workers[0].take("live", 200)
+        told = str(workers[1].take("a", 100))
+        assert "OutOfMemory" in told and "1 of this user's processes gave 0 bytes" in told
+        assert other.stat("glake.gave_neighbours_bytes") == 0 and other.reserved() == 200
+        for worker, name in ((workers[0], machine), (other, machine + "-other")):
+            uuid_of = worker.do("_C.device_uuid(0).hex()")
+            assert simulated_uuid(0, name).replace("-", "") == f"GPU{uuid_of}"
+    finally:
+        other.end()
+
+
+def test_those_who_exit_at_any_moment(machine: str, workers: list[Worker]) -> None:
+    """A process that exits while it gives, or is asked, exits as ever."""
+    three = workers[2]
+    for turn in range(8):
+        other = Worker(machine, COOPERATE="1", SIM_CALL_DELAY_US="cuMemUnmap=100")
+        holds_idle(other, 220)
+        three.begin("kept.update(a=glake.empty(200 << 20))")
+        time.sleep(0.002 * turn)
+        other.begin("sys.exit()")
+        assert other.process.wait(60) == 0
+        other.end()
+        told = eval(three.line())
+        assert told is None or "OutOfMemory" in told
+        if told is None:
+            three.give("a")
+        three.do("_C.empty_cache(0)")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_figures_add_up_over_random_programs(workers: list[Worker], seed: int) -> None:
+    """What was given is what was got, and each refusal counts once."""
+    dice = random.Random(seed)
+    live: dict[Worker, list[str]] = {worker: [] for worker in workers}
+    refused = dict.fromkeys(workers, 0)
+    for step in range(120):
+        worker = dice.choice(workers)
+        if live[worker] and dice.random() < 0.5:
+            worker.give(live[worker].pop(dice.randrange(len(live[worker]))))
+            continue
+        name, mib = f"b{step}", dice.randrange(1, 90)
+        ask = dice.choice(
+            (
+                f"kept.update({name}=glake.empty({mib} << 20))",
+                f"kept.update({name}=glake.empty({mib} << 20, contiguous=True))",
+                f"kept.update({name}=glake.reserve('1GiB')) or kept[{name!r}].back(0, {mib} << 20)",
+            )
+        )
+        told = worker.do(ask)
+        if told is None:
+            live[worker].append(name)
+        else:
+            assert "OutOfMemory" in str(told)
+            refused[worker] += 1
+    gave = sum(worker.stat("glake.gave_neighbours_bytes") for worker in workers)
+    assert gave == sum(worker.stat("glake.neighbours_gave_bytes") for worker in workers) > 0
+    for worker in workers:
+        assert worker.stat("num_ooms") == refused[worker]
+        assert worker.stat("glake.neighbours_asked") >= refused[worker]
+        assert worker.do("_C.check(0)") is None
+
+
+def test_who_waits_for_its_work_to_give_serves_its_own_threads(
+    machine: str, workers: list[Worker]
+) -> None:
+    """Work may wait for what the process does next. So nothing of it may wait for the work."""
+    two = workers[1]
+    one = Worker(machine, COOPERATE="1", SIM_SCHEDULE="threaded")
+    try:
+        one.do(f"sys.path.insert(0, {str(DRIVER)!r})")
+        one.take("a", 100)
+        one.do("kept.update(stuck=__import__('driver').Stuck(0, at_once=False))")
+        one.do("setattr(kept['stuck'], 'handle', 0) or kept['stuck'].hold()")
+        one.do("kept['stuck'].fill(kept['a'].ptr, 7, 100 << 20)")
+        one.give("a")
+        two.begin("kept.update(a=glake.empty(200 << 20))")
+        time.sleep(0.5)  # it asks, and the work is waited for
+        one.do("__import__('threading').Timer(2, kept['stuck'].release).start()")
+        began = time.monotonic()
+        one.take("b", 120)
+        assert time.monotonic() - began < 1
+        assert "OutOfMemory" in str(eval(two.line()))
+        one.give("b")
+        assert two.take("a", 200) is None
+        assert one.stat("glake.gave_neighbours_bytes") >= 44 * MIB
+    finally:
+        one.end()
+
+
 def test_those_who_end_at_any_moment(machine: str, workers: list[Worker]) -> None:
     three = workers[2]
     for turn in range(8):
@@ -241,23 +416,41 @@ def test_what_is_no_question_changes_nothing(workers: list[Worker]) -> None:
         assert two.take("a", 150) is None  # the silent one is given a second
 
 
-def test_a_socket_that_lies(machine: str, workers: list[Worker]) -> None:
-    """Anybody can listen under such a name. What it says is worth nothing."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as liar:
-        liar.bind(f"\0glake-give-back-{os.geteuid()}-1-1")
-        liar.listen()
-        liar.settimeout(10)
-        workers[0].take("a", 200)
-        workers[1].begin("kept.update(a=glake.empty(100 << 20))")
-        for _ in range(4):  # it is asked again as long as it gives something
-            try:
-                asked, _ = liar.accept()
-            except TimeoutError:
-                break
+def lies(liar: socket.socket) -> None:
+    """Says to each that asks that it gave more memory than there is. Ends with the socket."""
+    with contextlib.suppress(OSError):
+        while True:
+            asked, _ = liar.accept()
             with asked:
                 asked.recv(64)
-                asked.send(struct.pack("<IIQ", 0x676C6B31, 1, 1 << 60))
-        assert "OutOfMemory" in eval(workers[1].line())
+                asked.send(struct.pack("<IIQ", 0x676C6B31, 1, 1 << 63))
+
+
+@pytest.mark.parametrize("liars", [1, 3])
+def test_sockets_that_lie(workers: list[Worker], liars: int) -> None:
+    """Anybody can listen under such a name. Whoever gave in vain is asked after the others."""
+    one, two, three = workers
+    with contextlib.ExitStack() as opened:
+        for number in range(liars):
+            liar = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            liar.bind(f"\0glake-give-back-{os.geteuid()}-1-{number}")
+            liar.listen()
+            threading.Thread(target=lies, args=(liar,), daemon=True).start()
+            opened.callback(liar.shutdown, socket.SHUT_RDWR)
+        one.take("a", 150)
+        assert "OutOfMemory" in str(two.take("a", 150))
+        one.give("a")
+        if liars == 1:
+            for _ in range(3):
+                assert two.take("a", 200) is None
+                two.give("a")
+                two.do("_C.empty_cache(0)")
+                holds_idle(one, 150)
+        # Sums of what liars say stay sums of what a GPU has.
+        assert two.stat("glake.neighbours_gave_bytes") <= 20 * 256 * MIB
+    two.do("_C.empty_cache(0)")
+    holds_idle(three, 60)
+    assert two.take("b", 100) is None
 
 
 def test_it_ends_with_the_process_and_with_a_shutdown(workers: list[Worker]) -> None:
@@ -273,6 +466,20 @@ def test_it_ends_with_the_process_and_with_a_shutdown(workers: list[Worker]) -> 
     one.begin("sys.exit()")
     assert one.process.wait(30) == 0
     assert places(one) == []
+
+
+def test_a_refused_shutdown_leaves_the_cooperation(workers: list[Worker]) -> None:
+    one, two, _ = workers
+    two.take("shared", 2)
+    text = two.do("kept.update(text=glake.share(kept['shared'].ptr)) or kept['text']")
+    assert one.do(f"kept.update(opened=glake.open_shared({text!r}))") is None
+    holds_idle(one, 150)
+    told = str(one.do("_C.shutdown()"))
+    assert "InvalidArgument" in told and "blocks of other processes are open" in told
+    assert len(places(one)) == 1
+    assert two.take("a", 200) is None  # it gives
+    two.give("a")
+    assert one.take("a", 200) is None  # and it asks
 
 
 def test_a_fork_leaves_the_parent_in_its_place(workers: list[Worker]) -> None:

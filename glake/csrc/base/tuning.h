@@ -145,11 +145,12 @@ struct Tuning {
   static constexpr size_t kIpcBatch = 32;
 
   // Memory that other processes give back: how long a process that is short waits for all of them,
-  // how long at least for each, how long one that gives waits for a question, in ms, and how often
-  // a request is tried again. A process that runs out of memory has nothing better to do, but one
-  // that is stopped never answers. Guesses.
+  // how long at least for each, when it asks no more of them, how long one that gives waits for a
+  // question, in ms, and how often a request is tried again. A process that runs out of memory has
+  // nothing better to do, but one that is stopped never answers. Guesses.
   static constexpr int kNeighbourPatienceMs = 5000;
-  static constexpr int kNeighbourLeastMs = 1000;
+  static constexpr int kNeighbourLeastMs = 250;
+  static constexpr int kNeighbourMostMs = 10000;
   static constexpr int kNeighbourReadMs = 1000;
   static constexpr int kNeighbourTries = 3;
 

@@ -14,7 +14,10 @@ class Neighbours {
   struct Answer {
     uint64_t asked = 0;   // processes
     uint64_t silent = 0;  // those of them that did not answer in time
+    uint64_t late = 0;    // those of the silent ones that may still be at work on it
+    uint64_t left = 0;    // processes that were not asked, because the others took all the time
     Bytes given = 0;
+    std::string hindrance;  // why some could not be asked; "": nothing hindered
   };
 
   virtual ~Neighbours() = default;
@@ -38,6 +41,7 @@ class Neighbours {
  private:
   // Whether another attempt makes sense. Throws the error with a line about what others gave.
   static bool give_hope(Device& device, const Error& error, int tries);
+  static std::string text(const Answer& answer, Bytes missing);
 };
 
 }  // namespace glake

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "driver/device_scope.h"
 #include "heap/contiguous_blocks.h"
 #include "heap/frees.h"
 #include "heap/mapping_turn.h"
@@ -41,25 +42,33 @@ void Reclaim::claim_outside(int64_t bytes) {
 }
 
 Granules Reclaim::give_some(Granules want) {
+  std::vector<EventId> work;
+  const Granules given = give_now(want, &work);
+  if (!(given < want)) return given;
+  {
+    // No lock is held. The work may last long, and may wait for what other threads do next.
+    DeviceScope scope(device_.driver, device_.number);
+    if (!scope.status().ok()) return given;
+    for (const EventId mark : work) device_.driver.wait_host(mark);
+  }
+  return given + give_now(want - given, nullptr);
+}
+
+Granules Reclaim::give_now(Granules want, std::vector<EventId>* work) {
   MappingTurn turn(device_);
   HotGuard hot(device_.hot);
+  device_.clock.poll();
   const Granules before = device_.memory.physical();
   auto given = [&] {
     device_.settle(hot);
     return before - std::min(before, device_.memory.physical());
   };
-  auto trim = [&] {
-    ContiguousBlocks(device_).trim(hot);
-    for (Heap* heap : device_.heaps.started()) {
-      if (given() < want && heap->gives_back()) Trim(*heap).shrink(want - given(), hot);
-    }
-  };
-  trim();
-  if (given() < want) {
-    device_.wait_for_marks(hot);
-    trim();
+  ContiguousBlocks(device_).trim(hot);
+  for (Heap* heap : device_.heaps.started()) {
+    if (given() < want && heap->gives_back()) Trim(*heap).shrink(want - given(), hot);
   }
   Pools(device_).end_unused();
+  if (work != nullptr && given() < want) *work = device_.clock.last_marks();
   return given();
 }
 

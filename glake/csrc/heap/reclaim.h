@@ -2,6 +2,8 @@
 // lock.
 #pragma once
 
+#include <vector>
+
 #include "heap/device.h"
 
 namespace glake {
@@ -33,6 +35,9 @@ class Reclaim {
   Granules kept_mapped();
 
  private:
+  // Gives back up to `want` that no work uses. `work`: if it is less, the last marks of the work
+  // under way.
+  Granules give_now(Granules want, std::vector<EventId>* work);
   // Trims the device's own heap and the pools that nobody uses.
   void trim_heaps(bool synced, HotGuard& hot);
 

@@ -75,8 +75,8 @@ void GiveBackServer::answer(const IpcFd& socket) {
   GiveBackRequest request;
   if (!ipc_wait(socket, Tuning::kNeighbourReadMs) ||
       ipc_receive(socket, &request, sizeof request, nullptr) != IpcIo::kDone ||
-      request.magic != kIpcMagic) {
-    return;
+      request.magic != kIpcMagic || ipc_hung_up(socket)) {
+    return;  // one that waits no longer, as this process was stopped or busy, gets nothing
   }
   GiveBackReply reply;
   bool uses_gpu = false;

@@ -127,13 +127,19 @@ IpcFd ipc_connect(IpcService service, IpcPlace place, int patience_ms) {
   do {
     result = connect(made.get(), reinterpret_cast<sockaddr*>(&address), length);
   } while (result != 0 && errno == EINTR);
-  if (result != 0) made.reset();
+  if (result != 0) {
+    const int error = errno;
+    made.reset();
+    errno = error;
+  }
   return made;
 }
 
-std::vector<IpcPlace> ipc_places(IpcService service) {
+std::vector<IpcPlace> ipc_places(IpcService service, int* error) {
   std::vector<IpcPlace> places;
+  errno = 0;
   std::ifstream table("/proc/net/unix");
+  *error = table.is_open() ? 0 : errno;
   const std::string begin = "@" + prefix_of(service);  // the system shows the NUL as @
   for (std::string line; std::getline(table, line);) {
     // Number, references, protocol, flags, type, state, inode, name.
@@ -148,6 +154,11 @@ std::vector<IpcPlace> ipc_places(IpcService service) {
     if (numbers >> place.pid >> dash >> place.name && dash == '-') places.push_back(place);
   }
   return places;
+}
+
+bool ipc_hung_up(const IpcFd& socket) {
+  pollfd watched{socket.get(), 0, 0};
+  return poll(&watched, 1, 0) == 1 && (watched.revents & (POLLHUP | POLLERR)) != 0;
 }
 
 bool ipc_same_user(const IpcFd& socket) {

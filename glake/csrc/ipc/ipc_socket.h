@@ -47,12 +47,16 @@ enum class IpcService { kShare, kGiveBack };
 struct IpcPlace {
   uint64_t pid = 0, name = 0;
 };
-// The listening socket of this process, or a connection to another process; empty on failure.
+// The listening socket of this process, or a connection to another process; empty on failure, which
+// errno explains.
 IpcFd ipc_listen(IpcService service, IpcPlace place);
 IpcFd ipc_connect(IpcService service, IpcPlace place, int patience_ms);
 // All listening sockets of this user with names of that service. Other users may have made some of
-// them. Empty if the system does not tell (no /proc).
-std::vector<IpcPlace> ipc_places(IpcService service);
+// them. `error`: the errno that says why the system does not list them (no /proc, no descriptor),
+// or 0.
+std::vector<IpcPlace> ipc_places(IpcService service, int* error);
+// Whether the other end has closed the connection.
+bool ipc_hung_up(const IpcFd& socket);
 // True if the process at the other end runs as this one's user.
 bool ipc_same_user(const IpcFd& socket);
 // Fills in bytes that nobody can guess. False if the system has none.

@@ -315,11 +315,13 @@ void Process::shutdown() {
                                             counted(pins, "pin") +
                                             "; glake_unpin() them before glake_shutdown()");
   }
-  neighbours_.reset();
   if (ipc_ != nullptr) ipc_->close();
   if (host_ != nullptr) host_->close();
   ipc_.reset();
   host_.reset();
+  // From here on each thread opens its caches anew, and with them the cooperation, if a device
+  // refuses to close.
+  neighbours_.reset();
   // The generation rises even if a device below refuses to close, because the caches of devices
   // that were closed before it are gone.
   ++generation_;
