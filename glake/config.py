@@ -392,7 +392,9 @@ class Config:
         "none", Modes(DEBUG_MODES), f"none, or a comma list of {', '.join(DEBUG_MODES)}",
         "find writes outside blocks and after a free (docs/debugging.md)",
     )  # fmt: skip
-    trace: str | None = _option("", PATH, "a path", "record every allocation and free in this file")
+    trace: str | None = _option(
+        "", PATH, "a path", "record every allocation and free in this file; %p in it: process id"
+    )  # fmt: skip
     sim_preset: str | None = _option(
         "", PATH, "a name in the platforms file",
         f"platform to simulate (default: {DEFAULT_PRESET})", _SIM,

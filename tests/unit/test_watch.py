@@ -98,6 +98,28 @@ def test_a_trace_goes_on_after_a_shutdown(tmp_path: Path) -> None:
     assert lines[2:] == ["a 0 1000 0", "f 0", "a 1 1000 0", "f 1"]
 
 
+def test_two_processes_do_not_write_one_trace(tmp_path: Path) -> None:
+    """As with an option that a child inherits. The first trace stays whole."""
+    path = tmp_path / "trace"
+    done = run("trace_of_two.py", GLAKE_TRACE=str(path))
+    assert done.returncode == 0, done.stderr
+    lines = path.read_text().splitlines()
+    assert lines[2:] == ["a 0 1000 0", "a 1 2000 0", "f 1", "f 0"]
+    told = [line for line in done.stderr.splitlines() if "another process writes" in line]
+    assert len(told) == 1 and f"the trace {path}, so this one cannot" in told[0]
+    assert "%p in the name" in told[0]
+    assert "record_trace: FileFailed: another process writes the trace" in done.stdout
+
+
+def test_each_process_has_a_trace_of_its_own(tmp_path: Path) -> None:
+    done = run("trace_of_two.py", GLAKE_TRACE=str(tmp_path / "%p-%p.trace"))
+    assert done.returncode == 0 and "another process" not in done.stderr, done.stderr
+    (parent, child) = (int(line.split()[1]) for line in done.stdout.splitlines()[-2:])
+    for process, sizes in ((parent, ["1000", "2000"]), (child, ["5000"])):
+        lines = (tmp_path / f"{process}-{process}.trace").read_text().splitlines()
+        assert [line.split()[2] for line in lines if line[0] == "a"] == sizes
+
+
 @pytest.mark.parametrize("command", [["trace", "info"], ["replay"], ["info"]])
 def test_a_command_leaves_a_trace_as_it_is(tmp_path: Path, command: list[str]) -> None:
     """The option may be set still when a command reads the trace."""

@@ -1,5 +1,6 @@
 #include "watch/trace_writer.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,6 +17,19 @@ namespace {
 
 constexpr size_t kMaxTag = 1024;
 
+std::string with_process(std::string path) {
+  const std::string id = std::to_string(getpid());
+  for (size_t at = 0; (at = path.find("%p", at)) != std::string::npos; at += id.size()) {
+    path.replace(at, 2, id);
+  }
+  return path;
+}
+
+std::string taken_text(const std::string& path) {
+  return "another process writes the trace " + path +
+         ", so this one cannot: name a file for each process (%p in the name is its id)";
+}
+
 // In the format a tag has no blanks, and only printable characters.
 std::string as_tag(const char* text) {
   return printable(std::string(text, strnlen(text, kMaxTag)), ' ');
@@ -25,15 +39,36 @@ std::string as_tag(const char* text) {
 
 void TraceWriter::print(const char* pattern, ...) {
   if (begins_) empty_file();
+  if (taken_) return;
   va_list values;
   va_start(values, pattern);
   if (std::vfprintf(file_, pattern, values) < 0 && failure_ == 0) failure_ = errno;
   va_end(values);
 }
 
-// Empties the file.
+// False if another process writes the file. A forked child has no such lock, because it writes no
+// trace. Where the file system has no locks, nobody is refused.
+bool TraceWriter::lock_file() {
+  struct flock whole{};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  if (fcntl(fileno(file_), F_SETLK, &whole) == 0) return true;
+  taken_ = errno == EACCES || errno == EAGAIN;
+  return !taken_;
+}
+
+// The same. An allocation that begins a trace cannot fail for that, so the refusal is printed at
+// once, and is an error when the trace ends.
+bool TraceWriter::may_write() {
+  if (lock_file()) return true;
+  failure_ = EAGAIN;
+  std::fprintf(stderr, "glake: %s\n", taken_text(path_).c_str());
+  return false;
+}
+
 void TraceWriter::empty_file() {
   begins_ = false;
+  if (!may_write()) return;
   struct stat found{};
   const int fd = fileno(file_);
   const bool file = fstat(fd, &found) == 0 && S_ISREG(found.st_mode);  // and no pipe
@@ -41,7 +76,8 @@ void TraceWriter::empty_file() {
   print("# format: a ID BYTES STREAM [TAG] | f ID | r ID STREAM | s STEP\n# recorder: glake\n");
 }
 
-void TraceWriter::start(const std::string& path, Begin begin) {
+void TraceWriter::start(const std::string& name, Begin begin) {
+  const std::string path = with_process(name);
   std::lock_guard<std::mutex> guard(mutex_);
   file_ = std::fopen(path.c_str(), "ae");
   if (file_ == nullptr) {
@@ -50,21 +86,33 @@ void TraceWriter::start(const std::string& path, Begin begin) {
   }
   path_ = path;
   failure_ = 0;
+  taken_ = false;
+  if (begin == Begin::kNow && !lock_file()) {
+    std::fclose(std::exchange(file_, nullptr));
+    throw Error(GLAKE_INVALID_OPTION, taken_text(path));
+  }
   ids_.clear();
   streams_ = {{0, 0}};
   auto known = begin == Begin::kNow ? stopped_.end() : stopped_.find(path);
   next_ = known != stopped_.end() ? known->second : Numbers{};
   begins_ = known == stopped_.end();
-  if (begin == Begin::kNow) empty_file();
+  if (begin == Begin::kNow) {
+    empty_file();
+  } else if (!begins_) {
+    may_write();
+  }
 }
 
 void TraceWriter::stop() {
   std::lock_guard<std::mutex> guard(mutex_);
   if (file_ == nullptr) return;
   struct stat found{};
-  if (begins_ && fstat(fileno(file_), &found) == 0 && found.st_size == 0) empty_file();
+  const bool empty = fstat(fileno(file_), &found) == 0 && found.st_size == 0;
+  if (begins_ && empty && lock_file()) empty_file();
+  if (begins_) taken_ = false;  // nothing of it was to be written
   if (!begins_) stopped_[path_] = next_;
   if (std::fclose(std::exchange(file_, nullptr)) != 0 && failure_ == 0) failure_ = errno;
+  if (taken_) throw Error(GLAKE_FILE_FAILED, taken_text(path_));
   if (failure_ == 0) return;
   throw Error(GLAKE_FILE_FAILED, "the trace " + path_ +
                                      " is not whole: " + std::strerror(failure_) +

@@ -20,8 +20,9 @@ class TraceWriter {
     // an earlier trace as it is, and one that goes on after a shutdown continues its own.
     kFirstEvent,
   };
-  // Throws Error if the file cannot be written. No trace may be in progress.
-  void start(const std::string& path, Begin begin);
+  // Throws Error if the file cannot be written, or if it is to be emptied now and another process
+  // writes it. `%p` in the path is this process's id. No trace may be in progress.
+  void start(const std::string& name, Begin begin);
   // Throws Error if the file is not whole, since a write to it has failed. The trace ends all the
   // same.
   void stop();
@@ -42,12 +43,15 @@ class TraceWriter {
   unsigned stream_number(StreamHandle stream);
   bool writes() const { return file_ != nullptr && failure_ == 0; }
   void empty_file();
+  bool lock_file();
+  bool may_write();
   __attribute__((format(printf, 2, 3))) void print(const char* pattern, ...);
 
   std::mutex mutex_;
   std::FILE* file_ = nullptr;
   std::string path_;
   int failure_ = 0;      // errno of the first write that failed; nothing is written after it
+  bool taken_ = false;   // the failure: another process writes the file
   bool begins_ = false;  // the file is emptied at the first event
   Numbers next_;
   std::unordered_map<std::string, Numbers> stopped_;  // traces of this process, by path
