@@ -5,6 +5,7 @@ GLAKE_DRIVER=sim GLAKE_SIM_MACHINE=example python examples/deduplicate.py
 
 import ctypes
 import multiprocessing
+import os
 
 import glake
 
@@ -14,24 +15,23 @@ SIZE = 8 << 20
 def load() -> dict[str, glake.Buffer]:
     """Equal weights in each process."""
     weights = {f"layer{index}": glake.empty(SIZE) for index in range(4)}
-    for name, buffer in weights.items():
-        # On a GPU copies would do this. Only simulated memory has host addresses.
+    for name, buffer in weights.items():  # on a GPU by copies, as it has no host addresses
         ctypes.memset(buffer.ptr, ord(name[-1]), SIZE)
     return weights
 
 
 def child() -> None:
     """Finds the parent's weights, and makes its own private again to write them."""
-    weights = load()
-    shared = glake.deduplicate(weights)
+    shared = glake.deduplicate(weights := load())
     print(f"the child: {shared.found_bytes >> 20} MiB found, {shared.given_back_bytes >> 20} freed")
     shared.close()
     ctypes.memset(weights["layer0"].ptr, 0, SIZE)
 
 
 if __name__ == "__main__":
-    weights = load()
-    shared = glake.deduplicate(weights)
+    if "GLAKE_SIM_MACHINE" not in os.environ:
+        raise SystemExit("both processes need one simulated machine: " + __doc__.splitlines()[2])
+    shared = glake.deduplicate(weights := load())
     process = multiprocessing.get_context("spawn").Process(target=child)
     process.start()
     process.join()

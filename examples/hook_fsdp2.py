@@ -3,10 +3,16 @@
 GLAKE_ALLOCATOR=1 GLAKE_DRIVER=sim GLAKE_INTEGRATIONS=fsdp2 python examples/hook_fsdp2.py
 """
 
+import os
+import sys
+
 import torch
 from torch.distributed.fsdp import fully_shard
 
 import glake
+
+if "fsdp2" not in os.environ.get("GLAKE_INTEGRATIONS", ""):
+    sys.exit("the hook must be named: " + __doc__.splitlines()[2])
 
 store = torch.distributed.HashStore()
 torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)

@@ -5,8 +5,13 @@ GLAKE_DRIVER=sim GLAKE_SIM_MACHINE=example python examples/share_between_process
 
 import ctypes
 import multiprocessing
+import os
+import sys
 
 import glake
+
+if "GLAKE_SIM_MACHINE" not in os.environ:
+    sys.exit("both processes need one simulated machine: " + __doc__.splitlines()[2])
 
 SIZE = 4 << 20
 

@@ -175,6 +175,11 @@ def _undo(result: Deduplicated, error: BaseException) -> None:
         error.begun = result
 
 
+def is_shared(address: int) -> bool:
+    """Whether the address is in a shard that this process has mapped."""
+    return _shelf.contains(address)
+
+
 def totals() -> dict[str, int]:
     """What this process has mapped now, and what it has shared since its start."""
     return {"mapped_bytes": _shelf.bytes(), "shards": _shelf.count(), **_totals}

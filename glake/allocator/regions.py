@@ -256,9 +256,17 @@ def _devices(name: str, device: Device | None) -> list[Region]:
             raise InvalidDevice(f"device {device!r}: there are {count}, numbered from 0")
         found = [at for at in found if at.device == number]
     if not found:
+        from glake.allocator import deduplication
+
         where = "any device" if number is None else f"cuda:{number}"
-        raise InvalidArgument(
+        said = (
             f"region {name!r} has no memory on {where}: allocate in it first "
             f"(with glake.region({name!r}))"
         )
+        if deduplication.totals()["shards"]:
+            said += (
+                ". Weights that glake.deduplicate() has moved into shards are in no region, and "
+                "other processes may use them"
+            )
+        raise InvalidArgument(said)
     return found

@@ -7,15 +7,17 @@ glake.errors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 from glake.allocator.contexts import ThreadSetting, reusable
 from glake.arguments import address, device_number, text, word
+from glake.errors import InvalidPointer
 
 if TYPE_CHECKING:
     from glake.typing import Device
 
+_T = TypeVar("_T")
 _KINDS = {"stitched": 0, "vmm": 1, "legacy": 2}
 
 
@@ -23,6 +25,22 @@ def _put_kind(kind: int) -> int:
     from glake import _C
 
     return _C.set_kind(kind)
+
+
+def _of_block(call: Callable[[int], _T], ptr: int) -> _T:
+    """The result of a call of the core for the block at `ptr`. An error says what is there else."""
+    from glake.allocator import deduplication
+
+    try:
+        return call(address(ptr))
+    except InvalidPointer as error:
+        if not deduplication.is_shared(ptr):
+            raise
+        raise InvalidPointer(
+            f"{ptr:#x} is a weight in a shard that glake.deduplicate() has made, and no block: "
+            "other processes find it by glake.deduplicate(), and nothing moves it. The result's "
+            "close() gives the weight a block of its own again"
+        ) from error
 
 
 _kinds = ThreadSetting("kind of memory", _put_kind)
@@ -77,7 +95,7 @@ def pin(ptr: int) -> Pin:
     """
     from glake import _C
 
-    _C.pin(address(ptr))
+    _of_block(_C.pin, ptr)
     return Pin(ptr)
 
 
@@ -113,7 +131,7 @@ def share(ptr: int) -> str:
     """
     from glake import _C
 
-    return _C.ipc_share(address(ptr))
+    return _of_block(_C.ipc_share, ptr)
 
 
 def open_shared(handle: str, device: Device = 0) -> tuple[int, int]:

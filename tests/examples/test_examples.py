@@ -5,7 +5,9 @@ other packages run by FRAMEWORKS_PYTHON and VLLM_PYTHON, as in tests/frameworks.
 """
 
 import os
+import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,21 @@ def test_example(name: str, jit_dir: Path, tmp_path: Path) -> None:
     # A registry of its own, too.
     variables = {"GLAKE_SIM_MACHINE": machine, "XDG_RUNTIME_DIR": str(tmp_path)} if joined else {}
     assert HERE[name] in output(name, GLAKE_JIT_DIR=str(jit_dir), **variables)
+
+
+@pytest.mark.parametrize(
+    "name", ["deduplicate", "hook_fsdp2", "library_import", "share_between_processes"]
+)
+def test_an_example_without_its_variables_says_how_to_run_it(name: str, jit_dir: Path) -> None:
+    clean = {each: value for each, value in os.environ.items() if each[:6] != "GLAKE_"}
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / f"{name}.py"],
+        env={**clean, "GLAKE_JIT_DIR": str(jit_dir), "GLAKE_DRIVER": "sim"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert re.search(rf": GLAKE_\w+=.* python examples/{name}\.py$", done.stderr.strip())
 
 
 @pytest.mark.parametrize("name", sorted(CUDA))

@@ -124,6 +124,19 @@ def test_shared_weights_cannot_be_written(start: Any) -> None:
         assert read_only and "DLPack 1.0" in text
 
 
+def test_texts_name_what_a_shared_weight_is(start: Any) -> None:
+    process = start()
+    process.ask("load_in_region", "model")
+    assert process.ask("share")["shards"] == 1
+    pin, share, pause = process.ask("as_a_block", "model")
+    for text in (pin, share):
+        assert text.startswith("InvalidPointer: 0x") and "in a shard" in text
+    assert "region 'model' has no memory" in pause and "moved into shards" in pause
+    process.ask("undo")
+    pin, share, pause = process.ask("as_a_block", "model")
+    assert pin == share == "" and "shards" not in pause  # private now, and outside the region
+
+
 def test_weights_are_private_after_close(start: Any) -> None:
     first, second = both(start)
     first.ask("undo")

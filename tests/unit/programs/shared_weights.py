@@ -58,6 +58,28 @@ def load(prefix: str = "", count: int = 3, nbytes: int = 3 * MIB + 512, device: 
         put(buffer, 0, head * (nbytes // len(head)))
 
 
+def load_in_region(name: str) -> None:
+    with glake.region(name):
+        load()
+
+
+def as_a_block(region: str) -> list[str]:
+    """The errors of calls that take a weight's block, and of a pause of their region."""
+    address = weights["layer0"].ptr
+    told = []
+    for call in (
+        lambda: glake.pin(address).__exit__(),
+        lambda: glake.share(address),
+        lambda: glake.pause(region) and glake.resume(region),
+    ):
+        try:
+            call()
+            told.append("")
+        except GlakeError as error:
+            told.append(f"{type(error).__name__}: {error}")
+    return told
+
+
 def change(name: str, offset: int, value: int) -> None:
     put(weights[name], offset, bytes([value]))
 
@@ -148,6 +170,8 @@ def violations() -> list[str]:
 def main() -> None:
     commands = (
         load,
+        load_in_region,
+        as_a_block,
         change,
         share,
         intact,
