@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from glake import integrations
+from glake import _C, integrations
 from glake.allocator import torch as allocator
 from glake.allocator.virtual import VirtualBuffer
 from glake.arguments import flag, size
@@ -87,7 +88,17 @@ def read(additional: object) -> Options | None:
         None if headroom is None else size("headroom", headroom),
         to == "driver",
     )
-    return made if flag("elastic_kv", asked.get("elastic_kv", False)) else None
+    if not flag("elastic_kv", asked.get("elastic_kv", False)):
+        return None
+    if any(each["name"] == "cooperate" and each["value"] == "1" for each in _C.options()):
+        warnings.warn(
+            "GLAKE_COOPERATE=1 gives the headroom of an engine with an elastic KV cache to other "
+            "processes that run out, and an engine whose step runs out ends: leave it off, and "
+            'share memory by "give_back": "driver"',
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return made
 
 
 def register() -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+import types
+import warnings
 from pathlib import Path
 
 import pytest
+
+from glake.integrations import vllm_elastic
 
 STORED = Path(__file__).resolve().parent / "stored"
 
@@ -50,3 +54,16 @@ RELIED_ON = {
     "FreeKVCacheBlockQueue.prepend_n": "self, blocks",
     "FreeKVCacheBlockQueue.get_all_free_blocks": "self",
 }
+
+
+def test_a_job_that_cooperates_is_warned(monkeypatch):
+    """Its headroom would go to other processes."""
+    asked = {"glake": {"elastic_kv": True}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert vllm_elastic.read(asked) is not None
+    options = [{"name": "cooperate", "value": "1"}]
+    monkeypatch.setattr(vllm_elastic, "_C", types.SimpleNamespace(options=lambda: options))
+    assert vllm_elastic.read({"glake": {"elastic_kv": False}}) is None
+    with pytest.warns(RuntimeWarning, match="headroom of an engine"):
+        assert vllm_elastic.read(asked) is not None
