@@ -6,69 +6,105 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "base/tuning.h"
 #include "ipc/ipc_thread.h"
 
 namespace glake {
 
+namespace {
+
+constexpr uint64_t kLowerHalf = 0xffffffff;
+
+Error refused() {
+  return Error(GLAKE_INTERNAL,
+               "option cooperate: the system refuses a socket for other processes: errno " +
+                   std::to_string(errno) + " (is the limit of open files reached?)");
+}
+
+// The upper half of the names of a GPU's sockets (FNV-1a).
+uint64_t upper_half(const DeviceUuid& gpu) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const auto byte : gpu) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
+  return hash & ~kLowerHalf;
+}
+
+}  // namespace
+
 void GiveBackServer::start() {
   wake_ = IpcFd::open([] { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
   place_.pid = static_cast<uint64_t>(getpid());
-  if (wake_ && ipc_random(&place_.name, sizeof place_.name)) {
-    listener_ = ipc_listen(IpcService::kGiveBack, place_);
-  }
-  if (!listener_) {
-    throw Error(GLAKE_INTERNAL,
-                "option cooperate: the system refuses a socket for other processes: errno " +
-                    std::to_string(errno) + " (is the limit of open files reached?)");
-  }
-  try {
-    thread_ = ipc_thread("glake-give-back", [this] { run(); });
-  } catch (const Error&) {
-    listener_.reset();
-    throw;
-  }
+  if (!wake_ || !ipc_random(&place_.name, sizeof place_.name)) throw refused();
+  place_.name &= kLowerHalf;
+  thread_ = ipc_thread("glake-give-back", [this] { run(); });
 }
 
 void GiveBackServer::stop() {
   if (!thread_.joinable()) return;
+  ends_ = true;
   eventfd_write(wake_.get(), 1);
   thread_.join();
-  listener_.reset();
+  listeners_.clear();
   wake_.reset();
 }
 
 void GiveBackServer::serve(DeviceAllocator& device) {
+  DeviceUuid gpu{};
+  // A driver that does not name its GPUs gives zeros. Then nobody asks.
+  if (!driver_.uuid(device.number(), &gpu).ok()) gpu = {};
+  const IpcPlace place{place_.pid, place_.name | upper_half(gpu)};
   std::lock_guard<std::mutex> guard(mutex_);
+  bool listens = false;
+  for (const Listener& each : listeners_) listens = listens || each.place.name == place.name;
+  if (!listens) {
+    IpcFd socket = ipc_listen(IpcService::kGiveBack, place);
+    if (!socket) throw refused();
+    listeners_.push_back({place, std::move(socket)});
+  }
   devices_.push_back(&device);
+  eventfd_write(wake_.get(), 1);
 }
 
 bool GiveBackServer::is_mine(const IpcPlace& place) const {
-  return place.pid == place_.pid && place.name == place_.name;
+  return place.pid == place_.pid && (place.name & kLowerHalf) == place_.name;
+}
+
+bool GiveBackServer::may_use(const IpcPlace& place, const DeviceUuid& gpu) {
+  return (place.name & ~kLowerHalf) == upper_half(gpu);
 }
 
 // No exception may leave the thread. If one is thrown (no host memory left), nobody is served any
-// more, and those who ask are told so by the closed socket.
+// more, and those who ask are told so by the closed sockets.
 void GiveBackServer::run() {
   try {
-    for (;;) {
-      pollfd watched[] = {{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
-      if (poll(watched, 2, -1) < 0 && errno != EINTR) break;
-      if (watched[0].revents != 0) break;
-      if (watched[1].revents == 0) continue;
-      const IpcFd socket = IpcFd::open([this] {
-        return accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-      });
-      if (socket) {
-        if (ipc_same_user(socket)) answer(socket);
-      } else if (errno == EMFILE || errno == ENFILE) {
-        poll(watched, 1, Tuning::kIpcRetryMs);  // until there is a descriptor again
+    while (!ends_) {
+      std::vector<pollfd> watched{{wake_.get(), POLLIN, 0}};
+      {
+        std::lock_guard<std::mutex> guard(mutex_);
+        for (const Listener& each : listeners_) watched.push_back({each.socket.get(), POLLIN, 0});
+      }
+      if (poll(watched.data(), watched.size(), -1) < 0 && errno != EINTR) break;
+      eventfd_t woken = 0;
+      if (watched[0].revents != 0) eventfd_read(wake_.get(), &woken);
+      for (size_t i = 1; i < watched.size() && !ends_; ++i) {
+        if (watched[i].revents == 0 || accept_on(watched[i].fd)) continue;
+        poll(watched.data(), 1, Tuning::kIpcRetryMs);  // until there is a descriptor again
       }
     }
   } catch (...) {
-    shutdown(listener_.get(), SHUT_RDWR);
+    std::lock_guard<std::mutex> guard(mutex_);
+    for (const Listener& each : listeners_) shutdown(each.socket.get(), SHUT_RDWR);
   }
+}
+
+// False if there is no descriptor for the connection.
+bool GiveBackServer::accept_on(int listener) {
+  const IpcFd socket = IpcFd::open(
+      [&] { return accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); });
+  if (!socket) return errno != EMFILE && errno != ENFILE;
+  if (ipc_same_user(socket)) answer(socket);
+  return true;
 }
 
 void GiveBackServer::answer(const IpcFd& socket) {

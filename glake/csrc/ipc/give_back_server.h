@@ -1,8 +1,10 @@
 // The thread that gives this process's idle memory back to the driver when another process of the
-// same user runs out of memory on the same GPU. It is named "glake-give-back". One connection is
-// one question.
+// same user runs out of memory on the same GPU. It is named "glake-give-back". It listens by one
+// socket for each GPU, whose name tells which, so that nobody asks processes of other GPUs. One
+// connection is one question.
 #pragma once
 
+#include <atomic>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -35,20 +37,31 @@ class GiveBackServer {
   // Starts the thread. Throws Error(GLAKE_INTERNAL) if the system refuses.
   void start();
   void stop();
-  // The device is asked from now on, until stop().
+  // The device is asked from now on, until stop(). Throws Error(GLAKE_INTERNAL) if the system
+  // refuses a socket.
   void serve(DeviceAllocator& device);
   bool is_mine(const IpcPlace& place) const;
+  // Whether a process that listens there uses this GPU. (Two GPUs may have one hash.)
+  static bool may_use(const IpcPlace& place, const DeviceUuid& gpu);
 
  private:
+  struct Listener {
+    IpcPlace place;
+    IpcFd socket;
+  };
+
   void run();
+  bool accept_on(int listener);
   void answer(const IpcFd& socket);
   Bytes give(const GiveBackRequest& request, bool* uses_gpu);
 
   Driver& driver_;
   std::thread thread_;
-  IpcFd listener_, wake_;  // a write to wake_ ends the thread
-  IpcPlace place_;
-  std::mutex mutex_;  // guards devices_
+  IpcFd wake_;  // a write to it makes the thread look at what follows
+  std::atomic<bool> ends_{false};
+  IpcPlace place_;    // the name is random in its lower half, and has no GPU yet
+  std::mutex mutex_;  // guards what follows
+  std::vector<Listener> listeners_;
   std::vector<DeviceAllocator*> devices_;
 };
 

@@ -24,8 +24,8 @@ NeighbourProcesses::~NeighbourProcesses() {
 }
 
 void NeighbourProcesses::add(DeviceAllocator& device) {
-  devices_.push_back(&device);
   server_.serve(device);
+  devices_.push_back(&device);
   device.use_neighbours(this);
 }
 
@@ -38,7 +38,7 @@ Neighbours::Answer NeighbourProcesses::ask(int device, Bytes bytes) {
     return answer;
   }
   const Clock::time_point began = Clock::now();
-  const std::vector<Other> all = others(&answer);
+  const std::vector<Other> all = others(request.uuid, &answer);
   for (size_t i = 0; i < all.size() && answer.given < bytes; ++i) {
     using std::chrono::duration_cast;
     using std::chrono::milliseconds;
@@ -59,7 +59,8 @@ Neighbours::Answer NeighbourProcesses::ask(int device, Bytes bytes) {
 
 // Those that can be asked, in the order in which they are. What is known of ended ones is
 // forgotten.
-std::vector<NeighbourProcesses::Other> NeighbourProcesses::others(Answer* answer) {
+std::vector<NeighbourProcesses::Other> NeighbourProcesses::others(const DeviceUuid& gpu,
+                                                                  Answer* answer) {
   int error = 0;
   std::vector<Other> all;
   std::lock_guard<std::mutex> guard(mutex_);
@@ -67,8 +68,9 @@ std::vector<NeighbourProcesses::Other> NeighbourProcesses::others(Answer* answer
   for (const IpcPlace& place : ipc_places(IpcService::kGiveBack, &error)) {
     if (server_.is_mine(place)) continue;
     const auto known = known_.find({place.pid, place.name});
-    all.push_back({place, known == known_.end() ? Known{} : known->second});
     if (known != known_.end()) there.insert(*known);
+    if (!GiveBackServer::may_use(place, gpu)) continue;
+    all.push_back({place, known == known_.end() ? Known{} : known->second});
   }
   if (error != 0) answer->hindrance = "/proc/net/unix cannot be read: " + errno_text(error);
   if (error == 0) known_.swap(there);

@@ -42,7 +42,7 @@ class NeighbourProcesses : public Neighbours {
     Known known;
   };
 
-  std::vector<Other> others(Answer* answer);
+  std::vector<Other> others(const DeviceUuid& gpu, Answer* answer);
   void ask_one(const Other& other, const GiveBackRequest& request, int patience, Answer* answer);
   void note(const IpcPlace& place, Last last);
 
