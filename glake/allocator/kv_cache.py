@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from glake.allocator.kv_layout import Layout
 from glake.allocator.virtual import PAGE, VirtualBuffer
 from glake.arguments import count, word
 from glake.errors import GlakeError, InvalidArgument, InvalidPointer, OutOfMemory, WrongType
+from glake.transfer import completion_watcher
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from glake.typing import Device, Stream
 
 _LAYOUTS = ("tokens", "layers")
+_SETTLING_S = 0.001
 Span = tuple[int, int]
 """Offsets of pages in the buffer: of the first one, and of the end."""
 
@@ -673,15 +676,20 @@ class KVCache:
     @staticmethod
     def _end_copy(transfer: Transfer | None) -> None:
         """Waits until a copy writes no more, before others get the pages that it writes."""
+        if transfer is None:
+            return
         with contextlib.suppress(GlakeError):
-            if transfer is not None:
-                transfer.wait()
+            transfer.wait()
+        # Driver copies that were given up for others may still go on.
+        while completion_watcher.unsettled(transfer._ids):
+            time.sleep(_SETTLING_S)
 
     @staticmethod
     def _waited(transfer: Transfer) -> None:
         """Waits for a copy where no stream orders PyTorch's work after it."""
         if importlib.import_module("torch").version.cuda is None:
             transfer.wait()
+            KVCache._end_copy(transfer)
 
     def _copy(self, to: int, source: int, nbytes: int) -> None:
         """Copies bytes of the buffer, in the order of its stream."""
