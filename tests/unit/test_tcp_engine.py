@@ -19,6 +19,7 @@ import pytest
 
 from glake.errors import InvalidArgument, PackageMissing, PeerFailed, PeerRefused
 from glake.transfer.nodes import settings, tcp_format, tcp_server
+from glake.transfer.nodes.mooncake import Mooncake
 from glake.transfer.nodes.nixl import Nixl
 from glake.transfer.nodes.tcp import Tcp
 from glake.transfer.nodes.tcp_format import ANSWER, GREETING, MAGIC, READ, REFUSED, REQUEST
@@ -627,7 +628,8 @@ def test_which_engine_is_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert type(settings.backend_of(None)) is Nixl
     assert type(settings.backend_of("tcp")) is Tcp
     installed.remove("nixl")
-    assert settings.backend_of(None).name == "mooncake"
+    mooncake = settings.backend_of(None)
+    assert isinstance(mooncake, Mooncake) and mooncake._protocol == "rdma"
     installed.clear()
     with pytest.raises(PackageMissing, match=r'with RDMA .*glake\[nodes\].* or give backend="tcp"'):
         settings.backend_of(None)

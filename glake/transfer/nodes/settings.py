@@ -15,8 +15,9 @@ from glake.transfer.nodes.mooncake import Mooncake
 from glake.transfer.nodes.nixl import Nixl
 from glake.transfer.nodes.tcp import Tcp
 
-_OVER_RDMA: dict[str, type[Nixl] | type[Mooncake]] = {"nixl": Nixl, "mooncake": Mooncake}
-_BACKENDS: dict[str, type[Nixl] | type[Mooncake] | type[Tcp]] = {"tcp": Tcp, **_OVER_RDMA}
+_BACKENDS: dict[str, type[Nixl] | type[Mooncake] | type[Tcp]] = {
+    "tcp": Tcp, "nixl": Nixl, "mooncake": Mooncake,
+}  # fmt: skip
 _RDMA_DEVICES = "/sys/class/infiniband"  # also those of RoCE, iWARP and EFA
 
 
@@ -83,9 +84,10 @@ def backend_of(given: str | Backend | None) -> Backend:
     if given is None:
         if not has_rdma():
             return Tcp()
-        for kind in _OVER_RDMA.values():
-            if kind.present():
-                return kind()
+        if Nixl.present():
+            return Nixl()
+        if Mooncake.present():
+            return Mooncake(protocol="rdma")
         raise PackageMissing(
             "a Node on a machine with RDMA needs an engine that uses it, NIXL or Mooncake: pip "
             'install "glake[nodes]" (after the PyTorch you want), or pip install '
