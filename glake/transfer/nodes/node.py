@@ -18,6 +18,7 @@ from glake.errors import (
     BadMessage,
     GlakeError,
     InvalidArgument,
+    PeerFailed,
     PeerLost,
     PeerRefused,
     TransferClosed,
@@ -113,16 +114,18 @@ class Node:
         self._closed = False
         self._server, self._at = _listening(at)
         self._path = files.SocketFile(at.path) if at is not None and at.path else None
-        try:
+        with contextlib.ExitStack() as undo:  # what was begun, if the node does not start
+            undo.callback(self._unlisten)
             reached = settings.host_of(host, self._at)
             self._carrier = Carrier(engine, reached, block, several, self._counters)
-        except BaseException:
-            self._unlisten()
-            raise
-        self._fetching = _threads(several, "glake-node-fetch")
-        self._serving = _threads(several, "glake-node-serve")
-        if self._server is not None:
-            self._run(self._accept)
+            undo.callback(self._carrier.close)
+            self._fetching = _threads(several, "glake-node-fetch")
+            undo.callback(self._fetching.shutdown)
+            self._serving = _threads(several, "glake-node-serve")
+            undo.callback(self._serving.shutdown)
+            if self._server is not None:
+                self._run(self._accept)
+            undo.pop_all()
         atexit.register(self.close)
         _open.add(self)
 
@@ -424,7 +427,10 @@ os.register_at_fork(after_in_child=_forget)
 
 def _threads(count: int, name: str) -> ThreadPoolExecutor:
     made = ThreadPoolExecutor(count, thread_name_prefix=name)
-    made.submit(int)  # starts one thread: the system may refuse others later
+    try:
+        made.submit(int)  # starts one thread: the system may refuse others later
+    except RuntimeError as error:
+        raise PeerFailed(f"the node does not start: {error}") from None
     return made
 
 

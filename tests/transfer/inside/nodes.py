@@ -12,6 +12,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -566,6 +567,29 @@ def test_a_killed_node_is_gone_though_its_child_lives(doomed: Other, node: t.Nod
             node.connect(doomed.address, timeout=0.3)
     finally:
         os.kill(child, signal.SIGKILL)
+
+
+def test_a_node_that_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system has no thread left. Nothing of the node stays."""
+    path = tmp_path / "node"
+    made = []
+
+    def submit(pool: ThreadPoolExecutor, *_: Any) -> None:
+        made.append(pool)
+        if len(made) == 2:
+            raise RuntimeError("can't start new thread")
+
+    t.Node(**SETTINGS).close()  # opens what stays
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patched:
+        patched.setattr(ThreadPoolExecutor, "submit", submit)
+        with pytest.raises(errors.PeerFailed, match="does not start: can't start new thread"):
+            t.Node(**SETTINGS, listen=f"unix:{path}")
+    assert len(made) == 2 and not path.exists()
+    if BACKEND == "tcp":  # the others keep descriptors of their own
+        assert len(os.listdir("/proc/self/fd")) == before
+    with t.Node(**SETTINGS, listen=f"unix:{path}"):
+        pass
 
 
 def test_what_a_dead_node_has_left(tmp_path: Path) -> None:
