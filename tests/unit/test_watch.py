@@ -111,6 +111,12 @@ def test_two_processes_do_not_write_one_trace(tmp_path: Path) -> None:
     assert "record_trace: FileFailed: another process writes the trace" in done.stdout
 
 
+def test_a_device_may_have_several_writers() -> None:
+    done = run("trace_of_two.py", GLAKE_TRACE="/dev/null")
+    assert done.returncode == 0 and "another process" not in done.stderr, done.stderr
+    assert "record_trace: begun" in done.stdout
+
+
 def test_each_process_has_a_trace_of_its_own(tmp_path: Path) -> None:
     done = run("trace_of_two.py", GLAKE_TRACE=str(tmp_path / "%p-%p.trace"))
     assert done.returncode == 0 and "another process" not in done.stderr, done.stderr

@@ -17,6 +17,11 @@ namespace {
 
 constexpr size_t kMaxTag = 1024;
 
+bool regular(std::FILE* file) {
+  struct stat found{};
+  return fstat(fileno(file), &found) == 0 && S_ISREG(found.st_mode);
+}
+
 std::string with_process(std::string path) {
   const std::string id = std::to_string(getpid());
   for (size_t at = 0; (at = path.find("%p", at)) != std::string::npos; at += id.size()) {
@@ -47,8 +52,10 @@ void TraceWriter::print(const char* pattern, ...) {
 }
 
 // False if another process writes the file. A forked child has no such lock, because it writes no
-// trace. Where the file system has no locks, nobody is refused.
+// trace. Pipes and devices may have several writers, and where the file system has no locks, nobody
+// is refused.
 bool TraceWriter::lock_file() {
+  if (!regular(file_)) return true;
   struct flock whole{};
   whole.l_type = F_WRLCK;
   whole.l_whence = SEEK_SET;
@@ -69,9 +76,8 @@ bool TraceWriter::may_write() {
 void TraceWriter::empty_file() {
   begins_ = false;
   if (!may_write()) return;
-  struct stat found{};
   const int fd = fileno(file_);
-  const bool file = fstat(fd, &found) == 0 && S_ISREG(found.st_mode);  // and no pipe
+  const bool file = regular(file_);
   if (file && ftruncate(fd, 0) != 0) failure_ = errno;
   print("# format: a ID BYTES STREAM [TAG] | f ID | r ID STREAM | s STEP\n# recorder: glake\n");
 }
