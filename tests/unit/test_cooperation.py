@@ -414,10 +414,21 @@ def test_what_is_no_question_changes_nothing(workers: list[Worker]) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
             other.connect("\0" + name[1:])
             other.send(junk)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
-        silent.connect("\0" + name[1:])
-        assert one.reserved() == 200
-        assert two.take("a", 150) is None  # the silent one is given a second
+    assert one.reserved() == 200
+
+
+def test_connections_that_never_ask_delay_nobody(workers: list[Worker]) -> None:
+    one, two, _ = workers
+    holds_idle(one, 200)
+    (name,) = places(one)
+    with contextlib.ExitStack() as silent:
+        for _ in range(40):  # more than are kept
+            kind = socket.SOCK_SEQPACKET
+            other = silent.enter_context(socket.socket(socket.AF_UNIX, kind))
+            other.connect("\0" + name[1:])
+        began = time.monotonic()
+        assert two.take("a", 150) is None
+        assert time.monotonic() - began < 1  # each is waited for so long
 
 
 def lies(liar: socket.socket) -> None:

@@ -152,6 +152,7 @@ struct Tuning {
   static constexpr int kNeighbourLeastMs = 250;
   static constexpr int kNeighbourMostMs = 10000;
   static constexpr int kNeighbourReadMs = 1000;
+  static constexpr size_t kNeighbourAskers = 32;  // connections without a question, at most
   static constexpr int kNeighbourTries = 3;
 
   // How long a region that is given up sleeps between two questions whether a copy of its bytes has

@@ -77,40 +77,64 @@ bool GiveBackServer::may_use(const IpcPlace& place, const DeviceUuid& gpu) {
 // No exception may leave the thread. If one is thrown (no host memory left), nobody is served any
 // more, and those who ask are told so by the closed sockets.
 void GiveBackServer::run() {
+  std::vector<Asker> askers;  // the oldest first
   try {
-    while (!ends_) {
-      std::vector<pollfd> watched{{wake_.get(), POLLIN, 0}};
-      {
-        std::lock_guard<std::mutex> guard(mutex_);
-        for (const Listener& each : listeners_) watched.push_back({each.socket.get(), POLLIN, 0});
-      }
-      if (poll(watched.data(), watched.size(), -1) < 0 && errno != EINTR) break;
-      eventfd_t woken = 0;
-      if (watched[0].revents != 0) eventfd_read(wake_.get(), &woken);
-      for (size_t i = 1; i < watched.size() && !ends_; ++i) {
-        if (watched[i].revents == 0 || accept_on(watched[i].fd)) continue;
-        poll(watched.data(), 1, Tuning::kIpcRetryMs);  // until there is a descriptor again
-      }
-    }
+    while (!ends_) turn(&askers);
   } catch (...) {
     std::lock_guard<std::mutex> guard(mutex_);
     for (const Listener& each : listeners_) shutdown(each.socket.get(), SHUT_RDWR);
   }
 }
 
+// Waits for something to do, and does it. Connections without a question are waited for together,
+// so one that never asks delays nobody.
+void GiveBackServer::turn(std::vector<Asker>* askers) {
+  std::vector<pollfd> watched{{wake_.get(), POLLIN, 0}};
+  for (const Asker& each : *askers) watched.push_back({each.socket.get(), POLLIN, 0});
+  const size_t listeners = watched.size();
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    for (const Listener& each : listeners_) watched.push_back({each.socket.get(), POLLIN, 0});
+  }
+  if (poll(watched.data(), watched.size(), askers->empty() ? -1 : Tuning::kNeighbourReadMs) < 0) {
+    if (errno != EINTR) ends_ = true;
+    return;
+  }
+  eventfd_t woken = 0;
+  if (watched[0].revents != 0) eventfd_read(wake_.get(), &woken);
+  const Clock::time_point now = Clock::now();
+  std::vector<Asker> waiting;
+  for (size_t i = 0; i < askers->size(); ++i) {
+    Asker& each = (*askers)[i];
+    if (watched[i + 1].revents != 0) {
+      answer(each.socket);
+    } else if (now < each.until) {
+      waiting.push_back(std::move(each));
+    }
+  }
+  askers->swap(waiting);
+  for (size_t i = listeners; i < watched.size() && !ends_; ++i) {
+    if (watched[i].revents == 0 || accept_on(watched[i].fd, askers)) continue;
+    poll(watched.data(), 1, Tuning::kIpcRetryMs);  // until there is a descriptor again
+  }
+}
+
 // False if there is no descriptor for the connection.
-bool GiveBackServer::accept_on(int listener) {
-  const IpcFd socket = IpcFd::open(
+bool GiveBackServer::accept_on(int listener, std::vector<Asker>* askers) {
+  IpcFd socket = IpcFd::open(
       [&] { return accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); });
   if (!socket) return errno != EMFILE && errno != ENFILE;
-  if (ipc_same_user(socket)) answer(socket);
+  if (!ipc_same_user(socket)) return true;
+  // Who asks does so at once, and is answered in the next turn.
+  if (askers->size() == Tuning::kNeighbourAskers) askers->erase(askers->begin());
+  const auto patience = std::chrono::milliseconds(Tuning::kNeighbourReadMs);
+  askers->push_back({std::move(socket), Clock::now() + patience});
   return true;
 }
 
 void GiveBackServer::answer(const IpcFd& socket) {
   GiveBackRequest request;
-  if (!ipc_wait(socket, Tuning::kNeighbourReadMs) ||
-      ipc_receive(socket, &request, sizeof request, nullptr) != IpcIo::kDone ||
+  if (ipc_receive(socket, &request, sizeof request, nullptr) != IpcIo::kDone ||
       request.magic != kIpcMagic || ipc_hung_up(socket)) {
     return;  // one that waits no longer, as this process was stopped or busy, gets nothing
   }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -50,8 +51,16 @@ class GiveBackServer {
     IpcFd socket;
   };
 
+  using Clock = std::chrono::steady_clock;
+  // A connection that has not asked yet.
+  struct Asker {
+    IpcFd socket;
+    Clock::time_point until;
+  };
+
   void run();
-  bool accept_on(int listener);
+  void turn(std::vector<Asker>* askers);
+  bool accept_on(int listener, std::vector<Asker>* askers);
   void answer(const IpcFd& socket);
   Bytes give(const GiveBackRequest& request, bool* uses_gpu);
 
