@@ -90,6 +90,19 @@ TEST(pages_have_memory_only_while_they_are_backed) {
   CHECK(stat("glake.virtual_ranges") == 0);
 }
 
+// The granule behind a page is where a freed block was. The block's old pointer frees nothing.
+TEST(an_old_pointer_frees_no_page) {
+  Session session;
+  void* block = get(kGranule);
+  OK(glake_free(block));
+  char* range = reserve(kGranule);
+  OK(glake_virtual_back(range, 0, kGranule, nullptr));
+  CHECK(stat("reserved_bytes.all.current") == kPage);  // the block's own
+  GIVES(GLAKE_INVALID_POINTER, glake_free(block));
+  CHECK(info(range, 1).backed == kGranule);
+  OK(glake_virtual_free(range));
+}
+
 // A page whose memory nobody took is backed again without a driver call, and unback() makes none.
 TEST(a_repeated_step_makes_no_driver_call) {
   Session session;

@@ -63,8 +63,13 @@ struct Verb {
 
 inline const std::vector<Verb>& verbs() {
   static const std::vector<Verb> all = {
-      {57, [](World& w, Bytes4 x) { w.get(size_of(x), stream_of(x), device_of(x)); }},
-      {58, [](World& w, Bytes4 x) { w.drop(static_cast<int>(x.wide())); }},
+      {50, [](World& w, Bytes4 x) { w.get(size_of(x), stream_of(x), device_of(x)); }},
+      {4, [](World& w, Bytes4 x) { w.virtual_back(x.a, x.b, x.c); }},
+      {1, [](World& w, Bytes4 x) { w.virtual_reserve(x.a); }},
+      {2, [](World& w, Bytes4 x) { w.virtual_alias(x.a % 16, x.b % 16, x.a / 16, x.b / 16, x.c); }},
+      {54, [](World& w, Bytes4 x) { w.drop(static_cast<int>(x.wide())); }},
+      {3, [](World& w, Bytes4 x) { w.virtual_unback(x.a, x.b, x.c); }},
+      {1, [](World& w, Bytes4 x) { w.virtual_free(x.a); }},
       {6, [](World& w, Bytes4 x) { w.drop_every(2 + x.a % 3, x.b); }},
       {4, [](World& w, Bytes4 x) { w.fill(size_of(x) + kMiB, stream_of(x), device_of(x)); }},
       {14, [](World& w, Bytes4 x) { w.record(static_cast<int>(x.wide()), x.a); }},

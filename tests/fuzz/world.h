@@ -6,6 +6,7 @@
 // driver's ledger, and glake_check(). Contents are read before every free (stamps.h).
 #pragma once
 
+#include <array>
 #include <cinttypes>
 #include <memory>
 #include <set>
@@ -32,6 +33,7 @@ struct Setup {
 };
 
 constexpr int kPools = 2;
+constexpr size_t kRangePages = 6;  // of each virtual range
 
 class World {
  public:
@@ -70,6 +72,13 @@ class World {
   void pool_empty_cache(int pool);
   void checkpoint(int pool);
   void restore();  // the last checkpoint's pool
+
+  // Virtual ranges of device 0: world_virtual.h.
+  void virtual_reserve(int stream);
+  void virtual_back(int n, int first, int count);
+  void virtual_unback(int n, int first, int count);
+  void virtual_alias(int n, int first, int from, int from_first, int count);
+  void virtual_free(int n);
 
   // Streams and threads.
   void new_stream();
@@ -129,6 +138,17 @@ class World {
     uintptr_t begin, end;
     int stream, pool;
   };
+  // A virtual range. By page the stamp of its granule; null: not backed.
+  struct Range {
+    char* base;
+    int stream;
+    std::array<std::shared_ptr<uint8_t>, kRangePages> pages;
+    char* at(size_t page) const { return base + page * kGranule; }
+  };
+  struct Pages {
+    size_t begin, end;
+    size_t bytes() const { return (end - begin) * kGranule; }
+  };
   // What a device should report.
   struct Books {
     int64_t count = 0, requested = 0, allocated = 0, peak = 0, allocations = 0;
@@ -154,6 +174,13 @@ class World {
   bool capturing(int stream) const { return capturing_ != 0 && stream == capturing_; }
   bool guarded() const { return std::strstr(setup_.debug, "guard") != nullptr; }
   bool checked() const { return std::strcmp(setup_.debug, "none") != 0; }
+  bool under_capture() const { return captured_ != nullptr || capturing_ != 0; }
+  int stream_of_range(Range& range);
+  static Pages pages_of(int first, int count);
+  void read_pages(const Range& range, Pages pages);
+  void page_taken(Range& range, size_t i);
+  void page_given(std::shared_ptr<uint8_t>& page);
+  void check_ranges();
   void check_pins();
   void check_memory(int device, const glake_device_stats& stats);
   void check_hosts();
@@ -181,6 +208,7 @@ class World {
   std::vector<Captured> graphs_;
   std::vector<Pinned> pins_;
   std::vector<Host> hosts_;
+  std::vector<Range> ranges_;
   bool host_used_ = false;
   std::vector<std::pair<void*, int>> gaps_;  // freed pointers of pools
   int kinds_[4] = {};
@@ -267,3 +295,4 @@ inline int World::call(const std::function<int()>& work) {
 #include "world_calls.h"
 #include "world_memory.h"
 #include "world_pools.h"
+#include "world_virtual.h"

@@ -205,7 +205,7 @@ inline void World::shutdown() {
     end_capture();
   }
   int code = call([] { return glake_shutdown(); });
-  if (!live_.empty() || !pins_.empty() || !hosts_.empty()) {
+  if (!live_.empty() || !pins_.empty() || !hosts_.empty() || !ranges_.empty()) {
     // If the driver refuses the wait for a freed block's work, that error comes before the one for
     // pins.
     CHECK(code == GLAKE_INVALID_ARGUMENT ||
@@ -322,6 +322,7 @@ inline void World::finish() {
   while (!live_.empty()) release(live_.size() - 1);
   while (!pins_.empty()) unpin(0);
   while (!hosts_.empty()) host_drop(0);
+  while (!ranges_.empty()) virtual_free(0);
   set_kind(GLAKE_STITCHED);
   OK(glake_history(0, GLAKE_CONTEXT_NEVER, 1));
   glake_set_tag(nullptr);

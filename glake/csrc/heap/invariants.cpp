@@ -120,7 +120,7 @@ std::string Invariants::broken_range(const Heap& heap, VirtualRange& range,
     if (page.mapped()) ++mapped, ++(*aliases)[page.arena->id()][page.granule];
     if (page.block == nullptr) return;
     ++backed;
-    elsewhere = elsewhere || !page.mapped() || page.block->state.load() != BlockState::kLive ||
+    elsewhere = elsewhere || !page.mapped() || page.block->state.load() != BlockState::kPage ||
                 page.arena->granule_at(page.granule) != page.block->ptr;
   });
   if (elsewhere) return "a virtual page does not map its granule";

@@ -30,7 +30,9 @@ Block* PageBacking::take_again(const VirtualPage& page, const Request& r, Stream
 Block* PageBacking::make_block(Span* span, const Request& r, StreamHandle stream) {
   // Debug modes check no pages. So they must not expect what they wrote into freed blocks there.
   if (device_.debug != nullptr) device_.debug->forget(span->begin, kGranule);
-  return heap_.make_block(r, {span, nullptr, span->begin}, stream);
+  Block* block = heap_.make_block(r, {span, nullptr, span->begin}, stream);
+  block->state.store(BlockState::kPage, std::memory_order_release);
+  return block;
 }
 
 bool PageBacking::retake_all(uint64_t first, uint64_t last, const Request& r, StreamHandle stream,

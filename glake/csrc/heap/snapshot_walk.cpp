@@ -133,7 +133,8 @@ BlockShot SnapshotWalk::shot_of(const Block& b, bool waits) {
   shot.bytes = b.size;
   shot.requested = b.requested;
   shot.stream = b.stream;
-  if (b.state.load() == BlockState::kLive) {
+  const BlockState state = b.state.load();
+  if (state == BlockState::kLive || state == BlockState::kPage) {
     shot.state = GLAKE_ACTIVE;
   } else if (waits) {
     shot.state = GLAKE_AWAITING_FREE;

@@ -21,8 +21,9 @@ struct Allocation;
 struct View;
 
 enum class BlockState : uint8_t {
-  kIdle,    // in the pool of block records
-  kLive,    // held by a caller
+  kIdle,  // in the pool of block records
+  kLive,  // held by a caller
+  kPage,  // behind pages of a virtual range; no caller has its address, and glake_free() refuses it
   kCached,  // freed, and kept whole by a thread's cache for the same size and stream
 };
 
