@@ -84,8 +84,8 @@ class World {
   void new_stream();
   void end_stream(int stream);
   void wait_stream(int stream);
-  // Begins a capture, which nothing that glake does may spoil. For stream % 4 = 0 the stream is one
-  // that glake does not know.
+  // Begins a capture, which nothing that glake does may spoil. glake is told of the stream. For
+  // stream % 4 = 0 it is a new one, on which nothing is allocated.
   void begin_capture(int mode, int stream = 0);
   void capture_get(size_t bytes, int pool);  // on the stream under capture
   void end_capture();
@@ -203,7 +203,7 @@ class World {
   std::vector<CUstream> streams_{nullptr};
   std::vector<bool> ended_{false};
   std::vector<bool> silent_ = {false};  // whether the stream is destroyed without telling glake
-  CUstream captured_ = nullptr;         // a captured stream that glake does not know
+  CUstream captured_ = nullptr;         // a captured stream that has no blocks
   int capturing_ = 0;                   // of streams_; 0: none
   std::vector<Captured> graphs_;
   std::vector<Pinned> pins_;
