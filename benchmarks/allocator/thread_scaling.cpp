@@ -19,6 +19,7 @@ namespace {
 
 constexpr int kWarmUp = 50000;
 constexpr std::chrono::milliseconds kStall{10};
+constexpr int kMostGrown = 240;  // blocks of 256 MiB, which leave 20 GiB to the working set
 
 constexpr std::chrono::milliseconds kWindow{3};
 constexpr size_t kBest = 50;  // the window that one in so many exceeds
@@ -95,24 +96,24 @@ void stall(const Mix& mix, const std::string& name, double seconds, int64_t cost
   Workload workload(mix, 3, *subject, /*spare=*/false);  // the other thread would take it
   workload.operations(4 * kWarmUp);
   std::atomic<bool> stop{false};
-  std::atomic<int> grown{0};
   std::exception_ptr failure;
-  // Each block is larger than any hole of the working set, so each must grow.
+  // Each block is larger than any hole of the working set, so each must grow. The measurement ends
+  // with the room for them: where a lock is not fair, one hit may wait for that long.
   std::thread other([&] {
     std::vector<void*> held;
     try {
-      while (!stop.load()) {
+      for (int grown = 0; grown < kMostGrown && !stop.load(); ++grown) {
         held.push_back(must(subject->allocate_stalled(256 * kMiB, kStall), name));
-        ++grown;
       }
     } catch (...) {
       failure = std::current_exception();
     }
+    stop = true;
     for (void* block : held) subject->release(block);
   });
   Samples allocations, frees;
   const int64_t end = now_ns() + static_cast<int64_t>(seconds * 1e9);
-  while (now_ns() < end) workload.timed(allocations, frees);
+  while (now_ns() < end && !stop.load()) workload.timed(allocations, frees);
   stop = true;
   simcuda_configure("call_delay_us", "cuMemMap=0");  // ends the growth that is under way
   other.join();

@@ -196,13 +196,11 @@ def _killed(pid: int) -> bool:
 
 
 def differences(one: dict[int, dict[str, Any]], other: dict[int, dict[str, Any]]) -> list[int]:
-    """Steps whose loss or gradient norm is not the same, to the bit."""
+    """Steps of both runs whose loss or gradient norm is not the same, to the bit."""
     return [
         step
-        for step in sorted(one.keys() | other.keys())
-        if step not in one
-        or step not in other
-        or any(one[step][key] != other[step][key] for key in ("loss", "norm"))
+        for step in sorted(one.keys() & other.keys())
+        if any(one[step][key] != other[step][key] for key in ("loss", "norm"))
     ]
 
 
@@ -243,6 +241,7 @@ def trial(
         "restarts": len(starts),
         "from_memory": sum(each["source"] == "memory" for each in starts),
         "from_disk": sum(each["source"] == "disk" for each in starts),
+        "steps_without_record": sorted(expected.keys() ^ found.keys()),
         "steps_that_differ": differences(expected, found),
         "final_loss": [expected[steps]["loss"], found[steps]["loss"]],
         "goodput": result.as_dict(),
@@ -277,8 +276,9 @@ def main(
             log = Path(scratch) / "killed" / "log.jsonl"
             out.with_suffix(".jsonl").write_bytes(log.read_bytes())
     click.echo(json.dumps(found, indent=1))
-    if found["steps_that_differ"]:
-        raise click.ClickException(f"steps {found['steps_that_differ']} differ")
+    for wrong in ("steps_without_record", "steps_that_differ"):
+        if found[wrong]:
+            raise click.ClickException(f"{wrong}: {found[wrong]}")
     if found["kills"] < asked(steps, kills, every):
         raise click.ClickException(f"the run was over after {found['kills']} kills")
 

@@ -242,23 +242,23 @@ class _Run:
         while self.step < config.steps:
             self.here.check()
             values = self._step()
-            self.checkpoint.after_step(self.step, {"tokens": self.tokens, "loss": self.loss})
             self.log.profiled()
             last, every = self.step == config.steps, config.evaluation.every
             evaluates = every > 0 and (last or self.step % every == 0)
-            if self.step % config.log.every and not last and not evaluates:
-                continue
-            now, stall = time.perf_counter(), self.checkpoint.stall_s
-            seconds, rate = now - began, (self.tokens - tokens) / (now - began)
-            values |= {"seconds": seconds, "stall_s": stall - stalled, "tokens": self.tokens}
-            values |= {"tokens_per_s": rate} | log.memory(self.here.device)
-            if self.flops:
-                values["mfu"] = rate * self.flops / (config.log.peak_flops * self.here.count)
-            if evaluates:
-                values["evaluation"] = self._evaluated = self.evaluate()
-                self.log.say(f"step {self.step}: loss on the text kept {self._evaluated:.4f}")
-            self.log.step(self.step, values)
-            began, stalled, tokens = time.perf_counter(), stall, self.tokens
+            if self.step % config.log.every == 0 or last or evaluates:
+                now, stall = time.perf_counter(), self.checkpoint.stall_s
+                seconds, rate = now - began, (self.tokens - tokens) / (now - began)
+                values |= {"seconds": seconds, "stall_s": stall - stalled, "tokens": self.tokens}
+                values |= {"tokens_per_s": rate} | log.memory(self.here.device)
+                if self.flops:
+                    values["mfu"] = rate * self.flops / (config.log.peak_flops * self.here.count)
+                if evaluates:
+                    values["evaluation"] = self._evaluated = self.evaluate()
+                    self.log.say(f"step {self.step}: loss on the text kept {self._evaluated:.4f}")
+                self.log.step(self.step, values)
+                began, stalled, tokens = time.perf_counter(), stall, self.tokens
+            # Last, so that a run never goes on after a step whose record or evaluation is missing.
+            self.checkpoint.after_step(self.step, {"tokens": self.tokens, "loss": self.loss})
         return self._finish()
 
     def _step(self) -> dict[str, Any]:

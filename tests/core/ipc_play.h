@@ -111,6 +111,12 @@ struct Other {
     line[std::strcspn(line, "\n")] = 0;
     return line;
   }
+  // Stops it. All of its threads stand still afterwards: a busy machine may take its time.
+  void stop() {
+    int status = 0;
+    CHECK(kill(pid, SIGSTOP) == 0 && waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status));
+  }
+  void go_on() { CHECK(kill(pid, SIGCONT) == 0); }
   void kill_it() {
     CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, nullptr, 0) == pid);
     pid = 0;

@@ -141,7 +141,7 @@ TEST(a_stopped_process_holds_up_its_own_openers) {
     Other stopped(machine), running(machine);
     const std::string late = stopped.ask("offer " + std::to_string(5 * kMiB));
     const std::string early = running.ask("offer " + std::to_string(3 * kMiB));
-    CHECK(kill(stopped.pid, SIGSTOP) == 0);
+    stopped.stop();
     const auto open = [](const std::string& text) {
       return std::async(std::launch::async,
                         [text] { return glake_ipc_open(text.c_str(), 0, nullptr); });
@@ -153,9 +153,10 @@ TEST(a_stopped_process_holds_up_its_own_openers) {
     const auto soon = std::chrono::milliseconds(0);
     const bool waits = first.wait_for(soon) != std::future_status::ready &&
                        second.wait_for(soon) != std::future_status::ready;
-    CHECK(kill(stopped.pid, SIGCONT) == 0);
+    stopped.go_on();
     void *a = first.get(), *b = second.get(), *c = other.get();
-    CHECK(served && waits);
+    CHECK(served);
+    CHECK(waits);
     CHECK(a != nullptr && a == b && c != nullptr && a != c);
     for (void* block : {a, b, c}) OK(glake_ipc_close(block));
     GIVES(GLAKE_INVALID_POINTER, glake_ipc_close(a));

@@ -149,7 +149,7 @@ TEST(a_stopped_process_holds_up_its_own_openers) {
   {
     Other stopped(machine);
     const std::string late = stopped.ask("seal " + std::to_string(kBytes));
-    CHECK(kill(stopped.pid, SIGSTOP) == 0);
+    stopped.stop();
     const auto open = [&late] { return glake_shard_open(late.c_str(), 0, nullptr); };
     std::future<void*> first = std::async(std::launch::async, open);
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -159,7 +159,7 @@ TEST(a_stopped_process_holds_up_its_own_openers) {
       OK(glake_empty_cache(0));
     });
     const bool served = other.wait_for(std::chrono::seconds(10)) == std::future_status::ready;
-    CHECK(kill(stopped.pid, SIGCONT) == 0);
+    stopped.go_on();
     void *a = first.get(), *b = second.get();
     other.get();
     CHECK(served && a != nullptr && a == b && holds(a, kBytes, 77));

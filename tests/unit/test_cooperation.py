@@ -67,6 +67,14 @@ class Worker:
     def reserved(self) -> int:
         return self.stat("reserved_bytes.all.current") // MIB
 
+    def stop(self) -> None:
+        """Stops it. All of its threads stand still afterwards: a busy machine may take its time."""
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
+
+    def go_on(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -187,7 +195,7 @@ def test_a_stopped_process_holds_up_nobody_for_long(workers: list[Worker]) -> No
     one, two, three = workers
     holds_idle(one, 100)
     holds_idle(two, 100)
-    one.process.send_signal(signal.SIGSTOP)
+    one.stop()
     try:
         began = time.monotonic()
         assert three.take("a", 150) is None  # whoever is asked first
@@ -195,7 +203,7 @@ def test_a_stopped_process_holds_up_nobody_for_long(workers: list[Worker]) -> No
         assert time.monotonic() - began < 30
         assert "OutOfMemory" in told and "did not answer" in told
     finally:
-        one.process.send_signal(signal.SIGCONT)
+        one.go_on()
     assert three.take("b", 60) is None
 
 
@@ -208,7 +216,7 @@ def test_many_stopped_processes_hold_up_nobody_for_long(
     for worker in stopped:
         worker.take("a", 1)
     for worker in stopped:
-        worker.process.send_signal(signal.SIGSTOP)
+        worker.stop()
     try:
         two.take("live", 10)
         for most in (15, 8):  # those that were silent get little time from then on
@@ -224,7 +232,7 @@ def test_many_stopped_processes_hold_up_nobody_for_long(
         assert time.monotonic() - began < 1  # those that answer are asked first
     finally:
         for worker in stopped:
-            worker.process.send_signal(signal.SIGCONT)
+            worker.go_on()
         for worker in others:
             worker.end()
 
@@ -234,11 +242,11 @@ def test_who_was_stopped_gives_nothing_to_those_that_wait_no_longer(
 ) -> None:
     one, two, _ = workers
     holds_idle(one, 200)
-    one.process.send_signal(signal.SIGSTOP)
+    one.stop()
     try:
         assert "did not answer" in str(two.take("a", 100))
     finally:
-        one.process.send_signal(signal.SIGCONT)
+        one.go_on()
     time.sleep(0.5)
     assert one.reserved() == 200 and one.stat("glake.gave_neighbours_bytes") == 0
     assert two.take("a", 100) is None
@@ -279,11 +287,11 @@ def test_separate_machines_do_not_ask_each_other(machine: str, workers: list[Wor
     try:
         holds_idle(other, 200)
         workers[0].take("live", 200)
-        other.process.send_signal(signal.SIGSTOP)  # which nobody notices
+        other.stop()  # which nobody notices
         began = time.monotonic()
         told = str(workers[1].take("a", 100))
         assert time.monotonic() - began < 1 and "did not answer" not in told
-        other.process.send_signal(signal.SIGCONT)
+        other.go_on()
         assert "OutOfMemory" in told and "1 of this user's processes gave 0 bytes" in told
         assert other.stat("glake.gave_neighbours_bytes") == 0 and other.reserved() == 200
         for worker, name in ((workers[0], machine), (other, machine + "-other")):

@@ -282,6 +282,7 @@ def test_a_service_that_nobody_finds_ends(
 
     monkeypatch.setattr(starting, "spawn", counting)
     os.kill(lost.pid, signal.SIGSTOP)  # for as long as a start takes, it holds the lock
+    os.waitid(os.P_PID, lost.pid, os.WSTOPPED)
     threading.Timer(3, os.kill, (lost.pid, signal.SIGCONT)).start()
     connection = starting.reach(files, TOPOLOGY, PATIENCE, threading.Event())
     assert connection is not None and len(spawned) < 10
@@ -300,6 +301,7 @@ def test_a_service_leaves_its_successor_alone(files: directory.Files, gone: str)
     first = start(files)
     until_serving(files)
     os.kill(first.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, first.pid, os.WSTOPPED)
     if gone == "folder":
         shutil.rmtree(files.where)
         directory.private(files.where)

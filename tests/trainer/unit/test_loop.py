@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -592,6 +593,33 @@ def test_every_line_of_a_continued_log_is_a_record(text: Path, tmp_path: Path) -
         loop.train(tiny(text, tmp_path / "run", steps))
     lines = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
     assert [json.loads(line)["event"] for line in lines].count("step") == 4
+
+
+def test_a_run_never_goes_on_after_a_step_whose_record_is_missing(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        _ends_before_the_record_of(3, patched)
+        with pytest.raises(MemoryError):
+            loop.train(tiny(text, tmp_path / "run", 5, evaluation__every="3"))
+    outcome = loop.train(tiny(text, tmp_path / "run", 5, evaluation__every="3"))
+    assert outcome.resumed is not None and outcome.resumed.step == 2
+    found = last_of_each_step(records(tmp_path / "run" / "log.jsonl"))
+    assert sorted(found) == [1, 2, 3, 4, 5] and "evaluation" in found[3]
+
+
+def _ends_before_the_record_of(last: int, patched: pytest.MonkeyPatch) -> None:
+    """A run ends there as a kill would end it, once the copy of its state has had time to be
+    whole."""
+    write = log.Log.step
+
+    def step(self: log.Log, step: int, values: dict[str, Any]) -> None:
+        if step == last:
+            time.sleep(0.5)
+            raise MemoryError
+        write(self, step, values)
+
+    patched.setattr(log.Log, "step", step)
 
 
 def test_goodput_is_told_without_a_folder(text: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -319,6 +319,7 @@ def stand_still(doomed: Other, node: t.Node) -> None:
     while not reading.progress()[0]:
         time.sleep(0.001)
     os.kill(doomed.process.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, doomed.process.pid, os.WSTOPPED)
     began = time.monotonic()
     try:
         with pytest.raises(errors.PeerLost):
