@@ -16,6 +16,8 @@
 #include "graph.h"
 #include "host.h"
 #include "kernels.h"
+#include "libraries.h"
+#include "linkers.h"
 #include "machine.h"
 #include "memory.h"
 #include "options.h"
@@ -57,6 +59,8 @@ class Driver {
   Captures captures{&streams, &graphs};
   TickClock tick_clock{&streams, &contexts};
   Kernels kernels;
+  Libraries libraries{&kernels};
+  Linkers linkers;
   Pools pools;
   KernelCosts kernel_costs;
   std::unique_ptr<Scheduler> scheduler;

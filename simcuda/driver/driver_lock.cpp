@@ -15,6 +15,10 @@ LockSide lock_side(Symbol symbol) {
     case Symbol::k_cuModuleLoadData:
     case Symbol::k_cuModuleLoadDataEx:
     // The calls below were not measured. They are assumed to do the same.
+    case Symbol::k_cuModuleLoad:
+    case Symbol::k_cuModuleLoadFatBinary:
+    case Symbol::k_cuLibraryLoadData:
+    case Symbol::k_cuLibraryLoadFromFile:
     case Symbol::k_cuIpcCloseMemHandle:
     case Symbol::k_cuCtxCreate:
     case Symbol::k_cuCtxDestroy:
@@ -22,6 +26,7 @@ LockSide lock_side(Symbol symbol) {
     case Symbol::k_cuCtxDisablePeerAccess:
       return LockSide::kWaitsAndExcludes;
     case Symbol::k_cuModuleUnload:
+    case Symbol::k_cuLibraryUnload:
       return LockSide::kWaits;
     case Symbol::k_cuMemAlloc:
     case Symbol::k_cuMemHostAlloc:

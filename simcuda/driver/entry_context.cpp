@@ -32,6 +32,7 @@ void end_owned(Driver* driver, const Context& context) {
     driver->scheduler->forget(stream);
   }
   driver->kernels.forget(context.id);
+  driver->libraries.forget(context.id);
   for (const CUdeviceptr block : driver->memory.owned_by(context.id)) driver->blocks.free(block);
   for (void* block : driver->host.owned_by(context.id)) driver->host.free(block);
 }

@@ -1,13 +1,9 @@
-// Modules, and launches of the one kernel that simcuda runs. glake_copy_blocks(table, count) copies
-// the blocks {dst, src, bytes} of a table. If simcuda stands in for CUDA's driver, other kernels
-// (NVRTC's, Triton's) are counted and ordered like those that nvcc compiled.
-#include <atomic>
+// Modules, and launches of kernels. "Module Management" and "Execution Control" of the CUDA Driver
+// API.
 #include <cstring>
-#include <set>
 
 #include "code.h"
 #include "driver.h"
-#include "runtime.h"
 #include "work.h"
 
 using namespace simcuda;  // NOLINT: this file is nothing but simcuda's C face
@@ -16,9 +12,6 @@ namespace {
 
 constexpr const char kName[] = "glake_copy_blocks";
 constexpr unsigned kWarp = 32, kMostThreads = 256;  // the launch bounds of the kernel
-constexpr unsigned kMostAnyThreads = 1024;          // in a block, on every GPU so far
-
-std::atomic<bool> counting{false};  // whether to take and count kernels that nobody runs
 
 struct Shape {
   unsigned groups[3], threads[3];
@@ -51,10 +44,26 @@ CUresult check_any_shape(const Shape& shape) {
     threads *= shape.threads[i];
     groups *= shape.groups[i];
   }
-  if (threads > 0 && groups > 0 && threads <= kMostAnyThreads) return CUDA_SUCCESS;
+  if (threads > 0 && groups > 0 && threads <= kMostThreadsOfABlock) return CUDA_SUCCESS;
   return fail(CUDA_ERROR_INVALID_VALUE, "cuLaunchKernel: " + std::to_string(groups) +
                                             " blocks of " + std::to_string(threads) +
                                             " threads; a block has 1 to 1024");
+}
+
+// Loads the code that `read` gives. `source` is the caller's argument, and is checked.
+template <class Read>
+CUresult load_module(Symbol symbol, CUmodule* module, const void* source, Read&& read) {
+  return in_context(symbol, 0, [&](Driver& driver, Context& context) -> CUresult {
+    if (module == nullptr || source == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    const CUresult unsafe = driver.captures.check_unsafe();
+    if (unsafe != CUDA_SUCCESS) return unsafe;
+    std::string code;
+    CUresult result = read(&code);
+    if (result == CUDA_SUCCESS) result = Kernels::accept(&code);
+    if (result != CUDA_SUCCESS) return result;
+    *module = reinterpret_cast<CUmodule>(driver.kernels.load(context.id, std::move(code)));
+    return CUDA_SUCCESS;
+  });
 }
 
 // For calls about a function, except its launch. They need a valid handle.
@@ -67,71 +76,23 @@ CUresult on_function(Symbol symbol, CUfunction function, Body&& body) {
 
 }  // namespace
 
-void simcuda_count_kernels(int on) { counting = on != 0; }
-
-namespace simcuda {
-
-CUresult Kernels::load(uint64_t context, const void* image, uint64_t* module) {
-  std::string code = copy_of_code(image);
-  if (code.empty()) {
-    return fail(CUDA_ERROR_INVALID_IMAGE,
-                "cuModuleLoadData: neither PTX nor a cubin nor a fat binary");
-  }
-  if (has_kernel(code, kName)) {
-    code.clear();
-  } else if (!counting.load(std::memory_order_relaxed)) {
-    return fail(CUDA_ERROR_NOT_SUPPORTED,
-                std::string("cuModuleLoadData: simcuda runs no kernel but ") + kName);
-  }
-  Module made;
-  made.context = context;
-  made.code = std::move(code);
-  *module = modules_.add(std::move(made));
-  return CUDA_SUCCESS;
-}
-
-CUresult Kernels::unload(uint64_t module) {
-  const Module* found = modules_.find(module);
-  if (found == nullptr) return bad_handle("module");
-  for (const auto& [name, function] : found->functions) functions_.remove(function);
-  modules_.remove(module);
-  return CUDA_SUCCESS;
-}
-
-CUresult Kernels::function(uint64_t module, const std::string& name, uint64_t* function) {
-  Module* found = modules_.find(module);
-  if (found == nullptr) return bad_handle("module");
-  const bool known = found->code.empty() ? name == kName : has_kernel(found->code, name);
-  if (!known) return fail(CUDA_ERROR_NOT_FOUND, "the module has no kernel " + name);
-  uint64_t& made = found->functions[name];
-  if (made == 0) {
-    static auto* const names = new std::set<std::string>;  // guarded by the driver's lock
-    made = functions_.add({module, found->context,
-                           found->code.empty() ? nullptr : names->insert(name).first->c_str()});
-  }
-  *function = made;
-  return CUDA_SUCCESS;
-}
-
-void Kernels::forget(uint64_t context) {
-  std::vector<uint64_t> gone;
-  modules_.for_each([&](uint64_t id, const Module& module) {
-    if (module.context == context) gone.push_back(id);
-  });
-  for (const uint64_t id : gone) unload(id);
-}
-
-}  // namespace simcuda
-
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
-  return in_context(CALL(cuModuleLoadData), 0, [&](Driver& driver, Context& context) -> CUresult {
-    if (module == nullptr || image == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    const CUresult unsafe = driver.captures.check_unsafe();
-    if (unsafe != CUDA_SUCCESS) return unsafe;
-    uint64_t id = 0;
-    const CUresult result = driver.kernels.load(context.id, image, &id);
-    if (result == CUDA_SUCCESS) *module = reinterpret_cast<CUmodule>(id);
-    return result;
+  return load_module(CALL(cuModuleLoadData), module, image, [&](std::string* code) {
+    *code = copy_of_code(image);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuModuleLoadFatBinary(CUmodule* module, const void* image) {
+  return load_module(CALL(cuModuleLoadFatBinary), module, image, [&](std::string* code) {
+    *code = copy_of_code(image);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuModuleLoad(CUmodule* module, const char* path) {
+  return load_module(CALL(cuModuleLoad), module, path, [&](std::string* code) {
+    return read_code(path, code) ? CUDA_SUCCESS : no_code(path);
   });
 }
 
@@ -149,7 +110,12 @@ CUresult cuModuleUnload(CUmodule module) {
   return in_context(CALL(cuModuleUnload), 0, [&](Driver& driver, Context&) -> CUresult {
     const CUresult unsafe = driver.captures.check_unsafe();
     if (unsafe != CUDA_SUCCESS) return unsafe;
-    return driver.kernels.unload(reinterpret_cast<uint64_t>(module));
+    const auto id = reinterpret_cast<uint64_t>(module);
+    if (driver.kernels.of_library(id)) {
+      return fail(CUDA_ERROR_NOT_PERMITTED,
+                  "cuModuleUnload: a library's module ends with the library (cuLibraryUnload)");
+    }
+    return driver.kernels.unload(id);
   });
 }
 
@@ -158,6 +124,8 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int groups_x, unsigned int
                         unsigned int threads_z, unsigned int, CUstream stream, void** arguments,
                         void** extra) {
   const Shape shape{{groups_x, groups_y, groups_z}, {threads_x, threads_y, threads_z}};
+  const CUresult loaded = resolve_kernel(&function, &stream);
+  if (loaded != CUDA_SUCCESS) return loaded;
   return on_stream_blocking(
       CALL(cuLaunchKernel), stream, [&](Driver& driver, uint64_t id, Lock* lock) -> CUresult {
         const Kernels::Function* found = driver.kernels.find(function);
@@ -210,23 +178,14 @@ CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int groups_x,
                         shared, stream, arguments, nullptr);
 }
 
-// Registers and static shared memory are not known, so their answer is 0. The answer for threads is
-// the most that a block may have.
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction function) {
-  return on_function(CALL(cuFuncGetAttribute), function, [&]() -> CUresult {
-    if (value == nullptr || attribute < 0 || attribute >= CU_FUNC_ATTRIBUTE_MAX) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    *value = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? kMostAnyThreads : 0;
-    return CUDA_SUCCESS;
-  });
+  return on_function(CALL(cuFuncGetAttribute), function,
+                     [&]() -> CUresult { return function_attribute(value, attribute); });
 }
 
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int) {
-  return on_function(CALL(cuFuncSetAttribute), function, [&] {
-    const bool known = attribute >= 0 && attribute < CU_FUNC_ATTRIBUTE_MAX;
-    return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-  });
+  return on_function(CALL(cuFuncSetAttribute), function,
+                     [&] { return known_attribute(attribute); });
 }
 
 CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache) {
@@ -237,6 +196,8 @@ CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache) {
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int threads,
                                                      size_t) {
   constexpr int kThreadsOfAMultiprocessor = 2048;
+  const CUresult loaded = resolve_kernel(&function);
+  if (loaded != CUDA_SUCCESS) return loaded;
   return on_function(CALL(cuOccupancyMaxActiveBlocksPerMultiprocessor), function,
                      [&]() -> CUresult {
                        if (blocks == nullptr || threads <= 0) return CUDA_ERROR_INVALID_VALUE;

@@ -1,6 +1,7 @@
-// Modules and their functions. simcuda runs one kernel, glake_copy_blocks, by code of its own: it
-// does not interpret the PTX. Others are refused, or counted where simcuda stands in for CUDA's
-// driver.
+// Modules and their functions. simcuda runs one kernel, by code of its own: it does not interpret
+// the PTX. glake_copy_blocks(table, count) copies the blocks {dst, src, bytes} of a table. Other
+// kernels are refused. Where simcuda stands in for CUDA's driver, they (NVRTC's, Triton's) are
+// counted and ordered like those that nvcc compiled.
 #pragma once
 
 #include <map>
@@ -21,6 +22,15 @@ CUresult launch_uncomputed(Driver* driver, Stream* stream, const char* name);
 // Why this thread's last kernel was refused, for cuGetErrorString; null if it was not.
 const char* refused_kernel();
 
+constexpr unsigned kMostThreadsOfABlock = 1024;  // on every GPU so far
+
+// The error for a file of code that cannot be read.
+CUresult no_code(const char* path);
+CUresult known_attribute(CUfunction_attribute attribute);
+// An attribute of any kernel. Registers and static shared memory are not known, so they are 0. The
+// answer for threads is the most that a block may have.
+CUresult function_attribute(int* value, CUfunction_attribute attribute);
+
 class Kernels {
  public:
   struct Function {
@@ -29,8 +39,14 @@ class Kernels {
     const char* counted = nullptr;
   };
 
-  CUresult load(uint64_t context, const void* image, uint64_t* module);
+  // Checks whether code can be taken, and drops what is not needed of it.
+  static CUresult accept(std::string* code);
+  // Loads accepted code. `library`: to which the module belongs; 0: to none.
+  uint64_t load(uint64_t context, std::string code, uint64_t library = 0);
   CUresult unload(uint64_t module);
+  bool of_library(uint64_t module);
+  // Whether accepted code has a kernel of this name.
+  static bool has(const std::string& code, const std::string& name);
   CUresult function(uint64_t module, const std::string& name, uint64_t* function);
   const Function* find(CUfunction handle) {
     return functions_.find(reinterpret_cast<uint64_t>(handle));
@@ -40,7 +56,7 @@ class Kernels {
 
  private:
   struct Module {
-    uint64_t context = 0;
+    uint64_t context = 0, library = 0;
     std::string code;  // empty: glake_copy_blocks
     std::map<std::string, uint64_t> functions;
   };

@@ -27,6 +27,7 @@ std::string ledger_json(int device) {
   add("events", static_cast<int64_t>(driver->streams.events().live()));
   add("graphs", static_cast<int64_t>(driver->graphs.live()));
   add("modules", static_cast<int64_t>(driver->kernels.modules()));
+  add("libraries", static_cast<int64_t>(driver->libraries.live()));
   add("host_blocks", static_cast<int64_t>(driver->host.blocks()));
   add("host_bytes", static_cast<int64_t>(driver->host.bytes()));
   add("pending_work", static_cast<int64_t>(driver->scheduler->pending().size()));

@@ -53,6 +53,8 @@ SIMCUDA_EXPORT CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* dsts, CUdeviceptr* sr
                                               size_t count, CUmemcpyAttributes* attrs,
                                               size_t* attrs_idxs, size_t num_attrs,
                                               CUstream stream);
+SIMCUDA_EXPORT CUresult cuKernelGetLibrary(CUlibrary* library, CUkernel kernel);
+SIMCUDA_EXPORT CUresult cuKernelGetName(const char** name, CUkernel kernel);
 SIMCUDA_EXPORT CUresult cuGetProcAddress(const char* symbol, void** function, int version,
                                          cuuint64_t flags);
 SIMCUDA_EXPORT CUresult cuGetProcAddress_v2(const char* symbol, void** function, int version,

@@ -175,12 +175,30 @@
   X(cuMemPoolSetAccess, cuMemPoolSetAccess, 11020, 0, 0)                                         \
   X(cuMemPoolGetAccess, cuMemPoolGetAccess, 11020, 0, 0)                                         \
   X(cuModuleLoadData, cuModuleLoadData, 2000, 0, 0)                                              \
+  X(cuModuleLoad, cuModuleLoad, 2000, 0, 0)                                                      \
+  X(cuModuleLoadFatBinary, cuModuleLoadFatBinary, 2000, 0, 0)                                    \
   X(cuModuleGetFunction, cuModuleGetFunction, 2000, 0, 0)                                        \
   X(cuModuleUnload, cuModuleUnload, 2000, 0, 0)                                                  \
   X(cuLaunchKernel, cuLaunchKernel, 4000, 2.6, 0)                                                \
   X(cuModuleLoadDataEx, cuModuleLoadDataEx, 2010, 0, 0)                                          \
   X(cuLaunchKernelEx, cuLaunchKernelEx, 11060, 2.6, 0)                                           \
   X(cuLaunchCooperativeKernel, cuLaunchCooperativeKernel, 9000, 2.6, 0)                          \
+  X(cuLinkCreate, cuLinkCreate_v2, 6050, 0, 0)                                                   \
+  X(cuLinkAddData, cuLinkAddData_v2, 6050, 0, 0)                                                 \
+  X(cuLinkAddFile, cuLinkAddFile_v2, 6050, 0, 0)                                                 \
+  X(cuLinkComplete, cuLinkComplete, 5050, 0, 0)                                                  \
+  X(cuLinkDestroy, cuLinkDestroy, 5050, 0, 0)                                                    \
+  X(cuLibraryLoadData, cuLibraryLoadData, 12000, 0, 0)                                           \
+  X(cuLibraryLoadFromFile, cuLibraryLoadFromFile, 12000, 0, 0)                                   \
+  X(cuLibraryUnload, cuLibraryUnload, 12000, 0, 0)                                               \
+  X(cuLibraryGetKernel, cuLibraryGetKernel, 12000, 0, 0)                                         \
+  X(cuLibraryGetModule, cuLibraryGetModule, 12000, 0, 0)                                         \
+  X(cuKernelGetFunction, cuKernelGetFunction, 12000, 0, 0)                                       \
+  X(cuKernelGetLibrary, cuKernelGetLibrary, 12050, 0, 0)                                         \
+  X(cuKernelGetName, cuKernelGetName, 12030, 0, 0)                                               \
+  X(cuKernelGetAttribute, cuKernelGetAttribute, 12000, 0, 0)                                     \
+  X(cuKernelSetAttribute, cuKernelSetAttribute, 12000, 0, 0)                                     \
+  X(cuKernelSetCacheConfig, cuKernelSetCacheConfig, 12000, 0, 0)                                 \
   X(cuFuncGetAttribute, cuFuncGetAttribute, 2020, 0, 0)                                          \
   X(cuFuncSetAttribute, cuFuncSetAttribute, 9000, 0, 0)                                          \
   X(cuFuncSetCacheConfig, cuFuncSetCacheConfig, 3000, 0, 0)                                      \

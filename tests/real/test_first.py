@@ -45,6 +45,11 @@ def test_phantom_memory_holds_more_than_the_host(real):
     real("phantom", GLAKE_SIM_PHANTOM="1", GLAKE_SIM_MEMORY="80GiB", GLAKE_SIM_DEVICES="1")
 
 
+def test_cuda_core_runs(real):
+    """Programs of NVIDIA's Python packages, and numba-cuda on them, call the driver alone."""
+    real("cuda_core", GLAKE_SIM_DEVICES="2")
+
+
 def test_unsupported_function_is_named(real):
     done = real("unsupported")
     assert "libcusolver has no cusolverDn" in done.stderr

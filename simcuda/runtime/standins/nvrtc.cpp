@@ -1,6 +1,8 @@
 // libnvrtc: there is no compiler. A program "compiles" to an image that has the names of its
 // kernels and no code. simcuda loads it and counts the launches. Errors in source are not found.
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <string>
 
@@ -20,6 +22,9 @@ enum Status : int {
   kUnknownExpression = 10
 };
 #define STANDIN_UNSUPPORTED kBuiltinOperationFailure  // NVRTC has no "not supported"
+
+// Those of NVRTC 13.0, ascending.
+constexpr int kArchitectures[] = {75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121};
 
 struct Program {
   std::string source, image;
@@ -63,6 +68,18 @@ STANDIN_EXPORT int nvrtcVersion(int* major, int* minor) {
   if (major == nullptr || minor == nullptr) return kInvalidInput;
   *major = 13;
   *minor = 0;
+  return kSuccess;
+}
+
+STANDIN_EXPORT int nvrtcGetNumSupportedArchs(int* count) {
+  if (count == nullptr) return kInvalidInput;
+  *count = static_cast<int>(std::size(kArchitectures));
+  return kSuccess;
+}
+
+STANDIN_EXPORT int nvrtcGetSupportedArchs(int* architectures) {
+  if (architectures == nullptr) return kInvalidInput;
+  std::copy(std::begin(kArchitectures), std::end(kArchitectures), architectures);
   return kSuccess;
 }
 
