@@ -160,22 +160,28 @@ class RelayClient:
         for descriptor in (connection.fileno(), self._event, self._wake_read):
             polled.register(descriptor, select.POLLIN)
         unread = bytearray()
-        self._report(connection)
-        looked = time.monotonic()
-        while not self._stopped.is_set():
-            rest = looked + REST - time.monotonic()
-            polled.modify(self._event, 0 if rest > 0 else select.POLLIN)
-            ready = {descriptor for descriptor, _ in polled.poll(self._patience(rest))}
-            if connection.fileno() in ready:
-                part = connection.recv(_PIECE)
-                if not part:
-                    raise RelayUnavailable("the relay service has ended")
-                unread += part
-                self._take(unread)
-            if self._event in ready:
-                os.read(self._event, 8)
-                looked = time.monotonic()
+        try:
             self._report(connection)
+            looked = time.monotonic()
+            while not self._stopped.is_set():
+                rest = looked + REST - time.monotonic()
+                polled.modify(self._event, 0 if rest > 0 else select.POLLIN)
+                ready = {descriptor for descriptor, _ in polled.poll(self._patience(rest))}
+                if connection.fileno() in ready:
+                    part = connection.recv(_PIECE)
+                    if not part:
+                        raise RelayUnavailable("the relay service has ended")
+                    unread += part
+                    self._take(unread)
+                if self._event in ready:
+                    os.read(self._event, 8)
+                    looked = time.monotonic()
+                self._report(connection)
+        except OSError:
+            # It took no more demands. It may have said why: one that was stopped is not started
+            # again.
+            self._take(unread + _left(connection))
+            raise
 
     def _patience(self, rest: float) -> float | None:
         """Milliseconds until the next look for changes, or until an ended demand is forgotten."""
@@ -257,6 +263,16 @@ class RelayClient:
         parent."""
         if self._socket is not None:
             os.close(self._socket.detach())
+
+
+def _left(connection: socket.socket) -> bytes:
+    """What has arrived and was not read, of a service that has ended."""
+    found = bytearray()
+    connection.setblocking(False)
+    with contextlib.suppress(OSError):
+        while part := connection.recv(_PIECE):
+            found += part
+    return bytes(found)
 
 
 def _forked() -> None:
