@@ -11,23 +11,24 @@ namespace glake {
 
 enum class SpanState : uint8_t { kBusy, kFree, kAbsent };
 
-struct Span {
+// What the extent index reads of many spans comes first, and lies in one cache line.
+struct alignas(32) Span {
   Address begin = 0;
+  // `mate`: the first and the last span of a free extent name each other. The first span also has
+  // the extent's size (`extent`), and its links in the extent index (`left`, `right`). In an absent
+  // span `left` and `right` are its neighbours in the list of absent spans.
+  Bytes extent = 0;
+  Span* left = nullptr;
+  Span* right = nullptr;
+  Span* mate = nullptr;
+
   Bytes size = 0;
   Span* prev = nullptr;  // by address
   Span* next = nullptr;
   SpanState state = SpanState::kAbsent;
   StreamId stream = 0;         // busy: the stream whose work uses it
   Span* piece_next = nullptr;  // busy: the next span of the same block, which has several on a view
-
-  // `mate`: the first and the last span of a free extent name each other. The first span also has
-  // the extent's size (`extent`), and its links in the extent index (`left`, `right`). In an absent
-  // span `left` and `right` are its neighbours in the list of absent spans.
-  Span* mate = nullptr;
-  Bytes extent = 0;
-  Span* left = nullptr;
-  Span* right = nullptr;
-  Tickets tickets;  // free: the work that may still use it
+  Tickets tickets;             // free: the work that may still use it
 
   Address end() const { return begin + size; }
 };
