@@ -283,6 +283,26 @@ def test_functions_of_another_signature_are_left_alone(tmp_path: Path) -> None:
     }
 
 
+def test_a_driver_that_a_library_has_for_itself(programs: Path, tmp_path: Path) -> None:
+    """As an extension module of Python that is linked to libcuda. The stand-ins are not preloaded
+    here, because they would be in the global scope, where a GPU's driver is not."""
+    library, program = tmp_path / "liblocal.so", tmp_path / "program"
+    more = ["-isystem", _headers(), "-shared", "-fPIC", "-L", str(programs), "-lcuda"]
+    _compile(PROGRAMS / "local.c", library, "-DLIBRARY", *more)
+    _compile(PROGRAMS / "local.c", program, "-ldl")
+    said = []
+    for mode in ("0", "report"):
+        env = intercept.environment(_clean() | {"GLAKE_DRIVER": "sim:dgx_a100"})
+        env |= {"LD_PRELOAD": str(intercept.library()), "GLAKE_INTERCEPT": mode}
+        if mode == "0":
+            del env["LD_PRELOAD"]
+        done = _run([str(program), str(library)], env)
+        assert done.returncode == 0, done.stdout + done.stderr
+        said.append(done.stdout)
+    assert said[0] == said[1] == "no driver yet: 1 1\nall right\n"
+    assert "carried 2 copies" in done.stderr, done.stderr
+
+
 def test_other_gpus_than_looked_at(programs: Path) -> None:
     env = intercept.environment(_clean() | {"GLAKE_DRIVER": "sim:dgx_a100"})
     env |= {"CUDA_VISIBLE_DEVICES": "2,3", "GLAKE_INTERCEPT": "report"}

@@ -138,6 +138,14 @@ DriverCalls look_up() {
   return calls;
 }
 
+// A function of the driver that other libraries of this process have loaded for themselves. A
+// library that Python imports, or that is opened with RTLD_LOCAL, is bound to the hooks, but its
+// libcuda is in no scope that RTLD_NEXT searches. The handle stays open, because the function does.
+void* of_local_driver(const char* symbol) {
+  void* handle = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  return handle == nullptr ? nullptr : own_dlsym()(handle, symbol);
+}
+
 }  // namespace
 
 void* real(Name name) {
@@ -145,6 +153,7 @@ void* real(Name name) {
   void* known = found[row].load(std::memory_order_acquire);
   if (known != nullptr) return known;
   void* next = own_dlsym()(RTLD_NEXT, kRows[row].symbol);
+  if (next == nullptr) next = of_local_driver(kRows[row].symbol);
   if (next != nullptr) keep(row, next);
   return next;
 }
@@ -184,15 +193,21 @@ CUresult hook_cuGetProcAddress(const char* symbol, void** function, int version,
   return result;
 }
 
-// The hook that a lookup by dlsym gets. nullptr: the lookup is left to glibc.
-void* looked_up(void* handle, const char* name, const void* caller) {
-  if (handle == RTLD_NEXT || is_engine(caller)) return nullptr;
+// Sets what a lookup by dlsym gets: a hook, or nullptr where the process has no driver. False: the
+// lookup is left to glibc.
+bool looked_up(void* handle, const char* name, const void* caller, void** function) {
+  if (handle == RTLD_NEXT || is_engine(caller)) return false;
   for (int row = 0; row < kCount; ++row) {
-    if (std::strcmp(kRows[row].symbol, name) == 0) {
-      return hooked(row, own_dlsym()(handle, name));
+    if (std::strcmp(kRows[row].symbol, name) != 0) continue;
+    *function = hooked(row, own_dlsym()(handle, name));
+    // In the global scope this library's own functions are always found.
+    if (*function != nullptr && ours(*function) && real(static_cast<Name>(row)) == nullptr) {
+      *function = own_dlsym()(RTLD_NEXT, name);  // it sets the text of dlerror()
+      return true;
     }
+    return *function != nullptr;
   }
-  return nullptr;
+  return false;
 }
 
 }  // namespace glake::intercept
@@ -201,8 +216,10 @@ void* looked_up(void* handle, const char* name, const void* caller) {
 // RTLD_NEXT and RTLD_DEFAULT depend on the caller.
 extern "C" __attribute__((visibility("default"))) void* dlsym(void* handle, const char* name) {
   if (name[0] == 'c' && name[1] == 'u') {
-    void* function = glake::intercept::looked_up(handle, name, __builtin_return_address(0));
-    if (function != nullptr) return function;
+    void* function = nullptr;
+    if (glake::intercept::looked_up(handle, name, __builtin_return_address(0), &function)) {
+      return function;
+    }
   }
   return glake::intercept::own_dlsym()(handle, name);
 }
