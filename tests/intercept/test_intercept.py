@@ -43,6 +43,9 @@ SCENARIOS: dict[str, tuple[int, dict[str, int]]] = {
     ),
     "graphs": (1, {"a stream under capture": 2}),
     "forks": (5, {}),
+    "primary": (12, {"no primary context, or a stream of another one": 4}),
+    "two_gpus": (3, {}),
+    "exits": (8, {}),
 }
 
 
@@ -129,9 +132,10 @@ def test_same_as_without(programs: Path, tmp_path: Path, way: str, scenario: str
     copies, left = SCENARIOS[scenario]
     carried = told.report["carried"]
     assert (carried["copies"], carried["bytes"]) == (copies, copies * COPY)
-    assert carried["relayed"] == copies and carried["failed"] == 0
-    assert told.left() == left
-    assert sum(told.report["paths"].values()) == copies * COPY
+    assert carried["failed"] == 0 and told.left() == left
+    if scenario != "exits":  # there the process ends before its copies
+        assert carried["relayed"] == copies
+        assert sum(told.report["paths"].values()) == copies * COPY
     assert f"carried {copies} cop" in told.done.stderr
 
 

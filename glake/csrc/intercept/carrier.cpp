@@ -78,6 +78,7 @@ Reason Carrier::carry(Copy copy, CUresult* result) {
   }
   if (copy.bytes < settings().least) return Reason::kSmall;
   if (forked_) return Reason::kForked;
+  if (exited_) return Reason::kOff;
   if (reset_) return Reason::kReset;
   Inside inside;
   const Reason reason = judge(&copy);
@@ -240,12 +241,13 @@ CUresult Carrier::waited(Wait which, CUstream stream, uint64_t latest) {
   if (!flying() || forked_) return sticky();
   Inside inside;
   int device = -1;
-  if (which == Wait::kContext) driver_calls().ctx_get_device(&device);
   if (stream == CU_STREAM_LEGACY) stream = nullptr;
+  // Each device has a legacy stream, and all of them have the same name.
+  if (which == Wait::kContext || stream == nullptr) driver_calls().ctx_get_device(&device);
   const auto due = [&](const Flight& flight) {
     if (flight.number > latest) return false;
-    return (which == Wait::kContext && flight.device == device) ||
-           (which == Wait::kStream && flight.stream == stream);
+    if (which == Wait::kNone || (which == Wait::kStream && flight.stream != stream)) return false;
+    return device < 0 || flight.device == device;
   };
   for (const FlightPtr& flight : flights([](const Flight&) { return true; })) {
     settle(flight, due(*flight));
@@ -272,11 +274,54 @@ void Carrier::reopen() {
   --shut_;
 }
 
-void Carrier::end() {
-  reset_ = true;
-  std::lock_guard<std::mutex> guard(opening_);
-  Inside inside;
-  engine_.close();
+void Carrier::retained(CUdevice device) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  ++references_[device];
+}
+
+// With one reference too many given back, the driver would take one of the engine's. So the engine
+// gives its own back first here, too.
+CUresult Carrier::released(CUdevice device, ContextCall driver) {
+  std::lock_guard<std::mutex> opening(opening_);
+  bool last = false;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    last = references_[device] <= 1;
+  }
+  const CUresult result = last && engine_.is_own() ? end_context(device, driver) : driver(device);
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (result == CUDA_SUCCESS && references_[device] > 0) --references_[device];
+  return result;
+}
+
+CUresult Carrier::reset(CUdevice device, ContextCall driver) {
+  std::lock_guard<std::mutex> opening(opening_);
+  return end_context(device, driver);
+}
+
+// The caller holds opening_, so no thread opens the engine meanwhile. An engine that the program
+// has opened loses its streams with the context, so nothing is carried over it from then on.
+CUresult Carrier::end_context(CUdevice device, ContextCall driver) {
+  shut();
+  if (state_ == 1 && !forked_ && !exited_) {
+    Inside inside;
+    if (engine_.leave()) {
+      state_ = 0;
+    } else {
+      reset_ = true;
+    }
+  }
+  const CUresult result = driver(device);
+  unsigned flags = 0;
+  int active = 0;
+  const bool known = driver_calls().complete &&
+                     driver_calls().primary_state(device, &flags, &active) == CUDA_SUCCESS;
+  if (known && active == 0) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    side_streams_.erase(device);
+  }
+  reopen();
+  return result;
 }
 
 void Carrier::yield() {
@@ -289,6 +334,14 @@ void Carrier::yield() {
   reopen();
 }
 
+// Forgets the copies that were under way at the exit. libglake's own exit handlers come next. The
+// program's handlers may come later still, and must not reach it by a wait or a free.
+void Carrier::drop_flights() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  flying_.clear();
+  count_ = 0;
+}
+
 void Carrier::at_exit() {
   if (exited_.exchange(true)) return;
   if (forked_ && account_.empty()) return;
@@ -298,6 +351,7 @@ void Carrier::at_exit() {
       settle(flight, false);
     }
     engine_.close();
+    drop_flights();
   }
   if (account_.empty()) return;
   if (settings().report) std::fputs(account_.text().c_str(), stderr);

@@ -42,8 +42,14 @@ class Carrier {
   // carried copy is in flight, and none starts.
   void shut();
   void reopen();
-  // Called when a primary context ends. Nothing is carried from then on.
-  void end();
+  // The program has taken a reference to a primary context.
+  void retained(CUdevice device);
+  // Each passes on a call of the program that may end a primary context, and returns what the
+  // driver returned. The context ends as without glake, because the engine gives back its
+  // references first. The next copy opens the engine again.
+  using ContextCall = CUresult (*)(CUdevice);
+  CUresult released(CUdevice device, ContextCall driver);
+  CUresult reset(CUdevice device, ContextCall driver);
   // Called when the program opens an engine of its own (glake.transfer). Closes the carrier's
   // engine.
   void yield();
@@ -78,6 +84,7 @@ class Carrier {
   };
 
   bool ready();
+  CUresult end_context(CUdevice device, ContextCall driver);
   void say_off(const std::string& why);
   bool enter();
   void leave(const FlightPtr& flight);
@@ -87,6 +94,7 @@ class Carrier {
   std::vector<FlightPtr> flights(const std::function<bool(const Flight&)>& wanted);
   void settle(const FlightPtr& flight, bool wait);
   void account_for(uint64_t id);
+  void drop_flights();
 
   Engine engine_;
   Account account_;
@@ -99,6 +107,7 @@ class Carrier {
   std::condition_variable changed_;
   std::vector<FlightPtr> flying_;
   std::map<int, std::unique_ptr<SideStream>> side_streams_;
+  std::map<CUdevice, int> references_;  // of the program to each primary context
   int starting_ = 0, shut_ = 0;
   std::atomic<size_t> count_{0};
   std::atomic<uint64_t> sequence_{0};

@@ -88,6 +88,7 @@ bool Engine::load(std::string* why) {
   };
   return take("glake_transfer_open", &api_.transfer_open) &&
          take("glake_transfer_close", &api_.transfer_close) &&
+         take("glake_shutdown", &api_.shutdown) &&
          take("glake_transfer_stats", &api_.transfer_stats) &&
          take("glake_transfer_lend", &api_.lend) && take("glake_copy_start", &api_.start) &&
          take("glake_copy_wait", &api_.wait) && take("glake_copy_done", &api_.done) &&
@@ -126,6 +127,13 @@ bool Engine::open(std::string* why) {
 void Engine::close() {
   if (mine_) api_.transfer_close();
   mine_ = false;
+}
+
+bool Engine::leave() {
+  if (!mine_) return false;
+  close();
+  api_.shutdown();  // it refuses while the program has blocks of glake
+  return true;
 }
 
 bool Engine::routed(uint64_t id) {

@@ -16,6 +16,10 @@ class Engine {
   bool open(std::string* why);
   // Ends an engine that open() opened.
   void close();
+  // Also gives back the contexts that libglake holds, unless the program uses memory of glake.
+  // False: the engine is one that the program has opened, and stays.
+  bool leave();
+  bool is_own() const { return mine_; }  // whether open() has opened it
 
   uint64_t start(const glake_copy_request& request) { return api_.start(&request); }
   int wait(uint64_t id, uint64_t timeout_ns) { return api_.wait(id, timeout_ns); }
@@ -32,6 +36,7 @@ class Engine {
   struct Api {
     int (*transfer_open)(const char*, const char*);
     int (*transfer_close)();
+    int (*shutdown)();
     size_t (*transfer_stats)(char*, size_t);
     int (*lend)(uint32_t, const double*, size_t);
     uint64_t (*start)(const glake_copy_request*);

@@ -178,17 +178,24 @@ CUresult hook_cuIpcOpenMemHandle_v2(CUdeviceptr* base, CUipcMemHandle handle, un
   return result;
 }
 
-// The engine's streams belong to the context, so the engine ends first, and for good.
+CUresult hook_cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  const auto driver = OWN(cuDevicePrimaryCtxRetain);
+  if (driver == nullptr) return CUDA_ERROR_NOT_FOUND;
+  const CUresult result = driver(context, device);
+  if (result == CUDA_SUCCESS && !Carrier::inside()) Carrier::instance().retained(device);
+  return result;
+}
+
+CUresult hook_cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  const auto driver = OWN(cuDevicePrimaryCtxRelease_v2);
+  if (driver == nullptr) return CUDA_ERROR_NOT_FOUND;
+  return Carrier::inside() ? driver(device) : Carrier::instance().released(device, driver);
+}
+
 CUresult hook_cuDevicePrimaryCtxReset_v2(CUdevice device) {
   const auto driver = OWN(cuDevicePrimaryCtxReset_v2);
   if (driver == nullptr) return CUDA_ERROR_NOT_FOUND;
-  if (Carrier::inside()) return driver(device);
-  Carrier& carrier = Carrier::instance();
-  carrier.shut();
-  carrier.end();
-  const CUresult result = driver(device);
-  carrier.reopen();
-  return result;
+  return Carrier::inside() ? driver(device) : Carrier::instance().reset(device, driver);
 }
 
 }  // namespace glake::intercept

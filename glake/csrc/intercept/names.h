@@ -50,6 +50,8 @@
 // Functions with a body of their own in hooks.cpp.
 #define INTERCEPT_OTHERS(X)                                                                       \
   X(cuIpcOpenMemHandle_v2, "cuIpcOpenMemHandle", 11000, (CUdeviceptr*, CUipcMemHandle, unsigned))  \
+  X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", 7000, (CUcontext*, CUdevice))            \
+  X(cuDevicePrimaryCtxRelease_v2, "cuDevicePrimaryCtxRelease", 11000, (CUdevice))                  \
   X(cuDevicePrimaryCtxReset_v2, "cuDevicePrimaryCtxReset", 11000, (CUdevice))                      \
   X(cuGetProcAddress, "cuGetProcAddress", 11030, (const char*, void**, int, cuuint64_t))           \
   X(cuGetProcAddress_v2, "cuGetProcAddress", 12000, (const char*, void**, int, cuuint64_t, void*))

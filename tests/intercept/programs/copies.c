@@ -307,6 +307,87 @@ static void contexts(void) {
   chain(stream(CU_STREAM_NON_BLOCKING), 95);
 }
 
+static int active(CUdevice gpu) {
+  unsigned flags = 0;
+  int is = -1;
+  CU(cu.cuDevicePrimaryCtxGetState(gpu, &flags, &is));
+  return is;
+}
+
+/* A primary context ends with the program's last reference, or by a reset, also while a copy runs.
+   The program then takes it anew. */
+static void primary(void) {
+  for (unsigned round = 0; round < 4; ++round) {
+    use(0);
+    CUstream s = stream(CU_STREAM_NON_BLOCKING);
+    unsigned char *from = pinned(), *to = pinned();
+    CUdeviceptr a = device();
+    fill(from, 110 + round);
+    CU(cu.cuMemcpyHtoDAsync(a, from, BYTES, s));
+    CU(cu.cuMemcpyDtoHAsync(to, a, BYTES, NULL));
+    CU(cu.cuStreamSynchronize(s));
+    CU(cu.cuMemcpyDtoHAsync(to, a, BYTES, s));
+    if (round % 2 == 0) CU(cu.cuStreamSynchronize(s));
+    if (round % 2 == 0) CHECK(holds(to, 110 + round));
+    if (round >= 2) CU(cu.cuDevicePrimaryCtxReset(0));
+    printf("active %d", active(0));
+    /* The main function has taken one reference, too. */
+    for (int i = 0; i < (round == 0 ? 3 : 2); ++i) {
+      printf(" released %d", (int)cu.cuDevicePrimaryCtxRelease(0));
+    }
+    printf(" active %d copied %d\n", active(0), (int)cu.cuMemcpyHtoDAsync(a, from, BYTES, s));
+  }
+}
+
+/* Each GPU has a legacy stream. Waiting for one of them does not wait for the other. */
+static void two_gpus(void) {
+  CUstream s = stream(CU_STREAM_DEFAULT), other = stream(CU_STREAM_NON_BLOCKING);
+  unsigned char *from = pinned(), *to = pinned();
+  CUdeviceptr a = device(), flag = 0;
+  CU(cu.cuMemAlloc(&flag, 4));
+  CU(cu.cuMemsetD8Async(flag, 0, 4, other));
+  CU(cu.cuStreamSynchronize(other));
+  fill(from, 120);
+  CU(cu.cuStreamWaitValue32(s, flag, 1, CU_STREAM_WAIT_VALUE_GEQ));
+  CU(cu.cuMemcpyHtoDAsync(a, from, BYTES, NULL));
+  use(1);
+  CUdeviceptr b = device();
+  CU(cu.cuMemcpyHtoDAsync(b, from, BYTES, NULL));
+  CU(cu.cuStreamSynchronize(NULL));
+  CU(cu.cuStreamQuery(CU_STREAM_LEGACY));
+  CHECK(device_holds(b, 120));
+  use(0);
+  CHECK(cu.cuStreamQuery(NULL) == CUDA_ERROR_NOT_READY);
+  CU(cu.cuStreamWriteValue32(other, flag, 1, 0));
+  CU(cu.cuMemcpyDtoHAsync(to, a, BYTES, NULL));
+  CU(cu.cuStreamSynchronize(NULL));
+  CHECK(holds(to, 120));
+}
+
+static CUdeviceptr left_device;
+static unsigned char* left_host;
+static CUstream left_stream;
+static void clean_up(void) {
+  CU(cu.cuStreamSynchronize(left_stream));
+  CHECK(holds(left_host, 130));
+  CU(cu.cuMemFree(left_device));
+  CU(cu.cuMemFreeHost(left_host));
+  CU(cu.cuStreamDestroy(left_stream));
+}
+
+/* A handler that was set before all others waits for copies and frees memory at the exit. */
+static void exits(void) {
+  unsigned char* from = pinned();
+  left_host = pinned();
+  left_device = device();
+  left_stream = stream(CU_STREAM_NON_BLOCKING);
+  fill(from, 130);
+  for (int i = 0; i < 4; ++i) {
+    CU(cu.cuMemcpyHtoDAsync(left_device, from, BYTES, left_stream));
+    CU(cu.cuMemcpyDtoHAsync(left_host, left_device, BYTES, left_stream));
+  }
+}
+
 /* The memory is another process's, which keeps it until this process has ended. */
 static void other_process(void) {
   int ends[2];
@@ -360,6 +441,7 @@ static void faults(int64_t times) {
 int main(int count, char** arguments) {
   const char* what = count > 1 ? arguments[1] : "";
   find_driver();
+  if (strcmp(what, "exits") == 0) CHECK(atexit(clean_up) == 0);
   if (strcmp(what, "other_process") == 0) {
     other_process();
     puts("all right");
@@ -385,6 +467,12 @@ int main(int count, char** arguments) {
     forks();
   else if (strcmp(what, "contexts") == 0)
     contexts();
+  else if (strcmp(what, "primary") == 0)
+    primary();
+  else if (strcmp(what, "two_gpus") == 0)
+    two_gpus();
+  else if (strcmp(what, "exits") == 0)
+    exits();
   else if (strcmp(what, "one_fault") == 0)
     faults(3);
   else if (strcmp(what, "all_fail") == 0)
