@@ -78,7 +78,7 @@ class Peer:
         )
 
     def send(self, message: protocol.Message) -> None:
-        self.connection.sendall(protocol.encode(message))
+        protocol.send(self.connection, message)
 
     def receive(self) -> Grant | Refused:
         head = starting._exactly(self.connection, protocol.HEAD_BYTES)
@@ -368,6 +368,15 @@ def test_a_service_that_hangs_is_told_from_none(
         assert books["services"] == [] and says in books["failed"][0]
     files.socket.unlink()
     assert CliRunner().invoke(main, ["relayd", "--status"]).exit_code == 0
+
+
+def test_a_service_that_is_gone_ends_no_process(files: directory.Files) -> None:
+    """SIGPIPE ends the process there, as in programs that set it back or that embed Python."""
+    program = Path(__file__).parent / "programs" / "gone_service.py"
+    command = [sys.executable, str(program), str(files.where), files.key]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    told = "ask: BrokenPipeError\ndemands: BrokenPipeError\n"
+    assert (done.returncode, done.stdout) == (0, told), done.stderr
 
 
 def test_command(serving: directory.Files) -> None:

@@ -144,7 +144,7 @@ class RelayClient:
             gpus = self._own(_C.transfer_demands()["gpus"])
             total = self._topology.platform.gpus
             hello = Hello(protocol.VERSION, os.getpid(), self._key, gpus, total, self._node.seen)
-            connection.sendall(protocol.encode(hello))
+            protocol.send(connection, hello)
             self._demands.clear()
             self._reached.clear()
             self._unreached.clear()
@@ -206,7 +206,7 @@ class RelayClient:
         self._told = told
         self._serial += 1
         demands = tuple((*ends, 1.0) for ends in told[1][: protocol.MOST_DEMANDS])
-        connection.sendall(protocol.encode(Demands(self._serial, told[0], demands)))
+        protocol.send(connection, Demands(self._serial, told[0], demands))
 
     def _own(self, used: list[int]) -> tuple[int, ...]:
         return tuple(sorted(self._numbers.there(gpu) for gpu in {*self._gpus, *used}))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import socket
 import struct
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, NoReturn
@@ -172,6 +173,15 @@ def encode(message: Message) -> bytes:
     """The bytes of the message: its length, and its text."""
     content = json.dumps({"kind": message.kind, **asdict(message)}, allow_nan=False).encode()
     return _HEAD.pack(len(content)) + content
+
+
+def send(connection: socket.socket, message: Message) -> None:
+    """Sends the message. Raises OSError if the other end is gone.
+
+    No signal is raised then. Python ignores SIGPIPE, but a program may have set it to end the
+    process again, and so may a program that embeds Python.
+    """
+    connection.sendall(encode(message), socket.MSG_NOSIGNAL)
 
 
 def length(head: bytes, most: int) -> int:

@@ -138,7 +138,7 @@ def ask(files: Files, what: str) -> Status | None:
         return None
     with contextlib.closing(connection):
         try:
-            connection.sendall(protocol.encode(Ask(what)))
+            protocol.send(connection, Ask(what))
             head = _exactly(connection, protocol.HEAD_BYTES)
             text = _exactly(connection, protocol.length(head, protocol.MOST_ANSWER))
         except TimeoutError:
