@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 
 from glake.errors import BusyTimeout, GlakeError
@@ -46,7 +47,7 @@ class PieceTransfer:
         if not self._over.wait(limit):
             raise BusyTimeout(f"{self.bytes} bytes of {self.path} are not done in {timeout} s")
         if self._error is not None:  # a new object: the kept one would keep the caller's frames
-            raise self._error.with_traceback(None)
+            raise copy.copy(self._error) from self._error.__cause__
 
     def progress(self) -> tuple[int, int]:
         """(bytes read or written, bytes of all)."""

@@ -127,6 +127,8 @@ class _Request:
     gpu: int  # the GPU whose memory it is, or HOST
     stream: Any  # of the copies to and from the GPU
     handle: FileTransfer
+    taken: bool = False  # its file is closed by a thread, or by _begin()
+    dropped: bool = False  # its caller was interrupted before
 
 
 class FileEngine:
@@ -264,42 +266,63 @@ class FileEngine:
             )
         gpu = flat.gpu_of(memory)
         stream = flat.stream_of(memory, gpu)
+        pieces = list(cut(at, memory.bytes, self.block))
         try:
             file = _opened(path, write, self._direct)
         except FileFailed:
             with self._lock:
                 self._stats.failed += 1
             raise
-        if self._gds is not None and gpu != HOST:
-            file.gds = self._gds.open(f"/proc/self/fd/{file.cached}", write)
-        pieces = list(cut(at, memory.bytes, self.block))
         going = FileTransfer(file.path, memory.bytes, len(pieces), memory)
         request = _Request(file, memory.address, gpu, stream, going)
-        begun = 0
-        with self._lock:  # close() waits for all pieces or sees none
-            threads = self._threads
-            for piece in pieces if threads is not None else ():
-                assert threads is not None
-                try:
-                    threads.submit(self._carry, request, piece)
-                except RuntimeError as error:
-                    # At the interpreter's end nothing can begin any more. If only a new thread was
-                    # refused, an existing thread takes the piece later.
-                    if "shutdown" in str(error):
-                        break
-                begun += 1
-            closed = threads is None or begun < len(pieces)
-        if closed and begun:
-            for piece in pieces[begun:]:
-                self._over(request, piece, TransferClosed("the interpreter ends"), direct=False)
-        elif closed or not pieces:
-            file.close()
+        try:
+            if self._gds is not None and gpu != HOST:
+                file.gds = self._gds.open(f"/proc/self/fd/{file.cached}", write)
+            self._begin(request, pieces)
+        except BaseException:  # also an interrupt, after which a thread may have the request
             with self._lock:
-                self._stats.writes += write and not closed
-                self._stats.reads += not write and not closed
-        if closed and not begun:
-            raise TransferClosed("this file engine is closed, or the interpreter ends")
+                request.dropped = not request.taken
+            if request.dropped:
+                file.close()
+            raise
         return going
+
+    def _begin(self, request: _Request, pieces: list[Piece]) -> None:
+        """Gives the request to the threads as one task, so that an interrupt finds all of it begun,
+        or nothing. Raises TransferClosed."""
+        with self._lock:  # close() waits for the task, or sees none
+            threads = self._threads
+            if threads is None:
+                raise TransferClosed("this file engine is closed")
+            if not pieces:
+                request.taken = True
+                self._stats.writes += request.file.write
+                self._stats.reads += not request.file.write
+            try:
+                if pieces:
+                    threads.submit(self._spread, threads, request, pieces)
+            except RuntimeError as error:
+                if _is_over(error):
+                    raise TransferClosed("no file engine: the interpreter ends") from None
+        if not pieces:
+            request.file.close()
+
+    def _spread(self, threads: ThreadPoolExecutor, request: _Request, pieces: list[Piece]) -> None:
+        """Gives the pieces to the threads, on one of them, and carries the first one itself. Once
+        the engine or the interpreter ends, it carries all that the others do not take."""
+        with self._lock:
+            if request.dropped:
+                return
+            request.taken = True
+        own = pieces[:1]
+        for piece in pieces[1:]:
+            try:
+                threads.submit(self._carry, request, piece)
+            except RuntimeError as error:
+                if _is_over(error):
+                    own.append(piece)
+        for piece in own:
+            self._carry(request, piece)
 
     def _carry(self, request: _Request, piece: Piece) -> None:
         """Carries one piece, on a thread. Pieces behind a failed one are left out."""
@@ -369,6 +392,12 @@ class FileEngine:
                 self._stats.buffer_bytes -= size
 
 
+def _is_over(error: RuntimeError) -> bool:
+    """Whether threads take no task any more. If only a new thread was refused, an existing one
+    takes the task later."""
+    return "shutdown" in str(error)
+
+
 def _by_gds(request: _Request, piece: Piece) -> bool:
     file = request.file.gds
     if file is None or not piece.whole:
@@ -411,8 +440,8 @@ def _require_mode(descriptor: int, write: bool, text: str) -> None:
     not check that."""
     try:
         mode = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
-    except (OSError, OverflowError, ValueError):  # not open: opening it again raises the error
-        return
+    except (OSError, OverflowError, ValueError):
+        raise FileFailed(errno.EBADF, f"descriptor {descriptor} is not open", text) from None
     if mode == (os.O_RDONLY if write else os.O_WRONLY):
         way = "writing" if write else "reading"
         raise FileFailed(errno.EBADF, f"the descriptor is not open for {way}", text)

@@ -1,12 +1,16 @@
 """Files to and from host and GPU memory."""
 
+import contextlib
+import errno
 import gc
 import os
 import resource
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -320,3 +324,67 @@ def test_at_the_interpreters_end_it_is_closed(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert "the interpreter ends" in done.stdout
+
+
+def test_an_interrupt_leaves_a_request_whole_or_none(tmp_path: Path, monkeypatch: Any) -> None:
+    """The first calls of the caller's thread to the pool are interrupted, before or after they have
+    had their effect. No file stays open, and the engine goes on."""
+    data, here, real = some(1 << 20), threading.current_thread(), ThreadPoolExecutor.submit
+    calls, case = 0, (0, False)
+
+    def interrupted(*given: Any) -> Any:
+        nonlocal calls
+        if threading.current_thread() is not here:
+            return real(*given)
+        calls += 1
+        which, late = case
+        if late:
+            real(*given)
+        if calls == which:
+            raise KeyboardInterrupt
+        return None if late else real(*given)
+
+    with t.FileEngine("4KiB", 2) as engine:
+        engine.write(tmp_path / "file", data).wait()
+        before = len(os.listdir("/proc/self/fd"))
+        monkeypatch.setattr(ThreadPoolExecutor, "submit", interrupted)
+        for wanted in ((1, False), (1, True), (3, False), (3, True)):
+            case, calls, back = wanted, 0, np.zeros_like(data)
+            for _ in range(4):
+                with contextlib.suppress(KeyboardInterrupt):
+                    engine.read(tmp_path / "file", back).wait()
+            assert calls == 4, "one task for a request"
+        monkeypatch.undo()
+        engine.close()
+        assert len(os.listdir("/proc/self/fd")) == before
+    assert (back == data).all()
+
+
+def test_an_error_keeps_nothing_of_those_who_wait(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"short")
+    with t.FileEngine() as engine:
+        reading = engine.read(tmp_path / "file", bytearray(6))
+
+        def fails() -> "weakref.ref[Any]":
+            mine = some(10)
+            with pytest.raises(errors.FileFailed, match="it has 5") as told:
+                reading.wait()
+            assert told.value.errno == 61 and told.value.filename == str(tmp_path / "file")
+            return weakref.ref(mine)
+
+        mine = fails()
+        gc.collect()  # the error and its frames are a cycle
+        assert mine() is None
+        first, second = (pytest.raises(errors.FileFailed, reading.wait).value for _ in range(2))
+        assert first is not second and str(first) == str(second)
+
+
+def test_a_descriptor_that_is_not_open(tmp_path: Path) -> None:
+    with open(tmp_path / "file", "wb") as file:
+        closed = file.fileno()
+    with t.FileEngine() as engine:
+        for wrong in (closed, -1, 1 << 70):
+            for call in (engine.read, engine.write):
+                with pytest.raises(errors.FileFailed, match="not open") as told:
+                    call(wrong, bytearray(1))
+                assert told.value.errno == errno.EBADF
