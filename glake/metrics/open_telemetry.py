@@ -23,8 +23,8 @@ def register_opentelemetry(provider: MeterProvider | None = None) -> None:
 
     The instruments are read when the provider's reader collects. The provider has the exporters.
     After "glake" a name has a dot in place of Prometheus' underscore ("glake.transfer_path_bytes").
-    Bytes have the unit "By". Call it once for each provider, because its API cannot take
-    instruments back.
+    Bytes have the unit "By", and the others none. Call it once for each provider, because its API
+    cannot take instruments back.
 
     Args:
         provider: None: the process's global one.
@@ -48,7 +48,8 @@ def register_opentelemetry(provider: MeterProvider | None = None) -> None:
         make(
             f"glake.{metric.name}",
             callbacks=[_callback(metric, recent, api.Observation)],
-            unit="By" if metric.in_bytes else "1",
+            # Exporters to Prometheus append "_ratio" to a gauge of unit "1".
+            unit="By" if metric.in_bytes else "",
             description=metric.help,
         )
 

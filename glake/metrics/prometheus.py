@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -45,8 +46,14 @@ class Collector:
         return kind(f"glake_{metric.name}", metric.help, labels=metric.labels)
 
 
+_servers: set[Server] = set()  # that are not closed; nobody else may hold them
+
+
 class Server:
     """Answers scrapes on a port until it is closed. As a context manager it closes at the end.
+
+    A forked child has no server. It gives up its copy of the port at once, so that the parent can
+    give the port back, and another process can take it.
 
     Attributes:
         address, port: where it listens.
@@ -55,12 +62,22 @@ class Server:
     def __init__(self, server: Any, thread: threading.Thread) -> None:
         self._server, self._thread = server, thread
         self.address, self.port = server.server_address[:2]
+        self._forked = False
+        _servers.add(self)
 
     def close(self) -> None:
-        """Gives the port back. A second call does nothing."""
+        """Gives the port back. A second call, or one in a forked child, does nothing."""
+        if self._forked:
+            return
+        _servers.discard(self)
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+    def forget(self) -> None:
+        """Called in a forked child, which has the socket of the parent's server but no thread."""
+        self._forked = True
+        self._server.socket.close()
 
     def __enter__(self) -> Server:
         """The server itself."""
@@ -104,6 +121,15 @@ def serve_prometheus(
     except OSError as error:
         raise InvalidArgument(f"cannot serve on {address}:{number}: {error}") from None
     return Server(server, thread)
+
+
+def _after_fork() -> None:
+    for server in list(_servers):
+        server.forget()
+    _servers.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _package() -> Any:

@@ -74,6 +74,10 @@ def test_a_port_that_cannot_be_had() -> None:
     serve_prometheus(port).close()
 
 
+def test_a_forked_child_does_not_keep_the_port() -> None:
+    run("scrape_and_fork.py")
+
+
 @pytest.mark.parametrize("name", ["prometheus_client", "opentelemetry"])
 def test_a_missing_package(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setitem(sys.modules, name, None)

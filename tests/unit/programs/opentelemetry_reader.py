@@ -16,6 +16,7 @@ held = found["glake.allocated_bytes"]
 (point,) = held.data.data_points
 assert held.unit == "By" and dict(point.attributes) == {"device": "1"}
 assert point.value == glake.stats(1)["allocated_bytes.all.current"]
+assert found["glake.blocks"].unit == found["glake.driver_calls"].unit == ""
 calls = found["glake.driver_calls"].data
 assert calls.is_monotonic
 created = [p.value for p in calls.data_points if p.attributes["call"] == "create"]
