@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -350,6 +351,45 @@ def test_other_users_are_refused(files: directory.Files, monkeypatch: pytest.Mon
     listening.listen()
     with listening, pytest.raises(RelayRefused, match="process 77"):
         starting.connect(files)
+
+
+def test_clients_that_come_at_once_are_no_more_than_there_may_be(
+    files: directory.Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three clients that see one GPU come while the service opens the others. It takes two."""
+    monkeypatch.setattr(service, "MOST_CLIENTS", 2)
+    opening, ending = threading.Event(), threading.Event()
+    core = SimpleNamespace(
+        relay_open=lambda *_: opening.wait(PATIENCE),
+        relay_wait=lambda: ending.wait(PATIENCE),
+        relay_close=ending.set,
+    )
+    monkeypatch.setattr(service, "_C", core)
+    hello = Hello(protocol.VERSION, os.getpid(), files.key, (0,), 8, (0,))
+    listening = service._listening(files)
+    listening.listen()
+
+    async def meet() -> list[Any]:
+        served = service.Service(TOPOLOGY, files, None, None)
+        running = asyncio.create_task(served.run(listening))
+        both = [await asyncio.open_unix_connection(str(files.socket)) for _ in range(3)]
+        for _, writer in both:
+            writer.write(protocol.encode(hello))
+        while served._door is None:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)  # all three wait for it
+        opening.set()
+        answers = []
+        for reader, writer in both:
+            size = protocol.length(await reader.readexactly(4), protocol.MOST_ANSWER)
+            answers.append(protocol.decode(await reader.readexactly(size), (Grant, Refused)))
+            writer.close()
+        served._over.set()
+        await running
+        return answers
+
+    answers = asyncio.run(meet())
+    assert sorted(type(each).__name__ for each in answers) == ["Grant", "Grant", "Refused"]
 
 
 def test_a_service_that_hangs_is_told_from_none(

@@ -191,6 +191,7 @@ class Service:
         self._check(first)
         if first.hidden:
             await self._open_door()
+            self._check(first)  # again: others have come meanwhile
         self._number += 1
         number = self._number
         self._ledger.join(number, first.gpus, first.visible, first.seen)
