@@ -170,8 +170,8 @@ struct Tuning {
   // Views of more runs than this are searched by halving. A guess.
   static constexpr size_t kRunsScanned = 8;
 
-  // Interception: how many ranges of one copy's host end are looked at, because it may be pinned in
-  // pieces. A guess.
+  // Interception: how many ranges of each end of a copy are looked at, because host memory may be
+  // pinned in pieces, and GPU memory mapped in pieces. A guess.
   static constexpr int kRangesJudged = 4096;
 
   // How many records of blocks, or of spans, are made at once: a guess.

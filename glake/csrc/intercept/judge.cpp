@@ -98,12 +98,30 @@ bool is_ipc(CUdeviceptr base) {
   return opened().bases.count(base) != 0;
 }
 
-// For GPU memory it checks the first and the last byte. The engine checks all between.
-Reason judge_device(const Copy& copy, const Facts& facts) {
+// Sets `end` to where the range ends, or to 0 if the driver does not tell it.
+Reason judge_range(const DriverCalls& driver, const Copy& copy, CUdeviceptr at, CUdeviceptr* end) {
+  Facts facts;
+  if (!ask(driver, at, &facts) || facts.type != CU_MEMORYTYPE_DEVICE) return Reason::kUnknown;
   if (facts.managed != 0) return Reason::kManaged;
   if (facts.pool != 0) return Reason::kPool;
   if (is_ipc(facts.base)) return Reason::kIpc;
+  const bool known = facts.base <= at && at - facts.base < facts.bytes;
+  *end = known ? facts.base + facts.bytes : 0;
   return facts.device == copy.device ? kNone : Reason::kOtherGpu;
+}
+
+// Mapped memory may be of several GPUs, and have holes. Of more ranges than are looked at, and
+// where the driver does not tell their ends, the last byte stands for the rest.
+Reason judge_device(const DriverCalls& driver, const Copy& copy, CUdeviceptr begin) {
+  const CUdeviceptr last = begin + copy.bytes - 1;
+  CUdeviceptr at = begin, end = 0;
+  for (int i = 0; i < Tuning::kRangesJudged; ++i) {
+    const Reason reason = judge_range(driver, copy, at, &end);
+    if (reason != kNone || end > last) return reason;
+    if (end == 0) break;
+    at = end;
+  }
+  return judge_range(driver, copy, last, &end);
 }
 
 // For host memory it checks all bytes. The engine would also take memory that is not pinned, but it
@@ -135,13 +153,8 @@ Reason judge_memory(const DriverCalls& driver, Copy* copy) {
   const bool to = dst.type == CU_MEMORYTYPE_DEVICE, from = src.type == CU_MEMORYTYPE_DEVICE;
   if (to == from) return Reason::kNotBetween;
   const CUdeviceptr on_gpu = to ? copy->dst : copy->src, on_host = to ? copy->src : copy->dst;
-  Facts last;
-  if (!ask(driver, on_gpu + copy->bytes - 1, &last)) return Reason::kUnknown;
-  if (last.type != CU_MEMORYTYPE_DEVICE) return Reason::kUnknown;
-  for (const Facts& facts : {to ? dst : src, last}) {
-    const Reason reason = judge_device(*copy, facts);
-    if (reason != kNone) return reason;
-  }
+  const Reason reason = judge_device(driver, *copy, on_gpu);
+  if (reason != kNone) return reason;
   (to ? copy->dst_device : copy->src_device) = copy->device;
   return judge_host(driver, on_host, copy->bytes);
 }

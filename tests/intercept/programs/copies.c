@@ -364,6 +364,40 @@ static void two_gpus(void) {
   CHECK(holds(to, 120));
 }
 
+/* Memory that is mapped in pieces. A middle one comes to be of another GPU. */
+static void mapped(void) {
+  enum { kPieces = 4 };
+  const size_t size = BYTES / kPieces;
+  CUmemAllocationProp kind = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                              .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+  const CUmemAccessDesc access = {kind.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUstream s = stream(CU_STREAM_NON_BLOCKING);
+  unsigned char *from = pinned(), *to = pinned();
+  CUdeviceptr a = 0;
+  CU(cu.cuMemAddressReserve(&a, BYTES, 0, 0, 0));
+  for (int i = 0; i < kPieces; ++i) {
+    CUmemGenericAllocationHandle piece;
+    CU(cu.cuMemCreate(&piece, size, &kind, 0));
+    CU(cu.cuMemMap(a + i * size, size, 0, piece, 0));
+  }
+  CU(cu.cuMemSetAccess(a, BYTES, &access, 1));
+  for (unsigned round = 0; round < 2; ++round) {
+    fill(from, 140 + round);
+    memset(to, 0, BYTES);
+    CU(cu.cuMemcpyHtoDAsync(a, from, BYTES, s));
+    CU(cu.cuMemcpyDtoHAsync(to, a, BYTES, s));
+    CU(cu.cuStreamSynchronize(s));
+    CHECK(holds(to, 140 + round));
+    if (round == 1) return;
+    CUmemGenericAllocationHandle piece;
+    kind.location.id = 1;
+    CU(cu.cuMemUnmap(a + size, size));
+    CU(cu.cuMemCreate(&piece, size, &kind, 0));
+    CU(cu.cuMemMap(a + size, size, 0, piece, 0));
+    CU(cu.cuMemSetAccess(a, BYTES, &access, 1));
+  }
+}
+
 static CUdeviceptr left_device;
 static unsigned char* left_host;
 static CUstream left_stream;
@@ -471,6 +505,8 @@ int main(int count, char** arguments) {
     primary();
   else if (strcmp(what, "two_gpus") == 0)
     two_gpus();
+  else if (strcmp(what, "mapped") == 0)
+    mapped();
   else if (strcmp(what, "exits") == 0)
     exits();
   else if (strcmp(what, "one_fault") == 0)

@@ -48,6 +48,11 @@
   X(cuIpcGetMemHandle, "cuIpcGetMemHandle", 4010)                     \
   X(cuIpcOpenMemHandle, "cuIpcOpenMemHandle_v2", 11000)               \
   X(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", 4010)                 \
+  X(cuMemAddressReserve, "cuMemAddressReserve", 10020)                \
+  X(cuMemCreate, "cuMemCreate", 10020)                                \
+  X(cuMemMap, "cuMemMap", 10020)                                      \
+  X(cuMemUnmap, "cuMemUnmap", 10020)                                  \
+  X(cuMemSetAccess, "cuMemSetAccess", 10020)                          \
   X(cuStreamWriteValue32, "cuStreamWriteValue32_v2", 11070)           \
   X(cuStreamWaitValue32, "cuStreamWaitValue32_v2", 11070)
 
