@@ -462,11 +462,16 @@ def _move(file: _File, piece: Piece, address: int) -> bool:
     direct = file.direct is not None and piece.whole and address % ALIGNMENT == 0
     if direct:
         try:
-            done = _request(file, file.direct, memory, piece.offset)
+            # Linux moves at most 2 GiB less a page in a call.
+            while done < piece.bytes and done % ALIGNMENT == 0:
+                moved = _request(file, file.direct, memory[done:], piece.offset + done)
+                done += moved
+                if moved == 0:
+                    break
         except OSError as error:
             if error.errno != errno.EINVAL:  # larger blocks are needed, or none are allowed
                 raise
-            direct = False
+            direct = done != 0
     while done < piece.bytes:  # the rest, at a file's end or after a short request
         moved = _request(file, file.cached, memory[done:], piece.offset + done)
         if moved == 0:

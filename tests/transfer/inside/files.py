@@ -379,6 +379,28 @@ def test_an_error_keeps_nothing_of_those_who_wait(tmp_path: Path) -> None:
         assert first is not second and str(first) == str(second)
 
 
+def test_a_request_that_the_system_cuts_goes_on_past_the_page_cache(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Linux cuts a call after 2 GiB. Here it is after 64 KiB."""
+    real, cached = inside._request, 0
+
+    def cut_short(file: Any, descriptor: int, memory: memoryview, offset: int) -> int:
+        nonlocal cached
+        cached += descriptor == file.cached
+        return real(file, descriptor, memory[: 1 << 16], offset)
+
+    monkeypatch.setattr(inside, "_request", cut_short)
+    data = put("pinned", some(MIB))
+    with t.FileEngine("1MiB", 2) as engine:
+        engine.write(tmp_path / "file", data).wait()
+        back = put("pinned", np.zeros(MIB, np.uint8))
+        engine.read(tmp_path / "file", back).wait()
+        direct = engine.stats()["direct_bytes"]
+    assert (get(back) == some(MIB)).all()
+    assert (cached, direct) in ((0, 2 * MIB), (32, 0))  # the latter without direct I/O
+
+
 def test_a_descriptor_that_is_not_open(tmp_path: Path) -> None:
     with open(tmp_path / "file", "wb") as file:
         closed = file.fileno()
