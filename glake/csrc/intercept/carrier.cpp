@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 
@@ -18,6 +19,9 @@ constexpr uint64_t kForever = UINT64_MAX;
 // The driver's error for a copy that a device could not finish. Its context is unusable from then
 // on (CUDA Driver API, CUresult).
 constexpr CUresult kSticky = CUDA_ERROR_LAUNCH_FAILED;
+// The driver's error while it shuts down (CUDA Driver API, CUresult).
+constexpr CUresult kEnding = CUDA_ERROR_DEINITIALIZED;
+constexpr std::chrono::seconds kLongestStart{1};
 
 thread_local int depth = 0;
 
@@ -78,7 +82,7 @@ Reason Carrier::carry(Copy copy, CUresult* result) {
   }
   if (copy.bytes < settings().least) return Reason::kSmall;
   if (forked_) return Reason::kForked;
-  if (exited_) return Reason::kOff;
+  if (ended_) return Reason::kOff;
   if (reset_) return Reason::kReset;
   Inside inside;
   const Reason reason = judge(&copy);
@@ -106,6 +110,7 @@ Reason Carrier::carry(Copy copy, CUresult* result) {
     settle(each, copy.waits && each == flight);
   }
   *result = copy.waits ? sticky() : CUDA_SUCCESS;
+  if (copy.waits && flight->dropped) *result = kEnding;
   return kNone;
 }
 
@@ -214,8 +219,12 @@ void Carrier::settle(const FlightPtr& flight, bool wait) {
   } else if (!own.try_lock()) {
     return;
   }
-  if (flight->settled || (!wait && !engine_.over(flight->id))) return;
-  const int end = engine_.wait(flight->id, kForever);
+  if (flight->settled || (!ended_ && !wait && !engine_.over(flight->id))) return;
+  const int end = ended_ ? GLAKE_OK : engine_.wait(flight->id, kForever);
+  if (ended_) {  // perhaps during the wait, which is then an error
+    drop(flight);
+    return;
+  }
   if (end != GLAKE_OK) {
     const std::string why = engine_.error();
     account_.failed();
@@ -238,7 +247,7 @@ void Carrier::settle(const FlightPtr& flight, bool wait) {
 }
 
 CUresult Carrier::waited(Wait which, CUstream stream, uint64_t latest) {
-  if (!flying() || forked_) return sticky();
+  if (!flying() || forked_ || ended_) return sticky();
   Inside inside;
   int device = -1;
   if (stream == CU_STREAM_LEGACY) stream = nullptr;
@@ -334,10 +343,25 @@ void Carrier::yield() {
   reopen();
 }
 
-// Forgets the copies that were under way at the exit. libglake's own exit handlers come next. The
-// program's handlers may come later still, and must not reach it by a wait or a free.
-void Carrier::drop_flights() {
+// Forgets a copy that is under way while the process ends. Its stream makes the rest of it, unless
+// the engine's threads do.
+void Carrier::drop(const FlightPtr& flight) {
+  flight->settled = flight->dropped = true;
+  if (settings().held) sticky_ = kEnding;
+}
+
+// Closes the engine while other threads of the program may still copy. libglake's own exit handlers
+// come next. The program's handlers may come later still, and must not reach it by a wait or a
+// free.
+void Carrier::close_at_exit() {
+  ended_ = true;
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait_for(lock, kLongestStart, [this] { return starting_ == 0; });
+  }
+  engine_.close();
   std::lock_guard<std::mutex> guard(mutex_);
+  if (settings().held && !flying_.empty()) sticky_ = kEnding;
   flying_.clear();
   count_ = 0;
 }
@@ -350,8 +374,7 @@ void Carrier::at_exit() {
     for (const FlightPtr& flight : flights([](const Flight&) { return true; })) {
       settle(flight, false);
     }
-    engine_.close();
-    drop_flights();
+    close_at_exit();
   }
   if (account_.empty()) return;
   if (settings().report) std::fputs(account_.text().c_str(), stderr);

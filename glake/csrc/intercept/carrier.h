@@ -72,7 +72,7 @@ class Carrier {
     CUstream stream = nullptr;
     int device = -1;
     std::mutex mutex;
-    bool settled = false;
+    bool settled = false, dropped = false;
   };
   using FlightPtr = std::shared_ptr<Flight>;
   // A non-blocking stream that carries the copies of a device's legacy stream. Two events join the
@@ -94,13 +94,15 @@ class Carrier {
   std::vector<FlightPtr> flights(const std::function<bool(const Flight&)>& wanted);
   void settle(const FlightPtr& flight, bool wait);
   void account_for(uint64_t id);
-  void drop_flights();
+  void drop(const FlightPtr& flight);
+  void close_at_exit();
 
   Engine engine_;
   Account account_;
   std::mutex opening_;
   std::atomic<int> state_{0};  // 0: not opened, 1: open, 2: off
   std::atomic<bool> forked_{false}, reset_{false}, exited_{false};
+  std::atomic<bool> ended_{false};  // the process ends, and the engine is not called any more
   std::atomic<int> sticky_{CUDA_SUCCESS};
 
   std::mutex mutex_;  // guards what follows

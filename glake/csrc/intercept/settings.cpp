@@ -69,6 +69,7 @@ Settings read() {
   s.topology = variable("GLAKE_INTERCEPT_TOPOLOGY");
   s.visible_given = std::getenv("GLAKE_INTERCEPT_VISIBLE") != nullptr;
   s.visible = variable("GLAKE_INTERCEPT_VISIBLE");
+  s.held = variable("GLAKE_COPY_ORDER") == "held";
   s.own_gpus_only = only_own();
   if (!s.wrong.empty()) s.on = false;
   return s;

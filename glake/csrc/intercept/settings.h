@@ -14,6 +14,7 @@ struct Settings {
   std::string topology;  // a platforms file's text, or its path; empty: none
   std::string visible;   // the CUDA_VISIBLE_DEVICES for which the topology holds
   bool visible_given = false;
+  bool held = false;           // GLAKE_COPY_ORDER: copies end with the engine
   bool own_gpus_only = false;  // only GPUs that this process copies to or from may relay
   std::string wrong;           // why it is off; empty: nothing is wrong
 };

@@ -402,7 +402,9 @@ static CUdeviceptr left_device;
 static unsigned char* left_host;
 static CUstream left_stream;
 static void clean_up(void) {
-  CU(cu.cuStreamSynchronize(left_stream));
+  const CUresult waited = cu.cuStreamSynchronize(left_stream);
+  printf("waited %d\n", (int)waited);
+  if (waited != CUDA_SUCCESS) return;
   CHECK(holds(left_host, 130));
   CU(cu.cuMemFree(left_device));
   CU(cu.cuMemFreeHost(left_host));
@@ -420,6 +422,28 @@ static void exits(void) {
     CU(cu.cuMemcpyHtoDAsync(left_device, from, BYTES, left_stream));
     CU(cu.cuMemcpyDtoHAsync(left_host, left_device, BYTES, left_stream));
   }
+}
+
+static void* copy_for_ever(void* memory) {
+  use(0);
+  CUstream s = stream(CU_STREAM_NON_BLOCKING);
+  CUdeviceptr a = device();
+  CUresult result = CUDA_SUCCESS;
+  while (result == CUDA_SUCCESS) {
+    result = cu.cuMemcpyHtoDAsync(a, memory, BYTES, s);
+    if (result == CUDA_SUCCESS) result = cu.cuMemcpyDtoH(memory, a, BYTES);
+    if (result == CUDA_SUCCESS) result = cu.cuStreamSynchronize(s);
+  }
+  if (result != CUDA_ERROR_DEINITIALIZED) _exit(1); /* before the process has ended */
+  pause();
+  return NULL;
+}
+
+/* The main thread ends the process while others copy. */
+static void exits_beside(void) {
+  pthread_t one;
+  for (int i = 0; i < 3; ++i) CHECK(pthread_create(&one, NULL, copy_for_ever, pinned()) == 0);
+  usleep(500000);
 }
 
 /* The memory is another process's, which keeps it until this process has ended. */
@@ -507,6 +531,8 @@ int main(int count, char** arguments) {
     two_gpus();
   else if (strcmp(what, "mapped") == 0)
     mapped();
+  else if (strcmp(what, "exits_beside") == 0)
+    exits_beside();
   else if (strcmp(what, "exits") == 0)
     exits();
   else if (strcmp(what, "one_fault") == 0)
