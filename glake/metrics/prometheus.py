@@ -118,7 +118,7 @@ def serve_prometheus(
         registry.register(Collector())
     try:
         server, thread = package.start_http_server(number, address, registry)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: no name of a machine
         raise InvalidArgument(f"cannot serve on {address}:{number}: {error}") from None
     return Server(server, thread)
 

@@ -70,6 +70,9 @@ def test_a_port_that_cannot_be_had() -> None:
         for port, words in ((-1, "port -1"), ("80", "port '80'"), (1 << 16, "port 65536")):
             with pytest.raises(InvalidArgument, match=words):
                 serve_prometheus(port)  # type: ignore[arg-type]
+        for address in ("", "256.1.1.1", "\u00e9" * 300):
+            with pytest.raises(InvalidArgument, match="cannot serve on"):
+                serve_prometheus(0, address)
         port = server.port
     serve_prometheus(port).close()
 
