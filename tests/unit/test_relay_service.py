@@ -392,6 +392,34 @@ def test_clients_that_come_at_once_are_no_more_than_there_may_be(
     assert sorted(type(each).__name__ for each in answers) == ["Grant", "Grant", "Refused"]
 
 
+@pytest.mark.parametrize("late", range(12))
+def test_a_client_that_comes_at_the_end_does_not_hold_it_up(
+    files: directory.Files, late: int
+) -> None:
+    """Its hello arrives so many turns of the loop before the service is ended."""
+    hello = Hello(protocol.VERSION, os.getpid(), files.key, (0,), 8, tuple(range(8)))
+    listening = service._listening(files)
+    listening.listen()
+
+    async def meet() -> Any:
+        served = service.Service(TOPOLOGY, files, None, None)
+        running = asyncio.create_task(served.run(listening))
+        reader, writer = await asyncio.open_unix_connection(str(files.socket))
+        while not served._tasks:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        writer.write(protocol.encode(hello))
+        for _ in range(late):
+            await asyncio.sleep(0)
+        served._over.set()
+        done, _ = await asyncio.wait([running], timeout=5)
+        writer.close()
+        await running
+        return done
+
+    assert asyncio.run(meet())
+
+
 def test_a_service_that_hangs_is_told_from_none(
     files: directory.Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -179,6 +179,9 @@ class Service:
     async def _speak(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         pid = directory.check_peer(writer.get_extra_info("socket"))
         first = await asyncio.wait_for(_read(reader), PATIENCE)
+        # Before Python 3.12, wait_for() loses a cancellation if the message has just come.
+        if self._over.is_set():
+            raise asyncio.CancelledError
         if isinstance(first, Ask):
             if first.what == "stop":
                 _log.info("process %d stops the service", pid)
