@@ -165,11 +165,14 @@ def _encoded(files: list[Path], separator: str, tokenizer: str) -> Corpus:
         raise InvalidOption(f"{need}: {error}; take 'bytes', or a tokenizer.json") from None
     texts: list[str] = []
     for each in files:
-        text = each.read_text(encoding="utf-8", errors="replace")
-        pieces = re.split(f"(?<={re.escape(separator)})", text) if separator else [text]
+        text = each.read_bytes().decode("utf-8", "replace")  # line ends stay as they are
+        *ended, last = text.split(separator) if separator else [text]
+        pieces = [*(piece + separator for piece in ended), last]
         texts += [piece for piece in pieces if piece]
     lists = [found.ids for found in encoder.encode_batch(texts, add_special_tokens=False)]
     lists = [ids for ids in lists if ids]
     starts = np.cumsum([0, *map(len, lists)]).astype(np.int64)
     tokens = np.fromiter((one for ids in lists for one in ids), np.uint32, int(starts[-1]))
-    return Corpus(tokens, starts, encoder.get_vocab_size(with_added_tokens=True))
+    # Ids may leave gaps, so that the largest id says more than their number.
+    largest = max(encoder.get_vocab(with_added_tokens=True).values(), default=0)
+    return Corpus(tokens, starts, largest + 1)

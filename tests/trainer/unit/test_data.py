@@ -143,6 +143,29 @@ def test_a_tokenizers_file(tmp_path: Path, folder: Path) -> None:
     assert list(corpus.starts) == [0, 3, 7] and corpus.vocabulary == 3
 
 
+def test_a_tokenizer_sees_the_documents_that_bytes_have(tmp_path: Path) -> None:
+    """Line ends stay as they are, and separators do not overlap."""
+    tokenizers = pytest.importorskip("tokenizers")
+    letters = {each: number for number, each in enumerate("abc\r\n")}
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=letters, merges=[]))
+    made.save(str(tmp_path / "tokenizer.json"))
+    for text, separator in (("aa\r\n\r\nb\r\n\r\nc", "\r\n\r\n"), ("a\n\n\nb\n\n\n\nc", "\n\n")):
+        (tmp_path / "text").write_bytes(text.encode())
+        plain = read(str(tmp_path / "text"), "", separator, "bytes")
+        coded = read(str(tmp_path / "text"), "", separator, str(tmp_path / "tokenizer.json"))
+        assert list(coded.starts) == list(plain.starts) and len(plain) > 2
+        assert bytes(plain.tokens[:]) == text.encode()
+
+
+def test_ids_of_a_tokenizer_may_leave_gaps(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 500}, "a"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "text").write_text("a b a")
+    assert read(str(tmp_path / "text"), "", "", str(tmp_path / "tokenizer.json")).vocabulary == 501
+
+
 def test_wrong_input_says_what_to_do(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(DataMissing, match="no file or folder .*gone.*--data"):
         data(tmp_path / "gone")
