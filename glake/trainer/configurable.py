@@ -185,6 +185,12 @@ class Configurable:
             with contextlib.suppress(reader.TOMLDecodeError):
                 table = reader.loads(f"value = {text}")
                 value = table["value"] if list(table) == ["value"] else text
+            if not isinstance(value, (str, list, dict)):
+                # A folder may be named 2026 or 2026-11-30, which are no texts in TOML.
+                with contextlib.suppress(InvalidOption):
+                    return self.set(path, value)
+                with contextlib.suppress(InvalidOption):
+                    return self.set(path, text)
             self.set(path, value)
 
         def visit(self, kind: type[Configurable.Config], function: Callable[[Any], Any]) -> Any:

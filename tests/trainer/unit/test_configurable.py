@@ -163,6 +163,15 @@ def test_set_text_reads_toml_or_takes_the_text() -> None:
     assert config.front == SpokedWheel.Config(spokes=3)
 
 
+def test_a_text_may_look_like_a_number_or_a_date() -> None:
+    config = bike()
+    for text in ("2026", "2026-11-30", "1e5", "true", "0x10"):
+        config.set_text("colour", text)
+        assert config.colour == text
+    with pytest.raises(InvalidOption, match="True is no float"):
+        config.set_text("weight", "true")
+
+
 def test_visit_replaces_every_node_once() -> None:
     config = bike()
     root = config.visit(Wheel.Config, lambda wheel: CoveredWheel.Config(inside=wheel))
