@@ -230,9 +230,11 @@ class _Run:
             return
         logged = last_step(records(path), self.checkpoint.run)
         if logged > self.step:
+            first = self.step + 1
+            again = f"steps {first} to {logged} are" if logged > first else f"step {logged} is"
             self.log.say(
                 f"the log has {logged} steps of this run, and no state after step {self.step} is "
-                f"left: steps {self.step + 1} to {logged} are done again"
+                f"left: {again} done again"
             )
 
     def train(self) -> Outcome:
@@ -314,14 +316,19 @@ class _Run:
         return self.sharded(tokens, targets, **where)
 
     def evaluate(self) -> float:
-        """The loss on the text that is kept for evaluation. The text is the same each time."""
+        """The loss on the text that is kept for evaluation, without dropout. The text is the same
+        each time."""
         sums = torch.zeros(2, dtype=torch.float64, device=self.here.device)
-        with torch.no_grad():
-            for batch in self.data.evaluation(
-                self.config.evaluation.steps, self.here.rank, self.here.count
-            ):
-                sums[0] += self._loss(batch).total
-                sums[1] += batch.count
+        self.sharded.module.eval()
+        try:
+            with torch.no_grad():
+                for batch in self.data.evaluation(
+                    self.config.evaluation.steps, self.here.rank, self.here.count
+                ):
+                    sums[0] += self._loss(batch).total
+                    sums[1] += batch.count
+        finally:
+            self.sharded.module.train()
         dist.all_reduce(sums)
         return float(sums[0] / sums[1])
 

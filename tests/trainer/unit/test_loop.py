@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -32,7 +33,7 @@ from glake.trainer.__main__ import configured, main
 from glake.trainer.checkpoint import disk, memory
 from glake.trainer.goodput import goodput, last_of_each_step, records
 from glake.trainer.models import huggingface, sizes
-from glake.trainer.models.lora import with_lora
+from glake.trainer.models.lora import LoRA, with_lora
 
 TINY = {
     "model.layers": "1",
@@ -345,6 +346,16 @@ def test_a_run_does_not_train_on_what_it_writes(text: Path, tmp_path: Path, opti
     with pytest.raises(InvalidOption, match=f"{option.replace('__', '.')} = .* lies in data.path"):
         loop.train(tiny(folder, None, 2, **{option: str(folder / "more" / "run")}))
     loop.train(tiny(folder / "text", folder / "run", 2))  # nothing lies in a file
+
+
+def test_nothing_is_dropped_in_an_evaluation(text: Path) -> None:
+    config = with_lora(tiny(text, steps=4, evaluation__every="4", evaluation__steps="2"), rank=4)
+    config.visit(LoRA.Config, lambda lora: lora.set("dropout", 0.9))
+    with ranks.joined(60) as here, contextlib.ExitStack() as ends:
+        run = loop._Run(config, here, ends)
+        found = run.train().evaluation
+        assert run.evaluate() == run.evaluate() == found
+        assert run.sharded.module.training  # and the steps after it drop again
 
 
 def test_evaluations_come_when_they_are_asked_for(text: Path, tmp_path: Path) -> None:
