@@ -69,12 +69,15 @@ def records(path: Path) -> list[dict[str, Any]]:
 def _last_run(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The records of the last run in the log."""
     found: list[dict[str, Any]] = []
-    run = None
+    run = job = None
     for each in log:
         if each["event"] == "start":
-            if each.get("run") != run:
+            # A run without a checkpoint folder has no name. Nothing goes on from it, except that
+            # the same torchrun starts it again.
+            again = each.get("restart", 0) > 0 and each.get("job") == job
+            if each.get("run") != run or (run == "" and not again):
                 found = []
-            run = each.get("run")
+            run, job = each.get("run"), each.get("job")
         found.append(each)
     return found
 

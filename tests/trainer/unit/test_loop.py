@@ -561,6 +561,22 @@ def test_goodput_is_of_the_last_run() -> None:
     assert goodput([*last, *again]).share == 1  # it was not killed
 
 
+def test_runs_without_a_checkpoint_folder_are_told_apart() -> None:
+    """They have no name, and a later one goes on from nothing of an earlier one."""
+
+    def run(job: str, restart: int, first: float) -> list[dict[str, Any]]:
+        at = {"process": first, "joined": first, "time": first}
+        start = {"event": "start", "run": "", "job": job, "restart": restart, **at}
+        fields = {"event": "step", "seconds": 1.0, "stall_s": 0.0}
+        return [start, *(fields | {"step": at, "time": first + at} for at in range(1, 4))]
+
+    alone = goodput(run("a", 0, 9))
+    assert goodput([*run("a", 0, 0), *run("a", 0, 9)]).as_dict() == alone.as_dict()
+    assert goodput([*run("a", 0, 0), *run("b", 1, 9)]).repeated == 0  # of another torchrun
+    again = goodput([*run("a", 0, 0), *run("a", 1, 9)])  # this torchrun has started it again
+    assert again.repeated == 3 and again.restarts == 1
+
+
 @pytest.mark.parametrize(
     ("starts", "restarts"),
     [
