@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import secrets
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -260,15 +261,18 @@ def check(directory: str | Path, config: Decoder.Config, again: bool = False) ->
     has a model already. With `again` that model may be the same job's."""
     _described(_plain(config))
     _safetensors()
-    fresh = Path(directory).expanduser() / ".part"
+    folder = Path(directory).expanduser()
     for name in () if again else (_WHOLE, _INDEX, "config.json"):
-        if os.path.lexists(there := fresh.with_name(name)):
+        if os.path.lexists(there := folder / name):
             raise NotExported(
                 f"{there} is there already, and would be overwritten: name another folder to "
                 "export to, or remove it"
             )
     try:
-        fresh.mkdir(parents=True, exist_ok=True)
+        # A new name, because other ranks try at the same time, and a job that was killed while it
+        # exported has left files in `.part`.
+        fresh = folder / f".part-{secrets.token_hex(8)}"
+        fresh.mkdir(parents=True)
         fresh.rmdir()
     except OSError as error:
         raise NotExported(

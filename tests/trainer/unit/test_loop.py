@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -742,6 +743,41 @@ def test_an_exported_model_is_not_overwritten(
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")  # killed when it had exported
     loop.train(config)
     assert {path: path.read_bytes() for path in first.iterdir()} != before
+
+
+def test_a_job_that_was_killed_while_it_exported_goes_on(text: Path, tmp_path: Path) -> None:
+    (tmp_path / "out" / ".part").mkdir(parents=True)
+    (tmp_path / "out" / ".part" / "model.safetensors").write_bytes(b"half")
+    changes = {"data__length": "16", "log__progress": "false", "export": str(tmp_path / "out")}
+    pairs = tuple(f"{name.replace('__', '.')}={value}" for name, value in changes.items())
+    loop.train(configured("llama-tiny", str(text), 1, None, pairs))
+    assert sorted(os.listdir(tmp_path / "out")) == ["config.json", "model.safetensors"]
+
+
+def test_ranks_look_at_the_exports_folder_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together, mkdir = threading.Barrier(2, timeout=30), Path.mkdir
+
+    def at_once(self: Path, *args: Any, **options: Any) -> None:
+        mkdir(self, *args, **options)
+        together.wait()
+
+    monkeypatch.setattr(Path, "mkdir", at_once)
+    failed: list[BaseException] = []
+
+    def look() -> None:
+        try:
+            huggingface.check(tmp_path, sizes.model("llama-tiny"))
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=look) for _ in range(2)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert failed == [] and list(tmp_path.iterdir()) == [tmp_path / "shm"]
 
 
 def test_lora_and_rotary_positions_by_the_command(text: Path, tmp_path: Path) -> None:
