@@ -4,6 +4,7 @@ snapshot."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import sys
@@ -77,8 +78,15 @@ class Log(Configurable):
         if self.config.tensorboard and self._rank == 0:
             module = "torch.utils.tensorboard"
             board = extras.needed(module, "log.tensorboard", "tensorboard", "trainer")
-            self._board = board.SummaryWriter(str(folder / "tensorboard"))
-            ends.callback(_closed, self._board)
+            place = folder / "tensorboard"
+            try:
+                self._board = board.SummaryWriter(str(place))
+            except OSError as error:
+                raise InvalidOption(
+                    f"log.tensorboard writes to {place}: {error.strerror}; make room, remove what "
+                    "stands there, or set another log.folder"
+                ) from None
+            ends.callback(self._end_board)
         if self.config.profile:
             when = schedule(wait=1, warmup=1, active=self.config.profile, repeat=1)
             self._profiler = profile(schedule=when, on_trace_ready=self._write_profile)
@@ -113,12 +121,32 @@ class Log(Configurable):
     def step(self, step: int, values: dict[str, Any]) -> None:
         """Writes the numbers of a step, by name."""
         self.event("step", step=step, **values)
-        if self._board is not None:
+        try:
             for name in ("loss", "rate", "norm", "tokens_per_s", "mfu", "evaluation"):
-                if name in values:
+                if name in values and self._board is not None:
                     self._board.add_scalar(name, values[name], step)
+        except OSError as error:  # of an earlier step, because a thread writes
+            self._lose_board(error)
         if self._bar is not None:
             self._bar.show(step, values)
+
+    def _lose_board(self, error: OSError) -> None:
+        """Goes on without TensorBoard, whose files cannot be written."""
+        assert self.folder is not None
+        self.say(
+            f"{self.folder / 'tensorboard'}: {error.strerror}. The run goes on without TensorBoard"
+        )
+        board, self._board = self._board, None
+        with contextlib.suppress(OSError):  # it writes what is left
+            board.close()
+
+    def _end_board(self) -> None:
+        if self._board is None:
+            return
+        try:
+            self._board.close()
+        except OSError as error:
+            self._lose_board(error)
 
     def profiled(self) -> None:
         """Tells the profiler that a step has ended."""
@@ -128,15 +156,32 @@ class Log(Configurable):
     def _write_profile(self, profiler: Any) -> None:
         assert self.folder is not None
         path = self.folder / f"profile-{self._rank}.json"
-        profiler.export_chrome_trace(str(path))
-        self.say(f"profile: {path} (perfetto.dev opens it)")
+        part = path.with_name(f"{path.name}.part")
+        try:
+            profiler.export_chrome_trace(str(part))
+            _require_json(part)  # the exporter returns after a failed write too
+            part.replace(path)
+        except OSError as error:
+            _tell_of_loss(f"{path}: {error.strerror}. There is no profile of this run")
+        else:
+            self.say(f"profile: {path} (perfetto.dev opens it)")
+        finally:
+            for left in self.folder.glob(f"{part.name}*"):
+                left.unlink(missing_ok=True)
 
     def snapshot(self) -> None:
         """Writes the memory snapshot, if one was requested."""
         if self._snapshot is not None and self.folder is not None:
             path = self.folder / f"memory-{self._rank}.pickle"
-            self._snapshot(path)
-            self.say(f"memory snapshot: {path} (pytorch.org/memory_viz opens it)")
+            part = path.with_name(f"{path.name}.part")
+            try:
+                self._snapshot(part)
+                part.replace(path)
+            except OSError as error:
+                part.unlink(missing_ok=True)
+                _tell_of_loss(f"{path}: {error.strerror}. There is no snapshot of this run")
+            else:
+                self.say(f"memory snapshot: {path} (pytorch.org/memory_viz opens it)")
 
     def close(self) -> None:
         """Writes what is left. Also called after an error."""
@@ -148,7 +193,23 @@ def _ended(trace: Any) -> None:
     try:
         trace.stop()
     except FileFailed as error:  # as with the log, a full disk does not end the run
-        print(f"trainer: {error}", file=sys.stderr, flush=True)
+        _tell_of_loss(str(error))
+
+
+def _tell_of_loss(text: str) -> None:
+    """Says, on whichever rank, that a file of the log could not be written. The run goes on."""
+    print(f"trainer: {text}", file=sys.stderr, flush=True)
+
+
+def _require_json(path: Path) -> None:
+    """Raises OSError if the file is not there, or does not end as an object of JSON does."""
+    end = b""
+    if path.exists():
+        with path.open("rb") as file:
+            file.seek(max(0, os.path.getsize(path) - 64))
+            end = file.read().rstrip()
+    if not end.endswith(b"}"):
+        raise OSError(errno.EIO, "it could not be written whole; make room")
 
 
 def _closed(file: Any) -> None:

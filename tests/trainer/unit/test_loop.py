@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -420,6 +421,70 @@ def test_a_full_disk_costs_the_log_and_not_the_run(
     assert done.steps == 3
     said = capsys.readouterr().err
     assert said.count("No space left on device. The run goes on without its log") == 1
+
+
+def full_disk(*_: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_costs_tensorboard_and_not_the_run(
+    text: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from torch.utils import tensorboard
+
+    monkeypatch.setattr(tensorboard.SummaryWriter, "add_scalar", full_disk)
+    board = {"log__tensorboard": "true"}
+    assert loop.train(tiny(text, tmp_path / "run", 3, **board)).steps == 3
+    monkeypatch.undo()
+    monkeypatch.setattr(memory, "ROOT", tmp_path / "shm")
+    monkeypatch.setattr(tensorboard.SummaryWriter, "close", full_disk)  # it writes what is left
+    assert loop.train(tiny(text, None, 3, log__folder=str(tmp_path / "log"), **board)).steps == 3
+    said = capsys.readouterr().err
+    lost = "tensorboard: No space left on device. The run goes on without TensorBoard"
+    assert said.count(lost) == 2
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "tensorboard").touch()
+    with pytest.raises(InvalidOption, match="log.tensorboard writes to .*other/tensorboard: "):
+        loop.train(tiny(text, None, 3, log__folder=str(tmp_path / "other"), **board))
+
+
+def test_a_profile_that_could_not_be_written_is_not_announced(
+    text: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def half(self: Any, path: str) -> None:  # as torch's exporter leaves it on a full disk
+        Path(f"{path}.tmp").write_text('{"traceEvents": [')
+
+    monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", half)
+    folder = tmp_path / "run"
+    assert loop.train(tiny(text, folder, 3, log__profile="1")).steps == 3
+    said = capsys.readouterr().err
+    assert f"{folder}/profile-0.json: it could not be written whole" in said
+    assert "perfetto" not in said and list(folder.glob("profile*")) == []
+
+
+def test_a_full_disk_costs_the_snapshot_and_not_the_run(
+    text: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def half(path: Path) -> None:
+        path.write_bytes(b"half")
+        full_disk()
+
+    monkeypatch.setattr(log, "_recorded", lambda device: half)
+    folder = tmp_path / "run"
+    assert loop.train(tiny(text, folder, 3, log__snapshot="true")).steps == 3
+    said = capsys.readouterr().err
+    assert f"{folder}/memory-0.pickle: No space left on device. There is no snapshot" in said
+    assert list(folder.glob("memory*")) == []
+    assert records(folder / "log.jsonl")[-1]["event"] == "end"
 
 
 def test_the_profile_and_tensorboard(
