@@ -37,6 +37,7 @@ _BETWEEN = 0.25  # seconds between two reports of a running process
 _MOST_HISTORY = 4096
 _MOST_REFUSALS = 64
 _HOLDERS = 12
+_CHOSEN = ("expandable_segments", "backend")  # keys that the allocator of a run decides
 # How torch prints that a library of CUDA's found no memory for itself. NCCL says "out of memory".
 _LIBRARY_REFUSED = re.compile(
     r"(CUDA|cuDNN|cuFFT|cusolver) error: (CU(BLAS|DNN|SOLVER)_STATUS_ALLOC_FAILED|"
@@ -53,6 +54,27 @@ COUNTED = (
 )  # fmt: skip
 
 
+def with_segments(conf: str, expandable: bool) -> str:
+    """The text of PYTORCH_CUDA_ALLOC_CONF for PyTorch's own allocator, with expandable segments or
+    without. PyTorch allows blanks in it."""
+    pairs = [pair.strip() for pair in conf.split(",")]
+    kept = [pair for pair in pairs if pair and not pair.startswith(_CHOSEN)]
+    return ",".join([*kept, *(["expandable_segments:True"] if expandable else [])])
+
+
+def _have_segments(expandable: bool) -> None:
+    """Makes PyTorch's allocator the one of this run. A script may have set the variable itself."""
+    import torch
+
+    found = torch.cuda.memory._snapshot()["allocator_settings"]
+    if found["expandable_segments"] != expandable:
+        # What the script chose besides is given again, because most of it would get its default
+        # back.
+        rest = with_segments(found["PYTORCH_CUDA_ALLOC_CONF"], False)
+        conf = f"{rest},expandable_segments:{expandable}".lstrip(",")
+        torch._C._accelerator_setAllocatorSettings(conf)
+
+
 def library_refused(error: str) -> bool:
     """Whether this text of an exception says that a library of CUDA's (cuBLAS, cuDNN, cuFFT or
     cuSOLVER) found no memory for itself."""
@@ -66,6 +88,10 @@ def start() -> None:
     outside = outside_bytes(request["outside"], world)
     os.environ["GLAKE_SIM_CONTEXT_MEMORY"] = str(outside)  # before the driver reads it
     _Watch(Path(request["folder"]), bool(request["snapshot"]), outside).install()
+    if request["expandable"] is not None:
+        import torch
+
+        torch.cuda._lazy_call(functools.partial(_have_segments, request["expandable"]))
     from glake.dryrun import numbers
 
     if request["numbers"]:
@@ -172,6 +198,11 @@ class _Watch:
         """Called when CUDA has just been initialised in this process."""
         import torch
 
+        if torch.cuda.get_allocator_backend() == "cudaMallocAsync":
+            raise RuntimeError(
+                "PYTORCH_CUDA_ALLOC_CONF has backend:cudaMallocAsync: glake dry-run knows the "
+                "allocators of PyTorch and glake; leave it out of the script"
+            )
         reset = torch._C._cuda_resetPeakMemoryStats
 
         def keep_peaks(device: int) -> None:

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from glake.dryrun import libraries
-from glake.dryrun.child import VARIABLE, library_refused
+from glake.dryrun.child import VARIABLE, library_refused, with_segments
 from glake.dryrun.gpus import Machine
 from glake.dryrun.result import DryRun, Refusal
 from glake.errors import DryRunError
 
 _CONF = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+_SEGMENTS = {"native": False, "expandable": True}  # whether PyTorch's own segments may grow
 _SHOWN = 20  # how many of a quiet job's last lines are shown if it fails
 _GRACE = 5.0  # seconds between asking a job's processes to end and killing them
 
@@ -54,6 +55,7 @@ def run_once(launch: Launch, allocator: str) -> DryRun:
         "snapshot": launch.keep is not None,
         "numbers": launch.numbers,
         "known": launch.known,
+        "expandable": _SEGMENTS.get(allocator),
         "outside": None if launch.outside is None else str(launch.outside),
     }
     environment = _environment(launch, allocator, name) | {VARIABLE: json.dumps(request)}
@@ -76,19 +78,16 @@ def _environment(launch: Launch, allocator: str, name: str) -> dict[str, str]:
     }
     for key in ("GLAKE_ALLOCATOR", "GLAKE_STRICT", "GLAKE_DRIVER", "GLAKE_POLICY"):
         made.pop(key, None)
-    conf = next((key for key in _CONF if key in made), _CONF[0])
-    pairs = [pair for pair in made.get(conf, "").split(",") if pair]
-    if allocator in ("native", "expandable"):
-        pairs = [pair for pair in pairs if not pair.startswith("expandable_segments")]
-    if allocator == "expandable":
-        pairs.append("expandable_segments:True")
+    if allocator in _SEGMENTS:
+        conf = next((key for key in _CONF if key in made), _CONF[0])
+        for key in _CONF:
+            made[key] = with_segments(made.get(key, ""), _SEGMENTS[allocator] and key == conf)
+            if not made[key]:
+                del made[key]
     if allocator in ("glake", "compact"):
         policy = "compact" if allocator == "compact" else "balanced"
         made |= {"GLAKE_ALLOCATOR": "1", "GLAKE_STRICT": "1", "GLAKE_DRIVER": "cuda"}
         made["GLAKE_POLICY"] = policy
-    made.pop(conf, None)
-    if pairs:
-        made[conf] = ",".join(pairs)
     made |= {
         "GLAKE_SIM_PRESET": launch.machine.platform,
         "GLAKE_SIM_DEVICES": str(launch.machine.gpus),

@@ -126,6 +126,26 @@ def test_environments_differ_by_the_allocator_alone(monkeypatch):
     assert {each["GLAKE_SIM_DEVICES"] for each in found.values()} == {"2"}
 
 
+@pytest.mark.parametrize(
+    "conf",
+    [
+        "max_split_size_mb:64, expandable_segments:True",
+        "backend:cudaMallocAsync,max_split_size_mb:64",
+    ],
+)
+def test_no_text_of_the_users_turns_one_allocator_into_another(monkeypatch, conf):
+    """PyTorch allows blanks, has two names for the variable, and a third allocator."""
+    monkeypatch.setattr(launching.libraries, "environment", dict)
+    given = {"PYTORCH_CUDA_ALLOC_CONF": conf, "PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    launch = launching.Launch(("true",), gpus.machine(), environment=given)
+    found = {name: launching._environment(launch, name, "m") for name in run.ALLOCATORS}
+    assert found["native"]["PYTORCH_CUDA_ALLOC_CONF"] == "max_split_size_mb:64"
+    grown = "max_split_size_mb:64,expandable_segments:True"
+    assert found["expandable"]["PYTORCH_CUDA_ALLOC_CONF"] == grown
+    assert not any("PYTORCH_ALLOC_CONF" in found[name] for name in ("native", "expandable"))
+    assert all(found["glake"][name] == text for name, text in given.items())
+
+
 def report(**given):
     """What a process of a job writes."""
     return {

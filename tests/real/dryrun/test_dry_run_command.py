@@ -51,6 +51,23 @@ def test_three_allocators_and_their_figures(dry_run):
     assert calls["native"] < calls["expandable"]  # cudaMalloc is one call, not three
 
 
+def test_a_script_that_chooses_segments_itself_runs_under_each_allocator(dry_run):
+    rows = found(dry_run("--json", PROGRAMS / "own_segments.py", "expandable_segments:True"))
+    _, _, said = dry_run(
+        "--json", "--allocator", "native,expandable", PROGRAMS / "own_segments.py",
+        "max_split_size_mb:64, expandable_segments:True",
+    )  # fmt: skip
+    assert "expandable False, split 67108864" in said and "expandable True, split 67108864" in said
+    plain = found(dry_run("--json", PROGRAMS / "own_segments.py", "max_split_size_mb:64"))
+    for name in ("native", "expandable"):
+        assert rows[name]["driver_calls"] == plain[name]["driver_calls"]
+        assert rows[name]["peak_reserved_bytes"] == plain[name]["peak_reserved_bytes"]
+    code, _, said = dry_run(
+        "--allocator", "native", PROGRAMS / "own_segments.py", "backend:cudaMallocAsync"
+    )
+    assert code == 1 and "has backend:cudaMallocAsync: glake dry-run knows the" in said
+
+
 def test_the_scripts_words_go_to_stderr_with_json(dry_run):
     code, stdout, stderr = dry_run("--json", "--allocator", "native", PROGRAMS / "train.py", 2)
     assert code == 0 and "step 1 loss 0.0" in stderr and "step" not in json.loads(stdout)[0]
