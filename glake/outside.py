@@ -12,11 +12,17 @@ NCCL_BYTES = 1 << 30
 SOURCE = (
     "CUDA context 616 MiB (LMCache issue 4019, an H100); NCCL 1 GiB a rank of several (assumed)"
 )
+_ONE_RANK = (
+    "CUDA context 616 MiB (LMCache issue 4019, an H100); nothing for NCCL, because no launcher "
+    "told the number of ranks (WORLD_SIZE)"
+)
 
 
 def source(bytes_taken: int, ranks: int) -> str:
     """The source of a figure: the estimate, or the user who ran the job."""
-    return SOURCE if bytes_taken == estimate(ranks) else "as it was given"
+    if bytes_taken == estimate(ranks):
+        return SOURCE
+    return _ONE_RANK if bytes_taken == estimate(1) else "as it was given"
 
 
 def estimate(ranks: int) -> int:

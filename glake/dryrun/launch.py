@@ -160,6 +160,7 @@ def _gathered(
     for report in reports:
         for _, kind, peak in report["peaks"]:
             peaks[kind] = max(peaks[kind], peak)
+    reports = [each for each in reports if not _only_looked(each)] or reports
     most = max(reports, key=lambda each: sum(each["driver_calls"].values()))
     fullest = max(reports, key=lambda each: max((peak for *_, peak in each["peaks"]), default=0))
     return DryRun(
@@ -185,6 +186,12 @@ def _gathered(
         history=tuple((held, live) for held, live in fullest["history"]),
         driver_history=tuple((calls, round(us, 1)) for calls, us in most["driver_history"]),
     )
+
+
+def _only_looked(report: dict[str, Any]) -> bool:
+    """Whether this process asked for no memory of its GPU, as those in which torch.compile
+    compiles. It is no rank, and does no steps."""
+    return not (report["refused"] or report["error"] or any(peak for *_, peak in report["peaks"]))
 
 
 def _ended_by_memory(report: dict[str, Any]) -> bool:

@@ -180,6 +180,20 @@ def test_figures_are_the_most_of_any_rank():
     assert found.oom is None and found.fits
 
 
+def test_a_process_that_only_looks_at_its_gpu_is_no_rank():
+    """torch.compile starts such processes."""
+    idle = report(
+        steps=0, history=[], peaks=[[0, "allocated_bytes", 0], [0, "reserved_bytes", 0]],
+        driver_calls={"cuEventQuery": 99},
+    )  # fmt: skip
+    found = gathered(0, idle, report())
+    assert (found.ranks, found.steps, found.driver_calls) == (1, 2, 3)
+    assert gathered(0, idle).ranks == 1  # a job that takes no memory has a rank too
+    refused = idle | {"rank": 1, "refused": 1, "error": "OutOfMemoryError: CUDA out of memory"}
+    found = gathered(1, report(), refused)  # at its first request
+    assert (found.ranks, found.steps) == (2, 0) and found.oom.rank == 1
+
+
 def test_out_of_memory_is_a_result_and_names_the_first_rank():
     refused = {"device": 1, "requested_bytes": 64, "step": 1, "holders": [["a.py:3 in f", 9, 1]]}
     first = report(
@@ -324,6 +338,8 @@ def test_a_mistyped_option_is_named():
 def test_where_the_part_outside_is_from():
     assert outside.source(outside.estimate(2), 2) == outside.SOURCE
     assert outside.source(0, 2) == "as it was given"
+    # Ranks that no launcher has started do not say how many they are.
+    assert "nothing for NCCL" in outside.source(outside.estimate(1), 2)
 
 
 def test_what_cannot_be_is_told_before_the_job_runs(monkeypatch, tmp_path):
