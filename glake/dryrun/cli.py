@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
@@ -80,13 +79,12 @@ def dry_run(
                 f"[dim]dry run: {escape(text)}[/dim]", highlight=False
             ),
         )
-    if html_path is not None:
-        Path(html_path).write_text(html.report(runs, " ".join((script, *args))))
     if as_json:
         click.echo(json.dumps([each.to_json() for each in runs], indent=1))
     else:
         show(runs, Console())
-    if html_path is not None:
+    if html_path is not None:  # last, so that no error of it loses what the runs found
+        html.write(html_path, runs, " ".join((script, *args)))
         console.print(f"Report: {escape(html_path)}", highlight=False)
 
 

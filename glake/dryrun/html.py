@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -28,6 +29,21 @@ def require(path: str) -> None:
         raise DryRunError(missing("dry-run --html", "Jinja2", "report"))
     if not Path(path).absolute().parent.is_dir():
         raise DryRunError(f"cannot write a report to {path}: no such directory")
+    was_there = os.path.lexists(path)
+    try:
+        open(path, "ab").close()
+    except OSError as error:
+        raise DryRunError(f"cannot write a report to {path}: {error.strerror}") from None
+    if not was_there:
+        os.unlink(path)
+
+
+def write(path: str, runs: Sequence[DryRun], job: str) -> None:
+    """Writes the report. Raises DryRunError if the file system does not take it."""
+    try:
+        Path(path).write_text(report(runs, job), encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise DryRunError(f"cannot write the report to {path}: {error.strerror}") from None
 
 
 def report(runs: Sequence[DryRun], job: str) -> str:

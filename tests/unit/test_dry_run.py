@@ -1,5 +1,6 @@
 """What dry runs do without a CUDA build: machines, commands, reports, the search, pages."""
 
+import errno
 import io
 import json
 import os
@@ -328,6 +329,24 @@ def test_the_command_says_what_is_wrong(tmp_path):
         cli.main, ["dry-run", "--html", str(tmp_path / "no" / "r.html"), "x.py"]
     )
     assert result.exit_code != 0 and "no such directory" in result.output
+
+
+def test_a_report_that_cannot_be_written_loses_no_result(monkeypatch, tmp_path):
+    monkeypatch.setattr(run, "dry_run", lambda *args, **options: [made("native")])
+    folder, report = tmp_path / "folder", tmp_path / "report.html"
+    folder.mkdir()
+    with pytest.raises(DryRunError, match="cannot write a report to .*folder: Is a directory"):
+        html.require(str(folder))
+    html.require(str(report))
+    assert not report.exists()
+
+    def full(*args, **options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    result = CliRunner().invoke(cli.main, ["dry-run", "--html", str(report), "train.py"])
+    assert result.exit_code == 1 and "60.00 GiB" in result.stdout
+    assert f"cannot write the report to {report}: No space left on device" in result.stderr
 
 
 def test_a_mistyped_option_is_named():
