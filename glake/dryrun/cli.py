@@ -18,6 +18,7 @@ from glake.dryrun import run as jobs
 from glake.dryrun.gpus import MODELS
 from glake.dryrun.result import DryRun, verdict
 from glake.dryrun.run import ALLOCATORS, DEFAULT_ALLOCATORS
+from glake.dryrun.stdin import RepeatedInput
 from glake.ending import ended_tidily
 from glake.units import micros, size
 
@@ -74,6 +75,7 @@ def dry_run(
             capacity_search=given["capacity_search"],
             keep=given["out"],
             as_module=given["as_module"],
+            stdin=RepeatedInput(),
             output=sys.stderr.fileno() if as_json else None,
             progress=lambda text: console.print(
                 f"[dim]dry run: {escape(text)}[/dim]", highlight=False

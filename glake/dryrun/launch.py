@@ -11,6 +11,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -19,6 +20,7 @@ from glake.dryrun import libraries
 from glake.dryrun.child import VARIABLE, library_refused, with_segments
 from glake.dryrun.gpus import Machine
 from glake.dryrun.result import DryRun, Refusal
+from glake.dryrun.stdin import RepeatedInput
 from glake.errors import DryRunError
 
 _CONF = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
@@ -41,6 +43,7 @@ class Launch:
     known: bool = True  # without numbers: ops on small values from the host are computed
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     output: IO[str] | IO[bytes] | int | None = None
+    stdin: RepeatedInput | None = None  # None: this process's, which the runs share
     quiet: bool = False  # its output is shown only if it fails
     keep: Path | None = None  # folder for snapshots; None: none are made
     timeout_s: float | None = None
@@ -102,13 +105,18 @@ def _run(launch: Launch, environment: Mapping[str, str], words: IO[bytes] | None
     """Runs the job, and returns its exit code. Afterwards its processes are gone, even if an error
     or a signal ends this call."""
     # A session of its own, so that one signal reaches every process the job starts.
-    with subprocess.Popen(
-        launch.command,
-        env=environment,
-        stdout=launch.output if words is None else words,
-        stderr=words,
-        start_new_session=True,
-    ) as child:
+    stdin = nullcontext() if launch.stdin is None else launch.stdin.once()
+    with (
+        stdin as given,
+        subprocess.Popen(
+            launch.command,
+            env=environment,
+            stdin=given,
+            stdout=launch.output if words is None else words,
+            stderr=words,
+            start_new_session=True,
+        ) as child,
+    ):
         try:
             return child.wait(launch.timeout_s)
         except subprocess.TimeoutExpired:

@@ -18,6 +18,7 @@ from glake.dryrun.gpus import machine, outside_bytes
 from glake.dryrun.launch import Launch, run_once
 from glake.dryrun.result import DryRun
 from glake.dryrun.search import PRECISION, smallest_capacity
+from glake.dryrun.stdin import RepeatedInput
 from glake.errors import AdapterBuildError, DryRunError
 from glake.units import size
 
@@ -40,6 +41,7 @@ def dry_run(
     keep: str | os.PathLike[str] | None = None,
     as_module: bool = False,
     output: IO[str] | IO[bytes] | int | None = None,
+    stdin: RepeatedInput | None = None,
     timeout_s: float | None = None,
     progress: Progress | None = None,
 ) -> list[DryRun]:
@@ -62,6 +64,8 @@ def dry_run(
         as_module: `script` is the name of a module, as with python -m.
         output: where the script's stdout goes (as for subprocess.Popen); default: this process's
             stdout.
+        stdin: what each run reads as its stdin (glake.dryrun.stdin); default: all runs share this
+            process's, and the later ones find what the first one has left of it.
         timeout_s: seconds after which a run is ended, with a DryRunError.
         progress: called with a text when something begins.
 
@@ -85,6 +89,7 @@ def dry_run(
         outside=outside,
         numbers=numbers,
         output=output,
+        stdin=stdin,
         keep=None if keep is None else Path(keep),
         timeout_s=timeout_s,
     )

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from glake import cli, outside
-from glake.dryrun import gpus, html, run, search
+from glake.dryrun import gpus, html, run, search, stdin
 from glake.dryrun import launch as launching
 from glake.dryrun.cli import show
 from glake.dryrun.result import DryRun, Refusal, verdict
@@ -145,6 +145,59 @@ def test_no_text_of_the_users_turns_one_allocator_into_another(monkeypatch, conf
     assert found["expandable"]["PYTORCH_CUDA_ALLOC_CONF"] == grown
     assert not any("PYTORCH_ALLOC_CONF" in found[name] for name in ("native", "expandable"))
     assert all(found["glake"][name] == text for name, text in given.items())
+
+
+def read(handle, least):
+    text = b""
+    while len(text) < least and (piece := os.read(handle, 1 << 20)):
+        text += piece
+    return text
+
+
+def test_each_run_reads_the_whole_input_of_a_file(tmp_path):
+    (tmp_path / "words").write_bytes(b"before, what the runs read")
+    with (tmp_path / "words").open("rb", buffering=0) as file:
+        file.read(8)
+        given = stdin.RepeatedInput(file.fileno())
+        for _ in range(3):
+            with given.once() as handle:
+                assert read(handle, 100) == b"what the runs read"
+
+
+def test_each_run_reads_the_whole_input_of_a_pipe():
+    reading, writing = os.pipe()
+    given = stdin.RepeatedInput(reading)
+    with given.once():  # the pipe says nothing yet, and this run does not wait for it
+        pass
+    os.write(writing, b"first ")
+    with given.once() as handle:
+        assert read(handle, 6) == b"first "
+    os.write(writing, b"second " * 5000)
+    with given.once() as handle:
+        assert read(handle, 10).startswith(b"first ")
+    with given.once() as handle:
+        assert read(handle, 35006) == b"first " + b"second " * 5000
+    os.close(writing)
+    for _ in range(2):
+        with given.once() as handle:
+            assert read(handle, 1 << 20) == b"first " + b"second " * 5000
+    os.close(reading)
+
+
+def test_a_run_that_does_not_read_ends():
+    reading, writing = os.pipe()
+    given = stdin.RepeatedInput(reading)
+    os.write(writing, bytes(60_000))
+    with given.once() as handle:
+        assert os.read(handle, 1) == b"\0"  # so the pipe is empty
+    os.write(writing, bytes(60_000))  # with the first ones more than a run's pipe holds
+    for _ in range(2):
+        with given.once():
+            pass
+    os.close(writing)
+    with given.once() as handle:
+        assert read(handle, 1 << 20) == bytes(120_000)
+    os.close(reading)
 
 
 def report(**given):
