@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Iterator
+from typing import Any
 
 from glake import arguments
 from glake.errors import ConvertError, RefusedPickle
@@ -69,7 +70,7 @@ def _rmm_entries(path: str) -> Iterator[Entry]:
         rows = csv.reader(file)
         if next(rows, None) != _RMM_HEADER:
             raise ConvertError(f"line 1: not the columns {','.join(_RMM_HEADER)}")
-        for row in rows:
+        for row in _rows(rows):
             if not row:
                 continue
             if len(row) != len(_RMM_HEADER):
@@ -81,6 +82,14 @@ def _rmm_entries(path: str) -> Iterator[Entry]:
             size = _number(row[4], "Size", rows.line_num)
             if address and size:
                 yield Entry(action, address, size, _number(row[5], "Stream", rows.line_num))
+
+
+def _rows(rows: Any) -> Iterator[list[str]]:
+    """The rows. Raises ConvertError for what the reader takes for no row of a table."""
+    try:
+        yield from rows
+    except csv.Error as error:
+        raise ConvertError(f"line {rows.line_num}: {error}") from None
 
 
 def _number(text: str, column: str, line: int) -> int:

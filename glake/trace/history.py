@@ -6,11 +6,14 @@ be lost.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from glake import files
 from glake.errors import ConvertError
 from glake.trace.format import TraceWriter
 from glake.units import counted
@@ -54,23 +57,38 @@ def write(
     """Writes a history as a trace. Blocks that were live before the history come first.
 
     The history is read twice, so each call of `entries` must start it from its beginning. `held`
-    are the blocks that were live at its end, by address, if they are known. A file that cannot be
-    finished is removed. Raises OSError, and ConvertError if there is nothing to write.
+    are the blocks that were live at its end, by address, if they are known. A file takes the place
+    of `out` once it is whole. Raises FileFailed, and ConvertError if there is nothing to write.
     """
     result = Conversion()
     before = _live_before(entries(), held, result)
     result.before_history = len(before)
     facts = {**header, "blocks_before_history": len(before)}
-    try:
-        with TraceWriter(out, facts) as writer:
+    with _written_whole(os.fspath(out)) as place:
+        with TraceWriter(place, facts, packed=os.fspath(out).endswith(".gz")) as writer:
             _History(writer, result).write(before, entries())
         if not result.events:
             raise ConvertError("no allocation and no free in it")
-    except BaseException:
-        if os.path.isfile(out):
-            os.unlink(out)
-        raise
     return result
+
+
+@contextlib.contextmanager
+def _written_whole(out: str) -> Iterator[str]:
+    """The path to write to: a new file that takes the place of `out` at the end, or is removed. A
+    pipe or a device is written to as it is. Raises FileFailed, which names `out`."""
+    place = os.path.realpath(out)
+    if os.path.exists(place) and not os.path.isfile(place):
+        yield out
+        return
+    part = f"{place}.{secrets.token_hex(8)}.part"
+    try:
+        yield part
+        os.replace(part, place)
+    except OSError as error:
+        raise files.failed(error, out) from None
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
 
 
 def _live_before(

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from own_python import output
 
-from glake.errors import ConvertError, RefusedPickle
+from glake.errors import ConvertError, FileFailed, RefusedPickle
 from glake.trace import plain_pickle
 from glake.trace.convert import convert
 from glake.trace.format import MAX_TAG, read_events
@@ -354,6 +354,27 @@ def test_logs_of_rmm(tmp_path):
         log.write_text(f"Thread,Time,Action,Pointer,Size,Stream\n{bad}\n")
         with pytest.raises(ConvertError, match=f"{log}: {reason}"):
             convert(log, out)
+
+
+def test_a_conversion_that_fails_leaves_the_file_that_was_there(tmp_path):
+    header = "Thread,Time,Action,Pointer,Size,Stream\n"
+    long = "x" * 200_000  # longer than the reader's longest field
+    rows = ("", f"1,0:0,{long},0x10,1,0\n", '1,0:0,"free,0x10,1,0\n')
+    out = tmp_path / "out.trace"
+    out.write_text("an earlier trace")
+    reasons = ("no allocation", "line 2: field larger", "3 columns")
+    for text, reason in zip(rows, reasons, strict=True):
+        (tmp_path / "rmm.csv").write_text(header + text)
+        with pytest.raises(ConvertError, match=reason):
+            convert(tmp_path / "rmm.csv", out)
+        assert out.read_text() == "an earlier trace"
+    assert sorted(os.listdir(tmp_path)) == ["out.trace", "rmm.csv"]
+    (tmp_path / "rmm.csv").write_text(header + "1,0:0,allocate,0x10,64,0\n")
+    (tmp_path / "link.trace.gz").symlink_to(out)  # the file behind it is written, as gzip
+    convert(tmp_path / "rmm.csv", tmp_path / "link.trace.gz")
+    assert out.read_bytes()[:2] == b"\x1f\x8b" and (tmp_path / "link.trace.gz").is_symlink()
+    with pytest.raises(FileFailed, match="/no/out.trace"):
+        convert(tmp_path / "rmm.csv", tmp_path / "no" / "out.trace")
 
 
 def test_our_own_snapshot_gives_what_was_recorded_live(tmp_path):
