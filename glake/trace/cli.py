@@ -119,6 +119,8 @@ def replay(
         costs=costs,
         layout_at=None if html_path is None else "peak",
     )
+    _print(results, as_json)
+    # Last, so that no error of a file loses what the replays found.
     if plot_path is not None:
         try:
             report.plot(results, plot_path, loaded)
@@ -126,6 +128,9 @@ def replay(
             raise click.BadParameter(str(bad), param_hint="--plot") from bad
     if html_path is not None:
         _write_html(html_path, loaded, results)
+
+
+def _print(results: list[ReplayResult], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([report.to_json(each) for each in results], indent=1))
         return

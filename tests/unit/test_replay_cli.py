@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -168,6 +170,19 @@ def test_plot_is_a_picture(tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
     refused = run(FIXED, "--policy", "native", "--plot", str(tmp_path / "out.nonsense"))
     assert refused.exit_code == 2
+
+
+def test_a_file_that_cannot_be_written_loses_no_result(monkeypatch, tmp_path):
+    pytest.importorskip("matplotlib")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(report, "plot", full)
+    for option, path in (("--html", "/dev/full"), ("--plot", str(tmp_path / "out.png"))):
+        failed = run(FIXED, "--policy", "native", "--json", option, path)
+        assert failed.exit_code == 2 and f"{option}: " in failed.stderr
+        assert json.loads(failed.stdout)[0]["policy"] == "native"
 
 
 @pytest.mark.parametrize(("share", "steps"), [(0.01, False), (0.5, True), (2.0, True)])
