@@ -54,6 +54,15 @@ COUNTED = (
 )  # fmt: skip
 
 
+def _present_folder() -> str:
+    with contextlib.suppress(OSError):
+        return os.getcwd()
+    return ""
+
+
+_BEGAN_IN = _present_folder()
+
+
 def with_segments(conf: str, expandable: bool) -> str:
     """The text of PYTORCH_CUDA_ALLOC_CONF for PyTorch's own allocator, with expandable segments or
     without. PyTorch allows blanks in it."""
@@ -363,6 +372,12 @@ def _holders(device: int) -> list[tuple[str, int, int]]:
     return [(where, bytes_, blocks[where]) for where, bytes_ in held.most_common(_HOLDERS)]
 
 
+def _shown(path: str) -> str:
+    """The path from where the job began, because a script may go into another folder, and remove
+    it."""
+    return os.path.relpath(path, _BEGAN_IN) if _BEGAN_IN and os.path.isabs(path) else path
+
+
 def _where(frames: list[dict[str, Any]]) -> str:
     """The innermost frame of the user's own code."""
     for frame in frames:
@@ -370,5 +385,5 @@ def _where(frames: list[dict[str, Any]]) -> str:
             continue
         if frame["filename"].startswith(sys.base_prefix):
             continue
-        return f"{os.path.relpath(frame['filename'])}:{frame['line']} in {frame['name']}"
+        return f"{_shown(frame['filename'])}:{frame['line']} in {frame['name']}"
     return "(no Python frame of the script)"

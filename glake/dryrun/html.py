@@ -74,7 +74,7 @@ def _bars(runs: Sequence[DryRun]) -> dict[str, Any]:
     most = max(max(_total(each), each.smallest_capacity_bytes or 0) for each in runs)
     most = max(most, min(runs[0].capacity_bytes, int(1.3 * most)))
     unit, factor = scale(most)
-    across = (_WIDTH - _LEFT - 20) / most
+    across = (_WIDTH - _LEFT - 20) / max(most, 1)  # a job may take no memory at all
     rows = []
     for index, each in enumerate(runs):
         ends = (

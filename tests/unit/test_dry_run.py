@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from glake import cli, outside
-from glake.dryrun import gpus, html, run, search, stdin
+from glake.dryrun import child, gpus, html, run, search, stdin
 from glake.dryrun import launch as launching
 from glake.dryrun.cli import show
 from glake.dryrun.result import DryRun, Refusal, verdict
@@ -369,6 +369,23 @@ def test_the_report_escapes_and_draws():
     assert text.count("<rect") == 6 and text.count("<polyline") == 2
     assert "The axis begins at" in text and "70.00 GiB" in text
     assert not re.search(r"NaN|inf\b", text)
+
+
+def test_a_job_that_takes_no_memory_has_a_report():
+    nothing = {"peak_allocated_bytes": 0, "peak_reserved_bytes": 0, "outside_bytes": 0}
+    page = html.report([made("native", **nothing, history=())], "idle.py")
+    assert "0 B" in page and "nan" not in page
+
+
+def test_lines_of_the_script_are_named_from_where_it_began(monkeypatch, tmp_path):
+    began = Path.cwd()
+    frame = {"filename": str(began / "own" / "train.py"), "line": 3, "name": "f"}
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert child._where([frame]) == "own/train.py:3 in f"
+    assert child._where([frame | {"filename": "train.py"}]) == "train.py:3 in f"
 
 
 def test_one_step_is_no_line():
