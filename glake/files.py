@@ -10,7 +10,7 @@ import os
 import secrets
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from glake.errors import FileFailed
@@ -75,6 +75,30 @@ def write_whole(file: Path, content: str | bytes, mode: int = 0o600) -> None:
         raise
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def replacing(path: str) -> Iterator[str]:
+    """The path to write to: a new file that takes the place of `path` at the end, or is removed if
+    the block fails. A pipe or a device is written to as it is. Raises FileFailed, which names
+    `path`, if the new file cannot be made or written."""
+    # Not of its real path, because that of /dev/stdout may be no path.
+    if os.path.exists(path) and not os.path.isfile(path):
+        yield path
+        return
+    place = os.path.realpath(path)
+    packed = ".gz" if path.endswith(".gz") else ""  # by which writers know a gzip
+    part = f"{place}.{secrets.token_hex(8)}.part{packed}"
+    try:
+        yield part
+        os.replace(part, place)
+    except OSError as error:
+        if error.filename != part:
+            raise
+        raise failed(error, path) from None
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
 
 
 def user_folder(name: str, environ: Mapping[str, str] | None = None) -> Path:

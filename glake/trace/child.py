@@ -18,7 +18,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import IO, Any
 
 from glake.errors import BadTarget, GlakeError
@@ -43,8 +42,8 @@ def main(argument: str) -> int:
             _end_with(request.pop("parent"))
             _tell(report, facts=_record(request, report))
         except Ended:
-            if request["named"]:
-                Path(request["out"]).unlink(missing_ok=True)
+            if request["named"] and os.path.isfile(request["out"]):  # it may be a device
+                os.unlink(request["out"])
             return 143
         except SystemExit as left:
             _tell(report, error="PlanError", text=_left(left), said=True)

@@ -6,10 +6,8 @@ be lost.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -64,31 +62,12 @@ def write(
     before = _live_before(entries(), held, result)
     result.before_history = len(before)
     facts = {**header, "blocks_before_history": len(before)}
-    with _written_whole(os.fspath(out)) as place:
-        with TraceWriter(place, facts, packed=os.fspath(out).endswith(".gz")) as writer:
+    with files.replacing(os.fspath(out)) as place:
+        with TraceWriter(place, facts) as writer:
             _History(writer, result).write(before, entries())
         if not result.events:
             raise ConvertError("no allocation and no free in it")
     return result
-
-
-@contextlib.contextmanager
-def _written_whole(out: str) -> Iterator[str]:
-    """The path to write to: a new file that takes the place of `out` at the end, or is removed. A
-    pipe or a device is written to as it is. Raises FileFailed, which names `out`."""
-    place = os.path.realpath(out)
-    if os.path.exists(place) and not os.path.isfile(place):
-        yield out
-        return
-    part = f"{place}.{secrets.token_hex(8)}.part"
-    try:
-        yield part
-        os.replace(part, place)
-    except OSError as error:
-        raise files.failed(error, out) from None
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(part)
 
 
 def _live_before(

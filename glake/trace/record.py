@@ -14,10 +14,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import IO, Any
 
-from glake import arguments, children, errors
+from glake import arguments, children, errors, files
 from glake.errors import AdapterBuildError, BadTarget, PlanError
 from glake.trace.format import opened
 from glake.trace.job import ATTENTION, SCRATCH
@@ -96,13 +95,11 @@ def record(
     if not isinstance(out, str | os.PathLike):
         asked = Request(target=target, out=f"/dev/fd/{out.fileno()}", **request)
         return _listen(asked, python, progress, out.fileno())
-    asked = Request(target=target, out=os.path.abspath(arguments.path("a trace", out)), **request)
-    opened(asked.out, "wb").close()  # raises an error here, and not after a minute
-    try:
+    named = os.path.abspath(arguments.path("a trace", out))
+    with files.replacing(named) as place:
+        asked = Request(target=target, out=place, **request)
+        opened(place, "wb").close()  # raises an error here, and not after a minute
         return _listen(asked, python, progress)
-    except BaseException:
-        Path(asked.out).unlink(missing_ok=True)
-        raise
 
 
 def _listen(

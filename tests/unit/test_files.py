@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
 from glake import files
+from glake.errors import FileFailed
 
 
 def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path: Path) -> None:
@@ -42,3 +44,39 @@ def test_a_folder_is_one_users_alone(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(folder)
     with pytest.raises(OSError, match="link"):
         files.not_private(tmp_path / "link")
+
+
+def test_a_new_file_takes_the_place_of_the_old_one_at_the_end(tmp_path: Path) -> None:
+    old, link = tmp_path / "old.gz", tmp_path / "link.gz"
+    old.write_text("old")
+    link.symlink_to(old)
+
+    def break_off(path: Path) -> None:
+        with files.replacing(str(path)) as place:
+            Path(place).write_text("half")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        break_off(link)
+    assert old.read_text() == "old"
+    with files.replacing(str(link)) as place:
+        assert place.endswith(".gz")
+        Path(place).write_text("new")
+    assert old.read_text() == "new" and sorted(tmp_path.iterdir()) == [link, old]
+    device = tmp_path / "device"
+    device.symlink_to("/dev/null")
+    with pytest.raises(KeyError):
+        break_off(device)
+    assert device.is_symlink()
+    reading, writing = os.pipe()
+    with files.replacing(f"/dev/fd/{writing}") as place:  # as /dev/stdout is in a pipeline
+        assert place == f"/dev/fd/{writing}"
+    os.close(reading)
+    os.close(writing)
+    gone = tmp_path / "gone" / "file"
+    with pytest.raises(FileFailed) as failed, files.replacing(str(gone)) as place:
+        open(place, "w").close()
+    assert failed.value.filename == str(gone)
+    with pytest.raises(OSError, match="input") as failed, files.replacing(str(old)) as place:
+        raise FileNotFoundError(errno.ENOENT, "no input", "input")  # of another file
+    assert failed.value.filename == "input"

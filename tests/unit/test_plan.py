@@ -76,7 +76,14 @@ def test_requests_out_of_range_are_refused_before_a_process_is_started(tmp_path,
 def test_a_child_that_dies_is_told_with_its_last_words(tmp_path):
     with pytest.raises(PlanError, match="(?s)ended by SIGABRT.*some last words"):
         record.record("a:b", tmp_path / "t.trace", python=str(PROGRAMS / "dying.sh"))
-    assert not (tmp_path / "t.trace").exists()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "t.trace").write_text("an earlier trace")
+    (tmp_path / "device").symlink_to("/dev/null")
+    for name in ("t.trace", "device"):
+        with pytest.raises(PlanError, match="(?s)ended by SIGABRT.*some last words"):
+            record.record("a:b", tmp_path / name, python=str(PROGRAMS / "dying.sh"))
+    assert (tmp_path / "t.trace").read_text() == "an earlier trace"
+    assert sorted(os.listdir(tmp_path)) == ["device", "t.trace"]
     with pytest.raises(PlanError, match="cannot start /nonexistent"):
         record.record("a:b", tmp_path / "t.trace", python="/nonexistent")
 
