@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from glake.units import counted
+
 
 @dataclass
 class Goodput:
@@ -47,8 +49,8 @@ class Goodput:
             f"goodput {self.share:.1%} ({self.useful:.1f} s of useful steps; lost: "
             f"{self.stalled:.2f} s stalled by checkpoints, {self.repeated:.2f} s repeated, "
             f"{self.broken:.2f} s broken off, {self.restoring:.2f} s restoring); "
-            f"{self.restarts} restarts, {self.restarting:.1f} s of interpreters starting "
-            f"apart ({self.share_of_all:.1%} with them)"
+            f"{counted(self.restarts, 'restart')}, {self.restarting:.1f} s of interpreters "
+            f"starting apart ({self.share_of_all:.1%} with them)"
         )
 
 

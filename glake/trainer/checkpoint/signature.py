@@ -20,7 +20,7 @@ _FREE = (
     "balance",
     "rotary.longest",
 )  # a model's options that may change from run to run
-_SILENT = ("steps", "checkpoint.", "log.", "weights", "export", "timeout_s")
+_SILENT = ("checkpoint.", "log.", "weights", "export", "timeout_s")
 _SHOWN = 3  # differences that a message lists
 
 
