@@ -304,6 +304,7 @@ CUresult Memory::grant_all(Reservation* block) {
 bool Memory::accessible(CUdeviceptr address, size_t bytes, int device, bool write) {
   const uint32_t bits = write ? 2u : 1u;
   const uint32_t wanted = device < 0 ? (write ? kEveryWrite : kEveryRead) : bits << (2 * device);
+  if (bytes > UINT64_MAX - address) return false;
   for (CUdeviceptr at = address; at < address + bytes;) {
     Reservation* reservation = nullptr;
     Page* page = page_at(at, &reservation);

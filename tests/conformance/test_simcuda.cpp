@@ -226,6 +226,12 @@ void check_violations() {
   TRUE(violations().find("access without grant") != std::string::npos);
   OK(grant(memory.at, kGranule, 0));
   OK(cuMemsetD8Async(memory.at, 1, kGranule, stream));
+  OK(cuStreamSynchronize(stream));
+  // Also where the end of the range is beyond all addresses.
+  OK(cuMemcpyDtoDAsync(memory.at, other.at, SIZE_MAX, stream));
+  GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(stream));
+  TRUE(violations().find("access to unmapped memory") != std::string::npos);
+  OK(cuMemsetD8Async(memory.at, 1, kGranule, stream));
   OK(cuMemUnmap(other.at, kGranule));  // nothing pending touches it
   OK(cuStreamSynchronize(stream));
   TRUE(violations() == "[]");

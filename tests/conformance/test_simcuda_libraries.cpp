@@ -1,4 +1,5 @@
 // Libraries on the simulator: kernels that belong to no context, and their functions in each.
+#include <elf.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -240,7 +241,11 @@ void check_linking() {
   GIVES(CUDA_ERROR_INVALID_IMAGE, add(&wrong));
   OK(add(&other));
   OK(add(&ours));
-  std::string cubin = std::string("\x7f") + "ELF" + std::string(124, '\0');
+  std::string cubin(sizeof(Elf64_Ehdr), '\0');
+  Elf64_Ehdr header{};
+  std::memcpy(&header, ELFMAG, SELFMAG);
+  header.e_shoff = sizeof header;  // its end, as it has no sections
+  std::memcpy(cubin.data(), &header, sizeof header);
   GIVES(CUDA_ERROR_NOT_SUPPORTED, add(&cubin));
   OK(cuLinkComplete(state, &image, &bytes));
   TRUE(bytes == other.size() + ours.size() + 3 && std::strlen(static_cast<char*>(image)) < bytes);

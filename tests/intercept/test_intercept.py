@@ -46,6 +46,7 @@ SCENARIOS: dict[str, tuple[int, dict[str, int]]] = {
     "primary": (12, {"no primary context, or a stream of another one": 4}),
     "two_gpus": (3, {}),
     "exits": (8, {}),
+    "libraries": (3, {}),
     "mapped": (2, {"memory of another GPU than the stream's": 2}),
 }
 

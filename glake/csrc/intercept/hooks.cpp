@@ -168,6 +168,19 @@ CUresult hook_cuLibraryLoadData(void** library, const void* code, void* jit, voi
   return gated(OWN(cuLibraryLoadData), library, code, jit, jit_values, jit_count, options, values,
                count);
 }
+CUresult hook_cuLibraryLoadFromFile(void** library, const char* path, void* jit, void** jit_values,
+                                    unsigned jit_count, void* options, void** values,
+                                    unsigned count) {
+  return gated(OWN(cuLibraryLoadFromFile), library, path, jit, jit_values, jit_count, options,
+               values, count);
+}
+// The first use of a library in a context may load its code there.
+CUresult hook_cuLibraryGetModule(CUmodule* module, void* library) {
+  return gated(OWN(cuLibraryGetModule), module, library);
+}
+CUresult hook_cuKernelGetFunction(CUfunction* function, void* kernel) {
+  return gated(OWN(cuKernelGetFunction), function, kernel);
+}
 CUresult hook_cuLibraryUnload(void* library) { return gated(OWN(cuLibraryUnload), library); }
 
 CUresult hook_cuIpcOpenMemHandle_v2(CUdeviceptr* base, CUipcMemHandle handle, unsigned flags) {

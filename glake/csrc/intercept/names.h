@@ -45,6 +45,9 @@
   X(cuModuleLoadFatBinary, "cuModuleLoadFatBinary", 2000, (CUmodule*, const void*))                \
   X(cuModuleUnload, "cuModuleUnload", 2000, (CUmodule))                                            \
   X(cuLibraryLoadData, "cuLibraryLoadData", 12000, (void**, const void*, void*, void**, unsigned, void*, void**, unsigned)) \
+  X(cuLibraryLoadFromFile, "cuLibraryLoadFromFile", 12000, (void**, const char*, void*, void**, unsigned, void*, void**, unsigned)) \
+  X(cuLibraryGetModule, "cuLibraryGetModule", 12000, (CUmodule*, void*))                           \
+  X(cuKernelGetFunction, "cuKernelGetFunction", 12000, (CUfunction*, void*))                       \
   X(cuLibraryUnload, "cuLibraryUnload", 12000, (void*))
 
 // Functions with a body of their own in hooks.cpp.

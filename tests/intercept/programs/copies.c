@@ -2,6 +2,7 @@
  * It knows nothing of glake, and must print the same with and without it. */
 #include <pthread.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -398,6 +399,35 @@ static void mapped(void) {
   }
 }
 
+/* Code is loaded behind copies that are carried. */
+static void libraries(void) {
+  static const char kCode[] = ".version 7.0\n.target sm_70\n.visible .entry nothing() { ret; }\n";
+  char path[] = "/tmp/glake-code-XXXXXX";
+  const int file = mkstemp(path);
+  CHECK(file >= 0 && write(file, kCode, sizeof kCode - 1) == (ssize_t)(sizeof kCode - 1));
+  close(file);
+  unsigned char* host = pinned();
+  const CUdeviceptr at = device();
+  CUstream s = stream(CU_STREAM_NON_BLOCKING);
+  CUlibrary library = NULL;
+  CUkernel kernel = NULL;
+  CUfunction function = NULL;
+  CUmodule module = NULL;
+  for (unsigned use = 0; use < 3; ++use) {
+    fill(host, use);
+    CU(cu.cuMemcpyHtoDAsync(at, host, BYTES, s));
+    if (use == 0) CU(cu.cuLibraryLoadFromFile(&library, path, NULL, NULL, 0, NULL, NULL, 0));
+    if (use == 1) CU(cu.cuLibraryGetModule(&module, library));
+    if (use == 2) CU(cu.cuLibraryGetKernel(&kernel, library, "nothing"));
+    if (use == 2) CU(cu.cuKernelGetFunction(&function, kernel));
+    CU(cu.cuStreamSynchronize(s));
+    CHECK(device_holds(at, use));
+  }
+  CHECK(module != NULL && function != NULL);
+  CU(cu.cuLibraryUnload(library));
+  unlink(path);
+}
+
 static CUdeviceptr left_device;
 static unsigned char* left_host;
 static CUstream left_stream;
@@ -531,6 +561,8 @@ int main(int count, char** arguments) {
     two_gpus();
   else if (strcmp(what, "mapped") == 0)
     mapped();
+  else if (strcmp(what, "libraries") == 0)
+    libraries();
   else if (strcmp(what, "exits_beside") == 0)
     exits_beside();
   else if (strcmp(what, "exits") == 0)

@@ -48,6 +48,11 @@
   X(cuIpcGetMemHandle, "cuIpcGetMemHandle", 4010)                     \
   X(cuIpcOpenMemHandle, "cuIpcOpenMemHandle_v2", 11000)               \
   X(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", 4010)                 \
+  X(cuLibraryLoadFromFile, "cuLibraryLoadFromFile", 12000)            \
+  X(cuLibraryUnload, "cuLibraryUnload", 12000)                        \
+  X(cuLibraryGetKernel, "cuLibraryGetKernel", 12000)                  \
+  X(cuLibraryGetModule, "cuLibraryGetModule", 12000)                  \
+  X(cuKernelGetFunction, "cuKernelGetFunction", 12000)                \
   X(cuMemAddressReserve, "cuMemAddressReserve", 10020)                \
   X(cuMemCreate, "cuMemCreate", 10020)                                \
   X(cuMemMap, "cuMemMap", 10020)                                      \
