@@ -86,7 +86,10 @@ def replacing(path: str) -> Iterator[str]:
     if os.path.exists(path) and not os.path.isfile(path):
         yield path
         return
-    place = os.path.realpath(path)
+    try:
+        place = os.path.realpath(path)
+    except ValueError as error:  # no file has such a name
+        raise failed(error, path) from None
     packed = ".gz" if path.endswith(".gz") else ""  # by which writers know a gzip
     part = f"{place}.{secrets.token_hex(8)}.part{packed}"
     try:
