@@ -103,7 +103,10 @@ torch.cuda.synchronize()
 if IN_GLAKE:
     import glake
 
-    stats, of_torch = glake.stats("cuda"), torch.cuda.memory_stats()
+    freed, stats = -1, glake.stats("cuda")
+    while freed != stats["allocation.all.freed"]:  # the process group's threads free tensors, too
+        freed = stats["allocation.all.freed"]
+        of_torch, stats = torch.cuda.memory_stats(), glake.stats("cuda")
     for name in ("allocated_bytes.all.peak", "reserved_bytes.all.current", "allocation.all.freed"):
         assert stats[name] == of_torch[name] > 0, name
     shard = 4 * LAYERS * WIDTH * (WIDTH + 1) // dist.get_world_size()
