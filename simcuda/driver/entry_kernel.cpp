@@ -55,11 +55,8 @@ template <class Read>
 CUresult load_module(Symbol symbol, CUmodule* module, const void* source, Read&& read) {
   return in_context(symbol, 0, [&](Driver& driver, Context& context) -> CUresult {
     if (module == nullptr || source == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    const CUresult unsafe = driver.captures.check_unsafe();
-    if (unsafe != CUDA_SUCCESS) return unsafe;
     std::string code;
-    CUresult result = read(&code);
-    if (result == CUDA_SUCCESS) result = Kernels::accept(&code);
+    const CUresult result = take_code(&driver, read, &code);
     if (result != CUDA_SUCCESS) return result;
     *module = reinterpret_cast<CUmodule>(driver.kernels.load(context.id, std::move(code)));
     return CUDA_SUCCESS;

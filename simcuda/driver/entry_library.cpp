@@ -14,11 +14,8 @@ template <class Read>
 CUresult load_library(Symbol symbol, CUlibrary* library, const void* source, Read&& read) {
   return locked(symbol, 0, [&](Driver& driver) -> CUresult {
     if (library == nullptr || source == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    const CUresult unsafe = driver.captures.check_unsafe();
-    if (unsafe != CUDA_SUCCESS) return unsafe;
     std::string code;
-    CUresult result = read(&code);
-    if (result == CUDA_SUCCESS) result = Kernels::accept(&code);
+    const CUresult result = take_code(&driver, read, &code);
     if (result != CUDA_SUCCESS) return result;
     *library = reinterpret_cast<CUlibrary>(driver.libraries.load(std::move(code)));
     return CUDA_SUCCESS;

@@ -23,6 +23,13 @@ CUresult no_code(const char* path) {
   return fail(CUDA_ERROR_FILE_NOT_FOUND, std::string("cannot read ") + path);
 }
 
+CUresult take_code(Driver* driver, const std::function<CUresult(std::string*)>& read,
+                   std::string* code) {
+  CUresult result = driver->captures.check_unsafe();
+  if (result == CUDA_SUCCESS) result = read(code);
+  return result == CUDA_SUCCESS ? Kernels::accept(code) : result;
+}
+
 CUresult known_attribute(CUfunction_attribute attribute) {
   const bool known = attribute >= 0 && attribute < CU_FUNC_ATTRIBUTE_MAX;
   return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;

@@ -4,6 +4,7 @@
 // counted and ordered like those that nvcc compiled.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 
@@ -26,6 +27,9 @@ constexpr unsigned kMostThreadsOfABlock = 1024;  // on every GPU so far
 
 // The error for a file of code that cannot be read.
 CUresult no_code(const char* path);
+// Sets `code` to what `read` gives, if code can be loaded now, and this code can be taken.
+CUresult take_code(Driver* driver, const std::function<CUresult(std::string*)>& read,
+                   std::string* code);
 CUresult known_attribute(CUfunction_attribute attribute);
 // An attribute of any kernel. Registers and static shared memory are not known, so they are 0. The
 // answer for threads is the most that a block may have.
