@@ -10,7 +10,6 @@ using namespace simcuda;  // NOLINT: this file is nothing but simcuda's C face
 
 namespace {
 
-constexpr const char kName[] = "glake_copy_blocks";
 constexpr unsigned kWarp = 32, kMostThreads = 256;  // the launch bounds of the kernel
 
 struct Shape {

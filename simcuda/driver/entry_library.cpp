@@ -1,4 +1,6 @@
 // Libraries and their kernels. "Library Management" of the CUDA Driver API.
+#include <optional>
+
 #include "code.h"
 #include "driver.h"
 #include "libraries.h"
@@ -39,9 +41,9 @@ CUresult check_device(const Driver& driver, CUdevice device) {
 // meanwhile.
 CUresult load_in_context(Driver& driver, Lock* lock, uint64_t library, uint64_t context,
                          uint64_t* module) {
-  if (driver.libraries.is_library(library) && !driver.libraries.loaded(library, context)) {
-    const DriverLock::Turn turn(&driver.calls, lock, Symbol::k_cuLibraryLoadData, {});
-    return driver.libraries.module(library, context, module);
+  std::optional<DriverLock::Turn> turn;
+  if (driver.libraries.is_new(library, context)) {
+    turn.emplace(&driver.calls, lock, Symbol::k_cuLibraryLoadData, DriverLock::Load{});
   }
   return driver.libraries.module(library, context, module);
 }
@@ -56,7 +58,8 @@ uint64_t context_of(Driver& driver, const CUstream* stream) {
 
 }  // namespace
 
-CUresult simcuda::resolve_kernel(CUfunction* function, const CUstream* stream) {
+CUresult simcuda::resolve_kernel(CUfunction* function, const CUstream* stream) try {
+  if (!Libraries::may_be_kernel(*function)) return CUDA_SUCCESS;
   Driver* driver = running.load(std::memory_order_acquire);
   if (driver == nullptr || forked.load(std::memory_order_relaxed) || in_host_function) {
     return CUDA_SUCCESS;  // the call itself fails
@@ -73,6 +76,8 @@ CUresult simcuda::resolve_kernel(CUfunction* function, const CUstream* stream) {
   result = driver->libraries.function(*found, context, &id);
   if (result == CUDA_SUCCESS) *function = reinterpret_cast<CUfunction>(id);
   return result;
+} catch (const std::bad_alloc&) {
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option*, void**,

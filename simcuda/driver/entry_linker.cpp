@@ -22,9 +22,7 @@ CUresult add_code(Symbol symbol, CUlinkState state, const void* source, Read&& r
 }  // namespace
 
 CUresult Linkers::append(Linker* linker, const std::string& code) {
-  if (code.empty()) {
-    return fail(CUDA_ERROR_INVALID_IMAGE, "the code is neither PTX nor a cubin nor a fat binary");
-  }
+  if (code.empty()) return bad_image();
   const bool text = is_text(code);
   if (!linker->image.empty() && !(text && linker->text)) {
     return fail(CUDA_ERROR_NOT_SUPPORTED, "simcuda links several parts only if all are PTX");

@@ -23,6 +23,10 @@ CUresult no_code(const char* path) {
   return fail(CUDA_ERROR_FILE_NOT_FOUND, std::string("cannot read ") + path);
 }
 
+CUresult bad_image() {
+  return fail(CUDA_ERROR_INVALID_IMAGE, "the code is neither PTX nor a cubin nor a fat binary");
+}
+
 CUresult take_code(Driver* driver, const std::function<CUresult(std::string*)>& read,
                    std::string* code) {
   CUresult result = driver->captures.check_unsafe();
@@ -43,9 +47,7 @@ CUresult function_attribute(int* value, CUfunction_attribute attribute) {
 }
 
 CUresult Kernels::accept(std::string* code) {
-  if (code->empty()) {
-    return fail(CUDA_ERROR_INVALID_IMAGE, "the code is neither PTX nor a cubin nor a fat binary");
-  }
+  if (code->empty()) return bad_image();
   if (has_kernel(*code, kName)) {
     code->clear();
   } else if (!counting.load(std::memory_order_relaxed)) {

@@ -25,8 +25,9 @@ const char* refused_kernel();
 
 constexpr unsigned kMostThreadsOfABlock = 1024;  // on every GPU so far
 
-// The error for a file of code that cannot be read.
+// The errors for a file of code that cannot be read, and for an image that is no code.
 CUresult no_code(const char* path);
+CUresult bad_image();
 // Sets `code` to what `read` gives, if code can be loaded now, and this code can be taken.
 CUresult take_code(Driver* driver, const std::function<CUresult(std::string*)>& read,
                    std::string* code);

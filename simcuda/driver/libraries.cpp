@@ -31,9 +31,9 @@ CUresult Libraries::kernel(uint64_t library, const std::string& name, uint64_t* 
   return CUDA_SUCCESS;
 }
 
-bool Libraries::loaded(uint64_t library, uint64_t context) {
+bool Libraries::is_new(uint64_t library, uint64_t context) {
   const Library* found = libraries_.find(library);
-  return found != nullptr && found->modules.count(context) != 0;
+  return found != nullptr && found->modules.count(context) == 0;
 }
 
 CUresult Libraries::module(uint64_t library, uint64_t context, uint64_t* module) {

@@ -25,9 +25,13 @@ class Libraries {
   CUresult kernel(uint64_t library, const std::string& name, uint64_t* kernel);
   const Kernel* find(CUkernel handle) { return handles_.find(reinterpret_cast<uint64_t>(handle)); }
 
-  bool is_library(uint64_t library) { return libraries_.find(library) != nullptr; }
-  // Whether the library's code is in the context already.
-  bool loaded(uint64_t library, uint64_t context);
+  // False: it is no kernel of a library. Needs no lock.
+  static bool may_be_kernel(CUfunction handle) {
+    return Slots<Kernel, 13>::is_kind(reinterpret_cast<uint64_t>(handle));
+  }
+
+  // Whether it is a library whose code is not in the context yet.
+  bool is_new(uint64_t library, uint64_t context);
   // The library's module in a context. Loads it at the first use.
   CUresult module(uint64_t library, uint64_t context, uint64_t* module);
   // The kernel as a function of a context.

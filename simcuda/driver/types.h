@@ -58,9 +58,11 @@ class Slots {
     ++live_;
     return id(index);
   }
+  // Whether it may be a handle of this table, by its kind alone. Needs no lock.
+  static bool is_kind(uint64_t handle) { return (handle & 255) == kKind << 4; }
   T* find(uint64_t handle) {
     const uint64_t index = index_of(handle);
-    if ((handle & 255) != kKind << 4 || index >= chunks_.size() * kChunk) return nullptr;
+    if (!is_kind(handle) || index >= chunks_.size() * kChunk) return nullptr;
     Slot& slot = at_slot(static_cast<uint32_t>(index));
     return slot.live && slot.generation == handle >> 32 ? &slot.value : nullptr;
   }
