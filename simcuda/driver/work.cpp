@@ -66,11 +66,12 @@ void locate(Driver* driver, const CopyEnd& dst, const CopyEnd& src, size_t dst_s
   if (src.host) op->from.node = host_node(*driver, src.address, src_span, at(op->to, gpu));
 }
 
-Route route(const Topology& topology, const Op::Place& from, const Op::Place& to) {
+// `gpu`: whose copy engine works.
+Route route(const Topology& topology, const Op::Place& from, const Op::Place& to, int gpu) {
   if (from.gpu < 0 && to.gpu < 0) return topology.host_to_host(from.node);
   if (from.gpu < 0) return topology.host_to_device(from.node, to.gpu);
   if (to.gpu < 0) return topology.device_to_host(from.gpu, to.node);
-  return topology.device_to_device(from.gpu, to.gpu);
+  return topology.device_to_device(from.gpu, to.gpu, gpu == to.gpu && gpu != from.gpu);
 }
 
 void take_source(Op* op) {
@@ -145,6 +146,7 @@ void capture(Driver* driver, Stream* stream, const OpPtr& op) {
 // The bytes on each route, for work that uses a few routes, and their common load on edges.
 class Ways {
  public:
+  explicit Ways(int gpu) : gpu_(gpu) {}  // the GPU that works
   // A copy between these places. Each socket has its part of the host memory at either end.
   void add(const Driver& driver, const Op& place, const CopyEnd& dst, const CopyEnd& src,
            size_t dst_span, size_t src_span) {
@@ -183,10 +185,11 @@ class Ways {
  private:
   using Ends = std::array<int, 4>;  // the GPU and the socket of each end
 
-  static Route way(const Topology& topology, const Ends& ends) {
-    return simcuda::route(topology, {ends[0], ends[1]}, {ends[2], ends[3]});
+  Route way(const Topology& topology, const Ends& ends) const {
+    return simcuda::route(topology, {ends[0], ends[1]}, {ends[2], ends[3]}, gpu_);
   }
 
+  const int gpu_;
   std::map<Ends, double> between_;
   double total_ = 0;
 };
@@ -250,7 +253,7 @@ CUresult copy(Driver* driver, uint64_t id, Lock* lock, const CopyRequest& reques
   const bool capturing = stream->capture != nullptr;
   const size_t dst_span = dst.pitch * (rows - 1) + bytes, src_span = src.pitch * (rows - 1) + bytes;
   locate(driver, dst, src, dst_span, src_span, stream->device, op.get());
-  Ways ways;
+  Ways ways(driver->gpus.gpu(stream->device));
   ways.add(*driver, *op, dst, src, dst_span, src_span);
   op->route = ways.route(driver->topology);
   // Before the call returns, a pageable source has been read, and a pageable target written.
@@ -271,7 +274,7 @@ CUresult copy_batch(Driver* driver, uint64_t id, const std::vector<BatchCopy>& c
   const auto op = std::make_shared<Op>();
   op->kind = Op::Kind::kCopy;
   op->latency_ns = driver->topology.copy_ns();
-  Ways ways;
+  Ways ways(driver->gpus.gpu(stream->device));
   for (const BatchCopy& each : copies) {
     CopyEnd dst{each.dst, 0, false, true}, src{each.src, 0, false, true};
     CUresult result = resolve(driver, &dst, each.bytes, 1);
@@ -315,7 +318,7 @@ CUresult copy_blocks(Driver* driver, uint64_t id, uint64_t table, uint32_t count
   op->blocks = count;
   op->latency_ns = driver->topology.copy_ns() + driver->kernel_costs.start_ns;
   driver->scheduler->effects().read_table(op.get());
-  Ways ways;
+  Ways ways(driver->gpus.gpu(stream->device));
   for (const Op::Part& part : op->parts) {
     CopyEnd dst{part.dst.address, 0, part.dst.host}, src{part.src.address, 0, part.src.host};
     Op place;

@@ -147,6 +147,32 @@ void check_driver_copies_everywhere() {
   check_driver_copies("threaded");
 }
 
+// Over NVLink a copy engine that reads is slower than one that writes.
+void check_reads_over_nvlink() {
+  const std::pair<const char*, double> parts[] = {{"dgx1v", 0.977}, {"hgx_h100_h200", 0.80}};
+  for (const auto& [preset, part] : parts) {
+    const Sim sim({{"preset", preset}, {"phantom", "1"}});
+    const std::unique_ptr<glake::Driver> driver = glake::Driver::open("sim");
+    GOOD(driver->attach(0));
+    GOOD(driver->attach(1));
+    glake::DeviceScope first(*driver, 0);
+    constexpr size_t kBytes = size_t{4} << 30;
+    const Mapped memory(kBytes), other(kBytes, 1);
+    double ns[2] = {};
+    for (const int device : {0, 1}) {
+      glake::DeviceScope scope(*driver, device);
+      glake::StreamHandle stream = 0;
+      GOOD(driver->create_stream(&stream));
+      const uint64_t start = driver->now_ns();
+      GOOD(driver->copy_peer(other.at, 1, memory.at, 0, kBytes, stream));
+      GOOD(driver->synchronize_stream(device, stream));
+      ns[device] = static_cast<double>(driver->now_ns() - start);
+      GOOD(driver->destroy_stream(stream));
+    }
+    TRUE(std::abs(ns[0] / ns[1] - part) < 0.005);
+  }
+}
+
 void check_driver_facts() {
   const Sim sim({{"preset", "dgx1v"}});
   const std::unique_ptr<glake::Driver> driver = glake::Driver::open("sim");
@@ -207,6 +233,7 @@ int main(int argc, char** argv) {
                     {
                         {"batches", check_batches},
                         {"the driver's copies", check_driver_copies_everywhere},
+                        {"reads over NVLink", check_reads_over_nvlink},
                         {"the driver's facts", check_driver_facts},
                     });
 }

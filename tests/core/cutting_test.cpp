@@ -217,23 +217,25 @@ TEST(calls_of_other_paths_make_fewer_chunks) {
   CHECK(cost_of(crowded, few, among.joined()) < cost_of(crowded, many, alone.joined()));
 }
 
-// GPU 0 pushes the chunks of all its paths, so their first copies are called in its context. Chunks
-// from the host come in the contexts of the relays.
+// Where GPU 0 writes the chunks of all its paths, their first copies are called in its context.
+// Chunks from the host, and chunks that relays read, come in the contexts of the relays.
 TEST(paths_out_of_one_gpu_wait_for_each_other) {
-  for (const bool into : {false, true}) {
+  for (const auto& [into, reads] : {std::pair{false, false}, {true, false}, {false, true}}) {
     TransferPlan plan;
     for (int relay = 1; relay <= 4; ++relay) {
       PlannedPath planned;
       planned.path = path_of(into);
       planned.path.hops[0].to = planned.path.hops[1].from = Place{relay};
+      planned.path.hops[0].reads = reads;
       planned.path.worker = relay;
       plan.paths.push_back(planned);
     }
-    for (const double crowd : crowds(plan)) CHECK(std::abs(crowd - (into ? 1 : 2)) < 1e-9);
+    const double crowded = into || reads ? 1 : 2;
+    for (const double crowd : crowds(plan)) CHECK(std::abs(crowd - crowded) < 1e-9);
     plan.paths[0].path.worker = 2;  // one thread makes the calls of two paths
     const std::vector<double> found = crowds(plan);
     CHECK(std::abs(found[0] - 2) < 1e-9 && std::abs(found[1] - 2) < 1e-9);
-    CHECK(std::abs(found[2] - (into ? 1 : 2)) < 1e-9);
+    CHECK(std::abs(found[2] - crowded) < 1e-9);
     CallTimes times;
     for (const PlannedPath& planned : plan.paths) times.add(planned.path, 10, 6, false);
     const double one = chunk_calls_ns(plan.paths[0].path, 10, 6, false);
@@ -245,7 +247,10 @@ TEST(paths_out_of_one_gpu_wait_for_each_other) {
 TEST(hops_are_joined_where_the_second_is_fast) {
   CHECK(Cutting(path_of(true), cut_terms({25, 200}), 64 * kMiB).joined());
   CHECK(!Cutting(path_of(true), cut_terms({50, 50}), 64 * kMiB).joined());
-  CHECK(!Cutting(path_of(false), cut_terms({200, 25}), 64 * kMiB).joined());  // two GPUs' streams
+  CHECK(!Cutting(path_of(false), cut_terms({25, 200}), 64 * kMiB).joined());  // two GPUs' streams
+  Path read = path_of(false);
+  read.hops[0].reads = true;
+  CHECK(Cutting(read, cut_terms({25, 200}), 64 * kMiB).joined());
   CutTerms apart = cut_terms({25, 200});
   apart.apart = true;
   CHECK(!Cutting(path_of(true), apart, 64 * kMiB).joined());

@@ -514,6 +514,48 @@ TEST(paths_that_share_a_relay_have_threads_of_their_own) {
 }
 
 // Between GPUs the second path takes two PCIe links. From host memory it takes one, and NVLink.
+// Copies whose first hop the relay reads.
+size_t readers(const TransferPlan& plan) {
+  return static_cast<size_t>(
+      std::count_if(plan.paths.begin(), plan.paths.end(),
+                    [](const PlannedPath& planned) { return planned.path.hops.front().reads; }));
+}
+
+TEST(relays_read_from_the_gpu_of_a_copy) {
+  const Topology h100 = Topology::parse(platforms_text(), "hgx_h100_h200");
+  const Place g0{0}, host{-1, kStriped};
+  const std::vector<Demand> out{{g0, host}};
+  const Planner::Plans plans = Planner(h100).plan(out);
+  check_sound(h100, out, plans);
+  for (const PlannedPath& planned : plans[0].paths) {
+    const std::vector<Hop>& hops = planned.path.hops;
+    CHECK(hops.front().reads == (hops.size() > 1) && !(hops.size() > 1 && hops.back().reads));
+  }
+  CHECK(readers(plans[0]) + 1 == plans[0].paths.size() && readers(plans[0]) >= 6);
+  CHECK(readers(Planner(h100).plan({{host, g0}})[0]) == 0);
+  Demand mapped{g0, host};
+  mapped.may_read = false;
+  CHECK(readers(Planner(h100).plan({mapped})[0]) == 0);
+}
+
+// To read takes more of a link than to write. Slow copies do without, where the links are full.
+TEST(full_links_are_read_by_fast_copies_only) {
+  for (const double link : {20.0, 200.0}) {
+    std::vector<Edge> edges{{"m0", "s0", 400}};
+    const char* gpus[] = {"g0", "g1", "g2", "g3"};
+    for (int a = 0; a < 4; ++a) {
+      edges.push_back({"s0", gpus[a], 10});
+      for (int b = a + 1; b < 4; ++b) edges.push_back({gpus[a], gpus[b], link});
+    }
+    const Topology mesh = machine(4, edges);
+    const std::vector<Demand> demands{{Place{0}, Place{1}}};
+    const Planner::Plans plans = Planner(mesh).plan(demands);
+    check_sound(mesh, demands, plans);
+    CHECK_TEXT(plans[0].rate > 2.9 * link && readers(plans[0]) == (link > 100 ? 2 : 0),
+               text_of(plans[0]));
+  }
+}
+
 TEST(what_relays_must_bring) {
   const auto two = [](double host, double own) {
     return machine(2,

@@ -243,16 +243,28 @@ def test_the_same_each_time() -> None:
             assert row == other
 
 
-def test_calls_into_one_context_wait_for_each_other() -> None:
-    """GPU 0 pushes the first hop of each path out of it, so its context gets calls for all."""
-    platforms = bench.platforms_of("hgx_h100_h200")
+def rates_by_call_lock(platform: str, transfer: str, size: int) -> dict[str, float]:
     rates = {}
     for lock in bench.CALL_LOCKS:
-        rows = bench.measure(platforms, [64 * MIB], call_lock=lock, transfers=["d2h"])
+        rows = bench.measure(
+            bench.platforms_of(platform), [size], call_lock=lock, transfers=[transfer]
+        )
         assert {row["call_lock"] for row in rows} == {lock}
         assert all(row["achieved"] >= 0.98 * row["plain"] for row in rows)
-        (rates[lock],) = (row["achieved"] for row in rows if row["host"] == "interleaved")
+        rates[lock] = rows[-1]["achieved"]
+    return rates
+
+
+def test_calls_into_one_context_wait_for_each_other() -> None:
+    """On a mesh GPU 2 writes the first hop of each path out of it, so its context gets calls for
+    all."""
+    rates = rates_by_call_lock("dgx1v", "p2p:2>3", 16 * MIB)
     assert 0.7 * rates["none"] < rates["context"] < 0.97 * rates["none"]
+
+
+def test_relays_that_read_call_into_contexts_of_their_own() -> None:
+    rates = rates_by_call_lock("hgx_h100_h200", "d2h", 64 * MIB)
+    assert rates["context"] > 0.99 * rates["none"] and rates["context"] > 280
 
 
 def test_polled_completion_takes_time_and_keeps_the_gain() -> None:

@@ -186,6 +186,15 @@ Status Driver::pointer_facts(Address address, PointerFacts* facts, bool access) 
   return {};
 }
 
+bool Driver::peers_reach(Address address) {
+  if (table_->cuPointerGetAttributes == nullptr) return false;
+  // What may be shared as legacy IPC is memory of cuMemAlloc.
+  unsigned legacy = 0;
+  CUpointer_attribute which = CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
+  void* word = &legacy;
+  return table_->cuPointerGetAttributes(1, &which, &word, address) == CUDA_SUCCESS && legacy != 0;
+}
+
 bool Driver::accessible(Address address) {
   if (table_->cuPointerGetAttributes == nullptr) return false;
   unsigned long long access = 0;

@@ -255,6 +255,9 @@ class Driver {
   Status device_pointer(void* host, Address* address);
   // `access`: also fills in `read_only`, by another driver call.
   Status pointer_facts(Address address, PointerFacts* facts, bool access = false);
+  // Whether a GPU reaches the device memory there once its context has peer access. Mapped memory
+  // and memory of pools have access rights of their own.
+  bool peers_reach(Address address);
   // Whether the driver says that kernels of the DeviceScope's device may write there.
   bool accessible(Address address);
   // The NUMA node of host memory, by samples of its pages, or kSpreadNode or kUnknownNode. `groups`

@@ -30,10 +30,12 @@ struct Place {
   }
 };
 
-// One driver copy, and the share of its rate that each edge carries.
+// One driver copy, and the share of its rate that each edge carries. Between GPUs the source's copy
+// engine writes. If the hop `reads`, it is the target's.
 struct Hop {
   Place from, to;
   topology::Route route;
+  bool reads = false;
 };
 
 // Hops, in order. Between two hops the bytes are in a buffer on the relay GPU, or in pinned host
@@ -76,10 +78,11 @@ struct Demand {
   double weight = 1;
   uint32_t relays = kAllGpus;  // a bit for each GPU that may relay for it
   bool few_relays = false;     // no path may have more than kFewRelays
+  bool may_read = true;        // relays may read the memory of `src`, if that is a GPU's
 
   bool operator==(const Demand& other) const {
     return src == other.src && dst == other.dst && weight == other.weight &&
-           relays == other.relays && few_relays == other.few_relays;
+           relays == other.relays && few_relays == other.few_relays && may_read == other.may_read;
   }
 };
 

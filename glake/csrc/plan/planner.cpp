@@ -9,6 +9,7 @@
 #include "base/numbers.h"
 #include "base/transfer_tuning.h"
 #include "plan/balance.h"
+#include "plan/engines.h"
 #include "plan/workers.h"
 
 namespace glake::transfer {
@@ -28,7 +29,7 @@ std::string key_of(const std::vector<Demand>& demands) {
     key.append(reinterpret_cast<const char*>(places), sizeof places);
     key.append(reinterpret_cast<const char*>(&demand.weight), sizeof demand.weight);
     key.append(reinterpret_cast<const char*>(&demand.relays), sizeof demand.relays);
-    key.push_back(demand.few_relays ? 1 : 0);
+    key.push_back(static_cast<char>((demand.few_relays ? 1 : 0) + (demand.may_read ? 2 : 0)));
   }
   return key;
 }
@@ -279,6 +280,7 @@ Planner::Plans Planner::make(const std::vector<Demand>& demands) const {
     }
     plan.refusals = refusals(shared, d, demands[d], too_little[d]);
   }
+  choose_engines(topology_, demands, &plans);
   balance(topology_, &plans);
   for (TransferPlan& plan : plans) spread_workers(&plan);
   return plans;

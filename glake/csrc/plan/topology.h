@@ -77,7 +77,9 @@ class Topology {
   // route.
   Route host_to_device(int node, int gpu) const;
   Route device_to_host(int gpu, int node) const;
-  Route device_to_device(int from, int to) const;
+  // `reads`: the target's copy engine reads; else the source's writes. To read takes more of an
+  // NVLink.
+  Route device_to_device(int from, int to, bool reads = false) const;
   Route host_to_host(int node) const;
   bool linked(int a, int b) const;  // by NVLink, directly or through the switch
   // Whether peer access is possible. Over PCIe it is under one socket, until refuse_peers() says

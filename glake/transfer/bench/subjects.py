@@ -257,7 +257,7 @@ class EqualShares:
         name = f"part {copy.number} g{gpu}"
         chunk = min(max((end - begin) // _CHUNKS, _LEAST_CHUNK), _MOST_CHUNK)
         slots = 0 if direct else machine.device_buffer(gpu, name, _SLOTS * _MOST_CHUNK)
-        # A GPU's copy engine pushes. So if the source is a GPU, that GPU copies into the buffer.
+        # If the source is a GPU, its copy engine writes into the buffer.
         first = copy.of if copy.of >= 0 else gpu
         ended: dict[int, int] = {}
         # The first chunk is half as long. Otherwise both streams would start copies, and wait, at

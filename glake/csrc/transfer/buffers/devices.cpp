@@ -67,10 +67,15 @@ bool Devices::reach(int gpu, int from) {
   return reaches;
 }
 
+bool Devices::reach(const Hop& hop) {
+  return hop.reads ? reach(hop.from.gpu, hop.to.gpu) : reach(hop.to.gpu, hop.from.gpu);
+}
+
 void Devices::prepare(const Path& path) {
+  const std::pair<std::string, bool> key{path.name, path.hops.front().reads};
   {
     std::lock_guard<std::mutex> guard(mutex_);
-    if (prepared_.count(path.name) != 0) return;
+    if (prepared_.count(key) != 0) return;
   }
   for (const Hop& hop : path.hops) {
     for (int gpu : {hop.from.gpu, hop.to.gpu}) {
@@ -80,10 +85,10 @@ void Devices::prepare(const Path& path) {
     // (remote_link.h).
     if (std::max(hop.from.gpu, hop.to.gpu) >= count_) continue;
     if (hop.from.host() || hop.to.host() || hop.from.gpu == hop.to.gpu) continue;
-    reach(hop.to.gpu, hop.from.gpu);
+    reach(hop);
   }
   std::lock_guard<std::mutex> guard(mutex_);
-  prepared_.insert(path.name);
+  prepared_.insert(key);
 }
 
 StreamHandle Devices::plain_stream(int device, bool outward) {

@@ -34,8 +34,10 @@ class Devices {
   // Gives GPU `from` access to all memory of `gpu`. False if the machine does not allow this. Then
   // copies between the two go over the host.
   bool reach(int gpu, int from);
-  // Opens what a path needs, at its first use: contexts, and access to the target's memory for each
-  // GPU that pushes. Throws Error.
+  // Gives the GPU whose copy engine makes the copy access to the other GPU's memory.
+  bool reach(const Hop& hop);
+  // Opens what a path needs, at its first use: contexts, and access for each GPU that makes a copy
+  // between two. Throws Error.
   void prepare(const Path& path);
   // A stream for plain copies out of the device (`outward`) or into it. It is made once and kept
   // until close(). Each direction has its own, so that copies in and copies out do not wait for
@@ -52,7 +54,7 @@ class Devices {
   std::unique_ptr<std::atomic<bool>[]> opened_;
   std::unique_ptr<std::atomic<StreamHandle>[]> streams_;  // two for each device: in, out
   std::mutex mutex_;                                      // guards what follows
-  std::set<std::string> prepared_;                        // names of paths
+  std::set<std::pair<std::string, bool>> prepared_;       // names of paths, and whether it reads
   std::map<std::pair<int, int>, bool> reached_;
 };
 

@@ -46,6 +46,7 @@ struct End {
   Place place;
   bool pinned = true;
   bool known = false;
+  bool peers = false;  // other GPUs may be given access
 };
 
 // The places of all parts at one end.
@@ -89,6 +90,7 @@ class Ends {
         bad("the parts of one copy are between the same two places");
       }
       end.pinned = end.pinned && found.pinned;
+      end.peers = end.peers && found.peers;
       // The driver knows nothing of pageable blocks. The first and the last ones stand for all of
       // them.
       constexpr size_t kLooked = TransferTuning::kBlocksLooked;
@@ -195,7 +197,7 @@ class Ends {
     }
     End end;
     end.place.gpu = owned.device;
-    end.known = true;
+    end.known = end.peers = true;
     check_place(at, end);
     range_ = ranges_[owned.begin] = {owned.begin, owned.begin + owned.bytes, end, true};
     return end;
@@ -218,7 +220,7 @@ class Ends {
     const End end = judge(last, more);
     const bool pinned = first.pinned && end.pinned && (!is_host(facts) || all_pinned(at, bytes));
     if (!pinned && checked_) check_access(at, bytes);
-    return {first.place, pinned, true};
+    return {first.place, pinned, true, first.peers && end.peers};
   }
 
   static bool is_host(const PointerFacts& facts) {
@@ -259,6 +261,7 @@ class Ends {
     end.pinned = facts.kind != Kind::kUnregistered;
     const bool device = facts.kind == Kind::kDevice || facts.kind == Kind::kManaged;
     end.place.gpu = device ? facts.device : -1;
+    end.peers = device && !written_ && driver_.device_count() > 1 && driver_.peers_reach(at);
     if (!end.pinned && !mapped(at, 1)) throw nobodys(at);
     check_place(at, end);
     if (written_ && facts.read_only) {
@@ -278,7 +281,7 @@ class Ends {
   void remember(Range range) {
     auto same = [&](const Range& other) {
       return !other.block && other.where.place == range.where.place &&
-             other.where.pinned == range.where.pinned;
+             other.where.pinned == range.where.pinned && other.where.peers == range.where.peers;
     };
     auto next = ranges_.lower_bound(range.begin);
     if (next != ranges_.end() && next->first <= range.end && same(next->second)) {
@@ -433,6 +436,7 @@ Request make_request(Driver& driver, Allocator& allocator, const topology::Topol
   }
   refuse_overlap(parts, request.dst.gpu != request.src.gpu);
   request.known = dst.known && src.known;
+  request.may_read = src.peers;
   request.pageable = !dst.pinned || !src.pinned;
   request.flags = given.flags;
   request.ordered = given.ordered != 0;

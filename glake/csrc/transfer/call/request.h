@@ -30,13 +30,14 @@ struct Request {
 
   Parts parts;
   Place dst, src;
-  Demand demand() const { return {src, dst, 1, relays}; }
+  Demand demand() const { return {src, dst, 1, relays, false, may_read}; }
   bool local() const { return !src.host() && src.gpu == dst.gpu; }  // within one GPU
   bool known = false;     // all memory of both ends was checked
   bool pageable = false;  // the host end is not pinned, so chunks pass through pinned buffers
   // The relay service does not reach the host end, so its chunks pass through other memory.
   bool unshared = false;
   uint32_t relays = kAllGpus;  // GPUs that may relay for it, one bit each
+  bool may_read = false;       // other GPUs may be given access to the memory of `src`
   bool ordered = false;        // it has a place in the order of the caller's work on `stream`
   int stream_device = 0;
   StreamHandle stream = 0;

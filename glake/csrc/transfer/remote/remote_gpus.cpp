@@ -24,10 +24,10 @@ bool RemoteGpus::carries(const Hop& hop) const {
   return (remote(hop.from.gpu) || remote(hop.to.gpu)) && !own(hop.from) && !own(hop.to);
 }
 
-// A copy between two GPUs is made by its source, which pushes the bytes. This process cannot make
-// the service's GPU push, so its own GPU makes that copy.
+// This process cannot call on the service's GPUs, so its own GPU makes a copy between the two.
 int RemoteGpus::worker_of(const Hop& hop) const {
-  return hop.from.host() || remote(hop.from.gpu) ? hop.to.gpu : hop.from.gpu;
+  if (hop.from.host() || remote(hop.from.gpu)) return hop.to.gpu;
+  return hop.reads && !remote(hop.to.gpu) ? hop.to.gpu : hop.from.gpu;
 }
 
 void RemoteGpus::open(const std::string& path, int device, const std::vector<Relay>& relays) {

@@ -134,9 +134,13 @@ bool ChunkCopier::kernel_reaches(const ChunkHop& chunk) {
   if (!chunk.request.known) return false;
   if (!kernel_.ready(ChunkHop::device_of(hop))) return false;
   if (!between_gpus(hop)) return true;
-  if (!devices_.reach(hop.to.gpu, hop.from.gpu)) return false;
-  if (chunk.to != 0) return true;
-  return driver_.accessible(pieces_.front().dst) && driver_.accessible(pieces_.back().dst);
+  if (!devices_.reach(hop)) return false;
+  const auto accessible = [&](Address first, Address last) {
+    return driver_.accessible(first) && driver_.accessible(last);
+  };
+  const Piece &first = pieces_.front(), &last = pieces_.back();
+  if (hop.reads) return chunk.from != 0 || accessible(first.src, last.src);
+  return chunk.to != 0 || accessible(first.dst, last.dst);
 }
 
 // Makes one launch. If the pieces are adjacent at the host's end, a plain copy carries them over

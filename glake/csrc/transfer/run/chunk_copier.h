@@ -21,9 +21,10 @@ struct ChunkHop {
   Rate link = 0;             // the rate of this hop if it were alone
   StreamHandle stream = 0;   // of device_of(hop)
 
-  // The device whose copy engine does the work. The source pushes the bytes, so it is the source's
-  // device. If they come from the host, it is the target's device.
-  static int device_of(const Hop& hop) { return hop.from.host() ? hop.to.gpu : hop.from.gpu; }
+  // The device whose copy engine does the work. It is also the one whose context the calls need.
+  static int device_of(const Hop& hop) {
+    return hop.from.host() || hop.reads ? hop.to.gpu : hop.from.gpu;
+  }
 };
 
 // The memory of a kernel: its table of blocks, and room for the chunk in one piece. It is kept

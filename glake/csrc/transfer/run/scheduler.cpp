@@ -135,7 +135,9 @@ std::vector<PlanPtr> Scheduler::plans_beside(const Request& request, std::vector
     idle &= ~under_way_.gpus(request.stream_key());
   }
   plans.push_back(planner_->find_last(running));
-  plans.push_back(planner_->find_last({{request.src, request.dst, 1, idle & request.relays}}));
+  Demand aside = request.demand();
+  aside.relays &= idle;
+  plans.push_back(planner_->find_last({aside}));
   const auto none = [](const PlanPtr& plan) { return plan->paths.empty(); };
   plans.erase(std::remove_if(plans.begin() + 1, plans.end(), none), plans.end());
   return plans;
