@@ -83,6 +83,10 @@ def test_nvml_starts_no_driver(here):
     here("nvml_then_fork")
 
 
+def test_an_event_of_two_processes_is_recorded_by_both(real):
+    assert real("shared_events").stdout == "ok\n"
+
+
 def test_user_objects_end_with_what_holds_them(here):
     done = here("user_objects")
     assert done.stdout == "ok\n" and "libcuda has no cuGraphAddNode" in done.stderr, done.stderr

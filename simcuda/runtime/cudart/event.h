@@ -1,11 +1,11 @@
-// Events whose handle was sent to another process (memory.cpp).
+// Events that another process has as well (memory.cpp).
 #pragma once
 
 #include <cuda.h>
 
 namespace cudart {
 
-bool is_exported(CUevent event);
-void forget_exported(CUevent event);
+bool is_shared(CUevent event);
+void forget_shared(CUevent event);
 
 }  // namespace cudart

@@ -13,31 +13,37 @@ namespace {
 
 CUdeviceptr* as_address(void** pointer) { return reinterpret_cast<CUdeviceptr*>(pointer); }
 
-// Events whose handle was sent to another process: see cudaIpcGetEventHandle.
-struct Exported {
+// Events that another process has as well: see cudaIpcGetEventHandle.
+struct Shared {
   std::mutex mutex;
   std::unordered_set<CUevent> events;
 };
-Exported& exported() {
-  static auto* kept = new Exported;
+Shared& shared() {
+  static auto* kept = new Shared;
   return *kept;
 }
-std::atomic<bool> any_exported{false};
+std::atomic<bool> any_shared{false};
+
+void share(CUevent event) {
+  std::lock_guard<std::mutex> lock(shared().mutex);
+  shared().events.insert(event);
+  any_shared.store(true, std::memory_order_release);
+}
 
 }  // namespace
 
 namespace cudart {
 
-bool is_exported(CUevent event) {
-  if (!any_exported.load(std::memory_order_acquire)) return false;
-  std::lock_guard<std::mutex> lock(exported().mutex);
-  return exported().events.count(event) != 0;
+bool is_shared(CUevent event) {
+  if (!any_shared.load(std::memory_order_acquire)) return false;
+  std::lock_guard<std::mutex> lock(shared().mutex);
+  return shared().events.count(event) != 0;
 }
 
-void forget_exported(CUevent event) {
-  if (!any_exported.load(std::memory_order_acquire)) return;
-  std::lock_guard<std::mutex> lock(exported().mutex);
-  exported().events.erase(event);
+void forget_shared(CUevent event) {
+  if (!any_shared.load(std::memory_order_acquire)) return;
+  std::lock_guard<std::mutex> lock(shared().mutex);
+  shared().events.erase(event);
 }
 
 }  // namespace cudart
@@ -148,17 +154,16 @@ CUDART(cudaIpcCloseMemHandle)(void* pointer) {
   return told(driver().cuIpcCloseMemHandle(address(pointer)));
 }
 
-// simcuda has no events across processes. This waits for the work that was recorded so far, so that
-// a process that opens the handle finds it done. Recording such an event again is refused
-// (cudaEventRecord), because the other process would not see it.
+// simcuda has no events across processes. This waits for the work that was recorded so far, and a
+// record of such an event, in either process, waits for its work (cudaEventRecord). So all that one
+// process has recorded is done, and the other process's event of its own, which is never pending
+// because of that work, says so.
 CUDART(cudaIpcGetEventHandle)(IpcHandle* handle, CUevent event) {
   CUDART_READY();
   if (handle == nullptr) return told(kInvalidValue);
   const CUresult waited = driver().cuEventSynchronize(event);
   if (waited != CUDA_SUCCESS) return told(waited);
-  std::lock_guard<std::mutex> lock(exported().mutex);
-  exported().events.insert(event);
-  any_exported.store(true, std::memory_order_release);
+  share(event);
   std::memset(handle, 0, sizeof *handle);
   std::memcpy(handle->bytes, "glake event", 11);
   return kSuccess;
@@ -168,5 +173,7 @@ CUDART(cudaIpcOpenEventHandle)(CUevent* event, IpcHandle handle) {
   CUDART_READY();
   if (std::memcmp(handle.bytes, "glake event", 11) != 0) return told(kInvalidValue);
   // Not recorded, so it counts as complete.
-  return told(driver().cuEventCreate(event, CU_EVENT_DISABLE_TIMING));
+  const CUresult made = driver().cuEventCreate(event, CU_EVENT_DISABLE_TIMING);
+  if (made == CUDA_SUCCESS) share(*event);
+  return told(made);
 }

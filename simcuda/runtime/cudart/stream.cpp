@@ -105,20 +105,28 @@ CUDART(cudaEventCreate)(CUevent* event) {
 
 CUDART(cudaEventDestroy)(CUevent event) {
   CUDART_READY();
-  forget_exported(event);
+  forget_shared(event);
   return told(driver().cuEventDestroy(event));
 }
 
+namespace {
+
+// After a record. Another process can use the event as well: see cudaIpcGetEventHandle.
+cudart::Error recorded(CUevent event, CUresult made) {
+  if (made == CUDA_SUCCESS && is_shared(event)) made = driver().cuEventSynchronize(event);
+  return told(made);
+}
+
+}  // namespace
+
 CUDART(cudaEventRecordWithFlags)(CUevent event, CUstream stream, unsigned flags) {
   CUDART_READY();
-  if (is_exported(event)) return told(kNotSupported);
-  return told(driver().cuEventRecordWithFlags(event, stream, flags));
+  return recorded(event, driver().cuEventRecordWithFlags(event, stream, flags));
 }
 
 CUDART(cudaEventRecord)(CUevent event, CUstream stream) {
   CUDART_READY();
-  if (is_exported(event)) return told(kNotSupported);
-  return told(driver().cuEventRecord(event, stream));
+  return recorded(event, driver().cuEventRecord(event, stream));
 }
 
 CUDART(cudaEventQuery)(CUevent event) {
