@@ -13,6 +13,8 @@ import atexit
 import contextlib
 import ctypes
 import functools
+import importlib
+import importlib.util
 import json
 import os
 import sys
@@ -36,7 +38,9 @@ def install() -> None:
     loaded. Raises AdapterBuildError if the adapter could not be compiled.
     """
     if _library is None:
-        _follow_seeds(_install(known=False))
+        library = _install(known=False)
+        _follow_seeds(library)
+        _follow_replays(library)
 
 
 def install_known() -> None:
@@ -51,6 +55,10 @@ def install_known() -> None:
 
 def _install(known: bool) -> ctypes.CDLL:
     global _library
+    # As the last step of its import, torch gives some of its ops further CUDA kernels (Triton's, if
+    # Triton is installed). They must be there before: the last to register wins.
+    if importlib.util.find_spec("torch._native") is not None:
+        importlib.import_module("torch._native")
     library = ctypes.CDLL(str(adapter_build.build(adapter_build.NUMBERS)))
     text = [ctypes.c_char_p, ctypes.c_size_t]
     for name, given in (
@@ -101,6 +109,22 @@ def _follow_seeds(library: ctypes.CDLL) -> None:
         return made
 
     torch.manual_seed = torch.random.manual_seed = manual_seed
+
+
+def _follow_replays(library: ctypes.CDLL) -> None:
+    """Makes a graph draw from where its generators are when it is replayed, as on a GPU."""
+    import torch
+
+    theirs = torch.cuda.CUDAGraph.replay
+
+    @functools.wraps(theirs)
+    def replay(graph: torch.cuda.CUDAGraph) -> None:
+        draws = library.glake_numbers_before_replay()
+        theirs(graph)
+        if draws:
+            library.glake_numbers_replayed()
+
+    setattr(torch.cuda.CUDAGraph, "replay", replay)  # noqa: B010 - mypy takes no other spelling
 
 
 def _finish() -> None:

@@ -190,6 +190,23 @@ GLAKE_NUMBERS_API size_t glake_numbers_ops(char* json, size_t capacity) {
 // torch.manual_seed was called.
 GLAKE_NUMBERS_API void glake_numbers_reseeded() { glake::numbers::Twins::all().reseeded(); }
 
+// A graph is about to be replayed. 1: captures draw random numbers, so call
+// glake_numbers_replayed() after it.
+GLAKE_NUMBERS_API int glake_numbers_before_replay() {
+  return glake::numbers::Twins::all().before_replay() ? 1 : 0;
+}
+
+// Waits for the replay, because draws are made in the order of the program. Its failure is told by
+// the next call, as that of any graph.
+GLAKE_NUMBERS_API void glake_numbers_replayed() {
+  const c10::Stream stream = glake::numbers::current_stream(glake::numbers::guard().getDevice());
+  try {
+    glake::numbers::guard().synchronizeStream(stream);
+  } catch (const c10::Error&) {
+  }
+  glake::numbers::Twins::all().replayed();
+}
+
 // Returns once autograd's thread of each GPU has freed what its last backward() used. backward()
 // returns a moment before that. An object that such a thread frees while Python ends would end the
 // process by std::terminate (https://github.com/pytorch/pytorch/issues/190489). Gives the empty

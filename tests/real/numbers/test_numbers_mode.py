@@ -80,6 +80,10 @@ FEATURES = [
     "scaler",
     "recurrent",
     "half",
+    "softmax_of_half_in_float",
+    "fourier_of_half",
+    "a_replay_draws_from_where_the_generator_is",
+    "draws_after_a_replay_follow_the_cpu",
     "attention_by_backends_that_the_cpu_lacks",
 ]
 FAILURES = [
@@ -94,6 +98,15 @@ FAILURES = [
 def test_graphs_streams_threads_draws_and_the_rest(program):
     said = program("features.py", *FEATURES)
     assert said.splitlines() == [f"{name} ok" for name in FEATURES]
+
+
+def test_a_kernel_that_torch_adds_is_replaced_too(numbers, monkeypatch):
+    """torch adds it after glake's entry point has run. Triton would launch a kernel of its own."""
+    order = "TORCH_PYTHON_NATIVE_USER_GRAPH_ORDER_FN"
+    monkeypatch.setenv(order, "kernel_of_torch.order")
+    monkeypatch.setenv("PYTHONPATH", str(PROGRAMS), prepend=os.pathsep)
+    _, words = numbers(PROGRAMS / "kernel_of_torch.py")
+    assert "equal" in words.split()
 
 
 def test_a_program_may_end_right_after_backward(program):

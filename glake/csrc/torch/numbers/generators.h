@@ -24,7 +24,6 @@ class Twin {
     remember(now);
     return own_;
   }
-  // For a capture, in which a generator's offset must not be asked for.
   std::shared_ptr<at::Generator> present() const { return own_; }
   void drawn(const Position& next) {
     next_ = next;
@@ -75,17 +74,36 @@ class Twins {
  public:
   // The generator from which an op that is issued now draws. Call drawn() after the CUDA kernel has
   // moved on.
-  std::shared_ptr<at::Generator> before(const at::Generator& generator, bool capturing) {
+  std::shared_ptr<at::Generator> before(const at::Generator& generator) {
     std::lock_guard<std::mutex> lock(mutex_);
-    Twin& twin = of(generator);
-    if (capturing) return twin.present();
-    const uint64_t seed = at::detail::getDefaultCPUGenerator().current_seed();
-    return twin.at(position(generator), seed, is_default(generator));
+    return before(generator, &of(generator));
   }
-  void drawn(const at::Generator& generator, bool capturing) {
-    if (capturing) return;
+  void drawn(const at::Generator& generator) {
     std::lock_guard<std::mutex> lock(mutex_);
     of(generator).drawn(position(generator));
+  }
+  // A capture has an op that draws from this generator. Its offset must not be asked for then.
+  void captured(const at::Generator& generator) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    of(generator);
+    captured_ = true;
+  }
+  // The generator from which such an op draws. It runs in a replay, between the next two calls.
+  std::shared_ptr<at::Generator> present(const at::Generator& generator) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return of(generator).present();
+  }
+  // A replay draws from where each CUDA generator is when it is asked for, as one op would. False:
+  // no capture draws.
+  bool before_replay() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!captured_) return false;
+    for (auto& [impl, pair] : twins_) before(pair.first, &pair.second);
+    return true;
+  }
+  void replayed() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto& [impl, pair] : twins_) pair.second.drawn(position(pair.first));
   }
   // Called after torch.manual_seed. The CPU's generator begins again, and all generators follow it.
   void reseeded() {
@@ -107,6 +125,10 @@ class Twins {
   static bool is_default(const at::Generator& generator) {
     return at::globalContext().defaultGenerator(generator.device()) == generator;
   }
+  static std::shared_ptr<at::Generator> before(const at::Generator& generator, Twin* twin) {
+    const uint64_t seed = at::detail::getDefaultCPUGenerator().current_seed();
+    return twin->at(position(generator), seed, is_default(generator));
+  }
   Twin& of(const at::Generator& generator) {
     auto& found = twins_[generator.unsafeGetGeneratorImpl()];
     found.first = generator;
@@ -114,6 +136,7 @@ class Twins {
   }
 
   std::mutex mutex_;
+  bool captured_ = false;
   std::unordered_map<at::GeneratorImpl*, std::pair<at::Generator, Twin>> twins_;
 };
 

@@ -109,10 +109,12 @@ Stack on_the_cpu(const Wrapped& op, const Stack& arguments, Aliases* aliases) {
   return made;
 }
 
-// The generator from which a random op draws. `own` is as in Twins.
+// The generator from which a random op draws. `own` is as in Twins. `replayed`, if defined, is the
+// CUDA generator of an op that is captured: each replay asks for its twin.
 struct Draw {
   bool random = false;
   std::shared_ptr<at::Generator> own;
+  at::Generator replayed;
 };
 
 std::unique_ptr<Work> work_of(const Wrapped& op, Stack arguments, const Draw& draw) {
@@ -121,6 +123,7 @@ std::unique_ptr<Work> work_of(const Wrapped& op, Stack arguments, const Draw& dr
   work->wide = op.wide;
   work->random = draw.random;
   work->draws = draw.own;
+  work->replayed = draw.replayed;
   work->arguments = std::move(arguments);
   return work;
 }
@@ -263,7 +266,7 @@ void perform(const Wrapped& op, c10::DispatchKeySet keys, Stack* stack) {
   stack->erase(stack->end() - count, stack->end());
   if (!all_strided(arguments)) refuse(op, " takes a sparse or nested tensor");
   Stack results;
-  Draw draw{draws(op, arguments), nullptr};
+  Draw draw{draws(op, arguments), nullptr, {}};
   const c10::Device device = device_of(arguments);
   // CUDA's kernels do the same, because each device has its own NULL stream.
   const c10::DeviceGuard current(device);
@@ -272,7 +275,12 @@ void perform(const Wrapped& op, c10::DispatchKeySet keys, Stack* stack) {
   at::Generator generator;
   if (draw.random) {
     generator = generator_of(op, arguments, device);
-    draw.own = Twins::all().before(generator, capturing);
+    if (capturing) {
+      draw.replayed = generator;
+      Twins::all().captured(generator);
+    } else {
+      draw.own = Twins::all().before(generator);
+    }
   }
   Stack frame = arguments;
   if (!needs_finding(op, arguments) && call_native(op, keys, &frame)) {
@@ -282,10 +290,10 @@ void perform(const Wrapped& op, c10::DispatchKeySet keys, Stack* stack) {
   } else {
     find_first(op, arguments, draw, &results);
   }
-  if (draw.random) {
-    Twins::all().drawn(generator, capturing);
+  if (draw.random && !capturing) {
+    Twins::all().drawn(generator);
     // Draws are made in the order of the program, on the CPU as on the GPU.
-    if (!capturing) guard().synchronizeStream(stream);
+    guard().synchronizeStream(stream);
   }
   for (c10::IValue& value : results) stack->push_back(std::move(value));
 }

@@ -89,10 +89,37 @@ inline void log_sigmoid_backward(Stack* stack) {
   *stack = {at::log_sigmoid_backward(grad, input, buffer)};
 }
 
-// The same op with an out= argument, grad_input, at the end.
-inline void log_sigmoid_backward_out(Stack* stack) {
-  at::Tensor into = (*stack)[3].toTensor();
-  log_sigmoid_backward(stack);
+// (self, dim, half_to_float). On CUDA a softmax of half may give float. The CPU has no such kernel.
+inline void softmax(Stack* stack, at::Tensor (*compute)(const at::Tensor&, int64_t, bool)) {
+  at::Tensor input = (*stack)[0].toTensor();
+  if ((*stack)[2].toBool()) input = input.to(at::kFloat);
+  *stack = {compute(input, (*stack)[1].toInt(), false)};
+}
+
+inline void plain_softmax(Stack* stack) { softmax(stack, &at::_softmax); }
+inline void log_softmax(Stack* stack) { softmax(stack, &at::_log_softmax); }
+
+// (grad_output, output, dim, input_dtype). The gradient of such a softmax is of half again.
+inline void softmax_backward(Stack* stack,
+                             at::Tensor (*compute)(const at::Tensor&, const at::Tensor&, int64_t,
+                                                   at::ScalarType)) {
+  const at::Tensor grad = (*stack)[0].toTensor(), output = (*stack)[1].toTensor();
+  const at::Tensor made = compute(grad, output, (*stack)[2].toInt(), grad.scalar_type());
+  *stack = {made.to((*stack)[3].toScalarType())};
+}
+
+inline void plain_softmax_backward(Stack* stack) {
+  softmax_backward(stack, &at::_softmax_backward_data);
+}
+inline void log_softmax_backward(Stack* stack) {
+  softmax_backward(stack, &at::_log_softmax_backward_data);
+}
+
+// The same op with an out= argument at the end.
+template <Rule rule>
+void into_last(Stack* stack) {
+  at::Tensor into = stack->back().toTensor();
+  rule(stack);
   into.copy_((*stack)[0].toTensor());
   *stack = {into};
 }
@@ -111,7 +138,15 @@ inline const std::unordered_map<std::string, Rule>& rules() {
       {"aten::_thnn_fused_gru_cell", gru_cell},
       {"aten::_thnn_fused_gru_cell_backward", gru_cell_backward},
       {"aten::log_sigmoid_backward", log_sigmoid_backward},
-      {"aten::log_sigmoid_backward.grad_input", log_sigmoid_backward_out},
+      {"aten::log_sigmoid_backward.grad_input", into_last<log_sigmoid_backward>},
+      {"aten::_softmax", plain_softmax},
+      {"aten::_softmax.out", into_last<plain_softmax>},
+      {"aten::_softmax_backward_data", plain_softmax_backward},
+      {"aten::_softmax_backward_data.out", into_last<plain_softmax_backward>},
+      {"aten::_log_softmax", log_softmax},
+      {"aten::_log_softmax.out", into_last<log_softmax>},
+      {"aten::_log_softmax_backward_data", log_softmax_backward},
+      {"aten::_log_softmax_backward_data.out", into_last<log_softmax_backward>},
       {"aten::_scaled_dot_product_efficient_attention", efficient_attention},
       {"aten::_scaled_dot_product_efficient_attention_backward", efficient_attention_backward},
       {"aten::_scaled_dot_product_flash_attention", flash_attention},

@@ -55,6 +55,7 @@ struct Work {
   Stack targets;      // where the results go; None: the result is an argument, written in place
   bool random = false;
   std::shared_ptr<at::Generator> draws;  // nullptr: the CPU's default generator
+  at::Generator replayed;                // of CUDA: its twin at the replay draws instead
   std::shared_ptr<torch::CapturedTraceback> issued;
   std::function<void(Stack)> take;  // gets the results of an op that is computed first
 };
@@ -91,7 +92,8 @@ inline std::string where(const std::shared_ptr<torch::CapturedTraceback>& issued
 }
 
 inline bool is_reduced(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
+  const at::ScalarType type = tensor.scalar_type();
+  return type == at::kHalf || type == at::kBFloat16 || type == at::kComplexHalf;
 }
 
 inline bool has_reduced(const Stack& stack) {
@@ -110,7 +112,8 @@ inline void call(const Work& work, Stack* stack) {
   }
 }
 
-// Computes in float: half and bfloat16 tensors are widened, and what is written is rounded back.
+// Computes in float: tensors of half (complex too) and bfloat16 are widened, and what is written is
+// rounded back.
 inline void call_wide(const Work& work, Stack* stack) {
   std::vector<std::pair<at::Tensor, at::Tensor>> back;
   const auto& arguments = work.op.schema().arguments();
@@ -118,7 +121,7 @@ inline void call_wide(const Work& work, Stack* stack) {
     const bool written = is_written(arguments[i]);
     (*stack)[i] = changed((*stack)[i], [&](const at::Tensor& tensor) {
       if (!tensor.defined() || !is_reduced(tensor)) return tensor;
-      at::Tensor wider = tensor.to(at::kFloat);
+      at::Tensor wider = tensor.to(tensor.is_complex() ? at::kComplexFloat : at::kFloat);
       if (written) back.emplace_back(tensor, wider);
       return wider;
     });
@@ -175,7 +178,10 @@ inline void land(const c10::IValue& target, const c10::IValue& result, bool firs
 inline void run(Work* work) {
   const Plain plain;
   at::init_num_threads();
-  const Drawing drawing(work->random ? work->draws : nullptr);
+  const bool replayed = work->random && work->replayed.defined();
+  const Drawing drawing(replayed       ? Twins::all().present(work->replayed)
+                        : work->random ? work->draws
+                                       : nullptr);
   Stack results = results_of(*work);
   if (work->take) {
     work->take(std::move(results));

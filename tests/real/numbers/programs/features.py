@@ -273,6 +273,68 @@ def half() -> None:
     assert torch.allclose(there.cpu().float(), here.float(), atol=2e-3)
 
 
+def softmax_of_half_in_float() -> None:
+    """CUDA computes it in one op. float16 is what autocast chooses on CUDA."""
+    for function in (torch.softmax, torch.log_softmax):
+        torch.manual_seed(0)
+        x, grad = torch.randn(4, 7).half(), torch.randn(4, 7)
+        mine, theirs = x.to(CUDA).requires_grad_(), x.float().requires_grad_()
+        y, z = function(mine, -1, dtype=torch.float32), function(theirs, -1)
+        y.backward(grad.to(CUDA))
+        z.backward(grad)
+        assert y.dtype == torch.float32 and torch.equal(y.detach().cpu(), z.detach())
+        assert torch.equal(mine.grad.cpu(), theirs.grad.half()), mine.grad
+        out = torch.empty(4, 7, device=CUDA, dtype=torch.float16)
+        function(x.to(CUDA), -1, out=out)
+        assert torch.allclose(out.cpu().float(), z.detach(), atol=2e-3)
+    weight = torch.randn(7, 9, device=CUDA, requires_grad=True)
+    with torch.autocast("cuda"):
+        loss = F.cross_entropy(mine.float() @ weight, torch.arange(4, device=CUDA))
+    loss.backward()
+    assert loss.dtype == torch.float32 and weight.grad.abs().sum().item() > 0
+
+
+def fourier_of_half() -> None:
+    x = torch.randn(8).half()
+    there = torch.fft.fft(x.to(CUDA)).cpu()
+    assert torch.allclose(there.to(torch.complex64), torch.fft.fft(x.float()), atol=2e-2)
+
+
+def graph_that_draws() -> tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor]:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        dropped = F.dropout(torch.ones(1000, device=CUDA), 0.5)
+        drawn = torch.rand(4, device=CUDA)
+    return graph, dropped, drawn
+
+
+def a_replay_draws_from_where_the_generator_is() -> None:
+    graph, dropped, drawn = graph_that_draws()
+    x = torch.ones(1000, device=CUDA)
+    for seed in (5, 6):
+        torch.cuda.manual_seed(seed)
+        before, wanted_dropped = torch.rand(3, device=CUDA), F.dropout(x, 0.5)
+        wanted, after = torch.rand(4, device=CUDA), torch.rand(2, device=CUDA)
+        torch.cuda.manual_seed(seed)
+        assert torch.equal(torch.rand(3, device=CUDA), before)
+        graph.replay()
+        assert torch.equal(torch.rand(2, device=CUDA), after)
+        assert torch.equal(dropped, wanted_dropped) and torch.equal(drawn, wanted)
+
+
+def draws_after_a_replay_follow_the_cpu() -> None:
+    graph, dropped, drawn = graph_that_draws()
+    torch.manual_seed(3)
+    wanted = [F.dropout(torch.ones(1000), 0.5), torch.rand(4), torch.rand(2)]
+    wanted += [F.dropout(torch.ones(1000), 0.5), torch.rand(4)]
+    torch.manual_seed(3)
+    graph.replay()
+    made = [dropped.cpu(), drawn.cpu(), torch.rand(2, device=CUDA).cpu()]
+    graph.replay()
+    made += [dropped.cpu(), drawn.cpu()]
+    assert all(map(torch.equal, made, wanted))
+
+
 def attention_by_backends_that_the_cpu_lacks() -> None:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
