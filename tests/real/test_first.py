@@ -83,6 +83,11 @@ def test_nvml_starts_no_driver(here):
     here("nvml_then_fork")
 
 
+def test_a_threads_first_call_of_cuda_may_be_a_librarys(real):
+    """autograd's thread has no context before cuDNN launches there."""
+    assert real("first_of_a_thread").stdout == "ok\n"
+
+
 def test_an_event_of_two_processes_is_recorded_by_both(real):
     assert real("shared_events").stdout == "ok\n"
 

@@ -1,6 +1,7 @@
 // libcublas: handles, streams and workspaces as in cuBLAS. Every operation is a launch.
 #include <cuda.h>
 
+#include "handles.h"
 #include "standin.h"
 
 #define STANDIN_LIBRARY "libcublas"
@@ -36,7 +37,8 @@ size_t default_workspace() {
 
 int launch(const char* name, standins::Handle* handle) {
   if (handle == nullptr) return kNotInitialized;
-  return simcuda_launch(name, handle->stream) == CUDA_SUCCESS ? kSuccess : kExecutionFailed;
+  return standins::launch_by_runtime(name, handle->stream) == CUDA_SUCCESS ? kSuccess
+                                                                           : kExecutionFailed;
 }
 #define STANDIN_LAUNCH launch
 

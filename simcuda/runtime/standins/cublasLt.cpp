@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "handles.h"
 #include "standin.h"
 
 #define STANDIN_LIBRARY "libcublasLt"
@@ -70,7 +71,8 @@ STANDIN_EXPORT int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, vo
 STANDIN_EXPORT int cublasLtMatmul(void*, void*, const void*, const void*, void*, const void*, void*,
                                   const void*, const void*, void*, void*, void*, const void*, void*,
                                   size_t, CUstream stream) {
-  return simcuda_launch("cublasLtMatmul", stream) == CUDA_SUCCESS ? kSuccess : kExecutionFailed;
+  return standins::launch_by_runtime("cublasLtMatmul", stream) == CUDA_SUCCESS ? kSuccess
+                                                                               : kExecutionFailed;
 }
 
 #include "kinds.h"

@@ -36,9 +36,10 @@ STANDIN_EXPORT int cudnnGetStream(Handle* handle, CUstream* stream) {
 }
 
 STANDIN_EXPORT const char* cudnnGetErrorString(int status) {
-  return status == kSuccess        ? "CUDNN_STATUS_SUCCESS"
-         : status == kNotSupported ? "CUDNN_STATUS_NOT_SUPPORTED"
-                                   : "CUDNN_STATUS_BAD_PARAM";
+  return status == kSuccess           ? "CUDNN_STATUS_SUCCESS"
+         : status == kNotSupported    ? "CUDNN_STATUS_NOT_SUPPORTED"
+         : status == kExecutionFailed ? "CUDNN_STATUS_EXECUTION_FAILED"
+                                      : "CUDNN_STATUS_BAD_PARAM";
 }
 
 STANDIN_EXPORT void cudnnGetLastErrorString(char* text, size_t capacity) {

@@ -14,7 +14,7 @@ enum CudnnStatus : int {
 
 inline int cudnn_launch(const char* name, const Handle* handle) {
   if (handle == nullptr) return kBadParameter;
-  return simcuda_launch(name, handle->stream) == CUDA_SUCCESS ? kSuccess : kExecutionFailed;
+  return launch_by_runtime(name, handle->stream) == CUDA_SUCCESS ? kSuccess : kExecutionFailed;
 }
 
 }  // namespace standins

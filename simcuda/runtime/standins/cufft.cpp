@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 
+#include "handles.h"
 #include "standin.h"
 
 #define STANDIN_LIBRARY "libcufft"
@@ -79,7 +80,8 @@ STANDIN_EXPORT int cufftXtExec(int plan, void*, void*, int) {
     if (found == plans().streams.end()) return kInvalidPlan;
     stream = found->second;
   }
-  return simcuda_launch("cufftXtExec", stream) == CUDA_SUCCESS ? kSuccess : kExecFailed;
+  return standins::launch_by_runtime("cufftXtExec", stream) == CUDA_SUCCESS ? kSuccess
+                                                                            : kExecFailed;
 }
 
 #include "kinds.h"
