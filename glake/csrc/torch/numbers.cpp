@@ -99,7 +99,9 @@ void wrap(const c10::OperatorHandle& op) {
   Perform how = performing();
   if (name == "copy_") how = &perform_copy;
   if (name == "_local_scalar_dense") how = &perform_read;
-  if (name == "cudnn_is_acceptable" && how == &perform) how = &without_cudnn;
+  const bool asks_for_cudnn = name == "cudnn_is_acceptable" || name == "_use_cudnn_ctc_loss" ||
+                              name == "_use_miopen_ctc_loss";
+  if (asks_for_cudnn && how == &perform) how = &without_cudnn;
   if (how == performing() && is_native(op, name)) {
     kinds()[c10::toString(full)] = "native";
     return;

@@ -82,6 +82,8 @@ FEATURES = [
     "half",
     "softmax_of_half_in_float",
     "fourier_of_half",
+    "sync_batch_norm",
+    "ops_that_cudnn_takes",
     "a_replay_draws_from_where_the_generator_is",
     "draws_after_a_replay_follow_the_cpu",
     "attention_by_backends_that_the_cpu_lacks",

@@ -344,10 +344,11 @@ void perform_read(const Wrapped& op, c10::DispatchKeySet keys, Stack* stack) {
   }
 }
 
-// Answers cudnn_is_acceptable, which recurrent networks ask, by false. Without cuDNN they are made
-// of products and cells, which are computed.
-inline void without_cudnn(const Wrapped&, c10::DispatchKeySet, Stack* stack) {
-  stack->back() = false;
+// Answers false to whether cuDNN serves. Recurrent networks ask cudnn_is_acceptable: without cuDNN
+// they are made of products and cells, which are computed. The CTC loss asks questions of its own.
+inline void without_cudnn(const Wrapped& op, c10::DispatchKeySet, Stack* stack) {
+  stack->resize(stack->size() - op.op.schema().arguments().size());
+  stack->emplace_back(false);
 }
 
 class Kernel final : public c10::OperatorKernel {

@@ -9,6 +9,7 @@
 
 #include "attention.h"
 #include "rnn.h"
+#include "sync_batch_norm.h"
 #include "work.h"
 
 namespace glake::numbers {
@@ -115,6 +116,29 @@ inline void log_softmax_backward(Stack* stack) {
   softmax_backward(stack, &at::_log_softmax_backward_data);
 }
 
+inline void baddbmm_dtype(Stack* stack) {
+  const auto& s = *stack;
+  const auto type = s[3].toScalarType();
+  at::Tensor made = at::baddbmm(s[0].toTensor().to(type), s[1].toTensor().to(type),
+                                s[2].toTensor().to(type), s[4].toScalar(), s[5].toScalar());
+  *stack = {c10::IValue(std::move(made))};
+}
+
+// cuDNN samples in one way: bilinear (0), with zeros outside (0), between the corners' centres.
+inline void grid_sampler(Stack* stack) {
+  *stack = {at::grid_sampler_2d((*stack)[0].toTensor(), (*stack)[1].toTensor(), 0, 0,
+                                /*align_corners=*/true)};
+}
+
+// (self, grid, grad_output)
+inline void grid_sampler_backward(Stack* stack) {
+  const auto& s = *stack;
+  auto [of_self, of_grid] =
+      at::grid_sampler_2d_backward(s[2].toTensor(), s[0].toTensor(), s[1].toTensor(), 0, 0,
+                                   /*align_corners=*/true, {true, true});
+  *stack = {of_self, of_grid};
+}
+
 // The same op with an out= argument at the end.
 template <Rule rule>
 void into_last(Stack* stack) {
@@ -130,6 +154,16 @@ inline const std::unordered_map<std::string, Rule>& rules() {
       {"aten::mm.dtype", mm_dtype},
       {"aten::bmm.dtype", bmm_dtype},
       {"aten::addmm.dtype", addmm_dtype},
+      {"aten::baddbmm.dtype", baddbmm_dtype},
+      {"aten::cudnn_grid_sampler", grid_sampler},
+      {"aten::cudnn_grid_sampler_backward", grid_sampler_backward},
+      {"aten::batch_norm_stats", batch_norm_stats},
+      {"aten::batch_norm_elemt", batch_norm_elemt},
+      {"aten::batch_norm_elemt.out", into_last<batch_norm_elemt>},
+      {"aten::batch_norm_gather_stats", batch_norm_gather_stats},
+      {"aten::batch_norm_gather_stats_with_counts", batch_norm_gather_stats_with_counts},
+      {"aten::batch_norm_backward_reduce", batch_norm_backward_reduce},
+      {"aten::batch_norm_backward_elemt", batch_norm_backward_elemt},
       {"aten::cudnn_batch_norm", cudnn_batch_norm},
       {"aten::cudnn_batch_norm_backward", cudnn_batch_norm_backward},
       {"aten::_fused_rms_norm_backward", rms_norm_backward},

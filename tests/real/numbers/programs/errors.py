@@ -64,11 +64,12 @@ def unknown_kernel() -> None:
 
 def op_without_a_cpu_kernel() -> None:
     x = torch.ones(2, 4, 8, 8, device="cuda")
-    grid = torch.zeros(2, 8, 8, 2, device="cuda")
+    weight = torch.zeros(4, 4, 3, 3, device="cuda")
+    pair = [1, 1]
     try:
-        torch.cudnn_grid_sampler(x, grid)  # the error names this line
+        torch.cudnn_convolution(x, weight, pair, pair, pair, 1, False, False, False)  # this line
     except NotImplementedError as error:
-        assert "aten::cudnn_grid_sampler" in str(error) and "errors.py:69" in str(error), error
+        assert "aten::cudnn_convolution" in str(error) and "errors.py:70" in str(error), error
         print("op_without_a_cpu_kernel ok")
 
 

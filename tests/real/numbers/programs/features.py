@@ -300,6 +300,76 @@ def fourier_of_half() -> None:
     assert torch.allclose(there.to(torch.complex64), torch.fft.fft(x.float()), atol=2e-2)
 
 
+def sync_batch_norm() -> None:
+    """Two parts of a batch, as two processes have them, against the whole batch on the CPU."""
+    torch.manual_seed(0)
+    x, upstream = torch.randn(6, 5, 4, 4), torch.randn(6, 5, 4, 4)
+    norm, theirs = nn.BatchNorm2d(5), x.clone().requires_grad_()
+    nn.init.uniform_(norm.weight)
+    y = norm(theirs)
+    y.backward(upstream)
+    parts = [each.to(CUDA) for each in x.split([2, 4])]
+    grads = [each.to(CUDA) for each in upstream.split([2, 4])]
+    mean, inverse = map(
+        torch.stack, zip(*(torch.batch_norm_stats(each, 1e-5) for each in parts), strict=True)
+    )
+    counts = torch.tensor([32.0, 64.0], device=CUDA)
+    running = torch.zeros(5, device=CUDA), torch.ones(5, device=CUDA)
+    given = (parts[0], mean, inverse, *running, 0.1, 1e-5, counts)
+    both = torch.batch_norm_gather_stats_with_counts(*given)
+    weight, bias = norm.weight.detach().to(CUDA), norm.bias.detach().to(CUDA)
+    made = torch.cat([torch.batch_norm_elemt(each, weight, bias, *both, 1e-5) for each in parts])
+    reduced = [
+        torch.batch_norm_backward_reduce(grad, each, *both, weight, True, True, True)
+        for grad, each in zip(grads, parts, strict=True)
+    ]
+    sums, products, of_weight, of_bias = (a + b for a, b in zip(*reduced, strict=True))
+    back = [
+        torch.batch_norm_backward_elemt(grad, each, *both, weight, sums, products, counts.int())
+        for grad, each in zip(grads, parts, strict=True)
+    ]
+    for mine, wanted in (
+        (made, y.detach()),
+        (torch.cat(back), theirs.grad),
+        (of_weight, norm.weight.grad),
+        (of_bias, norm.bias.grad),
+        (running[0], norm.running_mean),
+        (running[1], norm.running_var),
+    ):
+        assert torch.allclose(mine.cpu(), wanted, atol=1e-5), (mine, wanted)
+    half, _ = torch.batch_norm_stats(parts[0].half(), 1e-5)
+    assert half.dtype == torch.float32 and torch.allclose(half, mean[0], atol=1e-2)
+    # One count of all parts.
+    same = [torch.batch_norm_stats(each, 1e-5) for each in x.to(CUDA).split(3)]
+    mean, inverse = map(torch.stack, zip(*same, strict=True))
+    again = torch.batch_norm_gather_stats(parts[0], mean, inverse, None, None, 0.1, 1e-5, 48)
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(again, both, strict=True))
+
+
+def ops_that_cudnn_takes() -> None:
+    torch.manual_seed(0)
+    image, grid = torch.randn(2, 3, 5, 5), torch.rand(2, 4, 4, 2) * 2 - 1
+    here = [image.clone().requires_grad_(), grid.clone().requires_grad_()]
+    there = [each.to(CUDA).requires_grad_() for each in (image, grid)]
+    wanted, made = (F.grid_sample(*each, align_corners=True) for each in (here, there))
+    upstream = torch.randn_like(wanted)
+    wanted.backward(upstream)
+    made.backward(upstream.to(CUDA))
+    assert torch.allclose(made.detach().cpu(), wanted.detach(), atol=1e-5)
+    assert all(
+        torch.allclose(b.grad.cpu(), a.grad, atol=1e-5) for a, b in zip(here, there, strict=True)
+    )
+    # cuDNN takes targets of the CPU, 32-bit lengths and a blank of 0.
+    scores, lengths = torch.randn(50, 4, 20).log_softmax(2), torch.tensor([7, 5, 9, 12]).int()
+    targets, all_of_it = torch.randint(1, 20, (33,)).int(), torch.full((4,), 50).int()
+    mine, theirs = scores.to(CUDA).requires_grad_(), scores.clone().requires_grad_()
+    made, wanted = (F.ctc_loss(each, targets, all_of_it, lengths) for each in (mine, theirs))
+    made.backward()
+    wanted.backward()
+    assert torch.allclose(made.detach().cpu(), wanted.detach())
+    assert torch.allclose(mine.grad.cpu(), theirs.grad, atol=1e-5)
+
+
 def graph_that_draws() -> tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
