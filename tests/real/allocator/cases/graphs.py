@@ -47,6 +47,16 @@ def case_a_graphs_memory_is_not_given_to_others():
     assert segments_of(pool) == []
 
 
+def case_a_graphs_memory_is_given_back_after_its_replays():
+    source = marked(5 * MIB, 1)
+    graph, out = captured(lambda: source.clone().clone())
+    graph.replay()  # on another stream than the capture's, and still pending
+    del graph, out
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.synchronize()
+
+
 def case_results_outlive_the_graph():
     source = torch.full((3 * MIB,), 7, dtype=torch.uint8).pin_memory()
     graph, out = captured(lambda: source.to("cuda", non_blocking=True))
