@@ -186,9 +186,12 @@ void find_first(const Wrapped& op, const Stack& arguments, const Draw& draw, Sta
   auto found = std::make_shared<std::optional<Stack>>();
   auto work = work_of(op, std::move(given), draw);
   work->take = [found](Stack made) { *found = std::move(made); };
+  auto refused = std::make_shared<std::exception_ptr>();
+  work->refuse = [refused](std::exception_ptr why) { *refused = std::move(why); };
   enqueue(std::move(work), aliases, stream);
   guard().synchronizeStream(stream);
   check_failures();
+  if (*refused) std::rethrow_exception(*refused);
   TORCH_CHECK(found->has_value(), op.op.operator_name(), " was not computed");
   for (const c10::IValue& value : **found) {
     results->push_back(changed(

@@ -11,6 +11,7 @@
 #include <torch/csrc/profiler/combined_traceback.h>
 
 #include <cstdio>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -58,6 +59,8 @@ struct Work {
   at::Generator replayed;                // of CUDA: its twin at the replay draws instead
   std::shared_ptr<torch::CapturedTraceback> issued;
   std::function<void(Stack)> take;  // gets the results of an op that is computed first
+  // Gets what such an op says of its arguments. A GPU says it at the call, too.
+  std::function<void(std::exception_ptr)> refuse;
 };
 
 // The first op whose computation failed. It is kept until a caller can be told.
@@ -208,7 +211,13 @@ inline int compute(void* data) {
     return 0;
   } catch (const c10::IndexError& error) {  // an assertion of the kernel on a GPU
     return failed(*work, error.what_without_backtrace(), kAssert);
+  } catch (const c10::NotImplementedError& error) {
+    return failed(*work, error.what_without_backtrace(), kLaunchFailure);
   } catch (const c10::Error& error) {
+    if (work->refuse) {
+      work->refuse(std::current_exception());
+      return 0;
+    }
     const bool asserts = work->op.operator_name().name.find("_assert_async") != std::string::npos;
     return failed(*work, error.what_without_backtrace(), asserts ? kAssert : kLaunchFailure);
   } catch (const std::exception& error) {

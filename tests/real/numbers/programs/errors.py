@@ -73,6 +73,18 @@ def op_without_a_cpu_kernel() -> None:
         print("op_without_a_cpu_kernel ok")
 
 
+def refused_arguments() -> None:
+    """A GPU refuses them at the call, and goes on."""
+    x = torch.ones(4, device="cuda")
+    try:
+        x.masked_select(torch.ones(4, device="cuda", dtype=torch.uint8))
+    except RuntimeError as error:
+        assert "expected BoolTensor for mask" in str(error), error
+        torch.cuda.synchronize()
+        if x.masked_select(x > 0).tolist() == [1.0] * 4:
+            print("refused_arguments ok")
+
+
 def assertions_are_as_on_a_gpu() -> None:
     x = torch.ones(4, device="cuda")
     torch._assert_async(x.sum() == 4)
