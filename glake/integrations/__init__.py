@@ -44,7 +44,8 @@ def install(name: str) -> None:
         name: the integration's name. NAMES lists them.
 
     Raises:
-        InvalidArgument: there is no such integration.
+        InvalidArgument: there is no such integration, or CuPy's is asked for inside
+            `cupy.cuda.using_allocator`.
         WrongType: the name is not a string.
         GlakeError: the package is missing, cannot be imported, or lacks what the hook replaces. Or
             glake is not PyTorch's allocator, which the hooks of torch_memory_saver and vLLM need.
@@ -135,7 +136,8 @@ def uninstall(name: str) -> None:
         name: of the integration.
 
     Raises:
-        InvalidArgument: there is no such integration.
+        InvalidArgument: there is no such integration, or CuPy's is asked for inside
+            `cupy.cuda.using_allocator`.
         WrongType: the name is not a string.
         RegionRefused: memory that the hook has paused must be resumed first.
     """

@@ -10,11 +10,12 @@ import contextlib
 import functools
 import importlib
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from glake import _C
 from glake.allocator.buffer import empty
-from glake.errors import InvalidArgument, InvalidDevice, OutOfMemory
+from glake.errors import Forked, InvalidArgument, InvalidDevice, OutOfMemory
 from glake.integrations import figures
 
 PACKAGE = "cupy"
@@ -56,29 +57,40 @@ def allocate_pinned(nbytes: int) -> Any:
     """For CuPy's set_pinned_memory_allocator(): a `cupy.cuda.PinnedMemoryPointer`.
 
     Raises:
-        OutOfMemory: there is no pinned host memory for it, or no block is so large.
+        OutOfMemory: there is no pinned host memory for it, or no block is so large. The exception
+            is a `cupy.cuda.runtime.CUDARuntimeError` too, with the `status` of
+            `cudaErrorMemoryAllocation`: CuPy then copies from memory that is not pinned.
     """
     return _cupy().cuda.PinnedMemoryPointer(_Pinned(nbytes), 0)
 
 
 def install() -> None:
-    """Makes glake CuPy's allocator, also of pinned memory. Existing arrays stay where they are."""
+    """Makes glake CuPy's allocator, also of pinned memory. Existing arrays stay where they are.
+
+    Raises:
+        InvalidArgument: called inside `cupy.cuda.using_allocator`.
+    """
     cuda = _cupy().cuda
     if _before:
         return
-    _before.append(cuda.get_allocator())
+    before = _global_allocator()
     cuda.set_allocator(allocate)
     cuda.set_pinned_memory_allocator(allocate_pinned)
+    _before.append(before)
 
 
 def uninstall() -> None:
     """Restores the former allocator and CuPy's pool of pinned memory. Arrays stay where they are.
 
     An allocator that somebody has set since install() stays.
+
+    Raises:
+        InvalidArgument: called inside `cupy.cuda.using_allocator`.
     """
     if _before:
-        cuda, before = _cupy().cuda, _before.pop()
-        if cuda.get_allocator() is allocate:
+        cuda, now = _cupy().cuda, _global_allocator()
+        before = _before.pop()
+        if now is allocate:
             cuda.set_allocator(before)
         cuda.set_pinned_memory_allocator(_cupy().get_default_pinned_memory_pool().malloc)
 
@@ -91,15 +103,17 @@ class _Pinned:
         self.ptr = 0
         try:
             self.ptr = _C.host_malloc(max(nbytes, 1))
-        except InvalidArgument as error:
-            raise OutOfMemory(str(error)) from None
+        except (OutOfMemory, InvalidArgument) as error:  # the size is the only argument to refuse
+            raise _out_of_pinned_memory(str(error)) from None
         figures.add("cupy", "pinned_bytes", nbytes)
 
     def __del__(self) -> None:
         if self.ptr:
-            _C.host_free(self.ptr)
+            with contextlib.suppress(Forked):  # a child of os.fork() has no part in the memory
+                _C.host_free(self.ptr)
 
 
+_MEMORY_ALLOCATION = 2  # cudaErrorMemoryAllocation, for which CuPy has no public name
 _before: list[Any] = []
 _connected: set[int] = set()  # the devices on which CuPy has memory
 _connecting = threading.RLock()  # a finalizer that allocates may run inside
@@ -107,6 +121,20 @@ _connecting = threading.RLock()  # a finalizer that allocates may run inside
 
 def _cupy() -> Any:
     return importlib.import_module(PACKAGE)
+
+
+def _global_allocator() -> Any:
+    """CuPy's allocator of all threads, which CuPy hides inside `using_allocator`."""
+    cuda = _cupy().cuda
+    now = cuda.get_allocator()
+    try:
+        cuda.set_allocator(now)
+    except ValueError as error:
+        raise InvalidArgument(
+            f"CuPy's allocator cannot be replaced here ({error}): call this outside of the `with` "
+            "block of cupy.cuda.using_allocator"
+        ) from None
+    return now
 
 
 def _where() -> tuple[int, int]:
@@ -130,16 +158,27 @@ def _connect(device: int) -> None:
 
 
 @functools.cache
-def _error_class() -> type[OutOfMemory]:
-    """glake's exception and CuPy's in one, with glake's text. CuPy's alone has sizes instead of a
-    text, also when it is unpickled."""
-    methods = {
-        "__init__": MemoryError.__init__,
-        "__str__": MemoryError.__str__,
-        "__reduce__": lambda self: (_out_of_memory, self.args, self.__dict__),
-    }
-    return type("OutOfMemory", (OutOfMemory, _cupy().cuda.memory.OutOfMemoryError), methods)
+def _error_classes() -> tuple[type[OutOfMemory], type[OutOfMemory]]:
+    """glake's exception and CuPy's in one, with glake's text: for device memory and for pinned
+    memory. CuPy's alone have sizes or a status instead of a text, also when they are unpickled."""
+    cuda = _cupy().cuda
+
+    def both(theirs: type[Exception], remade: Callable[[str], OutOfMemory]) -> type[OutOfMemory]:
+        methods = {
+            "__init__": MemoryError.__init__,
+            "__str__": MemoryError.__str__,
+            "__reduce__": lambda self: (remade, self.args, self.__dict__),
+        }
+        return type("OutOfMemory", (OutOfMemory, theirs), methods)
+
+    pinned = both(cuda.runtime.CUDARuntimeError, _out_of_pinned_memory)
+    pinned.status = _MEMORY_ALLOCATION
+    return both(cuda.memory.OutOfMemoryError, _out_of_memory), pinned
 
 
 def _out_of_memory(text: str) -> OutOfMemory:
-    return _error_class()(text)
+    return _error_classes()[0](text)
+
+
+def _out_of_pinned_memory(text: str) -> OutOfMemory:
+    return _error_classes()[1](text)

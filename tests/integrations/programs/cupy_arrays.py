@@ -5,7 +5,9 @@ which CuPy would ask its runtime.
 """
 
 import ctypes
+import os
 import pickle
+import sys
 from collections.abc import Callable
 
 import cupy
@@ -23,6 +25,21 @@ def live() -> int:
 
 
 before = cupy.cuda.get_allocator()
+
+
+def refused_inside(call: Callable[[str], None]) -> None:
+    """CuPy cannot change its allocator inside using_allocator, so neither can the hook."""
+    with cupy.cuda.using_allocator(None):
+        try:
+            call("cupy")
+        except glake.InvalidArgument as error:
+            assert "using_allocator" in str(error), error
+        else:
+            raise AssertionError("it said that it had changed the allocator")
+
+
+refused_inside(integrations.install)
+assert cupy.cuda.get_allocator() == before
 integrations.install("cupy")
 integrations.install("cupy")
 hook._where = lambda: (0, 0)
@@ -72,13 +89,25 @@ for nbytes in (1 << 40, 1 << 62):  # the second is more than a block may have
     assert "Tried to allocate" in str(refused), refused
     again = pickle.loads(pickle.dumps(refused))
     assert type(again) is type(refused) and str(again) == str(refused)
-assert "Tried to allocate" in str(error_of(cupy.cuda.alloc_pinned_memory, 1 << 62))
+for nbytes in (1 << 46, 1 << 62):
+    refused = error_of(cupy.cuda.alloc_pinned_memory, nbytes)
+    # By these two CuPy knows that it must copy from memory that is not pinned.
+    assert isinstance(refused, cupy.cuda.runtime.CUDARuntimeError) and refused.status == 2
+    assert "bytes" in str(refused), refused
+    again = pickle.loads(pickle.dumps(refused))
+    assert type(again) is type(refused) and str(again) == str(refused) and again.status == 2
 
 pinned = cupy.cuda.alloc_pinned_memory(3 * MIB)
 held = _C.host_stats()["allocated_bytes.current"]
 assert pinned.ptr and 3 * MIB <= held <= 4 * MIB, held
 there = np.frombuffer(pinned, np.uint8, 3 * MIB)
 there[:] = 7
+child = os.fork()
+if child == 0:  # the child has no part in the memory; letting go of it is no error there
+    sys.unraisablehook = lambda _: os._exit(1)
+    del there, pinned
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0, "the child complained"
 del there, pinned
 assert _C.host_stats()["allocated_bytes.current"] == 0
 
@@ -86,6 +115,9 @@ told = glake.stats()
 assert told["glake.integrations.cupy.installed"] == 1
 assert told["glake.integrations.cupy.requested_bytes"] == 24 * MIB
 assert told["glake.integrations.cupy.pinned_bytes"] == 3 * MIB
+refused_inside(integrations.uninstall)
+assert cupy.cuda.get_allocator() is hook.allocate
+assert glake.stats()["glake.integrations.cupy.installed"] == 1
 integrations.uninstall("cupy")
 assert glake.stats()["glake.integrations.cupy.installed"] == 0
 integrations.uninstall("cupy")
