@@ -50,13 +50,13 @@ foreach(row
 endforeach()
 file(GLOB cudnn_sources CONFIGURE_DEPENDS "${standins}/cudnn*.cpp")
 add_standin(cudnn libcudnn.so.9 NODE libcudnn.so.9 SOURCES ${cudnn_sources})
+add_standin(curand libcurand.so.10 NODE libcurand.so.10 SOURCES "${standins}/curand.cpp")
 add_standin(cufile libcufile.so.0 SOURCES "${standins}/cufile.cpp")
 file(GLOB nccl_sources CONFIGURE_DEPENDS "${runtime}/nccl/*.cpp")
 add_standin(nccl libnccl.so.2 SOURCES ${nccl_sources})
 set_target_properties(cuda_nccl PROPERTIES UNITY_BUILD ON)
 # These are a list of names each. Every function returns the library's own "not supported":
-# CUDA_ERROR_NOT_SUPPORTED, CUSPARSE_STATUS_NOT_SUPPORTED, NVSHMEMX_ERROR_NOT_SUPPORTED. PyTorch loads
-# libcurand but calls nothing in it.
+# CUDA_ERROR_NOT_SUPPORTED, CUSPARSE_STATUS_NOT_SUPPORTED, NVSHMEMX_ERROR_NOT_SUPPORTED.
 function(add_plain name file list status)
   add_standin(${name} ${file} ${ARGN} SOURCES "${standins}/plain.cpp"
     DEFINES "STANDIN_LIBRARY=\"${file}\"" "STANDIN_LIST=\"lists/${list}.def\""
@@ -66,7 +66,6 @@ add_plain(cuda libcuda.so.1 cuda 801)
 target_sources(cuda_cuda PRIVATE "${standins}/cuda.cpp")
 add_plain(cusparseLt libcusparseLt.so.0 cusparseLt 10)
 add_plain(nvshmem libnvshmem_host.so.3 nvshmem_host 3 NODE NVSHMEM)
-add_plain(curand libcurand.so.10 curand 1)
 target_link_options(cuda_cuda PRIVATE LINKER:--no-as-needed)  # what it is for: simcuda's symbols
 # The runtime opens this one at run time and does not link it.
 add_dependencies(cuda_cudart13 cuda_cuda)

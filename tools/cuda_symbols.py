@@ -1,11 +1,12 @@
-"""Brings the symbol lists of the CUDA stand-ins up to date with a CUDA build of PyTorch.
+"""Brings the symbol lists of the CUDA stand-ins up to date with a CUDA build of PyTorch or CuPy.
 
-    tools/cuda_symbols.py FOLDER_OF_TORCH_LIBRARIES [--version 2.14.1] [--check]
+    tools/cuda_symbols.py FOLDER [--version "torch 2.14.1"] [--check]
 
-Reads which names the libraries in torch/lib need from NVIDIA's libraries (nm, readelf; nothing is
-run). Names that no list has yet are added to simcuda/runtime/standins/lists/NAME.def as
+FOLDER has the package's libraries, such as torch/lib. Reads which names these need from NVIDIA's
+libraries (nm, readelf; nothing is run). Names that no list has yet are added to
+simcuda/runtime/standins/lists/NAME.def as
 UNSUPPORTED. What a name does is then decided by hand, in the list. Names are never removed, so that
-the lists are the union over PyTorch's releases. --check writes nothing, and exits with 1 if names
+the lists are the union over all releases. --check writes nothing, and exits with 1 if names
 are missing.
 """
 
@@ -76,8 +77,11 @@ def listed(library: str) -> set[str]:
 
 def exported(folder: Path) -> set[str]:
     """The functions that the hand-written sources of a folder define."""
-    pattern = re.compile(r"(?:CUDART\(|CUDART_EXPORT [^=;{]*?[ *])(\w+)\)?\s*\(")
-    return {name for source in folder.glob("*.cpp") for name in pattern.findall(source.read_text())}
+    pattern = re.compile(
+        r"(?:CUDART\(|CUDART_EXPORT [^=;{]*?[ *])(\w+)\)?\s*\(|CUDART_ABSENT\((cuda\w+)\)"
+    )
+    found = [pattern.findall(source.read_text()) for source in folder.glob("*.cpp")]
+    return {name for pairs in found for pair in pairs for name in pair if name}
 
 
 def missing(names: dict[str, set[str]]) -> dict[str, list[str]]:
@@ -101,19 +105,19 @@ def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--version", default="a torch not named")
+    parser.add_argument("--version", default="a package not named")
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    libraries = sorted(options.folder.glob("*.so"))
+    libraries = sorted(options.folder.rglob("*.so"))
     if not libraries:
-        parser.error(f"{options.folder} has no libraries: name the folder torch/lib of a wheel")
+        parser.error(f"{options.folder} has no libraries: name one such as torch/lib of a wheel")
     absent = missing(wanted(libraries))
     for library, symbols in absent.items():
         print(f"{library}: {' '.join(symbols)}")
         if options.check or library == "cudart":
             continue
         path = LISTS / f"{library}.def"
-        lines = [f"// First asked for by torch {options.version}."]
+        lines = [f"// First asked for by {options.version}."]
         lines += [f"UNSUPPORTED({symbol})" for symbol in symbols]
         before = path.read_text() if path.exists() else ""
         path.write_text(before + "\n".join(lines) + "\n")

@@ -49,6 +49,10 @@ Error cudaLaunchCooperativeKernel(const void*, Dim3, Dim3, void**, size_t, CUstr
 Error cudaFuncSetAttribute(const void*, int, int);
 Error cudaMemcpyToSymbol(const void*, const void*, size_t, size_t, int);
 Error cudaMemcpyFromSymbol(void*, const void*, size_t, size_t, int);
+Error cudaDeviceGetLimit(size_t*, int);
+Error cudaDeviceSetLimit(int, size_t);
+Error cudaMallocArray(void**, const ChannelFormat*, size_t, size_t, unsigned);
+ChannelFormat cudaCreateChannelDesc(int, int, int, int, int);
 Error cudaGetDriverEntryPointByVersion(const char*, void**, unsigned, unsigned long long, int*);
 }
 
@@ -339,6 +343,27 @@ void check_unsupported() {
   TRUE(status == 0 && pointer != nullptr);
   OK(cudaGetDriverEntryPointByVersion("cuNoSuchThing", &pointer, 12000, 0, &status));
   TRUE(status == 1 && pointer == nullptr);
+  const ChannelFormat format = cudaCreateChannelDesc(32, 16, 8, 4, 2);
+  TRUE(format.x == 32 && format.y == 16 && format.z == 8 && format.w == 4 && format.kind == 2);
+  GIVES(kNotSupported, cudaMallocArray(&pointer, &format, 8, 8, 0));
+  GIVES(kNotSupported, cudaGetLastError());
+}
+
+// A limit is of the current device. Those of other devices stay.
+void check_limits() {
+  Fresh fresh;
+  constexpr int kStack = 0, kUnknown = 99;
+  constexpr Error kUnsupportedLimit = 215;
+  size_t first = 0, now = 0;
+  OK(cudaDeviceGetLimit(&first, kStack));
+  OK(cudaDeviceSetLimit(kStack, 4 * first));
+  OK(cudaDeviceGetLimit(&now, kStack));
+  TRUE(now == 4 * first);
+  OK(cudaSetDevice(1));
+  OK(cudaDeviceGetLimit(&now, kStack));
+  TRUE(now == first);
+  GIVES(kUnsupportedLimit, cudaDeviceGetLimit(&now, kUnknown));
+  GIVES(kUnsupportedLimit, cudaGetLastError());
 }
 
 }  // namespace
@@ -356,5 +381,6 @@ int main(int argc, char** argv) {
                         {"managed memory", check_managed},
                         {"first use by threads", check_first_use_by_threads},
                         {"unsupported", check_unsupported},
+                        {"limits", check_limits},
                     });
 }

@@ -50,6 +50,11 @@ def test_cuda_core_runs(real):
     real("cuda_core", GLAKE_SIM_DEVICES="2")
 
 
+def test_libraries_that_pytorch_does_not_ask(here):
+    done = here("other_libraries")
+    assert "not supported" not in done.stderr
+
+
 def test_unsupported_function_is_named(real):
     done = real("unsupported")
     assert "libcusolver has no cusolverDn" in done.stderr

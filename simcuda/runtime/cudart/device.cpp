@@ -54,6 +54,16 @@ CUDART(cudaDeviceGetStreamPriorityRange)(int* least, int* greatest) {
   return told(driver().cuCtxGetStreamPriorityRange(least, greatest));
 }
 
+CUDART(cudaDeviceGetLimit)(size_t* value, int limit) {
+  CUDART_READY();
+  return told(driver().cuCtxGetLimit(value, static_cast<CUlimit>(limit)));
+}
+
+CUDART(cudaDeviceSetLimit)(int limit, size_t value) {
+  CUDART_READY();
+  return told(driver().cuCtxSetLimit(static_cast<CUlimit>(limit), value));
+}
+
 CUDART(cudaDeviceCanAccessPeer)(int* can, int device, int peer) {
   const Error started = start();
   return told(started != kSuccess ? started : driver().cuDeviceCanAccessPeer(can, device, peer));

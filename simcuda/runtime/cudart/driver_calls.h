@@ -10,8 +10,10 @@
   X(cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", 4000)             \
   X(cuCtxGetCurrent, "cuCtxGetCurrent", 4000)                         \
   X(cuCtxGetFlags, "cuCtxGetFlags", 7000)                             \
+  X(cuCtxGetLimit, "cuCtxGetLimit", 3010)                             \
   X(cuCtxGetStreamPriorityRange, "cuCtxGetStreamPriorityRange", 5050) \
   X(cuCtxSetCurrent, "cuCtxSetCurrent", 4000)                         \
+  X(cuCtxSetLimit, "cuCtxSetLimit", 3010)                             \
   X(cuCtxSynchronize, "cuCtxSynchronize", 2000)                       \
   X(cuDeviceCanAccessPeer, "cuDeviceCanAccessPeer", 4000)             \
   X(cuDeviceGetAttribute, "cuDeviceGetAttribute", 2000)               \

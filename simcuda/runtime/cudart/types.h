@@ -72,6 +72,10 @@ struct LaunchConfig {  // cudaLaunchConfig_t
   unsigned count;
 };
 
+struct ChannelFormat {  // cudaChannelFormatDesc
+  int x, y, z, w, kind;
+};
+
 struct IpcHandle {  // cudaIpcMemHandle_t, cudaIpcEventHandle_t
   char bytes[64];
 };

@@ -1,6 +1,7 @@
 // libcublas: handles, streams and workspaces as in cuBLAS. Every operation is a launch.
 #include <cuda.h>
 
+#include "context.h"
 #include "handles.h"
 #include "standin.h"
 
@@ -46,7 +47,7 @@ int launch(const char* name, standins::Handle* handle) {
 
 STANDIN_EXPORT int cublasCreate_v2(standins::Handle** handle) {
   if (handle == nullptr) return kInvalidValue;
-  if (simcuda_current_device() < 0) return kNotInitialized;
+  if (!standins::has_context()) return kNotInitialized;
   auto* blas = new Blas;
   if (cuMemAlloc(&blas->own_workspace, default_workspace()) != CUDA_SUCCESS) {
     delete blas;
@@ -66,6 +67,19 @@ STANDIN_EXPORT int cublasDestroy_v2(Blas* handle) {
 STANDIN_EXPORT int cublasSetStream_v2(Blas* handle, CUstream stream) {
   if (handle == nullptr) return kNotInitialized;
   handle->stream = stream;
+  return kSuccess;
+}
+
+STANDIN_EXPORT int cublasGetStream_v2(Blas* handle, CUstream* stream) {
+  if (handle == nullptr) return kNotInitialized;
+  if (stream == nullptr) return kInvalidValue;
+  *stream = handle->stream;
+  return kSuccess;
+}
+
+STANDIN_EXPORT int cublasGetVersion_v2(Blas*, int* version) {
+  if (version == nullptr) return kInvalidValue;
+  *version = 130000;  // as cublasLtGetVersion says
   return kSuccess;
 }
 

@@ -15,6 +15,11 @@ STANDIN_EXPORT int cusparseDestroy(standins::Handle* handle) { return standins::
 STANDIN_EXPORT int cusparseSetStream(standins::Handle* handle, CUstream stream) {
   return standins::set_stream(handle, stream, kInvalidValue);
 }
+STANDIN_EXPORT int cusparseGetStream(standins::Handle* handle, CUstream* stream) {
+  if (handle == nullptr || stream == nullptr) return kInvalidValue;
+  *stream = handle->stream;
+  return 0;
+}
 STANDIN_EXPORT const char* cusparseGetErrorString(int status) {
   return status == 0                     ? "success"
          : status == STANDIN_UNSUPPORTED ? "operation not supported (glake's stand-in)"

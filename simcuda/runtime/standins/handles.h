@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cuda.h>
-#include <dlfcn.h>
 
+#include "context.h"
 #include "standin.h"
 
 namespace standins {
@@ -25,14 +25,9 @@ inline int set_stream(Handle* handle, CUstream stream, int bad) {
   return 0;
 }
 
-// Makes a launch of a library that rests on the runtime. "If there is no primary context", the
-// runtime makes one "on the first call": CUDA programming guide, Initialization. So a thread needs
-// none of its own. cudaFree(nullptr) is such a call.
+// A launch of a library. The thread may have no context yet.
 inline int launch_by_runtime(const char* name, CUstream stream) {
-  if (simcuda_current_device() < 0) {
-    const auto first = reinterpret_cast<int (*)(void*)>(dlsym(RTLD_DEFAULT, "cudaFree"));
-    if (first != nullptr) first(nullptr);
-  }
+  has_context();
   return simcuda_launch(name, stream);
 }
 
