@@ -326,6 +326,29 @@ class Buffer(DeviceMemory):
             _let_go(ptr)
 
 
+class Block:
+    """A block of one GPU's memory that is freed when nothing holds it: a Buffer's memory without
+    its interface, for packages that allocate often.
+
+    Attributes:
+        ptr: its address.
+    """
+
+    __slots__ = ("ptr",)
+
+    def __init__(self, nbytes: int, device: int, stream: int) -> None:
+        """As empty(), for whole numbers. The stream may end at any time."""
+        self.ptr = 0
+        _free_unused()
+        if stream != 0:
+            _C.stream_may_end(device, stream)
+        self.ptr = _C.malloc(nbytes, device, stream)
+
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self.ptr != 0 and not finalizing():
+            _let_go(self.ptr)
+
+
 def empty(
     nbytes: int | str,
     device: Device = 0,

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import importlib
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from glake import _C
-from glake.allocator.buffer import empty
+from glake.allocator.buffer import Block
 from glake.errors import Forked, InvalidArgument, InvalidDevice, OutOfMemory
 from glake.integrations import figures
 
@@ -32,19 +33,25 @@ def allocate(nbytes: int) -> Any:
     """For CuPy's set_allocator(): a `cupy.cuda.MemoryPointer` on CuPy's current device and stream.
 
     The block goes back, in order of that stream, when no array holds it any more. An array that
-    another stream uses must outlive that use, as with CuPy's own pool.
+    another stream uses must outlive that use, as with CuPy's own pool. Also as there, memory that
+    only reference cycles hold is collected before a request is refused.
+
+    Args:
+        nbytes: a number of bytes, also a NumPy number or a float, as CuPy's own allocators take.
 
     Raises:
         OutOfMemory: there is no room, or no block is so large. The exception is a
             `cupy.cuda.memory.OutOfMemoryError` too.
+        InvalidArgument: the size is negative.
         DriverError: the driver refused a call.
     """
     cuda = _cupy().cuda
     device, stream = _where()
+    nbytes = _size(nbytes)
     if nbytes == 0:
         return cuda.MemoryPointer(cuda.UnownedMemory(0, 0, None, device), 0)
     try:
-        block = empty(nbytes, device, stream)
+        block = _block(nbytes, device, stream)
     except (OutOfMemory, InvalidArgument) as error:  # the size is the only argument to refuse
         raise _out_of_memory(str(error)) from None
     if device not in _connected:
@@ -56,12 +63,16 @@ def allocate(nbytes: int) -> Any:
 def allocate_pinned(nbytes: int) -> Any:
     """For CuPy's set_pinned_memory_allocator(): a `cupy.cuda.PinnedMemoryPointer`.
 
+    Args:
+        nbytes: a number of bytes, as for allocate().
+
     Raises:
+        InvalidArgument: the size is negative.
         OutOfMemory: there is no pinned host memory for it, or no block is so large. The exception
             is a `cupy.cuda.runtime.CUDARuntimeError` too, with the `status` of
             `cudaErrorMemoryAllocation`: CuPy then copies from memory that is not pinned.
     """
-    return _cupy().cuda.PinnedMemoryPointer(_Pinned(nbytes), 0)
+    return _cupy().cuda.PinnedMemoryPointer(_Pinned(_size(nbytes)), 0)
 
 
 def install() -> None:
@@ -119,8 +130,25 @@ _connected: set[int] = set()  # the devices on which CuPy has memory
 _connecting = threading.RLock()  # a finalizer that allocates may run inside
 
 
+@functools.cache
 def _cupy() -> Any:
     return importlib.import_module(PACKAGE)
+
+
+def _block(nbytes: int, device: int, stream: int) -> Block:
+    try:
+        return Block(nbytes, device, stream)
+    except OutOfMemory:
+        pass
+    gc.collect()  # outside of the `except` block, whose error has frames that hold arrays
+    return Block(nbytes, device, stream)
+
+
+def _size(nbytes: Any) -> int:
+    whole = int(nbytes)
+    if whole < 0:
+        raise InvalidArgument(f"a size of {nbytes} bytes: pass 0 or more")
+    return whole
 
 
 def _global_allocator() -> Any:

@@ -5,6 +5,7 @@ which CuPy would ask its runtime.
 """
 
 import ctypes
+import gc
 import os
 import pickle
 import sys
@@ -75,6 +76,18 @@ hook._where = lambda: (0, 0)
 del here, there
 
 
+# As by CuPy's own pool, garbage in reference cycles is collected before a request is refused.
+gc.disable()
+cycle: list[object] = [cupy.ndarray((200 * MIB,), dtype=cupy.uint8)]
+cycle.append(cycle)
+del cycle
+assert live() == 200 * MIB
+array = cupy.ndarray((200 * MIB,), dtype=cupy.uint8)
+assert live() == 200 * MIB
+del array
+gc.enable()
+
+
 def error_of(make: Callable[[int], object], nbytes: int) -> glake.OutOfMemory:
     try:
         make(nbytes)
@@ -97,6 +110,19 @@ for nbytes in (1 << 46, 1 << 62):
     again = pickle.loads(pickle.dumps(refused))
     assert type(again) is type(refused) and str(again) == str(refused) and again.status == 2
 
+# Sizes are those that CuPy's own allocators take.
+for size in (np.int64(MIB), float(MIB)):
+    block = cupy.cuda.alloc(size)
+    assert live() == MIB and block.mem.size == MIB
+    del block
+for call in (hook.allocate, hook.allocate_pinned):
+    try:
+        call(-1)
+    except glake.InvalidArgument as error:
+        assert not isinstance(error, MemoryError)
+    else:
+        raise AssertionError("a negative size")
+
 pinned = cupy.cuda.alloc_pinned_memory(3 * MIB)
 held = _C.host_stats()["allocated_bytes.current"]
 assert pinned.ptr and 3 * MIB <= held <= 4 * MIB, held
@@ -113,7 +139,7 @@ assert _C.host_stats()["allocated_bytes.current"] == 0
 
 told = glake.stats()
 assert told["glake.integrations.cupy.installed"] == 1
-assert told["glake.integrations.cupy.requested_bytes"] == 24 * MIB
+assert told["glake.integrations.cupy.requested_bytes"] == 426 * MIB
 assert told["glake.integrations.cupy.pinned_bytes"] == 3 * MIB
 refused_inside(integrations.uninstall)
 assert cupy.cuda.get_allocator() is hook.allocate
