@@ -336,11 +336,11 @@ class Block:
 
     __slots__ = ("ptr",)
 
-    def __init__(self, nbytes: int, device: int, stream: int) -> None:
-        """As empty(), for whole numbers. The stream may end at any time."""
+    def __init__(self, nbytes: int, device: int, stream: int, ends: bool) -> None:
+        """As empty(), for whole numbers. `ends`: the stream may end at any time."""
         self.ptr = 0
         _free_unused()
-        if stream != 0:
+        if ends:
             _C.stream_may_end(device, stream)
         self.ptr = _C.malloc(nbytes, device, stream)
 
@@ -436,10 +436,14 @@ def capturing(device: int) -> bool:
 
 
 def may_end(stream: Any) -> bool:
-    """Whether a stream may end at any time, as CuPy's do with their Python objects. torch's own
-    never end: their ids are odd."""
+    """Whether a stream may end at any time, as CuPy's do with their Python objects."""
+    return stream_handle(stream) != 0 and not is_permanent(stream)
+
+
+def is_permanent(stream: Any) -> bool:
+    """Whether it is one of torch's own, which never end: their ids are odd."""
     identity = whole(getattr(stream, "stream_id", None))
-    return stream_handle(stream) != 0 and not (identity is not None and identity & 1)
+    return identity is not None and identity & 1 == 1
 
 
 def stream_handle(stream: Any) -> int:

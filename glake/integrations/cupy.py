@@ -15,9 +15,10 @@ from collections.abc import Callable
 from typing import Any
 
 from glake import _C
-from glake.allocator.buffer import Block
+from glake.allocator.buffer import Block, is_permanent
 from glake.errors import Forked, InvalidArgument, InvalidDevice, OutOfMemory
 from glake.integrations import figures
+from glake.integrations.cupy_captures import Captures
 
 PACKAGE = "cupy"
 VERSIONS = ("14", "15")
@@ -85,6 +86,7 @@ def install() -> None:
     if _before:
         return
     before = _global_allocator()
+    _captures.watch(_replaced, cuda.Stream)
     cuda.set_allocator(allocate)
     cuda.set_pinned_memory_allocator(allocate_pinned)
     _before.append(before)
@@ -104,6 +106,7 @@ def uninstall() -> None:
         if now is allocate:
             cuda.set_allocator(before)
         cuda.set_pinned_memory_allocator(_cupy().get_default_pinned_memory_pool().malloc)
+        _replaced.close()
 
 
 class _Pinned:
@@ -126,6 +129,8 @@ class _Pinned:
 
 _MEMORY_ALLOCATION = 2  # cudaErrorMemoryAllocation, for which CuPy has no public name
 _before: list[Any] = []
+_replaced = contextlib.ExitStack()
+_captures = Captures()
 _connected: set[int] = set()  # the devices on which CuPy has memory
 _connecting = threading.RLock()  # a finalizer that allocates may run inside
 
@@ -135,13 +140,15 @@ def _cupy() -> Any:
     return importlib.import_module(PACKAGE)
 
 
-def _block(nbytes: int, device: int, stream: int) -> Block:
-    try:
-        return Block(nbytes, device, stream)
-    except OutOfMemory:
-        pass
-    gc.collect()  # outside of the `except` block, whose error has frames that hold arrays
-    return Block(nbytes, device, stream)
+def _block(nbytes: int, device: int, stream: Any) -> Block:
+    # A stream that CuPy was given says whose it is.
+    ends = stream.ptr != 0 and not is_permanent(getattr(stream, "_foreign_stream_ref", None))
+    if ends:
+        _captures.allocating(device, stream)
+    with contextlib.suppress(OutOfMemory):
+        return Block(nbytes, device, stream.ptr, ends)
+    gc.collect()  # outside of the `with` block, whose error has frames that hold arrays
+    return Block(nbytes, device, stream.ptr, ends)
 
 
 def _size(nbytes: Any) -> int:
@@ -165,10 +172,10 @@ def _global_allocator() -> Any:
     return now
 
 
-def _where() -> tuple[int, int]:
+def _where() -> tuple[int, Any]:
     """CuPy's current device and stream."""
     cuda = _cupy().cuda
-    return cuda.runtime.getDevice(), cuda.get_current_stream().ptr
+    return cuda.runtime.getDevice(), cuda.get_current_stream()
 
 
 def _connect(device: int) -> None:

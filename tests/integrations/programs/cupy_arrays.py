@@ -9,6 +9,7 @@ import gc
 import os
 import pickle
 import sys
+import types
 from collections.abc import Callable
 
 import cupy
@@ -19,6 +20,7 @@ import glake.integrations.cupy as hook
 from glake import _C, integrations
 
 MIB = 1 << 20
+DEFAULT = types.SimpleNamespace(ptr=0)  # a default stream
 
 
 def live() -> int:
@@ -43,7 +45,7 @@ refused_inside(integrations.install)
 assert cupy.cuda.get_allocator() == before
 integrations.install("cupy")
 integrations.install("cupy")
-hook._where = lambda: (0, 0)
+hook._where = lambda: (0, DEFAULT)
 assert cupy.cuda.get_allocator() is hook.allocate
 
 array = cupy.ndarray((2, MIB), dtype=cupy.float32)
@@ -69,10 +71,10 @@ def accessible(ptr: int, gpu: int) -> bool:
 # Each GPU may access the memory of the other once CuPy has arrays on both.
 here = cupy.ndarray((8 * MIB,), dtype=cupy.uint8)
 assert not accessible(here.data.ptr, 1)
-hook._where = lambda: (1, 0)
+hook._where = lambda: (1, DEFAULT)
 there = cupy.ndarray((8 * MIB,), dtype=cupy.uint8)
 assert accessible(here.data.ptr, 1) and accessible(there.data.ptr, 0)
-hook._where = lambda: (0, 0)
+hook._where = lambda: (0, DEFAULT)
 del here, there
 
 
