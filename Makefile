@@ -20,7 +20,7 @@ BENCHMARKS = $(filter-out %/common.py $(wildcard benchmarks/*/make_*.py), \
   $(wildcard benchmarks/allocator/*.py))
 RUN_BENCHMARKS = @set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(PY) $$script; done
 
-.PHONY: demo test proofs native test-all mutants real real-environment integration integration-environment vllm-environment integration-vllm integration-vllm-cuda integration-titan lint docs coverage wheels bench sanitize sanitize-short fuzz soak gpu clean distclean build FORCE
+.PHONY: demo test proofs native test-all mutants real real-environment integration integration-environment vllm-environment integration-vllm integration-vllm-cuda integration-titan integration-cupy lint docs coverage wheels bench sanitize sanitize-short fuzz soak gpu clean distclean build FORCE
 .DELETE_ON_ERROR:
 
 demo: build
@@ -171,6 +171,26 @@ $(VLLM_CUDA_VENV)/.ready: $(VLLM_VENV)/.ready $(REAL_VENV)/.ready Makefile
 	  $(VLLM_CUDA_PY) -m pip install --no-deps vllm==0.33.0 torchvision
 	$(call FIND_GLAKE,$(VLLM_CUDA_VENV),$(VLLM_CUDA_PY))
 	$(call BESIDE,$(VLLM_CUDA_PY),$(REAL_PY) $(VLLM_PY))
+	@touch $@
+
+# Builds CuPy from source with the shared CUDA runtime, and runs it on the simulated GPU. PyTorch is that of
+# `make real-environment`.
+CUPY_VENV ?= .venv-cupy
+CUPY_PY := $(CUPY_VENV)/bin/python
+integration-cupy: real-environment $(CUPY_VENV)/.ready
+	@$(PY) setup.py -q egg_info --egg-base $(CUPY_VENV)/glake >build/cupy-glake.log 2>&1
+	CUPY_PYTHON="$(CURDIR)/$(CUPY_PY)" $(PY) -m pytest tests/frameworks/test_cupy_cuda.py -v
+
+$(CUPY_VENV)/.ready: $(REAL_VENV)/.ready tools/cupy_build.py tools/cupy_compiler.py \
+  tools/cupy_other_headers.h tools/requirements.py Makefile
+	$(STEP) build/cupy-venv.log "make $(CUPY_VENV)" $(VENV)/bin/python -m venv $(CUPY_VENV)
+	@$(PY) tools/requirements.py frameworks-cupy >$(CUPY_VENV)/requirements.txt
+	$(STEP) build/cupy-requirements.log "install what builds CuPy" \
+	  $(CUPY_PY) -m pip install -r $(CUPY_VENV)/requirements.txt
+	$(REAL_HEADERS) $(PYTHON) tools/step.py build/cupy-package.log "build CuPy" \
+	  $(PY) tools/cupy_build.py --python $(CUPY_PY) --folder $(CUPY_VENV)/cuda
+	$(call FIND_GLAKE,$(CUPY_VENV),$(CUPY_PY))
+	$(call BESIDE,$(CUPY_PY),$(REAL_PY))
 	@touch $@
 
 lint: $(VENV)/.requirements docs

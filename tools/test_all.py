@@ -66,6 +66,7 @@ STEPS = (
     Step("titan", "make integration-titan", 2, on_demand=True),
     Step("vllm", "make integration-vllm", 2, on_demand=True),
     Step("vllm-cuda", "make integration-vllm-cuda", 2, on_demand=True),
+    Step("cupy", "make integration-cupy", on_demand=True),
 )
 
 
