@@ -2,6 +2,10 @@
 // complete, and that it makes no driver call while only one stream is in use.
 #include "memory/stream_clock.h"
 
+#include <malloc.h>
+
+#include <vector>
+
 #include "harness.h"
 
 using namespace glake;
@@ -43,6 +47,25 @@ TEST(ids_are_dense) {
   for (StreamId i = 0; i < kStreams; ++i) CHECK(f.ids[i] == i);
   CHECK(f.clock->id_of(0) == 0 && f.clock->count() == kStreams);
   CHECK(f.clock->knows(reinterpret_cast<StreamHandle>(f.streams[1])));
+}
+
+// Programs make a stream for each piece of work. A table of all streams by all streams would cost
+// the second thousand three times as much as the first.
+TEST(each_stream_costs_the_same_memory) {
+  Fixture f("-1");
+  constexpr int kMany = 1000;
+  std::vector<CUstream> made(kMany);
+  const auto cost = [&] {
+    const size_t before = mallinfo2().uordblks;
+    for (CUstream& s : made) {
+      CU(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+      f.clock->id_of(reinterpret_cast<StreamHandle>(s));
+    }
+    return mallinfo2().uordblks - before;
+  };
+  const size_t first = cost();
+  CHECK(cost() <= 2 * first);
+  CHECK(f.clock->count() == kStreams + 2 * kMany);
 }
 
 TEST(waits_order_work) {

@@ -9,6 +9,22 @@ constexpr StreamHandle kNoStream = ~StreamHandle{0};
 
 }  // namespace
 
+uint64_t StreamClock::Stream::waited_for(StreamId source) const {
+  for (const Ticket& each : waited) {
+    if (each.stream == source) return each.epoch;
+  }
+  return 0;
+}
+
+void StreamClock::Stream::note_wait(StreamId source, uint64_t epoch) {
+  for (Ticket& each : waited) {
+    if (each.stream != source) continue;
+    each.epoch = epoch;
+    return;
+  }
+  waited.emplace_back(source, epoch);
+}
+
 StreamId StreamClock::id_of(StreamHandle handle) {
   if (last_ < streams_.size() && streams_[last_].handle == handle) return last_;
   auto found = ids_.find(handle);
@@ -20,7 +36,6 @@ StreamId StreamClock::id_of(StreamHandle handle) {
   }
   streams_.emplace_back();
   streams_.back().handle = handle;
-  for (Stream& s : streams_) s.waited.resize(streams_.size(), 0);
   ids_.emplace(handle, id);
   if (id != 0) same_stream(id);
   return id;
@@ -95,7 +110,7 @@ Ticket StreamClock::stamp(StreamId id) {
 
 bool StreamClock::ordered(StreamId waiter, Ticket t) const {
   return t.stream == waiter || t.epoch <= streams_[t.stream].completed ||
-         t.epoch <= streams_[waiter].waited[t.stream];
+         t.epoch <= streams_[waiter].waited_for(t.stream);
 }
 
 bool StreamClock::ordered(StreamId waiter, const Tickets& tickets) const {
@@ -236,7 +251,7 @@ bool StreamClock::wait(StreamId waiter, const Tickets& tickets) {
     Status waited = driver_.wait_stream(device_, streams_[waiter].handle, m->event);
     streams_[waiter].told(waited);
     if (!waited.ok()) return false;
-    streams_[waiter].waited[t.stream] = m->epoch;
+    streams_[waiter].note_wait(t.stream, m->epoch);
     ++waits_;
   }
   return true;

@@ -93,18 +93,23 @@ class StreamClock : public Completion {
   struct Stream {
     // Takes note of the driver's answer to a call about the stream.
     void told(Status s) { gone |= s.stream_gone(); }
+    // The source's last epoch that is ordered before this stream's next work. 0: there is none.
+    uint64_t waited_for(StreamId source) const;
+    void note_wait(StreamId source, uint64_t epoch);
 
     StreamHandle handle = 0;
-    uint64_t open = 1;             // the epoch that frees are stamped with now
-    uint64_t completed = 0;        // every epoch up to this one is complete
-    uint64_t syncing = 0;          // the epoch that will be complete at end_sync()
-    uint64_t polled = 0;           // the turn in which ask() last asked about it
-    uint64_t frees = 0;            // in the open epoch
-    uint64_t number = 0;           // the driver's number of the stream; 0: not known
-    bool gone = false;             // destroyed, so no mark will ever be recorded there
-    bool capturing = false;        // the last answer
-    StreamMarks marks;             // of closed epochs that are not known to be complete
-    std::vector<uint64_t> waited;  // by source stream: the epoch ordered before this stream
+    uint64_t open = 1;       // the epoch that frees are stamped with now
+    uint64_t completed = 0;  // every epoch up to this one is complete
+    uint64_t syncing = 0;    // the epoch that will be complete at end_sync()
+    uint64_t polled = 0;     // the turn in which ask() last asked about it
+    uint64_t frees = 0;      // in the open epoch
+    uint64_t number = 0;     // the driver's number of the stream; 0: not known
+    bool gone = false;       // destroyed, so no mark will ever be recorded there
+    bool capturing = false;  // the last answer
+    StreamMarks marks;       // of closed epochs that are not known to be complete
+    // One for each stream that it has waited for, which are few. A table of all streams by all
+    // streams would be gigabytes in programs that make a stream for each piece of work.
+    std::vector<Ticket> waited;
   };
 
   // True if the stream must not be asked about by this thread now: it is another thread's own
