@@ -44,7 +44,7 @@ double rate(const std::string& preset, const char* host_node, const std::vector<
   const auto host_address = reinterpret_cast<CUdeviceptr>(host);
   std::vector<CUstream> streams;
   for (const Copy& copy : copies) {
-    sim.use(copy.to >= 0 ? copy.to : copy.from);
+    sim.use(copy.from >= 0 ? copy.from : copy.to);  // between GPUs the source writes
     streams.push_back(new_stream());
     const CUdeviceptr dst = copy.to < 0 ? host_address : Mapped(kBytes, copy.to).at;
     const CUdeviceptr src = copy.from < 0 ? host_address : Mapped(kBytes, copy.from).at;
