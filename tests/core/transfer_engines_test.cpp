@@ -58,22 +58,10 @@ TEST(relays_read_memory_of_glake_and_of_the_driver) {
 TEST(a_gpu_writes_memory_that_others_mapped) {
   Node node("hgx_h100_h200", {{"memory", "1GiB"}});
   Buffer host(kPinned, kBytes);
-  CUmemAllocationProp prop{};
-  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-  CUmemGenericAllocationHandle handle = 0;
-  CUdeviceptr at = 0;
-  CU(cuMemCreate(&handle, kBytes, &prop, 0));
-  CU(cuMemAddressReserve(&at, kBytes, 0, 0, 0));
-  CU(cuMemMap(at, kBytes, 0, handle, 0));
-  const CUmemAccessDesc access{prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  CU(cuMemSetAccess(at, kBytes, &access, 1));
-  Buffer::write(3, 0, reinterpret_cast<unsigned char*>(at), kBytes);
-  CHECK(is_written(load_of_copy(host.at(), GLAKE_HOST, at)));
+  test::ForeignMapping mapped(kBytes);
+  Buffer::write(3, 0, mapped.data(), kBytes);
+  CHECK(is_written(load_of_copy(host.at(), GLAKE_HOST, mapped.at())));
   CHECK(host.holds(3, 0, kBytes, 0));
-  CU(cuMemUnmap(at, kBytes));
-  CU(cuMemRelease(handle));
-  CU(cuMemAddressFree(at, kBytes));
 }
 
 }  // namespace

@@ -140,6 +140,37 @@ class Buffer {
   void* ptr_ = nullptr;
 };
 
+// Memory of GPU 0 that others than glake have mapped, as PyTorch's expandable segments are.
+class ForeignMapping {
+ public:
+  explicit ForeignMapping(size_t bytes) : bytes_(bytes) {
+    CUmemAllocationProp prop{};
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    CU(cuMemCreate(&handle_, bytes, &prop, 0));
+    CU(cuMemAddressReserve(&at_, bytes, 0, 0, 0));
+    CU(cuMemMap(at_, bytes, 0, handle_, 0));
+    const CUmemAccessDesc access{prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CU(cuMemSetAccess(at_, bytes, &access, 1));
+  }
+  ~ForeignMapping() {
+    CU(cuMemUnmap(at_, bytes_));
+    CU(cuMemRelease(handle_));
+    CU(cuMemAddressFree(at_, bytes_));
+  }
+  ForeignMapping(const ForeignMapping&) = delete;
+  ForeignMapping& operator=(const ForeignMapping&) = delete;
+
+  uint64_t at() const { return at_; }
+  size_t bytes() const { return bytes_; }
+  unsigned char* data() { return reinterpret_cast<unsigned char*>(at_); }
+
+ private:
+  const size_t bytes_;
+  CUmemGenericAllocationHandle handle_ = 0;
+  CUdeviceptr at_ = 0;
+};
+
 struct Call {
   std::vector<glake_copy_part> parts;
   glake_copy_request request{};

@@ -674,17 +674,18 @@ int64_t chunks_of(const std::string& result) {
   return chunks;
 }
 
-// A relay does both copies of a chunk on its way in, so they follow each other in one stream, with
-// one buffer for each stream. On the way out two GPUs copy. They tell each other by events.
+// A relay makes both copies of a chunk, on its way in and on its way out. So they follow each other
+// in one stream, with one buffer for each stream. Where the relay may not read the source, two GPUs
+// copy. They tell each other by events.
 TEST(a_chunk_goes_on_in_its_stream) {
   test::running() = "joined hops";
   Node node("dgx_a100", {{"memory", "1GiB"}});
   Buffer there(0, 512 * kMiB), here(kPinned, there.bytes()), back(kPinned, there.bytes());
   here.fill(7);
   const Stream stream(0);
-  const auto copy = [&](const Buffer& dst, const Buffer& src, int64_t* chunks) {
+  const auto copy = [&](Call&& call, int64_t* chunks) {
     const int64_t before = simcuda_calls("cuEventRecord");
-    const uint64_t id = Call(dst, 0, src, 0, dst.bytes()).on(stream.get(), 0).start();
+    const uint64_t id = call.on(stream.get(), 0).start();
     const int64_t records = simcuda_calls("cuEventRecord") - before;
     const int64_t held = slots();
     const std::string result = test::finish(id);
@@ -693,13 +694,19 @@ TEST(a_chunk_goes_on_in_its_stream) {
     return std::make_pair(records, held);
   };
   int64_t chunks = 0;
-  const auto [records_in, slots_in] = copy(there, here, &chunks);
+  const auto [records_in, slots_in] = copy({there, 0, here, 0, there.bytes()}, &chunks);
   CHECK(there.holds(7, 0, there.bytes(), 0));
   CHECK_TEXT(records_in < chunks, std::to_string(records_in) + " of " + std::to_string(chunks));
-  const auto [records_out, slots_out] = copy(back, there, &chunks);
+  const auto [records_out, slots_out] = copy({back, 0, there, 0, back.bytes()}, &chunks);
   CHECK(back.holds(7, 0, back.bytes(), 0));
-  CHECK_TEXT(records_out > chunks, std::to_string(records_out) + " of " + std::to_string(chunks));
-  CHECK_TEXT(slots_in < slots_out, std::to_string(slots_in) + ", " + std::to_string(slots_out));
+  CHECK_TEXT(records_out < chunks, std::to_string(records_out) + " of " + std::to_string(chunks));
+  test::ForeignMapping mapped(back.bytes());
+  Buffer::write(8, 0, mapped.data(), mapped.bytes());
+  const auto [records, slots_apart] =
+      copy({{{back.at(), mapped.at(), mapped.bytes()}}, GLAKE_HOST, 0}, &chunks);
+  CHECK(back.holds(8, 0, back.bytes(), 0));
+  CHECK_TEXT(records > chunks, std::to_string(records) + " of " + std::to_string(chunks));
+  CHECK_TEXT(slots_in < slots_apart, std::to_string(slots_in) + ", " + std::to_string(slots_apart));
 }
 
 TEST(a_relay_dies) { relay_dies(false); }

@@ -73,7 +73,7 @@ def test_the_tests_are_there() -> None:
         assert function.startswith("test_") and function in functions(file), (cell, test)
         assert (cell[2] == "G") == file.startswith("tests/gpu/"), (cell, test)
         of_cuda = file.startswith(("tests/real/", "tests/gpu/")) or cell[2] == "C"
-        by_cuda = re.search("(REAL|TITAN|CUDA)_PYTHON|real_python", (ROOT / file).read_text())
+        by_cuda = re.search("(REAL|TITAN|CUDA|CUPY)_PYTHON|real_python", (ROOT / file).read_text())
         assert of_cuda or by_cuda, (cell, test)  # all letters except C need a CUDA build
 
 

@@ -1,5 +1,7 @@
 #include "memory/stream_clock.h"
 
+#include <algorithm>
+
 #include "base/tuning.h"
 
 namespace glake {
@@ -16,11 +18,17 @@ uint64_t StreamClock::Stream::waited_for(StreamId source) const {
   return 0;
 }
 
-void StreamClock::Stream::note_wait(StreamId source, uint64_t epoch) {
+void StreamClock::Stream::note_wait(StreamId source, uint64_t epoch,
+                                    const std::vector<Stream>& streams) {
   for (Ticket& each : waited) {
     if (each.stream != source) continue;
     each.epoch = epoch;
     return;
+  }
+  // Waits for what is complete say nothing any more.
+  if (waited.size() == waited.capacity()) {
+    const auto over = [&](Ticket each) { return each.epoch <= streams[each.stream].completed; };
+    waited.erase(std::remove_if(waited.begin(), waited.end(), over), waited.end());
   }
   waited.emplace_back(source, epoch);
 }
@@ -251,7 +259,7 @@ bool StreamClock::wait(StreamId waiter, const Tickets& tickets) {
     Status waited = driver_.wait_stream(device_, streams_[waiter].handle, m->event);
     streams_[waiter].told(waited);
     if (!waited.ok()) return false;
-    streams_[waiter].note_wait(t.stream, m->epoch);
+    streams_[waiter].note_wait(t.stream, m->epoch, streams_);
     ++waits_;
   }
   return true;

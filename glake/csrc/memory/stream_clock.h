@@ -95,7 +95,7 @@ class StreamClock : public Completion {
     void told(Status s) { gone |= s.stream_gone(); }
     // The source's last epoch that is ordered before this stream's next work. 0: there is none.
     uint64_t waited_for(StreamId source) const;
-    void note_wait(StreamId source, uint64_t epoch);
+    void note_wait(StreamId source, uint64_t epoch, const std::vector<Stream>& streams);
 
     StreamHandle handle = 0;
     uint64_t open = 1;       // the epoch that frees are stamped with now
@@ -107,8 +107,9 @@ class StreamClock : public Completion {
     bool gone = false;       // destroyed, so no mark will ever be recorded there
     bool capturing = false;  // the last answer
     StreamMarks marks;       // of closed epochs that are not known to be complete
-    // One for each stream that it has waited for, which are few. A table of all streams by all
-    // streams would be gigabytes in programs that make a stream for each piece of work.
+    // One for each stream that it has waited for and whose work may be under way, which are few. A
+    // table of all streams by all streams would be gigabytes in programs that make a stream for
+    // each piece of work.
     std::vector<Ticket> waited;
   };
 
