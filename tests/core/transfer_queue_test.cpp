@@ -679,7 +679,7 @@ int64_t chunks_of(const std::string& result) {
 // copy. They tell each other by events.
 TEST(a_chunk_goes_on_in_its_stream) {
   test::running() = "joined hops";
-  Node node("dgx_a100", {{"memory", "1GiB"}});
+  Node node("dgx_a100", {{"memory", "2GiB"}});
   Buffer there(0, 512 * kMiB), here(kPinned, there.bytes()), back(kPinned, there.bytes());
   here.fill(7);
   const Stream stream(0);
