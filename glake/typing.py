@@ -169,6 +169,7 @@ class CopyStats(_Relays):
     bytes: int
     plain_copies: int
     plain_bytes: int
+    without_access: str  # which GPUs got no access to which others' memory, and why
     failed: int
     resent: int  # chunks
     running: int

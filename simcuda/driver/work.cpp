@@ -74,6 +74,25 @@ Route route(const Topology& topology, const Op::Place& from, const Op::Place& to
   return topology.device_to_device(from.gpu, to.gpu, gpu == to.gpu && gpu != from.gpu);
 }
 
+// Whether the device that makes a copy between two has no access to the memory of the other one.
+// "If peer-to-peer access is enabled between two devices [...] copy between these two devices no
+// longer needs to be staged through the host" (CUDA programming guide, Peer-to-Peer Memory Copy).
+bool staged(Driver* driver, const Stream& stream, const Op& op, const CopyEnd& dst,
+            const CopyEnd& src) {
+  if (op.from.gpu < 0 || op.to.gpu < 0 || op.from.gpu == op.to.gpu) return false;
+  const Context* context = driver->contexts.live(as_context(stream.context));
+  const auto reaches = [&](CUdeviceptr address, uint32_t right) {
+    Reservation* reservation = nullptr;
+    const Page* page = driver->memory.page_at(address, &reservation);
+    if (page == nullptr) return true;
+    const int of = driver->memory.handle_of(*page)->prop.location.id;
+    if (of == stream.device) return true;
+    if (reservation->allocation != 0) return context == nullptr || (context->peers >> of & 1) != 0;
+    return (page->access >> (2 * stream.device) & right) != 0;
+  };
+  return !reaches(dst.address, 2) || !reaches(src.address, 1);
+}
+
 void take_source(Op* op) {
   op->staged.resize(op->bytes * op->rows);
   for (size_t row = 0; row < op->rows; ++row) {
@@ -256,6 +275,9 @@ CUresult copy(Driver* driver, uint64_t id, Lock* lock, const CopyRequest& reques
   Ways ways(driver->gpus.gpu(stream->device));
   ways.add(*driver, *op, dst, src, dst_span, src_span);
   op->route = ways.route(driver->topology);
+  if (staged(driver, *stream, *op, dst, src)) {
+    op->route = driver->topology.staged(op->from.gpu, op->to.gpu);
+  }
   // Before the call returns, a pageable source has been read, and a pageable target written.
   const bool kept = !driver->options.phantom || bytes * rows <= Known::kMostOfOne;
   if (src.host && !capturing && kept && !driver->host.pinned(src.address, src_span)) {

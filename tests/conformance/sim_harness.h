@@ -55,6 +55,12 @@ struct Sim {
   }
 };
 
+inline CUcontext context_of(int device) {
+  CUcontext context = nullptr;
+  OK(cuDevicePrimaryCtxRetain(&context, device));
+  return context;
+}
+
 inline CUmemAllocationProp device_memory(int device, bool exportable = false) {
   CUmemAllocationProp prop{};
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;

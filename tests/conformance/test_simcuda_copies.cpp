@@ -147,6 +147,31 @@ void check_driver_copies_everywhere() {
   check_driver_copies("threaded");
 }
 
+// A copy between devices without access to each other passes host memory. Access is that of the
+// context that makes the copy, or of the mapping.
+void check_copies_without_access() {
+  const Sim sim({{"preset", "hgx_h100_h200"}, {"phantom", "1"}});
+  constexpr size_t kBytes = size_t{1} << 30;
+  const CUcontext there = context_of(1), here = context_of(0);
+  OK(cuCtxSetCurrent(there));
+  CUdeviceptr block = 0;
+  OK(cuMemAlloc(&block, kBytes));
+  OK(cuCtxSetCurrent(here));
+  const Mapped memory(kBytes), mapped(kBytes, 1);
+  const CUstream stream = new_stream();
+  const auto rate = [&](CUdeviceptr dst) {
+    const uint64_t start = simcuda_now_ns();
+    OK(cuMemcpyPeerAsync(dst, there, memory.at, here, kBytes, stream));
+    OK(cuStreamSynchronize(stream));
+    return static_cast<double>(kBytes) / static_cast<double>(simcuda_now_ns() - start);
+  };
+  TRUE(rate(block) < 60 && rate(mapped.at) < 60);
+  OK(cuCtxEnablePeerAccess(there, 0));
+  TRUE(rate(block) > 380 && rate(mapped.at) < 60);
+  OK(grant(mapped.at, kBytes, 0));
+  TRUE(rate(mapped.at) > 380);
+}
+
 // Over NVLink a copy engine that reads is slower than one that writes.
 void check_reads_over_nvlink() {
   const std::pair<const char*, double> parts[] = {{"dgx1v", 0.977}, {"hgx_h100_h200", 0.80}};
@@ -158,6 +183,8 @@ void check_reads_over_nvlink() {
     glake::DeviceScope first(*driver, 0);
     constexpr size_t kBytes = size_t{4} << 30;
     const Mapped memory(kBytes), other(kBytes, 1);
+    OK(grant(memory.at, kBytes, 1));
+    OK(grant(other.at, kBytes, 0));
     double ns[2] = {};
     for (const int device : {0, 1}) {
       glake::DeviceScope scope(*driver, device);
@@ -233,6 +260,7 @@ int main(int argc, char** argv) {
                     {
                         {"batches", check_batches},
                         {"the driver's copies", check_driver_copies_everywhere},
+                        {"copies without access", check_copies_without_access},
                         {"reads over NVLink", check_reads_over_nvlink},
                         {"the driver's facts", check_driver_facts},
                     });

@@ -29,12 +29,6 @@ struct Copy {
   int from, to;  // -1: host
 };
 
-CUcontext context_of(int device) {
-  CUcontext context = nullptr;
-  OK(cuDevicePrimaryCtxRetain(&context, device));
-  return context;
-}
-
 // The sum of the rates in GB/s of these copies, which start together.
 double rate(const std::string& preset, const char* host_node, const std::vector<Copy>& copies,
             double per_copy_us) {
@@ -49,6 +43,9 @@ double rate(const std::string& preset, const char* host_node, const std::vector<
     const CUdeviceptr dst = copy.to < 0 ? host_address : Mapped(kBytes, copy.to).at;
     const CUdeviceptr src = copy.from < 0 ? host_address : Mapped(kBytes, copy.from).at;
     const bool peer = copy.from >= 0 && copy.to >= 0;
+    int reaches = 0;
+    if (peer) OK(cuDeviceCanAccessPeer(&reaches, copy.from, copy.to));
+    if (reaches != 0) OK(grant(dst, kBytes, copy.from));
     OK(peer ? cuMemcpyPeerAsync(dst, context_of(copy.to), src, context_of(copy.from), kBytes,
                                 streams.back())
             : cuMemcpyAsync(dst, src, kBytes, streams.back()));

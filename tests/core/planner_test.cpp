@@ -556,6 +556,22 @@ TEST(full_links_are_read_by_fast_copies_only) {
   }
 }
 
+// Into a relay behind a switch a read takes a quarter more of the link than a write. Of six relays
+// two have room for that.
+TEST(a_fast_copy_does_not_give_up_a_fifth_of_a_path) {
+  std::vector<Edge> edges{{"m0", "s0", 800}, {"s0", "g0", 60}, {"g0", "N", 500}};
+  const char* gpus[] = {"g1", "g2", "g3", "g4", "g5", "g6"};
+  for (const char* gpu : gpus) {
+    edges.push_back({"s0", gpu, 60});
+    edges.push_back({gpu, "N", gpu == gpus[0] || gpu == gpus[3] ? 100.0 : 50.0});
+  }
+  const Topology lopsided = machine(7, edges);
+  const std::vector<Demand> demands{{Place{0}, Place{-1, 0}}};
+  const Planner::Plans plans = Planner(lopsided).plan(demands);
+  check_sound(lopsided, demands, plans);
+  CHECK_TEXT(plans[0].rate > 0.99 * 380 && readers(plans[0]) == 2, text_of(plans[0]));
+}
+
 TEST(what_relays_must_bring) {
   const auto two = [](double host, double own) {
     return machine(2,

@@ -64,6 +64,36 @@ TEST(a_gpu_writes_memory_that_others_mapped) {
   CHECK(host.holds(3, 0, kBytes, 0));
 }
 
+// Relays bring nothing here. The plain copy goes over NVLink, because its GPU has got access.
+TEST(a_plain_copy_between_gpus_is_not_staged) {
+  Node node("hgx_h100_h200", {{"memory", "1GiB"}, {"phantom", "1"}});
+  Buffer from(0, kBytes), to(1, kBytes);
+  test::text_of([](char* out, size_t room) { return simcuda_edges(out, room, 1); });
+  const std::string result = test::finish(Call(to, 0, from, 0, kBytes).start());
+  CHECK_TEXT(result.find("\"relayed\": true") == std::string::npos, result);
+  const Json all = Json::parse(
+      test::text_of([](char* out, size_t room) { return simcuda_edges(out, room, 0); }));
+  CHECK(all.at("edges").at("g0>N").at("bytes").number() == kBytes);
+  CHECK(test::text_in(test::transfer_stats(), "without_access") == "");
+}
+
+TEST(a_copy_is_made_where_access_is_refused) {
+  for (const char* call : {"cuMemSetAccess", "cuCtxEnablePeerAccess"}) {
+    Node node("hgx_h100_h200", {{"memory", "256MiB"}});
+    Buffer from(0, kMiB), to(1, kMiB);
+    from.fill(7);
+    CHECK(simcuda_fail(call, 1, CUDA_ERROR_TOO_MANY_PEERS, -1) == 0);
+    for (int round = 0; round < 2; ++round) {
+      test::finish(Call(to, 0, from, 0, kMiB).start());
+      CHECK(to.holds(7, 0, kMiB, 0));
+    }
+    CHECK(simcuda_fail(nullptr, 1, 0, 1) == 0);
+    const std::string why = test::text_in(test::transfer_stats(), "without_access");
+    CHECK_TEXT(why.find("cuda:0 to memory of cuda:1: ") != std::string::npos, why);
+    CHECK_TEXT(why.find("CUDA_ERROR_TOO_MANY_PEERS") != std::string::npos, why);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) { return test::run_cases(argc, argv); }

@@ -33,9 +33,9 @@ struct TransferTuning {
   static constexpr double kRelayGain = 1.15, kHostGain = 1.05, kLongGain = 1.03;
   static constexpr int kRelaysInARow = 3, kPathsOfOne = 16;
   static constexpr size_t kFewRelays = 2;
-  // GB/s of a plan from which relays read from the copy's GPU even where that takes more of a full
-  // link: a guess, after trials with made-up machines of 256 MiB and 1 GiB.
-  static constexpr double kReadRate = 200;
+  // GB/s of a plan from which relays read from the copy's GPU even where a full link takes this
+  // part of a path's rate for it. Guesses, after trials with made-up machines of 256 MiB and 1 GiB.
+  static constexpr double kReadRate = 200, kReadLoss = 0.03;
   // GB/s of a link that no file describes: a guess.
   static constexpr double kUnknownRate = 20;
   // Other processes are told of copies from this size on, and plan with them in mind: a guess.

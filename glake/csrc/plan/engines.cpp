@@ -61,14 +61,14 @@ void choose_engines(const Topology& topology, const std::vector<Demand>& demands
     TransferPlan& plan = (*plans)[d];
     if (!demands[d].may_read) continue;
     const bool fast = plan.rate >= TransferTuning::kReadRate;
+    const double kept = fast ? 1 - TransferTuning::kReadLoss : 1;
     for (PlannedPath& planned : plan.paths) {
       if (!may_read(topology, planned.path)) continue;
       Hop& first = planned.path.hops.front();
       Route read = topology.device_to_device(first.from.gpu, first.to.gpu, true);
       used.add(first.route, -planned.rate);
       const Rate rate = used.most(read, planned.rate);
-      const bool reads = fast || rate == planned.rate;
-      if (reads) {
+      if (rate >= kept * planned.rate) {
         plan.rate -= planned.rate - rate;
         planned.rate = rate;
         first.route = std::move(read);

@@ -14,8 +14,8 @@ namespace glake::transfer {
 
 // Sets `reads` of first hops over NVLink, and their routes, where the demand's relays may read. To
 // read from one GPU takes more of a link than to write. So relays of a slow plan read only where
-// links have room for it. Those of a fast plan read in any case, because its calls would take
-// longer than that costs.
+// links have room for it. Those of a fast plan may also lose a little of their rate, because its
+// calls would take longer than that costs.
 void choose_engines(const topology::Topology& topology, const std::vector<Demand>& demands,
                     std::vector<TransferPlan>* plans);
 

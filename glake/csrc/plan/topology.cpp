@@ -270,8 +270,10 @@ Route Topology::device_to_device(int from, int to, bool reads) const {
     return route;
   }
   if (from == to || peers(from, to)) return over_pcie(gpu(from), gpu(to));
-  // Without peer access a driver stages the copy in host memory. It is assumed to be that of the
-  // source's socket.
+  return staged(from, to);
+}
+
+Route Topology::staged(int from, int to) const {
   Route route = device_to_host(from, socket_of(from));
   const Route rest = host_to_device(socket_of(from), to);
   if (route.empty() || rest.empty()) return {};

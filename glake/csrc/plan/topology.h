@@ -80,6 +80,9 @@ class Topology {
   // `reads`: the target's copy engine reads; else the source's writes. To read takes more of an
   // NVLink.
   Route device_to_device(int from, int to, bool reads = false) const;
+  // A copy between GPUs that the driver stages in host memory, because they have no access to each
+  // other. It is assumed to be memory of the source's socket.
+  Route staged(int from, int to) const;
   Route host_to_host(int node) const;
   bool linked(int a, int b) const;  // by NVLink, directly or through the switch
   // Whether peer access is possible. Over PCIe it is under one socket, until refuse_peers() says

@@ -532,6 +532,7 @@ std::string Engine::stats() {
   };
   number("plain_copies", plain_.count());
   number("plain_bytes", plain_.bytes());
+  out.text("without_access", devices_.refusals());
   runner_.describe(&out);
   number("waiting", order_.waiting());
   number("enqueued", enqueued_.under_way());

@@ -28,6 +28,7 @@ class Machine:
         self._contexts: dict[int, _Pointer] = {}
         self._streams: dict[tuple[int, str], int] = {}
         self._events: dict[tuple[int, str], int] = {}
+        self._reached: set[tuple[int, int]] = set()
         self._buffers: dict[tuple[int, str], int] = {}
 
     def call(self, name: str, *arguments: object) -> None:
@@ -77,11 +78,22 @@ class Machine:
         length, at = ctypes.c_size_t(size), _Pointer(stream)
         if to >= 0 and of >= 0:
             for peer in (to, of, gpu):
+                self._reach(peer, gpu)
                 self.on(peer)
             into, outof = self._contexts[to], self._contexts[of]
             self.call("cuMemcpyPeerAsync", ends[0], into, ends[1], outof, length, at)
         else:
             self.call("cuMemcpyAsync", *ends, length, at)
+
+    def _reach(self, memory_of: int, gpu: int) -> None:
+        """Gives `gpu` access to the other GPU's memory, so that copies are not staged."""
+        if memory_of == gpu or (memory_of, gpu) in self._reached:
+            return
+        self._reached.add((memory_of, gpu))
+        possible = ctypes.c_int()
+        self.call("cuDeviceCanAccessPeer", ctypes.byref(possible), gpu, memory_of)
+        if possible.value:
+            _C.enable_peer_access(memory_of, gpu)
 
     def synchronize(self, event: int) -> None:
         """Waits for an event, which moves virtual time."""

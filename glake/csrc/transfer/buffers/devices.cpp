@@ -60,11 +60,40 @@ bool Devices::reach(int gpu, int from) {
   if (!driver_.can_access_peer(from, gpu, &reaches).ok()) return false;
   if (reaches) {
     allocator_.enable_peer(gpu, from);
-    driver_.enable_peer(from, gpu);
+    const Status s = driver_.enable_peer(from, gpu);
+    if (!s.ok()) refuse(gpu, from, driver_.describe(s));
   }
   std::lock_guard<std::mutex> guard(mutex_);
   reached_[{from, gpu}] = reaches;
   return reaches;
+}
+
+void Devices::try_reach(int gpu, int from) {
+  if (gpu == from) return;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    if (reached_.count({from, gpu}) + refused_.count({from, gpu}) != 0) return;
+  }
+  try {
+    reach(gpu, from);
+  } catch (const Error& error) {
+    refuse(gpu, from, error.what());
+  }
+}
+
+void Devices::refuse(int gpu, int from, const std::string& why) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  refused_[{from, gpu}] = why;
+}
+
+std::string Devices::refusals() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  std::string text;
+  for (const auto& [pair, why] : refused_) {
+    text += (text.empty() ? "" : "; ") + device_text(pair.first) + " to memory of " +
+            device_text(pair.second) + ": " + why;
+  }
+  return text;
 }
 
 bool Devices::reach(const Hop& hop) {

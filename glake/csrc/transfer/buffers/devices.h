@@ -34,6 +34,10 @@ class Devices {
   // Gives GPU `from` access to all memory of `gpu`. False if the machine does not allow this. Then
   // copies between the two go over the host.
   bool reach(int gpu, int from);
+  // The same for a copy that the driver makes without access too, staged in host memory. What
+  // refuses access is asked once, and is in refusals().
+  void try_reach(int gpu, int from);
+  std::string refusals();
   // Gives the GPU whose copy engine makes the copy access to the other GPU's memory.
   bool reach(const Hop& hop);
   // Opens what a path needs, at its first use: contexts, and access for each GPU that makes a copy
@@ -47,6 +51,8 @@ class Devices {
   void close();
 
  private:
+  void refuse(int gpu, int from, const std::string& why);
+
   Driver& driver_;
   Allocator& allocator_;
   const int count_;
@@ -56,6 +62,7 @@ class Devices {
   std::mutex mutex_;                                      // guards what follows
   std::set<std::pair<std::string, bool>> prepared_;       // names of paths, and whether it reads
   std::map<std::pair<int, int>, bool> reached_;
+  std::map<std::pair<int, int>, std::string> refused_;  // by the GPU that asks, and the other
 };
 
 }  // namespace glake::transfer

@@ -43,6 +43,9 @@ StreamHandle PlainCopies::stream_for(const Request& request) {
   for (int gpu : {request.src.gpu, request.dst.gpu}) {
     if (gpu >= 0) devices_.open(gpu);
   }
+  if (!request.src.host() && !request.dst.host()) {
+    for (int gpu : {request.src.gpu, request.dst.gpu}) devices_.try_reach(gpu, device);
+  }
   return stream;
 }
 

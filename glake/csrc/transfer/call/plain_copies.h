@@ -21,7 +21,8 @@ class PlainCopies {
 
   // Whether the GPU of the request's stream reaches both ends. That GPU makes the copy.
   bool possible(const Request& request);
-  // The stream of the copy. Its contexts are open from now on.
+  // The stream of the copy. Its contexts are open from now on. Its GPU has access to both ends,
+  // where the machine allows it: without access a driver stages a copy in host memory.
   StreamHandle stream_for(const Request& request);
   // Throws Error. What the driver took of the copy before it refused the rest is then done.
   void submit(const Request& request, StreamHandle stream);
