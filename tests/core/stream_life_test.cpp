@@ -1,8 +1,11 @@
 // Streams that begin and end: each thread's own default stream, destroyed streams, and a destroyed
 // stream's handle that a new stream gets.
 #include <atomic>
+#include <chrono>
 #include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "harness.h"
 
@@ -251,6 +254,63 @@ TEST(streams_that_end_idle_leave_their_memory_to_the_next) {
   CHECK(test::stat("reserved_bytes.all.current") == 4 * kMiB);
 }
 
+// Programs make a stream for each piece of work, and more streams than there are ids. `told`: of
+// two pieces, the streams of so many are told of when they end. Else the next stream with the
+// handle shows it.
+void run_pieces(const char* limit, int pieces, int told) {
+  Fixture f("a stream for each piece of work", {{"phantom", "1"}, {"reuse_handles", "1"}}, limit);
+  for (int i = 0; i < pieces; ++i) {
+    CUstream s = nullptr;
+    CU(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    if (i % 2 >= told) OK(glake_stream_may_end(0, s));
+    OK(glake_free(get(3 * kMiB, s)));
+    OK(glake_free(get(1000, s)));
+    if (i % 2 < told) {
+      test::end_stream(s);
+    } else {
+      CU(cuStreamDestroy(s));
+    }
+  }
+  const int64_t known = test::stat("glake.streams");
+  CHECK_TEXT(known < 8192, std::to_string(known));
+}
+
+TEST(a_stream_for_each_piece_of_work) {
+  for (const int told : {0, 1}) run_pieces("64MiB", 10'000 / test::kSlowdown, told);
+  run_pieces("1GiB", 70'000 / test::kSlowdown, 2);
+}
+
+// Nothing synchronises the device here until ids run out.
+TEST(streams_that_use_no_memory) {
+  Fixture f("streams that use no memory", {{"phantom", "1"}, {"reuse_handles", "1"}}, "64MiB");
+  OK(glake_free(get(1000, nullptr)));
+  const int64_t syncs = simcuda_calls("cuCtxSynchronize");
+  for (int i = 0; i < 140'000; ++i) {
+    CUstream s = nullptr;
+    CU(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    OK(glake_stream_may_end(0, s));
+    CU(cuStreamDestroy(s));
+  }
+  const int64_t more = simcuda_calls("cuCtxSynchronize") - syncs;
+  CHECK_TEXT(more >= 1 && more < 10, std::to_string(more));
+}
+
+// A block that the earlier stream of the handle made and the later one uses keeps the id.
+TEST(blocks_keep_ids_of_ended_streams) {
+  Fixture f("blocks keep ids", {{"phantom", "1"}, {"reuse_handles", "1"}}, "64MiB");
+  std::vector<void*> kept;
+  for (int i = 0; i < 2000; ++i) {
+    CUstream s = nullptr;
+    CU(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    OK(glake_stream_may_end(0, s));
+    kept.push_back(get(1000, s));
+    CU(cuStreamDestroy(s));
+    if (i % 500 == 499) OK(glake_empty_cache(0));
+  }
+  CHECK(test::stat("glake.streams") >= 2000);
+  for (void* ptr : kept) OK(glake_free(ptr));
+}
+
 TEST(default_streams_never_end) {
   Fixture f("default streams", {{"phantom", "1"}}, "16MiB");
   for (void* stream : {static_cast<void*>(nullptr), kPerThread}) {
@@ -335,6 +395,45 @@ TEST(the_end_of_a_capture_is_told_to_all_devices) {
   CHECK(all != nullptr);
   OK(glake_free(all));
   CU(cuStreamDestroy(s));
+}
+
+// A stream of GPU 1 reads memory of GPU 0. Nobody gets the memory before that is done.
+TEST(a_stream_of_another_gpu) {
+  constexpr size_t kBytes = 14 * kMiB;
+  Fixture f("a stream of another GPU", {{"memory", "64MiB"}, {"driver_lock", "0"}}, "16MiB", "2");
+  void* block = get(kBytes, nullptr);
+  CUstream there = nullptr;
+  auto* words = static_cast<uint32_t*>(glake_host_malloc(kBytes));
+  auto* flag = static_cast<uint32_t*>(glake_host_malloc(4));
+  *flag = 0;
+  CU(cuMemsetD32(reinterpret_cast<CUdeviceptr>(block), 5, kBytes / 4));
+  {
+    test::CurrentContext context(1);
+    CU(cuStreamCreate(&there, CU_STREAM_NON_BLOCKING));
+    OK(glake_enable_peer_access(0, 1));
+    CU(cuStreamWaitValue32(there, reinterpret_cast<CUdeviceptr>(flag), 1,
+                           CU_STREAM_WAIT_VALUE_GEQ));
+    CU(cuMemcpyDtoHAsync(words, reinterpret_cast<CUdeviceptr>(block), kBytes, there));
+  }
+  OK(glake_record_stream(block, there));
+  OK(glake_free(block));
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    __atomic_store_n(flag, 1, __ATOMIC_RELEASE);
+  });
+  void* other = get(kBytes, nullptr);
+  CHECK(__atomic_load_n(flag, __ATOMIC_ACQUIRE) == 1);
+  CU(cuMemsetD32(reinterpret_cast<CUdeviceptr>(other), 9, kBytes / 4));
+  later.join();
+  {
+    test::CurrentContext context(1);
+    CU(cuStreamSynchronize(there));
+    CHECK(words[0] == 5 && words[kBytes / 4 - 1] == 5);
+    test::end_stream(there);
+  }
+  OK(glake_free(other));
+  OK(glake_host_free(words));
+  OK(glake_host_free(flag));
 }
 
 TEST(reused_handles_of_streams_that_were_forgotten) { reused_handles(true); }

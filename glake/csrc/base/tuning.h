@@ -118,6 +118,12 @@ struct Tuning {
   static constexpr int kLockSpins = 1000;
   static constexpr int kContended = 4096;
 
+  // How many more streams must have ended before all blocks are looked at for ids that can be used
+  // again, and how many of the 65,536 ids are left when the device is synchronised for that.
+  // Guesses.
+  static constexpr size_t kEndedStreams = 256;
+  static constexpr size_t kIdsLeft = 1024;
+
   // Debug modes: the most bytes of freed blocks that are kept from reuse, and the size and number
   // of the pinned slabs into which checked bytes are read back. Guesses.
   static constexpr Bytes kDebugKept = 64 * kMiB;

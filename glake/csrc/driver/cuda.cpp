@@ -167,6 +167,18 @@ Status Driver::synchronize(int device) {
   return scope.status().ok() ? status(table_->cuCtxSynchronize()) : scope.status();
 }
 
+Status Driver::synchronize_context(void* context) {
+  CUresult r = table_->cuCtxPushCurrent(static_cast<CUcontext>(context));
+  if (r == CUDA_SUCCESS) {
+    r = table_->cuCtxSynchronize();
+    CUcontext popped = nullptr;
+    table_->cuCtxPopCurrent(&popped);
+  }
+  // The end of a context ends all its work.
+  const bool ended = r == CUDA_ERROR_INVALID_CONTEXT || r == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  return status(ended ? CUDA_SUCCESS : r);
+}
+
 Status Driver::uuid(int device, DeviceUuid* uuid) {
   uuid->fill(0);
   if (table_->cuDeviceGetUuid == nullptr) return {};

@@ -148,6 +148,7 @@ class Driver {
   Status vmm_supported(int device, bool* yes);
   Status can_access_peer(int device, int peer, bool* yes);
   Status synchronize(int device);
+  Status synchronize_context(void* context);  // ok, too, if the context has ended
   // The uuid is all zero where the driver has no call for it.
   Status uuid(int device, DeviceUuid* uuid);
   // Asks the driver with which traits the device's physical memory can be created. If the driver
@@ -205,6 +206,8 @@ class Driver {
   Status is_capturing(int device, StreamHandle stream, bool* yes);
   // A number that no other stream of the process ever has; 0 if the driver has no such call.
   Status stream_number(int device, StreamHandle stream, uint64_t* number);
+  // The stream's context, if it is another one than the device's primary one; else null.
+  void* other_context(int device, StreamHandle stream);
 
   // Glake's own streams, and copies (copies.cpp). A DeviceScope must be open for the calls that are
   // given no device. If the driver lacks a function, the status says not_supported().

@@ -77,6 +77,17 @@ Status Driver::is_capturing(int device, StreamHandle stream, bool* yes) {
   return status(r);
 }
 
+void* Driver::other_context(int device, StreamHandle stream) {
+  // Default streams are those of the context that is current.
+  if (stream == 0 || is_thread_stream(stream) || table_->cuStreamGetCtx == nullptr) return nullptr;
+  DeviceScope scope(*this, device);
+  CUcontext context = nullptr;
+  if (!scope.status().ok() || table_->cuStreamGetCtx(stream_of(stream), &context) != CUDA_SUCCESS) {
+    return nullptr;
+  }
+  return context == context_of(device) ? nullptr : context;
+}
+
 Status Driver::stream_number(int device, StreamHandle stream, uint64_t* number) {
   *number = 0;
   if (table_->cuStreamGetId == nullptr) return {};

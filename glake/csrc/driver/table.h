@@ -58,6 +58,7 @@
   X(cuEventElapsedTime, "cuEventElapsedTime", 2000, false)                               \
   X(cuStreamWaitEvent, "cuStreamWaitEvent", 3020, true)                                  \
   X(cuStreamGetId, "cuStreamGetId", 12000, false)                                        \
+  X(cuStreamGetCtx, "cuStreamGetCtx", 9020, false)                                       \
   X(cuStreamIsCapturing, "cuStreamIsCapturing", 10000, true)                             \
   X(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", 10010, true) \
   X(cuStreamCreate, "cuStreamCreate", 2000, false)                                       \

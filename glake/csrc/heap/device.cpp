@@ -32,6 +32,7 @@ Request Device::request(Bytes bytes, StreamHandle stream) {
     // Threads may keep blocks for a handle that now names another stream.
     replaced_seen_ = clock.replaced();
     Frees(heaps.own()).drain_caches(true);
+    if (clock.ended().many()) clock.reuse(named_streams());
   }
   ++heaps.own().tick;
   return {round_up(bytes, kAlignment), bytes, id};
@@ -71,15 +72,32 @@ Status Device::synchronize(HotGuard& guard) {
 // A wait would break a capture, so the driver is not asked for one then.
 Status Device::wait_for_device(HotGuard& guard) {
   if (clock.any_capturing()) return Status::capturing();
-  clock.begin_sync();
+  const std::vector<void*> elsewhere = clock.begin_sync();
   guard.unlock();
   Status s = driver.synchronize(number);
+  for (void* context : elsewhere) {
+    if (s.ok()) s = driver.synchronize_context(context);
+  }
   guard.lock();
   if (s.ok()) {
     ++stats.device_syncs;
     clock.end_sync();
+    if (clock.ended().many()) clock.reuse(named_streams());
   }
   return s;
+}
+
+std::vector<bool> Device::named_streams() const {
+  std::vector<bool> named(clock.count());
+  const auto note = [&](const Block& b) {
+    named[b.stream_id] = true;
+    for (StreamId id : b.recorded) named[id] = true;
+  };
+  blocks.for_each(note);
+  contiguous.for_each([&](const Allocation& c) {
+    if (c.live) note(*c.block);
+  });
+  return named;
 }
 
 // Waits for all the device's work, because the work of a destroyed stream cannot be marked. While a

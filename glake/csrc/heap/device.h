@@ -93,6 +93,7 @@ struct Device {
 
  private:
   Status wait_for_device(HotGuard& guard);
+  std::vector<bool> named_streams() const;
 
   uint64_t replaced_seen_ = 0;  // what clock.replaced() was when it was last looked at
 };

@@ -154,6 +154,7 @@ Block* DeviceAllocator::find(Bytes bytes, StreamHandle stream, ThreadCache& cach
   const StreamLives::Named named(device_.driver.streams(), stream);
   Heap& own = device_.heaps.own();
   Bytes size = round_up(bytes + guards, kAlignment);
+  save_stream_ids();
   uint64_t entry = 0;
   {
     HotGuard hot(device_.hot);
@@ -229,7 +230,16 @@ void DeviceAllocator::forget_stream(StreamHandle handle) {
   device_.clock.forget(handle);
 }
 
+// Programs that make a stream for each piece of work may never synchronise the device.
+void DeviceAllocator::save_stream_ids() {
+  if (!device_.clock.ended().should_synchronise()) return;
+  MappingTurn turn(device_);
+  HotGuard hot(device_.hot);
+  device_.synchronize(hot);  // a capture may forbid this
+}
+
 void DeviceAllocator::stream_may_end(StreamHandle handle) {
+  save_stream_ids();
   const StreamLives::Named named(device_.driver.streams(), handle);
   HotGuard hot(device_.hot);
   device_.clock.turn(device_.clock.id_of(handle));

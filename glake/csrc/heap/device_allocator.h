@@ -88,6 +88,7 @@ class DeviceAllocator {
   void set_debug(std::unique_ptr<DebugHooks> debug) { device_.debug = std::move(debug); }
 
  private:
+  void save_stream_ids();
   Block* find(Bytes bytes, StreamHandle stream, ThreadCache& cache, Bytes guards);
 
   Device device_;

@@ -92,11 +92,11 @@ class ReuseRule {
     note_use();
   }
   // Notes that graphs may have been replayed until now.
-  void note_use() { used_until_ = clock_.syncs_begun(); }
+  void note_use() { used_until_ = clock_.syncs().begun; }
   // Ends the captured state once the last user has left and the device has been synchronised since,
   // because no graph uses the memory any more. True if this call has ended it.
   bool thaw(bool used) {
-    if (!captured_ || used || clock_.synced() <= used_until_) return false;
+    if (!captured_ || used || clock_.syncs().ended <= used_until_) return false;
     captured_ = false;
     return true;
   }

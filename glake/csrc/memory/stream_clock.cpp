@@ -11,6 +11,14 @@ constexpr StreamHandle kNoStream = ~StreamHandle{0};
 
 }  // namespace
 
+void StreamClock::Stream::begin(StreamHandle stream, void* context) {
+  handle = stream;
+  elsewhere = context;
+  polled = number = 0;
+  gone = capturing = false;
+  waited.clear();
+}
+
 uint64_t StreamClock::Stream::waited_for(StreamId source) const {
   for (const Ticket& each : waited) {
     if (each.stream == source) return each.epoch;
@@ -38,12 +46,18 @@ StreamId StreamClock::id_of(StreamHandle handle) {
   auto found = ids_.find(handle);
   if (found != ids_.end()) return found->second;
   auto id = static_cast<StreamId>(streams_.size());
-  if (id == kMaxStreams) {
+  if (ended_.can_take()) {
+    id = ended_.take();
+  } else if (id == kMaxStreams) {
     throw Error(GLAKE_INVALID_ARGUMENT,
-                "more than 65536 streams on " + device_text(device_) + "; reuse streams");
+                "more than 65536 streams on " + device_text(device_) +
+                    ", and no synchronisation of the device can be made that would show which of "
+                    "them have ended; reuse streams, or end the capture");
+  } else {
+    streams_.emplace_back();
+    ended_.made(id);
   }
-  streams_.emplace_back();
-  streams_.back().handle = handle;
+  streams_[id].begin(handle, driver_.other_context(device_, handle));
   ids_.emplace(handle, id);
   if (id != 0) same_stream(id);
   return id;
@@ -82,32 +96,40 @@ bool StreamClock::same_stream(StreamId id) {
   s.told(status);
   if (!status.ok()) return false;
   if (s.number != 0 && s.number != number) {
-    replace(id);
+    id_of(end(id, End::kUnmarked));  // the new stream gets its own id
     return false;
   }
   s.number = number;
   return true;
 }
 
-// The handle names another stream from now on. The new stream gets its own id.
-StreamId StreamClock::replace(StreamId id) {
-  StreamHandle handle = streams_[id].handle;
+StreamHandle StreamClock::end(StreamId id, End how) {
+  Stream& s = streams_[id];
+  const StreamHandle handle = s.handle;
+  if (how != End::kPerhaps) ended_.add({id, syncs_.begun, how == End::kMarked ? s.open - 1 : 0});
   ids_.erase(handle);
-  streams_[id].handle = kNoStream;
-  streams_[id].gone = true;
-  ++replaced_;
-  return id_of(handle);
+  if (!is_thread_stream(handle)) ++replaced_;  // a thread that ends names it no more
+  s.handle = kNoStream;
+  s.gone = true;
+  return handle;
 }
 
 void StreamClock::forget(StreamHandle handle) {
   auto found = ids_.find(handle);
   if (found == ids_.end()) return;
-  if (!is_thread_stream(handle)) {  // a thread that ends records nothing more
-    if (streams_[found->second].frees != 0) close_epoch(found->second);
-    ++replaced_;
-  }
-  streams_[found->second].gone = true;
-  ids_.erase(found);
+  // A thread that ends records nothing more.
+  const bool marked = !is_thread_stream(handle) && close_epoch(found->second);
+  found = ids_.find(handle);  // the handle has another id if it named a new stream already
+  if (found != ids_.end()) end(found->second, marked ? End::kMarked : End::kUnmarked);
+}
+
+void StreamClock::reuse(const std::vector<bool>& named) {
+  poll();
+  ended_.release([&](const EndedStreams::Ended& e) {
+    const Stream& s = streams_[e.id];
+    const bool complete = e.syncs < syncs_.ended || (e.epoch != 0 && e.epoch <= s.completed);
+    return complete && s.frees == 0 && !named[e.id];
+  });
 }
 
 Ticket StreamClock::stamp(StreamId id) {
@@ -129,7 +151,7 @@ bool StreamClock::ordered(StreamId waiter, const Tickets& tickets) const {
 }
 
 bool StreamClock::complete(const Tickets& tickets) const {
-  if (synced_ < unticketed_) return false;
+  if (syncs_.ended < unticketed_) return false;
   for (Ticket t : tickets) {
     if (t.epoch > streams_[t.stream].completed) return false;
   }
@@ -141,20 +163,15 @@ StreamId StreamClock::turn(StreamId id) {
   ++turns_;
   polls_ = 0;
   // This is done even if there is only one stream. A stream that is gone counts as not captured.
-  if (streams_[id].gone) {
-    id = revive(id, handle);
+  bool yes = false;
+  if (streams_[id].gone && driver_.is_capturing(device_, handle, &yes).ok()) {
+    // There is new work on it, so the handle names another stream, or a refusal was no proof.
+    id = id_of(same_stream(id) ? end(id, End::kPerhaps) : handle);
   } else if (driver_.streams().ending(handle)) {
     id = renew(id);
   }
   last_ = id;
   return id;
-}
-
-// Called for new work on a stream that was gone. Its handle may name a new stream by now.
-StreamId StreamClock::revive(StreamId id, StreamHandle handle) {
-  if (streams_[id].handle != handle) return id_of(handle);  // replaced just now
-  bool yes = false;
-  return driver_.is_capturing(device_, handle, &yes).ok() ? replace(id) : id;
 }
 
 // A caller names a stream that may end. The driver can be asked about the stream only now, so
@@ -195,21 +212,22 @@ void StreamClock::ask_idle(StreamId waiter) {
 
 // The driver says at once that a stream is idle. If an event is recorded on an idle stream, the
 // driver says only some time later that the event has happened.
-void StreamClock::close_epoch(StreamId id) {
-  if (!usable(id) || !same_stream(id)) return;
+bool StreamClock::close_epoch(StreamId id) {
+  if (!usable(id) || !same_stream(id)) return false;
   bool idle = false;
   if (may_query(id) && driver_.stream_idle(device_, streams_[id].handle, &idle).ok() && idle) {
     streams_[id].frees = 0;
     completed_up_to(id, streams_[id].open++);
-  } else {
-    record(id);
+    return true;
   }
+  return record(id);
 }
 
 bool StreamClock::mark(StreamId id) { return usable(id) && same_stream(id) && record(id); }
 
 bool StreamClock::record(StreamId id) {
   Stream& s = streams_[id];
+  if (s.elsewhere != nullptr) return false;  // an event and its stream must be of one context
   EventId event = 0;
   if (!spare_events_.empty()) {
     event = spare_events_.back();
@@ -266,7 +284,9 @@ bool StreamClock::wait(StreamId waiter, const Tickets& tickets) {
 }
 
 bool StreamClock::can_wait(StreamId waiter, Ticket t) {
-  const bool marked = streams_[t.stream].marks.covering(t.epoch) != nullptr || usable(t.stream);
+  const Stream& s = streams_[t.stream];
+  const bool marked =
+      s.marks.covering(t.epoch) != nullptr || (s.elsewhere == nullptr && usable(t.stream));
   return marked && usable(waiter);
 }
 
@@ -301,16 +321,22 @@ bool StreamClock::any_capturing() {
   return false;
 }
 
-void StreamClock::begin_sync() {
-  ++syncs_begun_;
+std::vector<void*> StreamClock::begin_sync() {
+  ++syncs_.begun;
+  std::vector<void*> contexts;
   for (Stream& s : streams_) {
+    const bool work = s.frees != 0 || s.completed + 1 < s.open;
+    const bool noted = std::find(contexts.begin(), contexts.end(), s.elsewhere) != contexts.end();
+    if (s.elsewhere != nullptr && work && !noted) contexts.push_back(s.elsewhere);
     s.syncing = s.open++;
     s.frees = 0;
   }
+  return contexts;
 }
 
 void StreamClock::end_sync() {
-  synced_ = syncs_begun_;
+  syncs_.ended = syncs_.begun;
+  ended_.synchronised();
   for (StreamId id = 0; id < streams_.size(); ++id) completed_up_to(id, streams_[id].syncing);
 }
 

@@ -9,6 +9,7 @@
 
 #include "driver/driver.h"
 #include "memory/completion.h"
+#include "memory/ended_streams.h"
 #include "memory/stream_marks.h"
 #include "memory/tickets.h"
 
@@ -72,15 +73,21 @@ class StreamClock : public Completion {
   // True if any known stream is being captured.
   bool any_capturing();
   // Called before and after a device synchronisation. What was stamped before begin_sync() is
-  // complete at end_sync().
-  void begin_sync();
+  // complete at end_sync(). The contexts that it returns must be synchronised as well: streams of
+  // other GPUs use this device's memory, too.
+  std::vector<void*> begin_sync();
   void end_sync();
   // Work that no ticket names may use any memory. So nothing is complete until a device
   // synchronisation that begins later has ended.
-  void note_unticketed() { unticketed_ = syncs_begun_ + 1; }
+  void note_unticketed() { unticketed_ = syncs_.begun + 1; }
   // How many synchronisations have begun, and the number of the last one that has ended.
-  uint64_t syncs_begun() const { return syncs_begun_; }
-  uint64_t synced() const { return synced_; }
+  struct Syncs {
+    uint64_t begun = 0, ended = 0;
+  };
+  const Syncs& syncs() const { return syncs_; }
+  const EndedStreams& ended() const { return ended_; }
+  // Gives ids of ended streams to later streams, except for those that blocks name.
+  void reuse(const std::vector<bool>& named);
   // How often a handle was found to name another stream than before.
   uint64_t replaced() const { return replaced_; }
 
@@ -91,6 +98,8 @@ class StreamClock : public Completion {
 
  private:
   struct Stream {
+    // The record is for this stream from now on. Epochs go on where an earlier stream's ended.
+    void begin(StreamHandle stream, void* context);
     // Takes note of the driver's answer to a call about the stream.
     void told(Status s) { gone |= s.stream_gone(); }
     // The source's last epoch that is ordered before this stream's next work. 0: there is none.
@@ -98,15 +107,16 @@ class StreamClock : public Completion {
     void note_wait(StreamId source, uint64_t epoch, const std::vector<Stream>& streams);
 
     StreamHandle handle = 0;
-    uint64_t open = 1;       // the epoch that frees are stamped with now
-    uint64_t completed = 0;  // every epoch up to this one is complete
-    uint64_t syncing = 0;    // the epoch that will be complete at end_sync()
-    uint64_t polled = 0;     // the turn in which ask() last asked about it
-    uint64_t frees = 0;      // in the open epoch
-    uint64_t number = 0;     // the driver's number of the stream; 0: not known
-    bool gone = false;       // destroyed, so no mark will ever be recorded there
-    bool capturing = false;  // the last answer
-    StreamMarks marks;       // of closed epochs that are not known to be complete
+    uint64_t open = 1;          // the epoch that frees are stamped with now
+    uint64_t completed = 0;     // every epoch up to this one is complete
+    uint64_t syncing = 0;       // the epoch that will be complete at end_sync()
+    uint64_t polled = 0;        // the turn in which ask() last asked about it
+    uint64_t frees = 0;         // in the open epoch
+    uint64_t number = 0;        // the driver's number of the stream; 0: not known
+    void* elsewhere = nullptr;  // its context, if that is not this device's primary one
+    bool gone = false;          // destroyed, so no mark will ever be recorded there
+    bool capturing = false;     // the last answer
+    StreamMarks marks;          // of closed epochs that are not known to be complete
     // One for each stream that it has waited for and whose work may be under way, which are few. A
     // table of all streams by all streams would be gigabytes in programs that make a stream for
     // each piece of work.
@@ -119,11 +129,14 @@ class StreamClock : public Completion {
   // False if nothing may be recorded or waited for on the stream: it is captured, gone, or foreign.
   bool usable(StreamId id);
   bool same_stream(StreamId id);
-  StreamId replace(StreamId id);
-  StreamId revive(StreamId id, StreamHandle handle);
+  // The id names no stream from now on. Returns its handle. kMarked: all work of the stream lies in
+  // closed epochs. kPerhaps: the driver refused a call as if the stream had ended.
+  enum class End { kMarked, kUnmarked, kPerhaps };
+  StreamHandle end(StreamId id, End how);
   StreamId renew(StreamId id);
   bool may_query(StreamId id);
-  void close_epoch(StreamId id);
+  // False if the driver refuses.
+  bool close_epoch(StreamId id);
   bool mark(StreamId id);
   bool record(StreamId id);
   void completed_up_to(StreamId id, uint64_t epoch);
@@ -138,7 +151,8 @@ class StreamClock : public Completion {
   std::vector<EventId> spare_events_;
   uint64_t waits_ = 0;
   uint64_t marks_ = 0;
-  uint64_t syncs_begun_ = 0, synced_ = 0;
+  Syncs syncs_;
+  EndedStreams ended_;
   uint64_t unticketed_ = 0;  // the synchronisation that ends the work that no ticket names
   uint64_t replaced_ = 0;
 };

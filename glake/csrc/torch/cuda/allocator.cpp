@@ -98,6 +98,12 @@ c10::DeleterFnPtr CudaAllocator::raw_deleter() const { return &deleter; }
 void CudaAllocator::recordStream(const DataPtr& ptr, CUDAStream stream) {
   // Memory of another allocator (imported, pluggable) is left alone, as in torch.
   if (ptr.get() == nullptr || ptr.get_deleter() != &deleter) return;
+  // The default streams of all GPUs have one handle. Another GPU's work on the memory is complete
+  // when that GPU has been synchronised, so any of its streams stands for its default one.
+  const bool elsewhere = stream.device_index() != ptr.device().index();
+  if (elsewhere && stream == c10::cuda::getDefaultCUDAStream(stream.device_index())) {
+    stream = c10::cuda::getStreamFromPool(false, stream.device_index());
+  }
   blocks_.record_stream(ptr.get_context(), handle_of(stream));
 }
 
