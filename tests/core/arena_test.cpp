@@ -4,10 +4,27 @@
 #include "memory/arena.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <new>
 
 #include "harness.h"
 
 using namespace glake;
+
+namespace {
+
+bool no_memory = false;  // slabs of spans get none
+
+}  // namespace
+
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  const auto unit = static_cast<std::size_t>(alignment);
+  void* memory = no_memory ? nullptr : std::aligned_alloc(unit, round_up(bytes, unit));
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 
 namespace {
 
@@ -300,6 +317,43 @@ TEST(pending_neighbours_stay_apart) {
     arena.give(taken, Tickets({9, 2}), &known);
     CHECK(arena.first_span()->size == 2 * kGranule && arena.check().empty());
   }
+}
+
+// Takes and claims that find no host memory for spans change nothing. Frees need none.
+TEST(no_host_memory) {
+  SpanPool pool;
+  Arena arena(0, 0, 4 * kGranule, pool);
+  int refused = 0;
+  const auto attempt = [&](auto&& change) -> Span* {
+    no_memory = true;
+    try {
+      Span* made = change();
+      no_memory = false;
+      return made;
+    } catch (const std::bad_alloc&) {
+      no_memory = false;
+    }
+    ++refused;
+    CHECK_TEXT(arena.check().empty(), arena.check());
+    return change();
+  };
+  // Each span in the middle makes two more.
+  Span* middle = attempt([&] { return arena.claim(arena.first_absent(), kGranule, kGranule); });
+  arena.give(middle, Tickets{});
+  std::vector<Span*> taken;
+  for (int i = 0; i < 1000; ++i) {
+    const Bytes most = arena.largest()->extent;
+    taken.push_back(attempt([&] {
+      CHECK(arena.largest() != nullptr && arena.largest()->extent == most);
+      return arena.take(arena.largest(), arena.largest()->begin + kAlignment, kAlignment);
+    }));
+  }
+  CHECK(refused >= 1000 / static_cast<int>(Tuning::kSlabRecords));
+  no_memory = true;
+  for (Span* s : taken) arena.give(s, Tickets{});
+  no_memory = false;
+  CHECK_TEXT(arena.check().empty(), arena.check());
+  CHECK(arena.largest()->extent == kGranule && arena.free_bytes() == kGranule);
 }
 
 TEST(random_programs) {

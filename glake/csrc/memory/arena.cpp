@@ -68,6 +68,7 @@ Span* Arena::absorb(Span* left, Span* right) {
 }
 
 Span* Arena::take(Span* head, Address begin, Bytes size) {
+  pool_.reserve(2);  // for the splits below; nothing has changed yet
   Span* tail = head->mate;
   Address end = begin + size;
   unindex(head);
@@ -183,6 +184,7 @@ void Arena::unlink_absent(Span* s) {
 }
 
 Span* Arena::claim(Span* absent, Address begin, Bytes size) {
+  pool_.reserve(2);
   unlink_absent(absent);
   Span* mine = absent;
   if (mine->begin < begin) {

@@ -32,7 +32,8 @@ class Arena {
   Span* next_smaller(const Span* head) const { return extents_.below(head); }
   uint64_t extents_walked() const { return extents_.steps(); }
 
-  // Makes [begin, begin + size) of the extent at `head` one busy span.
+  // Makes [begin, begin + size) of the extent at `head` one busy span. Without host
+  // memory for spans it throws std::bad_alloc, and changes nothing.
   Span* take(Span* head, Address begin, Bytes size);
   // Frees a busy span and merges it with its neighbours. If `completion` is given, two spans are
   // merged only if their tickets are equal or the work of both is complete. Otherwise the later
@@ -42,7 +43,7 @@ class Arena {
 
   // Absent ranges are where granules can be put. claim() makes a part of an absent range busy while
   // the driver works. After that give() frees it, now with granules behind it, or disclaim() makes
-  // it absent again.
+  // it absent again. claim() may throw like take().
   Span* first_span() const { return first_; }
   Span* first_absent() const { return absent_; }
   Span* next_absent(const Span* s) const { return s->right; }

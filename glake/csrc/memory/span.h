@@ -1,6 +1,7 @@
 // A stretch of an arena in one state, and the pool of its records.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "base/types.h"
@@ -35,21 +36,29 @@ struct alignas(32) Span {
 
 class SpanPool {
  public:
+  // Throws std::bad_alloc unless reserve() has made the record, and changes nothing then.
   Span* make() {
     if (idle_ == nullptr) return store_.make();
     Span* s = idle_;
     idle_ = s->next;
+    --idle_count_;
     *s = Span{};
     return s;
   }
   void recycle(Span* s) {
     s->next = idle_;
     idle_ = s;
+    ++idle_count_;
+  }
+  // The next `count` calls of make() will not throw. This one may throw std::bad_alloc.
+  void reserve(size_t count) {
+    while (idle_count_ < count) recycle(store_.make());
   }
 
  private:
   Slabs<Span> store_;
   Span* idle_ = nullptr;
+  size_t idle_count_ = 0;
 };
 
 }  // namespace glake
