@@ -31,9 +31,16 @@ test: build native
 	$(PY) -m pytest tests -m 'not gpu and not proof' -n 2 --dist loadfile $(SLOWEST)
 	@$(PY) tools/left.py
 
-# The tests that take longer, in short form: kills, refused calls, random programs.
+# The tests that take longer, in short form: kills, refused calls, random programs. There are more workers
+# than cores, as some files mostly wait for processes and slow clocks. The longest files come first. The
+# first two have two tests each, so that pytest-xdist gives their workers another file from the start: the
+# fifth and the sixth, which are short.
+PROOFS := $(addprefix tests/,transfer/test_relay_ranks.py transfer/test_relay_stops.py \
+  trainer/kills/test_kills.py sim/test_native_core.py soak/test_soak.py \
+  transfer/test_transfer_programs.py sim/test_native_transfer.py)
 proofs: build native
-	$(PY) -m pytest tests -m 'proof and not gpu' -n 2 --dist loadfile $(SLOWEST)
+	$(PY) -m pytest $(PROOFS) -m 'proof and not gpu' -n 4 --dist loadfile --no-loadscope-reorder \
+	  $(SLOWEST)
 
 # The C++ programs of the tests, in build/tests/lib.
 native: build

@@ -1,9 +1,21 @@
-"""Skips tests marked `full` unless TEST_FULL is 1. `make test` leaves them to `make test-all`."""
+"""Skips tests marked `full` unless TEST_FULL is 1: `make test` leaves them to `make test-all`.
+
+It keeps the names of files with tests marked `proof`, all of which `make proofs` must name.
+"""
 
 import os
 from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PROOF_FILES = pytest.StashKey[set[str]]()
+
+
+@pytest.fixture(scope="session")
+def proof_files(pytestconfig: pytest.Config) -> set[str]:
+    """The files, of those that this run collected, with tests marked `proof`."""
+    return pytestconfig.stash[PROOF_FILES]
 
 
 @pytest.fixture(scope="session")
@@ -13,7 +25,10 @@ def jit_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "jit"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)  # before -m leaves out proofs
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    proofs = {item.path for item in items if item.get_closest_marker("proof") is not None}
+    config.stash[PROOF_FILES] = {path.relative_to(ROOT).as_posix() for path in proofs}
     if os.environ.get("TEST_FULL") == "1":
         return
     for item in items:

@@ -90,7 +90,7 @@ def test_the_engines_are_measured() -> None:
 
 @pytest.mark.proof
 def test_killed_readers_do_no_harm() -> None:
-    done = run("programs/killed_readers.py", "20")
+    done = run("programs/killed_readers.py", "20", "8")  # on a busy machine 8 take longer
     assert done.returncode == 0, done.stdout + done.stderr
     assert int(done.stdout.split()[0]) >= 8, done.stdout
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -70,3 +71,12 @@ def test_torch_is_the_cpu_build(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_version_is_that_of_the_extra() -> None:
     wanted = cpu_torch.pinned(TOOLS.parent / "pyproject.toml")
     assert wanted and f'"torch=={wanted}"' in (TOOLS.parent / "pyproject.toml").read_text()
+
+
+def test_make_proofs_names_every_file_with_proofs(proof_files: set[str]) -> None:
+    """Alone this test sees the files that pytest was given. `make test` gives it all."""
+    text = (TOOLS.parent / "Makefile").read_text().replace("\\\n", "")
+    (listed,) = re.findall(r"^PROOFS := \$\(addprefix tests/,(.*)\)$", text, re.MULTILINE)
+    named = {f"tests/{name}" for name in listed.split()}
+    assert all((TOOLS.parent / name).is_file() for name in named)
+    assert proof_files <= named, "make proofs leaves these out; add them to PROOFS in the Makefile"

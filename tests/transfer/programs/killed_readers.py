@@ -1,5 +1,6 @@
-"""Kills processes while they read this node's memory, for so many seconds (argument), and prints
-how many were killed. Ends with an error unless the node still serves others after each round.
+"""Kills processes while they read this node's memory, for at least so many seconds, and until at
+least so many are killed (arguments). Prints how many were killed. Ends with an error unless the
+node still serves others after each round.
 
 NODE_BACKEND=nixl shows what the TCP engine is for: there UCX ends this process within some rounds.
 """
@@ -20,7 +21,7 @@ from nodes import SETTINGS, Other, pattern, settled  # noqa: E402
 from glake import transfer as t  # noqa: E402
 
 SIZE, AT_ONCE = 64 * MIB, 4
-end = time.monotonic() + float(sys.argv[1])
+end, least = time.monotonic() + float(sys.argv[1]), int(sys.argv[2])
 killed = 0
 
 
@@ -55,7 +56,7 @@ with t.Node(**SETTINGS | {"depth": 12}, listen="127.0.0.1:0") as served, t.Node(
     into = np.zeros(SIZE, "uint8")
     peer.read("large", into).wait(60)
     before = descriptors()
-    while time.monotonic() < end:
+    while time.monotonic() < end or killed < least:
         kill_readers(served)
         killed += AT_ONCE
         settled(served, peers=1)
