@@ -3,6 +3,7 @@
 It keeps the names of files with tests marked `proof`, all of which `make proofs` must name.
 """
 
+import gc
 import os
 from pathlib import Path
 
@@ -34,3 +35,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("full") is not None:
             item.add_marker(pytest.mark.skip(reason="full width: TEST_FULL=1 (make test-all)"))
+
+
+def pytest_collection_finish() -> None:
+    """Leaves what is there by now out of the tests' garbage collections. torch alone has so many
+    objects that each collection would take half a second."""
+    gc.collect()
+    gc.freeze()

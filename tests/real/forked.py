@@ -10,6 +10,7 @@ SystemExit), "exit N" or "signal N" for a process that ended by itself, or "time
 exception's, and log is what the process printed.
 """
 
+import gc
 import importlib.util
 import json
 import os
@@ -103,6 +104,8 @@ def run(case: Case, seconds: float, folder: Path) -> dict[str, str]:
 
 def main(seconds: float, files: list[Path]) -> None:
     assert not torch.cuda.is_initialized()
+    gc.collect()
+    gc.freeze()  # cases collect garbage, and torch's own objects would take half a second each time
     folder = Path(tempfile.mkdtemp())  # not removed at exit, where cases would remove it too
     for file in files:
         sys.path[0] = str(file.parent)
