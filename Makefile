@@ -47,8 +47,8 @@ proofs: build native
 	$(PY) -m pytest $(PROOFS) -m 'proof and not gpu' -n 4 --dist loadfile --no-loadscope-reorder \
 	  $(SLOWEST)
 
-# The C++ programs of the tests, in build/tests/lib.
-native: build
+# The C++ programs of the tests, in build/tests/lib. Their build is one of its own.
+native: $(VENV)/.requirements
 	$(STEP) build/native.log "build the C++ tests" $(PY) tools/native.py
 
 # All proofs at full width, also those that `make test` leaves out (tests/left.toml): hours on two cores.
