@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from glake.typing import Device, Stream
 
 _CUDA = 2  # DLPack's kDLCUDA
+_DEFAULT_STREAMS = (0, 1, 2)  # NULL, cudaStreamLegacy and cudaStreamPerThread, of any GPU
 _VMM, _LEGACY = 1, 2
 _KINDS = {False: 0, True: _VMM, "vmm": _VMM, "legacy": _LEGACY}
 
@@ -293,13 +294,19 @@ class Buffer(DeviceMemory):
         After a free, the memory is reused only once the work that the stream had by then is done.
 
         Args:
-            stream: a torch or CuPy stream, or a handle.
+            stream: a torch or CuPy stream, or a handle. It may be one of another GPU.
 
         Raises:
-            InvalidArgument: that is no stream.
+            InvalidArgument: that is no stream, or the default stream of another GPU.
             InvalidPointer: the buffer was freed.
         """
         handle = stream_handle(stream)
+        of = device_of(stream)
+        if handle in _DEFAULT_STREAMS and of not in (None, self.device):
+            raise InvalidArgument(
+                f"the default stream of GPU {of} has no handle of its own: {handle} is that of the "
+                f"memory's GPU {self.device}. Record another stream of GPU {of} that waits for it"
+            )
         with self._lock:
             ptr = self.ptr
             if self._home is None:  # the end of a shard waits for the whole device
@@ -444,6 +451,14 @@ def is_permanent(stream: Any) -> bool:
     """Whether it is one of torch's own, which never end: their ids are odd."""
     identity = whole(getattr(stream, "stream_id", None))
     return identity is not None and identity & 1 == 1
+
+
+def device_of(stream: Any) -> int | None:
+    """The GPU of a torch or CuPy stream. None: a handle does not tell, nor a stream of any GPU."""
+    found = whole(getattr(stream, "device_index", None))  # torch's
+    if found is None:
+        found = whole(getattr(stream, "device_id", None))  # CuPy's; -1: the current one's
+    return found if found is not None and found >= 0 else None
 
 
 def stream_handle(stream: Any) -> int:

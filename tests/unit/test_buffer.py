@@ -8,6 +8,7 @@ import gc
 import pickle
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -50,6 +51,17 @@ def test_it_lives_as_long_as_it_is_held() -> None:
     for use in (lambda: inside.ptr, inside.__dlpack__, lambda: inside.record_stream(1)):
         with pytest.raises(errors.InvalidPointer, match="has been freed"):
             use()
+
+
+def test_another_gpus_default_stream_has_no_handle() -> None:
+    def stream(handle: int, of: int) -> SimpleNamespace:
+        return SimpleNamespace(cuda_stream=handle, device_index=of)
+
+    with glake.empty(MIB) as buffer:
+        buffer.record_stream(stream(0, 0))
+        for handle in (0, 2):
+            with pytest.raises(errors.InvalidArgument, match="the default stream of GPU 1 has no"):
+                buffer.record_stream(stream(handle, 1))
 
 
 @pytest.mark.parametrize(("kind", "bytes_"), [(False, 0), (True, 4), ("vmm", 4), ("legacy", 4)])

@@ -1,5 +1,8 @@
 """Blocks that other streams use are never handed out too early, and are used again afterwards."""
 
+import ctypes
+import threading
+
 import torch
 from common import MIB, holds, marked, stat, u8
 
@@ -24,6 +27,25 @@ def case_a_recorded_block_waits_for_its_reader():
         taken.copy_(two, non_blocking=True)
         torch.cuda.synchronize()
         assert holds(copy, 0) and holds(taken, 1)
+
+
+def case_another_gpus_work_keeps_a_recorded_block():
+    driver, go = ctypes.CDLL("libcuda.so.1"), torch.zeros(1, dtype=torch.int32).pin_memory()
+    for stream in (torch.cuda.Stream(1), torch.cuda.default_stream(1)):
+        go.zero_()
+        block = u8(600 * MIB)
+        torch.cuda.synchronize()
+        with torch.cuda.device(1):
+            at, handle = ctypes.c_uint64(go.data_ptr()), ctypes.c_void_p(stream.cuda_stream)
+            assert driver.cuStreamWaitValue32_v2(handle, at, 1, 0) == 0
+        block.record_stream(stream)
+        del block
+        later = threading.Timer(0.3, go.fill_, [1])
+        later.start()
+        u8(600 * MIB)
+        assert go.item() == 1  # only then the work is done that may read the block
+        later.join()
+        torch.cuda.synchronize(1)
 
 
 def case_a_recorded_block_is_given_again_when_nothing_else_fits():
