@@ -213,6 +213,8 @@ void StreamClock::ask_idle(StreamId waiter) {
 // The driver says at once that a stream is idle. If an event is recorded on an idle stream, the
 // driver says only some time later that the event has happened.
 bool StreamClock::close_epoch(StreamId id) {
+  // An idle stream of another GPU may stand for that GPU's default one (torch/cuda/allocator.cpp).
+  if (streams_[id].elsewhere != nullptr) return false;
   if (!usable(id) || !same_stream(id)) return false;
   bool idle = false;
   if (may_query(id) && driver_.stream_idle(device_, streams_[id].handle, &idle).ok() && idle) {
