@@ -29,23 +29,31 @@ def case_a_recorded_block_waits_for_its_reader():
         assert holds(copy, 0) and holds(taken, 1)
 
 
-def case_another_gpus_work_keeps_a_recorded_block():
+def waits_for(stream):
+    """Whether memory of GPU 0 that the stream of GPU 1 uses is given out only after its work."""
     driver, go = ctypes.CDLL("libcuda.so.1"), torch.zeros(1, dtype=torch.int32).pin_memory()
-    for stream in (torch.cuda.Stream(1), torch.cuda.default_stream(1)):
-        go.zero_()
-        block = u8(600 * MIB)
-        torch.cuda.synchronize()
-        with torch.cuda.device(1):
-            at, handle = ctypes.c_uint64(go.data_ptr()), ctypes.c_void_p(stream.cuda_stream)
-            assert driver.cuStreamWaitValue32_v2(handle, at, 1, 0) == 0
-        block.record_stream(stream)
-        del block
-        later = threading.Timer(0.3, go.fill_, [1])
-        later.start()
-        u8(600 * MIB)
-        assert go.item() == 1  # only then the work is done that may read the block
-        later.join()
-        torch.cuda.synchronize(1)
+    block = u8(600 * MIB)
+    torch.cuda.synchronize()
+    with torch.cuda.device(1):
+        at, handle = ctypes.c_uint64(go.data_ptr()), ctypes.c_void_p(stream.cuda_stream)
+        assert driver.cuStreamWaitValue32_v2(handle, at, 1, 0) == 0
+    block.record_stream(stream)
+    del block
+    later = threading.Timer(0.3, go.fill_, [1])
+    later.start()
+    u8(600 * MIB)
+    done = go.item() == 1
+    later.join()
+    torch.cuda.synchronize(1)
+    return done
+
+
+def case_another_gpus_stream_keeps_a_recorded_block():
+    assert waits_for(torch.cuda.Stream(1))
+
+
+def case_another_gpus_default_stream_keeps_a_recorded_block():
+    assert waits_for(torch.cuda.default_stream(1))
 
 
 def case_a_recorded_block_is_given_again_when_nothing_else_fits():
