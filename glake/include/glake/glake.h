@@ -79,9 +79,9 @@ GLAKE_API void* glake_malloc(size_t bytes, int device, void* stream);
  * there, or on a recorded stream, may still use it. NULL is accepted and does nothing. */
 GLAKE_API int glake_free(void* ptr);
 
-/* Says that work on `stream` uses the block, so that a later free waits for that work too. It may be
- * a stream of another GPU, but not that GPU's default one: the handles 0, 1 and 2 name those of the
- * memory's own GPU. Such work counts as done once both GPUs have been synchronised. */
+/* Says that work on `stream` uses the block, so that a later free waits for that work too. It may
+ * be a stream of another GPU, but not that GPU's default one: the handles 0, 1 and 2 name those of
+ * the memory's own GPU. Such work counts as done once both GPUs have been synchronised. */
 GLAKE_API int glake_record_stream(void* ptr, void* stream);
 
 /* 1 if a stream that glake was given on the device is being captured, or was when glake last could
