@@ -310,7 +310,7 @@ def test_a_refused_call_leaves_weights_private(start: Any, symbol: str) -> None:
     for process, found in ((first, 0), (second, WEIGHTS)):
         process.ask("share")  # now the engine is open, which makes such calls too
         process.ask("undo")
-        for k in (1, 2):
+        for k in range(1, 5):  # the engine's buffers make some of the first calls, at times
             before = process.ask("used")
             # A copy is tried again, so all of them fail.
             process.ask("fail", symbol, k, 999, -1 if symbol == "cuMemcpyAsync" else 1)
