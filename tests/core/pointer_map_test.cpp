@@ -1,6 +1,7 @@
 // The pointer map: chains within a cell, blocks over several pages, removal.
 #include "memory/pointer_map.h"
 
+#include "address_space.h"
 #include "harness.h"
 #include "memory/block_table.h"
 
@@ -47,26 +48,17 @@ TEST(around_a_page) {
   PointerMap::remove(&table);
 }
 
-// The address space of this process, in bytes.
-Bytes address_space() {
-  long pages = 0;
-  FILE* file = std::fopen("/proc/self/statm", "r");
-  CHECK(file != nullptr && std::fscanf(file, "%ld", &pages) == 1);
-  std::fclose(file);
-  return static_cast<Bytes>(pages) * 4096;
-}
-
 // A login node's `ulimit -v` is a few GiB; the range of a replay's device is TiBs long.
 TEST(host_memory_by_need) {
-  Bytes before = address_space();
+  Bytes before = test::address_space();
   BlockTable table(8 * kGiB, 1024 * kGiB, kAlignment, nullptr);
   PointerMap::add(&table);
-  CHECK(address_space() - before < kMiB);
+  CHECK(test::address_space() - before < kMiB);
   table.prepare(500 * kGiB, kGiB);
-  CHECK(address_space() - before < 32 * kMiB);
+  CHECK(test::address_space() - before < 32 * kMiB);
   CHECK(table.find(499 * kGiB) == nullptr && table.peek(500 * kGiB) == nullptr);
   PointerMap::remove(&table);
-  CHECK(address_space() - before < kMiB);
+  CHECK(test::address_space() - before < kMiB);
 }
 
 TEST(regions_by_address) {

@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "address_space.h"
 #include "harness.h"
 
 using namespace glake;
@@ -64,16 +65,8 @@ TEST(small_then_huge) {
   CHECK(Record::alive == 0 && HugePages::mapped() == 0);
 }
 
-Bytes address_space() {
-  long pages = 0;
-  FILE* file = std::fopen("/proc/self/statm", "r");
-  CHECK(file != nullptr && std::fscanf(file, "%ld", &pages) == 1);
-  std::fclose(file);
-  return static_cast<Bytes>(pages) * 4096;
-}
-
 TEST(huge_pages_are_aligned_and_given_back) {
-  const Bytes before = address_space();
+  const Bytes before = test::address_space();
   std::vector<void*> pages;
   for (int i = 0; i < 9; ++i) {
     void* page = HugePages::map();
@@ -83,13 +76,13 @@ TEST(huge_pages_are_aligned_and_given_back) {
     CHECK(bytes[0] == 0 && bytes[HugePages::kBytes - 1] == 0);
     std::memset(page, i + 1, HugePages::kBytes);
   }
-  CHECK(address_space() - before < 9 * HugePages::kBytes + kMiB);
+  CHECK(test::address_space() - before < 9 * HugePages::kBytes + kMiB);
   for (size_t i = 0; i < pages.size(); ++i) {
     const auto* bytes = static_cast<const unsigned char*>(pages[i]);
     CHECK(bytes[0] == i + 1 && bytes[HugePages::kBytes - 1] == i + 1);
     HugePages::unmap(pages[i]);
   }
-  CHECK(HugePages::mapped() == 0 && address_space() - before < kMiB);
+  CHECK(HugePages::mapped() == 0 && test::address_space() - before < kMiB);
 }
 
 // The process has no room for one more huge page. Nothing is lost, and later there is room again.
@@ -99,7 +92,7 @@ TEST(no_host_memory) {
   rlimit limit{};
   CHECK(getrlimit(RLIMIT_AS, &limit) == 0);
   rlimit low = limit;
-  low.rlim_cur = address_space() + kMiB;
+  low.rlim_cur = test::address_space() + kMiB;
   CHECK(setrlimit(RLIMIT_AS, &low) == 0);
   for (int i = 0; i < 2; ++i) {
     bool refused = false;
