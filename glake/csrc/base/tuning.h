@@ -112,6 +112,10 @@ struct Tuning {
   // their effect.
   static constexpr Bytes kCacheSmall = 1024;
   static constexpr Bytes kCacheLarge = 32;
+  // If caches keep this part of the small arena or more, and at least a granule, they are emptied
+  // before the small arena grows. With a part, and not a number of bytes, each block is given back
+  // a few times at most while the arena grows. A guess.
+  static constexpr Bytes kCachesHoard = 4;
 
   // The device's lock: how often a thread tries it before it sleeps, and for how many acquisitions
   // contention is remembered. Guesses; benchmarks/allocator/thread_scaling.py shows their effect.

@@ -84,6 +84,10 @@ void SlowPath::ask_all(const Request& r) {
 Found SlowPath::small(const Request& r, HotGuard& hot) {
   bool may_grow = !device_.shortage.full();
   if (device_.options.policy == PolicyKind::kBalanced && may_grow) {
+    if (caches_hoard()) {
+      Frees(heap_).drain_caches(true);
+      if (Found found = Search(heap_).fit(*heap_.small, r, Wait::kNo)) return found;
+    }
     if (Found found = Growth(heap_).grow_small(r, hot)) return found;
   }
   if (Found found = Search(heap_).fit(*heap_.small, r, Wait::kAllowed)) return found;
@@ -98,6 +102,16 @@ Found SlowPath::small(const Request& r, HotGuard& hot) {
   if (Found found = Growth(heap_).grow_small(r, hot)) return found;
   // A private pool's small arena may be full of blocks.
   return heap_.small->first_absent() == nullptr ? Growth(heap_).grow(r, hot) : Found{};
+}
+
+// Whether threads keep much of the small arena. They keep every small block that they free, also
+// those of sizes that no request has again.
+bool SlowPath::caches_hoard() const {
+  Bytes kept = 0;
+  for (const auto& cache : device_.caches) kept += cache->small_bytes();
+  const auto reserved = static_cast<Bytes>(device_.stats.reserved_bytes.small.current);
+  return heap_.rule.cached_by_threads() &&
+         kept >= std::max(kGranule, reserved / Tuning::kCachesHoard);
 }
 
 // Looks in the rests of granules that large blocks leave, because no stitch can use these.

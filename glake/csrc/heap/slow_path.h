@@ -21,6 +21,7 @@ class SlowPath {
   Found all(const Request& r, HotGuard& hot);
   Found sized(const Request& r, HotGuard& hot);
   Found small(const Request& r, HotGuard& hot);
+  bool caches_hoard() const;
   Found in_rest(const Request& r);
   Found large(const Request& r, HotGuard& hot);
   void ask_all(const Request& r);

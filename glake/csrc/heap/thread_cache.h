@@ -52,6 +52,7 @@ class alignas(64) ThreadCache {
     if (changed_.load(std::memory_order_relaxed)) publish(stats);
   }
   bool holds_large() const { return large_bytes_.load(std::memory_order_relaxed) != 0; }
+  Bytes small_bytes() const { return small_bytes_.load(std::memory_order_relaxed); }
   Bytes kept_bytes() const { return small_bytes_.load() + large_bytes_.load(); }
 
  private:
