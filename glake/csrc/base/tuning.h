@@ -19,6 +19,11 @@ struct Tuning {
   // costs less than to create them. Chosen by benchmarks/allocator/targets.py on the recorded jobs.
   static constexpr uint64_t kHoard = 16;
 
+  // While several threads keep large blocks (heap/large_keeping.h), up to this part more is held
+  // before they give them back. With a sixteenth, 0.04 of their requests take the device's lock,
+  // and with a quarter 0.005. Chosen by hand, for benchmarks/allocator/thread_scaling.py.
+  static constexpr uint64_t kHoardToKeep = 4;
+
   // Sizes of address ranges. Addresses cost nothing until memory is mapped. Guesses.
   // The large arena of a device has this many times the device's memory in addresses: room for
   // blocks, growth and holes without memory.
@@ -103,19 +108,22 @@ struct Tuning {
   static constexpr uint64_t kIndexed = 4;
   static constexpr uint64_t kCompared = 4;
 
-  // A thread's cache: how many shelves it has, and how many blocks of one size and stream a shelf
-  // holds. Guesses.
-  static constexpr int kCacheShelves = 256;
+  // A thread's cache: how many shelves it has, in groups of how many, and how many blocks of one
+  // size and stream a shelf holds. A block may be on any shelf of a group, so that few sizes have
+  // none. Guesses.
+  static constexpr size_t kCacheShelves = 256, kCacheGroup = 8;
   static constexpr int kCacheDepth = 14;
   // The most bytes that a thread's cache keeps, as a part of the limit: of small blocks, and of
   // large blocks if it keeps them. These are guesses, and benchmarks/allocator/mixed_sizes.py shows
   // their effect.
   static constexpr Bytes kCacheSmall = 1024;
-  static constexpr Bytes kCacheLarge = 32;
-  // If caches keep this part of the small arena or more, and at least a granule, they are emptied
-  // before the small arena grows. With a part, and not a number of bytes, each block is given back
-  // a few times at most while the arena grows. A guess.
-  static constexpr Bytes kCachesHoard = 4;
+  static constexpr Bytes kCacheLarge = 8;
+  // Caches that keep so many hundredths of the small arena, and a granule, are emptied before it
+  // grows. With fewer, the working sets of two threads need the device's lock often (with 25
+  // hundredths for 0.07 of their blocks, with 50 for 0.008, with 60 for 0.002). With more, jobs of
+  // random small sizes hold more. Chosen by hand, for benchmarks/allocator/thread_scaling.py and
+  // made-up jobs.
+  static constexpr Bytes kCachesHoard = 55;
 
   // The device's lock: how often a thread tries it before it sleeps, and for how many acquisitions
   // contention is remembered. Guesses; benchmarks/allocator/thread_scaling.py shows their effect.

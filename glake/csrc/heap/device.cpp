@@ -46,6 +46,11 @@ bool Device::plentiful() const {
   return options.policy == PolicyKind::kBalanced && !shortage.full() && memory.half_free();
 }
 
+int64_t Device::large_requests() {
+  collect_caches();
+  return stats.allocation.large.allocated;
+}
+
 void Device::settle(HotGuard& guard, Use use) {
   if (deferred.empty() && !contiguous.owes()) return;
   guard.unlock();

@@ -50,6 +50,8 @@ struct Device {
 
   // True if memory is not short, so that threads may keep large blocks.
   bool plentiful() const;
+  // How many large requests there have been since the statistics were last reset.
+  int64_t large_requests();
 
   // Tries to give back to the driver what is owed. With kAgain, owed memory that is still mapped
   // after that is taken into use.

@@ -165,7 +165,7 @@ Block* DeviceAllocator::find(Bytes bytes, StreamHandle stream, ThreadCache& cach
       Address place = own.history.expect(size, r.stream, &entry);
       if (place != 0) {
         if (Found found = Search(own).repeat(r, place)) {
-          if (device_.keeping.followed()) Frees(own).drain_caches(false);
+          if (device_.keeping.followed(own.history.period())) Frees(own).drain_caches(false);
           own.history.placed(entry, found.ptr);
           ++device_.stats.repeats;
           return own.make_block(r, found, stream);
@@ -175,7 +175,8 @@ Block* DeviceAllocator::find(Bytes bytes, StreamHandle stream, ThreadCache& cach
     if (Found found = Search(own).hit(r)) {
       if (!r.small()) {
         own.history.placed(entry, found.ptr);
-        if (device_.keeping.found_by_fit([this] { return device_.plentiful(); }))
+        if (device_.keeping.found_by_fit([this] { return device_.plentiful(); },
+                                         [this] { return device_.large_requests(); }))
           Frees(own).drain_caches(false);
       }
       return own.make_block(r, found, stream);

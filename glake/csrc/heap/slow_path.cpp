@@ -36,6 +36,9 @@ Found SlowPath::granules(const Request& r, HotGuard& hot) {
 Found SlowPath::all(const Request& r, HotGuard& hot) {
   device_.settle(hot, Device::Use::kAgain);
   device_.shortage.request_begins();
+  if (grows_to_keep(r)) {
+    if (Found found = Growth(heap_).grow(r, hot)) return found;
+  }
   Frees(heap_).drain_caches(false);
   if (!heap_.pending_frees.empty()) {
     ask_all(r);
@@ -74,6 +77,25 @@ Found SlowPath::sized(const Request& r, HotGuard& hot) {
   return r.small() ? small(r, hot) : large(r, hot);
 }
 
+// Whether memory grows for the request rather than that threads give back the large blocks that
+// they keep. After that, each block of the working set would need the device's lock once more. One
+// thread alone hardly notices. Several take the lines of the books from each other.
+bool SlowPath::grows_to_keep(const Request& r) {
+  if (!device_.keeping.now() || !heap_.rule.cached_by_threads()) return false;
+  if (r.granules || r.small() || device_.shortage.full()) return false;
+  const auto keeping = std::count_if(device_.caches.begin(), device_.caches.end(),
+                                     [](const auto& cache) { return cache->holds_large(); });
+  return keeping > 1 &&
+         device_.memory.physical().bytes() + r.size <= most_held(r, Tuning::kHoardToKeep);
+}
+
+// The most that was ever live, and a part of it.
+Bytes SlowPath::most_held(const Request& r, uint64_t part) {
+  const Bytes live = static_cast<Bytes>(device_.stats.allocated_bytes.all.current) + r.size;
+  heap_.most_live = std::max(heap_.most_live, live);
+  return heap_.most_live + heap_.most_live / part;
+}
+
 // Asks how far every stream is, because that decides which memory is stitched.
 void SlowPath::ask_all(const Request& r) {
   if (device_.clock.count() == 1) return;
@@ -104,14 +126,14 @@ Found SlowPath::small(const Request& r, HotGuard& hot) {
   return heap_.small->first_absent() == nullptr ? Growth(heap_).grow(r, hot) : Found{};
 }
 
-// Whether threads keep much of the small arena. They keep every small block that they free, also
-// those of sizes that no request has again.
+// Whether threads keep so much of the small arena that they must give it back before that grows.
+// They keep every small block that they free, also those of sizes that no request has again.
 bool SlowPath::caches_hoard() const {
   Bytes kept = 0;
   for (const auto& cache : device_.caches) kept += cache->small_bytes();
   const auto reserved = static_cast<Bytes>(device_.stats.reserved_bytes.small.current);
   return heap_.rule.cached_by_threads() &&
-         kept >= std::max(kGranule, reserved / Tuning::kCachesHoard);
+         kept >= std::max(kGranule, reserved / 100 * Tuning::kCachesHoard);
 }
 
 // Looks in the rests of granules that large blocks leave, because no stitch can use these.
@@ -123,10 +145,7 @@ Found SlowPath::in_rest(const Request& r) {
 
 Found SlowPath::large(const Request& r, HotGuard& hot) {
   bool grows = device_.options.policy == PolicyKind::kBalanced && !device_.shortage.full();
-  Bytes live = static_cast<Bytes>(device_.stats.allocated_bytes.all.current) + r.size;
-  heap_.most_live = std::max(heap_.most_live, live);
-  bool hoards =
-      device_.memory.physical().bytes() > heap_.most_live + heap_.most_live / Tuning::kHoard;
+  bool hoards = device_.memory.physical().bytes() > most_held(r, Tuning::kHoard);
   if (grows && !hoards) {
     if (Found found = Growth(heap_).grow(r, hot)) return found;
   }

@@ -19,6 +19,8 @@ class SlowPath {
 
  private:
   Found all(const Request& r, HotGuard& hot);
+  bool grows_to_keep(const Request& r);
+  Bytes most_held(const Request& r, uint64_t part);
   Found sized(const Request& r, HotGuard& hot);
   Found small(const Request& r, HotGuard& hot);
   bool caches_hoard() const;

@@ -1,7 +1,5 @@
 #include "heap/thread_cache.h"
 
-#include <sched.h>
-
 namespace glake {
 namespace {
 
@@ -15,11 +13,11 @@ void move_bytes(std::atomic<Bytes>& counter, Bytes n, bool add) {
 }  // namespace
 
 Block* ThreadCache::take(Bytes size, Bytes requested, StreamHandle stream) {
-  Shelf& home = shelves_[shelf_of(size, stream)];
+  const size_t home = shelf_of(size, stream);
   std::lock_guard<SpinLock> guard(lock_);
-  Shelf& shelf = home.holds(size, stream) ? home : neighbour(home);
-  if (!shelf.holds(size, stream)) return nullptr;
-  Block* b = shelf.blocks[--shelf.count];
+  Shelf* shelf = find(home, [&](const Shelf& s) { return s.holds(size, stream); });
+  if (shelf == nullptr) return nullptr;
+  Block* b = shelf->blocks[--shelf->count];
   bool small = size <= kSmallLimit;
   move_bytes(small ? small_bytes_ : large_bytes_, size, false);
   (small ? small_ : large_).allocate(size, requested);
@@ -30,20 +28,22 @@ Block* ThreadCache::take(Bytes size, Bytes requested, StreamHandle stream) {
 }
 
 bool ThreadCache::put(Block* b) {
-  Shelf& home = shelves_[shelf_of(b->size, b->stream)];
+  const size_t home = shelf_of(b->size, b->stream);
   bool small = b->small();
   std::atomic<Bytes>& kept = small ? small_bytes_ : large_bytes_;
   std::lock_guard<SpinLock> guard(lock_);
-  Shelf& other = neighbour(home);
-  Shelf& shelf = home.takes(*b) && !other.holds(b->size, b->stream) ? home : other;
-  if (!shelf.takes(*b)) return false;
+  Shelf* shelf = find(home, [b](const Shelf& s) {
+    return s.holds(b->size, b->stream) && s.count != Tuning::kCacheDepth;
+  });
+  if (shelf == nullptr) shelf = find(home, [](const Shelf& s) { return s.count == 0; });
+  if (shelf == nullptr) return false;
   if (kept.load(std::memory_order_relaxed) + b->size >
       (small ? small_capacity_ : large_capacity_)) {
     return false;
   }
-  shelf.size = b->size;
-  shelf.stream = b->stream;
-  shelf.blocks[shelf.count++] = b;
+  shelf->size = b->size;
+  shelf->stream = b->stream;
+  shelf->blocks[shelf->count++] = b;
   move_bytes(kept, b->size, true);
   (small ? small_ : large_).free(b->size, b->requested);
   changed_.store(true, std::memory_order_relaxed);

@@ -64,15 +64,17 @@ class alignas(64) ThreadCache {
     Bytes size = 0;
     StreamHandle stream = 0;
     int count = 0;
-    Block* blocks[Tuning::kCacheDepth] = {};
     bool holds(Bytes s, StreamHandle h) const { return count != 0 && size == s && stream == h; }
-    bool takes(const Block& b) const {
-      return count == 0 || (count != Tuning::kCacheDepth && size == b.size && stream == b.stream);
-    }
+    Block* blocks[Tuning::kCacheDepth] = {};
   };
-  // Two sizes of one shelf do not displace each other, because each may use the shelf beside it.
-  Shelf& neighbour(const Shelf& shelf) {
-    return shelves_[static_cast<size_t>(&shelf - shelves_) ^ 1];
+  // A block may be on any shelf of its group, so that few sizes have none. Returns a shelf that is
+  // as wanted, the one at `home` before others, or null.
+  template <typename Wanted>
+  Shelf* find(size_t home, Wanted&& wanted) {
+    for (size_t i = 0; i < Tuning::kCacheGroup; ++i) {
+      if (Shelf& shelf = shelves_[home ^ i]; wanted(shelf)) return &shelf;
+    }
+    return nullptr;
   }
   static size_t shelf_of(Bytes size, StreamHandle stream) {
     uint64_t h = (size / kAlignment) * 0x9e3779b97f4a7c15ull ^ (stream * 0xff51afd7ed558ccdull);
