@@ -50,13 +50,23 @@ CUresult put(void* data, T value) {
   return CUDA_SUCCESS;
 }
 
-CUresult attribute(Driver* driver, const Context& context, void* data, CUpointer_attribute which,
+// Facts of device memory that are the same whichever context is current. A thread asks for them on
+// a GPU before it has a context: TensorPipe clears its own and asks for the device's number
+// (tensorpipe/common/cuda.h), and UCX asks for the context that it then makes current
+// (src/uct/cuda/cuda_copy/cuda_copy_ep.c).
+bool needs_no_context(CUpointer_attribute which, const Range& range) {
+  return !range.host &&
+         (which == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL || which == CU_POINTER_ATTRIBUTE_CONTEXT);
+}
+
+// `context` is the thread's current one, or null for a fact that needs none.
+CUresult attribute(Driver* driver, const Context* context, void* data, CUpointer_attribute which,
                    CUdeviceptr address, const Range& range) {
   switch (which) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
       if (range.vmm) return fail(CUDA_ERROR_INVALID_VALUE, "VMM memory belongs to no context");
       return put(data,
-                 as_context(range.host ? context.id : driver->contexts.primary(range.device)->id));
+                 as_context(range.host ? context->id : driver->contexts.primary(range.device)->id));
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return put<unsigned>(data, range.host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
@@ -71,7 +81,7 @@ CUresult attribute(Driver* driver, const Context& context, void* data, CUpointer
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       return put<unsigned>(data, !range.host && !range.vmm && !range.pool && !range.managed);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-      return put<int>(data, range.host ? context.device : range.device);
+      return put<int>(data, range.host ? context->device : range.device);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
       return put(data, range.base);
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
@@ -83,7 +93,7 @@ CUresult attribute(Driver* driver, const Context& context, void* data, CUpointer
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
       return put<unsigned long long>(data, range.exportable);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-      return put<unsigned long long>(data, range.access >> (2 * context.device) & 3);
+      return put<unsigned long long>(data, range.access >> (2 * context->device) & 3);
     default:
       return fail(CUDA_ERROR_NOT_SUPPORTED, "simcuda does not have this pointer attribute");
   }
@@ -92,14 +102,15 @@ CUresult attribute(Driver* driver, const Context& context, void* data, CUpointer
 }  // namespace
 
 CUresult cuPointerGetAttribute(void* data, CUpointer_attribute which, CUdeviceptr address) {
-  return in_context(CALL(cuPointerGetAttribute), 0,
-                    [&](Driver& driver, Context& context) -> CUresult {
-                      if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                      Range range;
-                      const CUresult result = find_range(&driver, address, &range);
-                      if (result != CUDA_SUCCESS) return result;
-                      return attribute(&driver, context, data, which, address, range);
-                    });
+  return in_any_context(CALL(cuPointerGetAttribute), 0, [&](Driver& driver) -> CUresult {
+    if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    Range range;
+    const CUresult result = find_range(&driver, address, &range);
+    if (result != CUDA_SUCCESS) return result;
+    const Context* context = driver.contexts.current();
+    if (context == nullptr && !needs_no_context(which, range)) return no_context();
+    return attribute(&driver, context, data, which, address, range);
+  });
 }
 
 // Unlike the call for one attribute, this succeeds. What is not known reads as zero, and the
@@ -114,7 +125,7 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* which, 
         for (unsigned i = 0; i < count; ++i) {
           if (data[i] == nullptr) return CUDA_ERROR_INVALID_VALUE;
           if (known &&
-              attribute(&driver, context, data[i], which[i], address, range) == CUDA_SUCCESS) {
+              attribute(&driver, &context, data[i], which[i], address, range) == CUDA_SUCCESS) {
             continue;
           }
           if (which[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {

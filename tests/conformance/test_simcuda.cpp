@@ -506,6 +506,36 @@ void check_contexts_free_their_memory() {
   TRUE(violations() == "[]");
 }
 
+// TensorPipe (torch.distributed.rpc) asks for the device of a tensor with no current context.
+void check_an_address_is_asked_without_a_context() {
+  const Sim sim({{"devices", "2"}});
+  CUcontext outer = nullptr, second = nullptr, found = nullptr;
+  OK(cuCtxGetCurrent(&outer));
+  OK(cuDevicePrimaryCtxRetain(&second, 1));
+  OK(cuCtxSetCurrent(second));
+  CUdeviceptr block = 0;
+  void* host = nullptr;
+  OK(cuMemAlloc(&block, kGranule));
+  OK(cuMemAllocHost(&host, 4096));
+  OK(cuCtxSetCurrent(nullptr));
+  int device = -1;
+  CUdeviceptr pointer = 0;
+  OK(cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, block + 5));
+  TRUE(device == 1);
+  OK(cuPointerGetAttribute(&found, CU_POINTER_ATTRIBUTE_CONTEXT, block));
+  TRUE(found == second);
+  GIVES(CUDA_ERROR_INVALID_CONTEXT,
+        cuPointerGetAttribute(&pointer, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, block));
+  GIVES(CUDA_ERROR_INVALID_CONTEXT,
+        cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                              reinterpret_cast<CUdeviceptr>(host)));
+  OK(cuCtxSetCurrent(second));
+  OK(cuMemFree(block));
+  OK(cuMemFreeHost(host));
+  OK(cuCtxSetCurrent(outer));
+  OK(cuDevicePrimaryCtxRelease(1));
+}
+
 // A reset ends what a primary context owns, and leaves its references (cuda.h). Its handle is
 // usable once it is retained again.
 void check_primary_contexts_are_reset() {
@@ -665,6 +695,7 @@ int main(int argc, char** argv) {
           {"contexts take memory", check_context_memory},
           {"contexts end what they own", check_contexts_end_what_they_own},
           {"contexts free their memory", check_contexts_free_their_memory},
+          {"an address is asked without a context", check_an_address_is_asked_without_a_context},
           {"primary contexts are reset", check_primary_contexts_are_reset},
           {"host locations are refused", check_host_locations_are_refused},
           {"unknown values are refused", check_unknown_values_are_refused},

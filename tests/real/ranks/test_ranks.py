@@ -99,6 +99,12 @@ GLAKE = {"GLAKE_ALLOCATOR": "1", "GLAKE_STRICT": "1", "GLAKE_DRIVER": "cuda"}
 
 
 @pytest.mark.parametrize("allocator", [{}, GLAKE], ids=["native", "glake"])
+def test_remote_calls(allocator: dict[str, str]) -> None:
+    """TensorPipe asks for the device of a tensor from threads that have no CUDA context."""
+    check_all(run_ranks(2, "remote_calls.py", **allocator), "right")
+
+
+@pytest.mark.parametrize("allocator", [{}, GLAKE], ids=["native", "glake"])
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
 def test_training_in_phantom_memory(how: str, allocator: dict[str, str]) -> None:
     phantom = {"GLAKE_SIM_PHANTOM": "1", "GLAKE_SIM_MEMORY": "80GiB", **allocator}
