@@ -87,6 +87,7 @@ FEATURES = [
     "a_replay_draws_from_where_the_generator_is",
     "draws_after_a_replay_follow_the_cpu",
     "attention_by_backends_that_the_cpu_lacks",
+    "lists_of_tensors_on_several_devices",
 ]
 FAILURES = [
     "unmapped",

@@ -329,7 +329,7 @@ void perform_known(const Wrapped& op, c10::DispatchKeySet keys, Stack* stack) {
   const auto count = static_cast<std::ptrdiff_t>(op.op.schema().arguments().size());
   Stack arguments(stack->end() - count, stack->end());
   // Sparse tensors are not followed: their kernels may write all that is known.
-  if (Cover::depth() > 0 || !all_strided(arguments)) {
+  if (Cover::depth() > 0 || !all_strided(arguments) || is_spread(op, *stack)) {
     op.native.callBoxed(op.op, keys, stack);
     return;
   }

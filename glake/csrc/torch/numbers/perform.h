@@ -257,8 +257,26 @@ bool all_strided(const Stack& stack) {
   return all;
 }
 
+// Whether the tensors of the op's lists are on several devices. CUDA's code then calls another op
+// for each of them, on its own device and stream (or on the CPU), so each of these is computed.
+bool is_spread(const Wrapped& op, const Stack& stack) {
+  if (op.name.rfind("_foreach_", 0) != 0) return false;
+  std::optional<c10::Device> first;
+  bool spread = false;
+  for (auto value = stack.end() - static_cast<std::ptrdiff_t>(op.op.schema().arguments().size());
+       value != stack.end(); ++value) {
+    if (!value->isTensorList()) continue;
+    each_tensor(*value, [&](const at::Tensor& tensor) {
+      if (!first.has_value()) first = tensor.device();
+      spread = spread || tensor.device() != *first;
+    });
+  }
+  return spread;
+}
+
 void perform(const Wrapped& op, c10::DispatchKeySet keys, Stack* stack) {
-  if (Cover::depth() > 0) {  // a part of an op that is computed as a whole
+  // The first: it is a part of an op that is computed as a whole.
+  if (Cover::depth() > 0 || is_spread(op, *stack)) {
     op.native.callBoxed(op.op, keys, stack);
     return;
   }

@@ -418,6 +418,24 @@ def attention_by_backends_that_the_cpu_lacks() -> None:
             assert torch.allclose(got.detach().cpu(), wanted, atol=2e-2), backend
 
 
+def lists_of_tensors_on_several_devices() -> None:
+    """CUDA's code does one op for each tensor, on its device. What the CPU has is written once."""
+    first = [torch.randn(300) for _ in range(6)]
+    second = [torch.randn(300) for _ in range(6)]
+    places = ["cuda:0", "cuda:1", "cpu"] * 2
+    expected = [a.sub(b, alpha=2) for a, b in zip(first, second, strict=True)]
+    here = [a.to(place, copy=True) for a, place in zip(first, places, strict=True)]
+    there = [b.to(place, copy=True) for b, place in zip(second, places, strict=True)]
+    out = torch._foreach_sub(here, there, alpha=2)
+    torch._foreach_sub_(here, there, alpha=2)
+    torch._foreach_copy_(there, here[::-1])
+    for device in range(2):
+        torch.cuda.synchronize(device)
+    assert all(torch.equal(a.cpu(), b) for a, b in zip(out, expected, strict=True))
+    assert all(torch.equal(a.cpu(), b) for a, b in zip(here, expected, strict=True))
+    assert all(torch.equal(a.cpu(), b) for a, b in zip(there, expected[::-1], strict=True))
+
+
 def copy_of(module: nn.Module) -> nn.Module:
     import copy
 
