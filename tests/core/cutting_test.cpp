@@ -70,7 +70,8 @@ std::vector<double> chunks_of(const Cutting& cutting, Bytes bytes) {
 
 // What the search minimizes.
 double cost_of(const CutTerms& terms, const std::vector<double>& chunks, bool joined) {
-  const size_t buffers = buffers_for(*std::max_element(chunks.begin(), chunks.end()), 2);
+  const double longest = *std::max_element(chunks.begin(), chunks.end());
+  const size_t buffers = buffers_for(path_of(true), longest, {2, joined});
   PipelineTerms race = terms_of(terms.paces, joined, buffers);
   const auto count = static_cast<double>(chunks.size());
   const double calls = chunk_calls_ns(path_of(true), count, buffers, joined);
@@ -169,7 +170,7 @@ TEST(better_than_equal_chunks) {
       for (const double blocked : {0.1, 1.1, 7.1}) {
         const CutTerms terms = cut_terms({50, 50 * gain}, blocked);
         const Cutting cutting(path_of(true), terms, bytes);
-        const double cost = cost_of(terms, chunks_of(cutting, bytes), cutting.joined());
+        const double cost = cost_of(terms, chunks_of(cutting, bytes), cutting.streams().joined);
         for (size_t count = 1; count <= 64; ++count) {
           const double length = static_cast<double>(bytes) / static_cast<double>(count);
           if (length > 0.97 * kLongest) continue;  // room for rounding
@@ -214,7 +215,8 @@ TEST(calls_of_other_paths_make_fewer_chunks) {
   const std::vector<double> many = chunks_of(alone, bytes), few = chunks_of(among, bytes);
   CHECK_TEXT(few.size() < many.size(),
              std::to_string(few.size()) + " of " + std::to_string(many.size()));
-  CHECK(cost_of(crowded, few, among.joined()) < cost_of(crowded, many, alone.joined()));
+  CHECK(cost_of(crowded, few, among.streams().joined) <
+        cost_of(crowded, many, alone.streams().joined));
 }
 
 // Where GPU 0 writes the chunks of all its paths, their first copies are called in its context.
@@ -245,18 +247,20 @@ TEST(paths_out_of_one_gpu_wait_for_each_other) {
 }
 
 TEST(hops_are_joined_where_the_second_is_fast) {
-  CHECK(Cutting(path_of(true), cut_terms({25, 200}), 64 * kMiB).joined());
-  CHECK(!Cutting(path_of(true), cut_terms({50, 50}), 64 * kMiB).joined());
-  CHECK(!Cutting(path_of(false), cut_terms({25, 200}), 64 * kMiB).joined());  // two GPUs' streams
+  CHECK(Cutting(path_of(true), cut_terms({25, 200}), 64 * kMiB).streams().joined);
+  CHECK(!Cutting(path_of(true), cut_terms({50, 50}), 64 * kMiB).streams().joined);
+  CHECK(!Cutting(path_of(false), cut_terms({25, 200}), 64 * kMiB)
+             .streams()
+             .joined);  // two GPUs' streams
   Path read = path_of(false);
   read.hops[0].reads = true;
-  CHECK(Cutting(read, cut_terms({25, 200}), 64 * kMiB).joined());
+  CHECK(Cutting(read, cut_terms({25, 200}), 64 * kMiB).streams().joined);
   CutTerms apart = cut_terms({25, 200});
   apart.apart = true;
-  CHECK(!Cutting(path_of(true), apart, 64 * kMiB).joined());
+  CHECK(!Cutting(path_of(true), apart, 64 * kMiB).streams().joined);
   CutTerms kernels = cut_terms({25, 200});
   kernels.by_engines = false;
-  CHECK(!Cutting(path_of(true), kernels, 64 * kMiB).joined());
+  CHECK(!Cutting(path_of(true), kernels, 64 * kMiB).streams().joined);
 }
 
 // Kernels copy many small pieces at once, and copy engines one by one, whoever asks first.
@@ -271,18 +275,36 @@ TEST(pieces_count_for_copy_engines) {
   CHECK_TEXT(fast < slow, std::to_string(fast) + ", " + std::to_string(slow));
 }
 
+// Each call for a copy that others wait for delays them. Where streams have both hops, two buffers
+// are enough, so there may be fewer and longer chunks.
+TEST(chunks_are_long_where_others_wait) {
+  const Bytes bytes = 128 * kMiB;
+  const auto longest_of = [&](const CutTerms& terms) {
+    const std::vector<double> chunks = chunks_of(Cutting(path_of(true), terms, bytes), bytes);
+    return *std::max_element(chunks.begin(), chunks.end());
+  };
+  CutTerms terms = cut_terms({180, 450}, 1 + TransferTuning::kBlocked);
+  const Cutting cutting(path_of(true), terms, bytes);
+  CHECK(cutting.streams().joined && chunks_of(cutting, bytes).size() <= 8);
+  CHECK(longest_of(terms) > 1.1 * kLongest && longest_of(terms) <= 2 * kLongest);
+  CHECK(longest_of(cut_terms({180, 200}, 1 + TransferTuning::kBlocked)) <= kLongest);
+  CHECK(buffers_for(path_of(true), 2 * kLongest, cutting.streams()) == 2);
+  terms.apart = true;
+  CHECK(longest_of(terms) <= kLongest);
+}
+
 // Chunks fit the largest buffers, and these are no more than a relay may have.
 TEST(chunks_of_a_very_long_copy) {
   const Bytes bytes = 20000 * kMiB;
   const std::vector<double> chunks =
       chunks_of(Cutting(path_of(true), cut_terms({55, 66}), bytes), bytes);
   const double longest = *std::max_element(chunks.begin(), chunks.end());
-  CHECK_TEXT(longest <= kLongest, std::to_string(longest));
+  CHECK_TEXT(longest <= 2 * kLongest, std::to_string(longest));
   CHECK_TEXT(chunks.size() < 1500, std::to_string(chunks.size()));
   for (const double length : {1.0, 3e5, 4.0 * kMiB, 9.0 * kMiB, kLongest}) {
     Bytes size = TransferTuning::kLeastChunk;
     while (static_cast<double>(size) < length) size *= 2;
-    const size_t buffers = buffers_for(length, 2);
+    const size_t buffers = buffers_for(path_of(true), length, {2, false});
     CHECK(buffers >= 3 && buffers * size <= TransferTuning::kBuffered);
   }
 }
@@ -297,10 +319,10 @@ TEST(several_at_once_do_not_fall_into_step) {
     const Cutting cutting(path_of(true), terms, bytes);
     const std::vector<double> chunks = chunks_of(cutting, bytes);
     const double longest = *std::max_element(chunks.begin(), chunks.end());
-    CHECK(longest <= static_cast<double>(longest_chunk(flows)));
+    CHECK(longest <= static_cast<double>(longest_chunk(path_of(true), cutting.streams())));
     Bytes size = TransferTuning::kLeastChunk;
     while (static_cast<double>(size) < longest) size *= 2;
-    CHECK(buffers_for(longest, flows) * size <= TransferTuning::kBuffered);
+    CHECK(buffers_for(path_of(true), longest, cutting.streams()) * size <= 4 * kLongest);
     for (size_t i = 0; i + 1 < flows; ++i) {
       const double part = static_cast<double>(i + 1) / static_cast<double>(flows);
       CHECK_TEXT(chunks[i] < 1.05 * part * chunks[flows - 1], std::to_string(flows));
@@ -349,7 +371,7 @@ TEST(a_direct_path_has_few_chunks) {
   direct.hops[0].to.gpu = 0;
   const Cutting cutting(direct, cut_terms({55}), 256 * kMiB);
   CHECK(chunks_of(cutting, 256 * kMiB).size() == 3);
-  CHECK(!cutting.joined() && near(cutting.delay_ns(), kStart));
+  CHECK(!cutting.streams().joined && near(cutting.delay_ns(), kStart));
   for (const size_t flows : {size_t{1}, size_t{4}}) {
     CutTerms terms = cut_terms({55});
     terms.flows = flows;

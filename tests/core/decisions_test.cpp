@@ -32,11 +32,12 @@ TEST(what_a_decision_depends_on) {
   CHECK(kept(question(kMiB, plan)) == decision);
 
   std::vector<Decisions::Question> others{question(2 * kMiB, plan), question(kMiB, other)};
-  for (int i = 0; i < 4; ++i) others.push_back(asked);
+  for (int i = 0; i < 5; ++i) others.push_back(asked);
   others[2].plans.push_back(plan);
   others[3].next.push_back({plan, kMiB});
   others[4].known = true;
   others[5].possible = true;
+  others[6].behind = 1;
   for (const Decisions::Question& one : others) CHECK(kept(one) == nullptr);
   others[3].next[0].bytes = 2 * kMiB;
   decisions.of(others[3]).decide(0, decision);

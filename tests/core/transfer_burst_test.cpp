@@ -106,6 +106,16 @@ class Loop {
   std::vector<std::unique_ptr<test::Buffer>> device_, host_;
 };
 
+// Of all paths of a copy, by its result.
+double chunks_of(const std::string& result) {
+  const std::string name = "\"chunks\": ";
+  double sum = 0;
+  for (size_t at = result.find(name); at != std::string::npos; at = result.find(name, at + 1)) {
+    sum += std::stod(result.substr(at + name.size()));
+  }
+  return sum;
+}
+
 // The first time the first copy takes links that the others want a moment later.
 TEST(a_loop_over_all_gpus_is_known_the_second_time) {
   test::running() = "loop";
@@ -120,6 +130,24 @@ TEST(a_loop_over_all_gpus_is_known_the_second_time) {
                 plain / 1000, first / 1000, second / 1000);
     CHECK(first > 1.02 * plain);  // otherwise the loop tests nothing
     CHECK(second <= 1.02 * plain);
+  }
+}
+
+// The calls of the first copy hold up the second one, and nothing waits for those of the second. So
+// the second has more chunks, also where neither takes the other's links.
+TEST(the_last_copy_of_a_loop_has_more_chunks) {
+  test::running() = "last copy";
+  for (const char* const platform : {"hgx_h100_h200", "dgx_a100"}) {
+    Node node(platform, {{"phantom", "1"}, {"host_node", "local"}});
+    Loop loop(std::vector<int>{0, 4}, 1024 * kMiB);
+    double chunks[2] = {};
+    for (int round = 0; round < 2; ++round) {
+      const uint64_t ids[] = {loop.begin(0), loop.begin(1)};
+      for (size_t i = 0; i < 2; ++i) chunks[i] = chunks_of(test::finish(ids[i]));
+    }
+    std::printf("%s, 1 GiB into GPUs 0 and 4: %.0f and %.0f chunks\n", platform, chunks[0],
+                chunks[1]);
+    CHECK(chunks[1] > 1.3 * chunks[0]);
   }
 }
 

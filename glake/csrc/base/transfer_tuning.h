@@ -167,6 +167,9 @@ struct TransferTuning {
   static constexpr double kBlocked = 0.1, kBlockedUnknown = 1;
   // On a relayed path. With more copies at once it is shorter (cut_search.h).
   static constexpr Bytes kLongestChunk = 16 * kMiB;
+  // Where two streams have both hops of a path, and one is much faster, two buffers are enough. So
+  // they may be longer: a copy that others wait for has as few chunks as possible. A guess.
+  static constexpr Bytes kLongestJoined = 2 * kLongestChunk;
   // So that no short chunk is left of a range, a path may carry a kOverPart-th more than its part.
   static constexpr Bytes kOverPart = 64;
   // A relay buffer serves if it is at most this many times as large as the smallest that would. So
@@ -204,7 +207,7 @@ struct TransferTuning {
   static constexpr int kBalances = 4;
   static constexpr double kBalanced = 1.03, kNearer = 1.01;
   // The most enqueued transfers under way at once, and the most pipelines of them. A pipeline may
-  // keep 48 MiB on each of its relays, and 80 MiB if transfers with few and with many copies at
+  // keep 64 MiB on each of its relays, and 80 MiB if transfers with few and with many copies at
   // once took turns. Guesses.
   static constexpr size_t kMostUnderWay = 1024, kMostPipelines = 256;
 

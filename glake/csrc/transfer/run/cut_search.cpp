@@ -79,16 +79,24 @@ std::optional<std::vector<double>> lengths_of(double bytes, size_t count, const 
   return parts;
 }
 
-// While the first hop fills so many, the second empties as many less one.
-size_t least_buffers(size_t flows) {
-  return std::max(2 * flows - 1, TransferTuning::kLeastBuffers);
+// Whether each stream has all hops of the path.
+bool has_all_hops(const Path& path, const Streams& streams) {
+  return streams.joined && path.hops.size() == 2;
+}
+
+// While the first hop fills so many, the second empties as many less one. A stream that has both
+// needs one.
+size_t least_buffers(const Path& path, const Streams& streams) {
+  if (has_all_hops(path, streams)) return streams.count;
+  return std::max(2 * streams.count - 1, TransferTuning::kLeastBuffers);
 }
 
 // What the lengths of chunks are like, for a number of them. `power`: how much of what the faster
 // hops gain makes chunks longer or shorter than their neighbours.
 struct Shape {
   double power = 0;
-  bool joined = false;
+  Streams streams;
+  Bytes longest = TransferTuning::kLongestChunk;  // that a chunk may be
 };
 constexpr double kPowers[] = {0, 0.25, 0.5, 1};
 
@@ -101,8 +109,7 @@ class Search {
         bytes_(bytes),
         slowest_(*std::min_element(terms.paces.begin(), terms.paces.end())),
         gains_(gains_of(terms.paces)),
-        may_join_(may_join(path, terms)),
-        longest_(kFits * static_cast<double>(longest_chunk(terms.flows))),
+        kinds_(kinds_of(path, terms)),
         most_(std::max(std::round(std::min(terms.most, most_chunks(bytes))), 1.0)) {
     for (const Hop& hop : path.hops) {
       const bool pieces = terms.by_engines && terms.piece > 0;
@@ -116,18 +123,18 @@ class Search {
       const double wanted = static_cast<double>(best.lengths.size()) * terms_.times;
       const double most = 2 * bytes_ / kLeast;
       const auto count = static_cast<size_t>(std::max(std::round(std::min(wanted, most)), 1.0));
-      Found other = of_count(count, false, {});
-      if (may_join_) {
-        Found joined = of_count(count, true, {});
-        if (joined.beats(other)) other = std::move(joined);
+      Found other;
+      for (const Shape& kind : kinds_) {
+        Found found = of_count(count, kind, other);
+        if (found.beats(other)) other = std::move(found);
       }
       if (other.possible()) best = std::move(other);
     }
     Cut cut;
     double end = 0;
     for (const double length : best.lengths) cut.ends.push_back((end += length) / bytes_);
-    cut.joined = best.shape.joined;
-    cut.longest = static_cast<double>(longest_chunk(terms_.flows));
+    cut.streams = best.shape.streams;
+    cut.longest = static_cast<double>(best.shape.longest);
     cut.delay_ns = std::max(best.ns - bytes_ / slowest_, 0.0);
     return cut;
   }
@@ -146,12 +153,38 @@ class Search {
   static constexpr int kRises = 5;  // so many numbers in a row cost more: no better one follows
   static constexpr double kSteepest = 2;
 
+  // What is tried. The longest chunks are best only where each call costs much: shorter ones end
+  // more evenly.
+  static std::vector<Shape> kinds_of(const Path& path, const CutTerms& terms) {
+    const auto kind = [&](bool joined, Bytes most) {
+      const Streams streams{terms.flows, joined};
+      return Shape{0, streams, std::min(longest_chunk(path, streams), most)};
+    };
+    std::vector<Shape> kinds{kind(false, TransferTuning::kLongestChunk)};
+    if (!may_join(path, terms)) return kinds;
+    kinds.push_back(kind(true, TransferTuning::kLongestChunk));
+    // Where both hops must flow all the time, long chunks that fall into step lose much.
+    const auto [slow, fast] = std::minmax_element(terms.paces.begin(), terms.paces.end());
+    const Shape longer = kind(true, TransferTuning::kLongestJoined);
+    const bool unlike = *fast > TransferTuning::kMuchFaster * *slow;
+    if (unlike && longer.longest > kinds.back().longest) kinds.push_back(longer);
+    return kinds;
+  }
+
+  static double longest(const Shape& kind) { return kFits * static_cast<double>(kind.longest); }
+  // Longer chunks may gain something only if the best ones are as long as they may be.
+  static bool ends_at(const Found& found, const Shape& kind) {
+    const double most = *std::max_element(found.lengths.begin(), found.lengths.end());
+    return most > 0.99 * longest(kind);
+  }
+
   // The numbers of chunks that are tried.
-  std::vector<size_t> ladder() const {
+  std::vector<size_t> ladder(const Shape& kind) const {
+    const double longest = this->longest(kind);
     const double least =
-        bytes_ <= longest_
+        bytes_ <= longest
             ? 1
-            : std::ceil(bytes_ / longest_ + (static_cast<double>(terms_.flows) - 1) / 2);
+            : std::ceil(bytes_ / longest + (static_cast<double>(terms_.flows) - 1) / 2);
     std::vector<size_t> counts{static_cast<size_t>(least)};
     for (;;) {
       const size_t last = counts.back();
@@ -164,38 +197,43 @@ class Search {
 
   // About how many chunks are best: each one has its calls and its start, and the hops behind the
   // slowest one are late by one chunk each.
-  double likely_count(bool joined) const {
+  double likely_count(const Streams& streams) const {
     const double hops = static_cast<double>(terms_.paces.size());
-    const double each = terms_.blocked * chunk_calls_ns(path_, 1, 1, joined) +
-                        static_cast<double>(terms_.copy_ns) / static_cast<double>(terms_.flows);
+    const double each = terms_.blocked * chunk_calls_ns(path_, 1, 1, streams.joined) +
+                        static_cast<double>(terms_.copy_ns) / static_cast<double>(streams.count);
     return std::sqrt((hops - 1) * bytes_ / slowest_ / std::max(each, 1.0));
   }
 
   // Hops that share their streams and those that do not may be best with very unlike numbers.
   Found find() const {
-    const std::vector<size_t> counts = ladder();
-    Found best = climb(counts, false);
-    if (!may_join_) return best;
-    Found joined = climb(counts, true);
-    return joined.beats(best) ? joined : best;
+    Found best;
+    bool longer = true;
+    for (size_t i = 0; i < kinds_.size(); ++i) {
+      if (i == 2 && !longer) break;
+      Found found = climb(kinds_[i]);
+      longer = ends_at(found, kinds_[i]);
+      if (found.beats(best)) best = std::move(found);
+    }
+    return best;
   }
 
   // What a cut costs falls with the number of chunks and then rises. So it starts where the least
   // cost is likely, and goes down and up from there.
-  Found climb(std::vector<size_t> counts, bool joined) const {
-    const double likely = likely_count(joined);
+  Found climb(const Shape& kind) const {
+    std::vector<size_t> counts = ladder(kind);
+    const double likely = likely_count(kind.streams);
     size_t from = 0;
     while (from + 1 < counts.size() && static_cast<double>(counts[from + 1]) <= likely) ++from;
-    Found best = of_count(counts[from], joined, {});
+    Found best = of_count(counts[from], kind, {});
     // There may be no lengths for the least numbers.
     while (!best.possible()) {
       if (++from == counts.size()) counts.push_back(counts.back() + 1);
-      best = of_count(counts[from], joined, {});
+      best = of_count(counts[from], kind, {});
     }
     for (const bool up : {false, true}) {
       int rises = 0;
       for (size_t i = from; rises < kRises && (up ? ++i < counts.size() : i-- > 0);) {
-        Found found = of_count(counts[i], joined, best);
+        Found found = of_count(counts[i], kind, best);
         ++rises;
         if (!found.beats(best)) continue;
         best = std::move(found);
@@ -206,14 +244,14 @@ class Search {
   }
 
   // The best lengths of so many chunks. None, if they do not beat `best`.
-  Found of_count(size_t count, bool joined, Found best) const {
+  Found of_count(size_t count, const Shape& kind, Found best) const {
     bool any = false;
     for (const double power : kPowers) {
       const Slopes slopes = slopes_of(count, power);
       if (power != 0 && slopes.rise * slopes.fall <= 1.01) break;  // like the one before
       // With more streams a race takes longer.
       if (terms_.flows > TransferTuning::kFlows && power != 0 && power != 0.5) continue;
-      Found found = of_shape(count, {power, joined}, best);
+      Found found = of_shape(count, {power, kind.streams, kind.longest}, best);
       if (!found.beats(best)) continue;
       best = std::move(found);
       any = true;
@@ -222,8 +260,8 @@ class Search {
   }
 
   Found of_shape(size_t count, const Shape& shape, const Found& best) const {
-    std::optional<std::vector<double>> lengths =
-        lengths_of(bytes_, count, slopes_of(count, shape.power), terms_.flows, longest_);
+    std::optional<std::vector<double>> lengths = lengths_of(
+        bytes_, count, slopes_of(count, shape.power), shape.streams.count, longest(shape));
     return lengths ? race(std::move(*lengths), shape, best) : Found{};
   }
 
@@ -231,8 +269,8 @@ class Search {
   Found race(std::vector<double> lengths, const Shape& shape, const Found& best) const {
     const auto count = static_cast<double>(lengths.size());
     const size_t buffers =
-        buffers_for(*std::max_element(lengths.begin(), lengths.end()), terms_.flows);
-    double calls = chunk_calls_ns(path_, count, buffers, shape.joined);
+        buffers_for(path_, *std::max_element(lengths.begin(), lengths.end()), shape.streams);
+    double calls = chunk_calls_ns(path_, count, buffers, shape.streams.joined);
     const auto hops = static_cast<double>(std::count(singly_.begin(), singly_.end(), 1));
     for (const double length : lengths) {
       calls +=
@@ -240,8 +278,8 @@ class Search {
     }
     PipelineTerms terms;
     terms.paces = terms_.paces;
-    terms.joined = shape.joined;
-    terms.flows = terms_.flows;
+    terms.joined = shape.streams.joined;
+    terms.flows = shape.streams.count;
     terms.buffers = buffers;
     terms.start_ns = static_cast<double>(terms_.copy_ns);
     terms.singly = singly_;
@@ -275,8 +313,7 @@ class Search {
   const double bytes_;
   const Rate slowest_;
   const Slopes gains_;
-  const bool may_join_;
-  const double longest_;
+  const std::vector<Shape> kinds_;  // that are tried
   const double most_;
   std::vector<char> singly_;  // for each hop: its copies are pieces
 };
@@ -296,17 +333,19 @@ Cut best_cut(const Path& path, const CutTerms& terms, double bytes) {
 
 // It is enough for the first hop to go on while the second is late for a while. The sizes of
 // buffers are powers of two.
-size_t buffers_for(double longest, size_t flows) {
+size_t buffers_for(const Path& path, double longest, const Streams& streams) {
   Bytes bytes = TransferTuning::kLeastChunk;
   while (static_cast<double>(bytes) < longest) bytes *= 2;
-  const size_t least = least_buffers(flows);
+  const size_t least = least_buffers(path, streams);
   return std::clamp<size_t>(TransferTuning::kBuffered / bytes, least,
                             std::max(TransferTuning::kMostBuffers, least));
 }
 
-Bytes longest_chunk(size_t flows) {
+Bytes longest_chunk(const Path& path, const Streams& streams) {
+  const bool few = has_all_hops(path, streams) && streams.count <= TransferTuning::kFlows;
+  if (few) return TransferTuning::kLongestJoined;
   Bytes bytes = TransferTuning::kLongestChunk;
-  while (least_buffers(flows) * bytes > TransferTuning::kBuffered) bytes /= 2;
+  while (least_buffers(path, streams) * bytes > TransferTuning::kBuffered) bytes /= 2;
   return bytes;
 }
 

@@ -27,15 +27,20 @@ struct CutTerms {
   double crowd = 1;      // so many times as long its calls take, because of those of other paths
 };
 
-// How many buffers there are between two hops, for chunks of at most so many bytes of which so many
-// flow at once.
-size_t buffers_for(double longest, size_t flows);
-// The longest chunk of a relayed path over which so many chunks flow at once.
-Bytes longest_chunk(size_t flows);
+// The streams of each hop of a path, which its chunks use in turn.
+struct Streams {
+  size_t count = TransferTuning::kFlows;
+  bool joined = false;  // the first two hops share theirs
+};
+
+// How many buffers there are between two hops, for chunks of at most so many bytes.
+size_t buffers_for(const Path& path, double longest, const Streams& streams);
+// The longest chunk of a relayed path with these streams.
+Bytes longest_chunk(const Path& path, const Streams& streams);
 
 struct Cut {
   std::vector<double> ends;  // of each chunk, as a part of the bytes
-  bool joined = false;
+  Streams streams;
   double delay_ns = 0;
   double longest = 0;  // bytes that one buffer holds; 0: the path has no buffers
 };

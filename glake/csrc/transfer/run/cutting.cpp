@@ -69,6 +69,7 @@ CutPtr direct_cut(double bytes, size_t flows, uint64_t copy_ns) {
     for (double end = short_first ? 0.5 : 1; end < chunks; ++end) cut.ends.push_back(end / chunks);
   }
   cut.ends.push_back(1);
+  cut.streams.count = flows;
   cut.delay_ns = static_cast<double>(copy_ns);
   return std::make_shared<const Cut>(std::move(cut));
 }

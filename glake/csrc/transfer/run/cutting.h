@@ -22,7 +22,7 @@ class Cutting {
   // The size of the next chunk. `done` bytes are cut and `left` bytes are left. The next `range`
   // bytes of those left are in one piece.
   Bytes next(Bytes done, Bytes left, Bytes range) const;
-  bool joined() const { return cut_->joined; }
+  const Streams& streams() const { return cut_->streams; }
   // For how long the path's slowest hop carries nothing: until its first chunk flows, between
   // chunks, and from the last one's end there until that has landed.
   double delay_ns() const { return cut_->delay_ns; }

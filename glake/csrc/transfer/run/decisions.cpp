@@ -26,7 +26,7 @@ bool Decisions::Question::like(const Question& other) const {
     return a.plan == b.plan && a.bytes == b.bytes && a.copies == b.copies;
   };
   return known == other.known && possible == other.possible && side_by_side == other.side_by_side &&
-         plans == other.plans &&
+         behind == other.behind && plans == other.plans &&
          std::equal(next.begin(), next.end(), other.next.begin(), other.next.end(), same);
 }
 

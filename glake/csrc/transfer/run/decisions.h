@@ -24,6 +24,7 @@ class Decisions {
     std::vector<Expected> next;
     bool known = false, possible = false;  // as in Outlook; whether a plain copy is possible
     bool side_by_side = false;             // as in Outlook
+    size_t behind = 0;                     // as in Outlook
     bool operator==(const Question& other) const { return bytes == other.bytes && like(other); }
     bool like(const Question& other) const;  // but for the size
   };

@@ -37,7 +37,7 @@ void set_at_once(const TransferPlan& plan, Division* division, Wanted wanted_of)
 bool may_be_joined(const Decision& decision) {
   if (decision.division->apart) return false;
   const std::vector<PathShare>& shares = decision.shares;
-  const auto joined = [](const PathShare& share) { return share.joined; };
+  const auto joined = [](const PathShare& share) { return share.streams.joined; };
   return shares.empty() || std::any_of(shares.begin(), shares.end(), joined);
 }
 

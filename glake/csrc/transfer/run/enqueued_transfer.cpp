@@ -38,7 +38,7 @@ void EnqueuedTransfer::prepare(PlanPtr plan, const std::vector<PathShare>& share
     for (const Range& range : share.chunks) most = std::max(most, range.bytes());
     path->planned = share.chunks.size();
     path->timed = timed && path->planned >= TransferTuning::kLeastTimed ? 1 : 0;
-    open_path(path, {share.joined, share.at_once, share.buffers, most});
+    open_path(path, {share.streams.joined, share.streams.count, share.buffers, most});
   }
   expect_ok(tools_.pipelines.timer(device, &begun_));
   expect_ok(tools_.pipelines.timer(device, &ended_));

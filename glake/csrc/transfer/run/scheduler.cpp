@@ -192,8 +192,9 @@ Outlook Scheduler::look_ahead(const Request& request, std::vector<Demand> runnin
     std::lock_guard<std::mutex> guard(small_mutex_);
     outlook.live->keep_queues(outlook.way, ways.joint);
   }
-  if (outlook.way == BurstWay::kApart) return outlook;
   outlook.known = !own_follow;
+  outlook.behind = ways.joint.size() - 1;
+  if (outlook.way == BurstWay::kApart) return outlook;
   outlook.next = std::move(outlook.way == BurstWay::kPlain ? ways.plain : ways.joint);
   outlook.plan = std::move(outlook.next.front().plan);
   outlook.next.erase(outlook.next.begin());
@@ -353,7 +354,7 @@ Scheduler::Chosen Scheduler::share_out(const void* key, const Request& request,
   bool proven = false;
   if (trials == nullptr && idle && one_range) {
     trials = &decisions_.of({request.parts.total(), plans, outlook.next, outlook.known, possible,
-                             outlook.side_by_side});
+                             outlook.side_by_side, outlook.behind});
     // What comes of a trial is not known until its copy is done. Meanwhile no others are made.
     proven = under_way_.tries(stream);
   }

@@ -238,7 +238,8 @@ size_t at_once_of(const TransferPlan& plan, const PlannedPath& path, Bytes bytes
 size_t buffers_of(const PathShare& share) {
   Bytes most = 0;
   for (const Range& chunk : share.chunks) most = std::max(most, chunk.bytes());
-  return std::min(buffers_for(static_cast<double>(most), share.at_once), share.chunks.size());
+  const size_t buffers = buffers_for(share.path->path, static_cast<double>(most), share.streams);
+  return std::min(buffers, share.chunks.size());
 }
 
 // Takes about `wanted` bytes from the stock's first range. If other ranges follow, this one is cut
@@ -267,7 +268,7 @@ double calls_ns(const std::vector<PathShare>& shares) {
   for (const PathShare& share : shares) {
     const Path& path = share.path->path;
     all.add_once(path, TransferTuning::kPathNs);
-    all.add(path, static_cast<double>(share.chunks.size()), share.buffers, share.joined);
+    all.add(path, static_cast<double>(share.chunks.size()), share.buffers, share.streams.joined);
   }
   return all.longest_ns() + (all.threads() > 1 ? TransferTuning::kHandOverNs : 0);
 }
@@ -351,15 +352,15 @@ Shares cut(const Request& request, const TransferPlan& plan, const DivisionPtr& 
       terms.crowd = crowd[i];
       terms.times = division->chunks;
       terms.apart = division->apart;
-      terms.flows = share.at_once = division->at_once[i];
+      terms.flows = division->at_once[i];
       const Cutting cutting =
           cutting_of(*share.path, static_cast<double>(left), std::move(terms), loads, forecast);
-      share.joined = cutting.joined();
+      share.streams = cutting.streams();
       const Bytes over = left / TransferTuning::kOverPart;
       for (Bytes done = 0; left != 0 && stock.bytes != 0;) {
         const Bytes wanted = cutting.next(done, left, stock.ranges.front().bytes());
-        const Range chunk =
-            take(request, &stock, wanted, left + over, longest_chunk(share.at_once));
+        const Range chunk = take(request, &stock, wanted, left + over,
+                                 longest_chunk(share.path->path, share.streams));
         share.chunks.push_back(chunk);
         done += chunk.bytes();
         left -= std::min(left, chunk.bytes());

@@ -8,6 +8,7 @@
 #include "base/transfer_tuning.h"
 #include "transfer/call/request.h"
 #include "transfer/run/bursts.h"
+#include "transfer/run/cut_search.h"
 #include "transfer/run/flow_forecast.h"
 
 namespace glake::transfer {
@@ -17,11 +18,10 @@ namespace glake::transfer {
 Request by_socket(Request request, bool rows);
 
 struct PathShare {
-  const PlannedPath* path;                  // a path of the plan
-  std::vector<Range> chunks;                // in order
-  size_t at_once = TransferTuning::kFlows;  // chunks that flow at once over each hop
-  size_t buffers = 1;                       // chunks between two hops, at most
-  bool joined = false;                      // its first two hops share streams (Pipeline)
+  const PlannedPath* path;    // a path of the plan
+  std::vector<Range> chunks;  // in order
+  Streams streams{};
+  size_t buffers = 1;  // chunks between two hops, at most
   Bytes bytes() const;
 };
 
@@ -74,7 +74,7 @@ struct Expected {
 // What is known, when a copy begins, of the copies that the same thread will begin right after it.
 struct Outlook {
   BurstWay way = BurstWay::kApart;
-  bool known = false;         // `next` is complete; if false, other copies may follow
+  bool known = false;         // what follows is known; if false, other copies may follow
   bool followed = false;      // some copy follows for certain
   bool chosen = false;        // the forecast has just chosen `way`
   bool timed = false;         // if it is a plain copy, it is to be timed (burst_trials.h)
@@ -82,12 +82,13 @@ struct Outlook {
   PlanPtr plan;               // this copy's plan; null if `way` is kApart
   // The copies that follow in other streams; empty if `way` is kApart.
   std::vector<Expected> next;
+  size_t behind = 0;                // how many streams follow, whichever way they go
   std::shared_ptr<LiveBurst> live;  // the burst that the copy belongs to; null: none is known
   // The weight of a nanosecond of the caller's time. A nanosecond of the copy's own time has the
   // weight 1.
   double calls_weigh() const;
   // How many copies wait for its calls, as far as is known.
-  size_t followers() const { return side_by_side ? 0 : next.size(); }
+  size_t followers() const { return side_by_side ? 0 : behind; }
 };
 std::vector<FlowForecast::Flow> flows_of(const Expected& copy, uint64_t copy_ns,
                                          const FlowForecast& forecast);
