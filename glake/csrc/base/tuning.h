@@ -20,8 +20,8 @@ struct Tuning {
   static constexpr uint64_t kHoard = 16;
 
   // While several threads keep large blocks (heap/large_keeping.h), up to this part more is held
-  // before they give them back. With a sixteenth, 0.04 of their requests take the device's lock,
-  // and with a quarter 0.005. Chosen by hand, for benchmarks/allocator/thread_scaling.py.
+  // before they give them back. With a sixteenth, 0.04 of their pairs take the device's lock,
+  // and with a quarter 0.01. Chosen by hand, for benchmarks/allocator/thread_scaling.py.
   static constexpr uint64_t kHoardToKeep = 4;
 
   // Sizes of address ranges. Addresses cost nothing until memory is mapped. Guesses.
