@@ -64,8 +64,8 @@ class alignas(64) ThreadCache {
     Bytes size = 0;
     StreamHandle stream = 0;
     int count = 0;
-    bool holds(Bytes s, StreamHandle h) const { return count != 0 && size == s && stream == h; }
     Block* blocks[Tuning::kCacheDepth] = {};
+    bool holds(Bytes s, StreamHandle h) const { return count != 0 && size == s && stream == h; }
   };
   // A block may be on any shelf of its group, so that few sizes have none. Returns a shelf that is
   // as wanted, the one at `home` before others, or null.
